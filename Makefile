@@ -1,0 +1,115 @@
+# The commands of Toolwright, for people and for CI. They set up what they need in .venv, from files with
+# hashes, and do nothing twice. `make` lists them.
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+# The checkout's path is part of the stamps' path, so a checkout that was moved or copied sets itself up anew.
+STAMPS := $(VENV)/stamps$(CURDIR)
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+UV := $(BIN)/uv
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help run test check fmt bench fuzz lock clean
+unexport PYTHONHOME PYTHONPATH
+
+help: ## list the commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
+
+run: $(STAMPS)/project ## check and list the tools in examples/
+	@mkdir -p build
+	$(BIN)/toolwright --config examples/toolwright.toml --state build/state check
+	$(BIN)/toolwright --config examples/toolwright.toml --state build/state list
+
+test: $(STAMPS)/dev ## run the tests (ARGS="-k name" is handed to pytest)
+	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+check: $(STAMPS)/dev ## formatting, lint, types and the order of the rooms
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/test_architecture.py
+
+fmt: $(STAMPS)/dev ## format the code and mend what lint can mend
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+bench: $(STAMPS)/dev ## measure
+	$(BIN)/python benchmarks/bench.py $(ARGS)
+
+fuzz: $(STAMPS)/dev ## mutate declarations and look for what breaks
+	$(BIN)/python fuzz/fuzz.py $(ARGS)
+
+lock: $(STAMPS)/uv ## recompile the requirement files (ARGS=--upgrade takes newer versions)
+	@$(pip_settings); \
+	$(compile) pyproject.toml requirements/run.in --output-file requirements/run.txt && \
+	$(compile) pyproject.toml requirements/dev.in --output-file requirements/dev.txt && \
+	echo uv | $(compile) --no-annotate - --output-file requirements/uv.txt
+
+clean: ## remove the environment and everything built
+	rm -rf $(VENV) build dist .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# -- set-up ---------------------------------------------------------------------------------------------------
+
+compile = UV_CUSTOM_COMPILE_COMMAND='make lock' $(UV) pip compile --quiet --system-certs --universal \
+	--python-version 3.11 --generate-hashes --no-emit-index-url $(ARGS)
+
+# uv does not read pip's configuration: hand over the index and the certificates that pip uses on this machine.
+define pip_settings
+settings=$$($(PIP) config list); \
+setting() { printf '%s\n' "$$settings" | sed -n "s/^[^=]*\.$$1='\(.*\)'$$/\1/p" | head -n 1; }; \
+index=$$(setting index-url); cert=$$(setting cert); \
+if [ -n "$$index" ] && [ -z "$$UV_DEFAULT_INDEX$$UV_INDEX_URL" ]; then export UV_DEFAULT_INDEX="$$index"; fi; \
+if [ -n "$$cert" ] && [ -z "$$SSL_CERT_FILE" ]; then export SSL_CERT_FILE="$$cert"; fi
+endef
+
+# $(call install,FILE): where uv cannot reach what pip can (a second index, a client certificate, a cache folder
+# that cannot be written), pip installs the same files under the same hashes.
+define install
+@echo "installing $(1)"; $(pip_settings); \
+$(UV) pip install --quiet --system-certs --compile-bytecode --python $(BIN)/python \
+	--require-hashes --only-binary :all: -r $(1) || { \
+echo "uv could not install $(1); trying pip" >&2; \
+$(PIP) install --quiet --require-hashes --only-binary :all: -r $(1); }
+endef
+
+$(STAMPS)/venv:
+	@for python in $(PYTHON) python3.14 python3.13 python3.12 python3.11 ''; do \
+		if [ -z "$$python" ]; then \
+			echo "Python 3.11 or later was not found. Debian, Ubuntu: apt-get install python3 python3-venv;" \
+				"or name one: make PYTHON=/path/to/python3" >&2; exit 1; \
+		fi; \
+		"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; \
+	done; \
+	if ! "$$python" -c 'import venv; from ensurepip import version' 2>/dev/null; then \
+		echo "$$python cannot make virtual environments: venv or ensurepip is missing." \
+			"Debian, Ubuntu: apt-get install $${python##*/}-venv" >&2; exit 1; \
+	fi; \
+	echo "making $(VENV) with $$("$$python" -c 'import sys; print(sys.executable, sys.version.split()[0])')"; \
+	"$$python" -m venv --clear $(VENV)
+	@mkdir -p $(@D) && touch $@
+
+$(STAMPS)/uv: requirements/uv.txt $(STAMPS)/venv
+	@echo "installing $<"
+	@$(PIP) install --quiet --require-hashes --only-binary :all: -r $<
+	@touch $@
+
+$(STAMPS)/run: requirements/run.txt $(STAMPS)/uv
+	$(call install,$<)
+	@touch $@
+
+# The build backend stands in run.txt: nothing is fetched here.
+$(STAMPS)/project: pyproject.toml $(STAMPS)/run
+	@echo "installing toolwright from this checkout"
+	@$(UV) pip install --quiet --no-cache --offline --python $(BIN)/python --no-deps --no-build-isolation \
+		--reinstall-package toolwright --editable .
+	@touch $@
+
+$(STAMPS)/dev: requirements/dev.txt $(STAMPS)/project
+	$(call install,$<)
+	@touch $@

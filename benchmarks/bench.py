@@ -1,0 +1,248 @@
+"""Measures what the goals in docs/performance.md speak of, side by side with their yardsticks in one run.
+
+Prints a table and writes build/bench.json: [{"name", "value", "unit", "goal", "met"}]. Ratios compare things
+measured in the same interleaved rounds on the same machine; times alone mean little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+COUNT = 10_000
+
+
+@dataclass
+class Row:
+    name: str
+    value: float
+    unit: str
+    goal: float
+    met: bool
+    detail: str = ""
+
+
+# -- declarations of about one KiB ----------------------------------------------------------------------------
+
+
+def schema(number: int) -> dict:
+    names = ("query", "folder", "limit", "order", "pattern", "since")
+    return {
+        "type": "object",
+        "properties": {
+            name: {"type": "integer" if name == "limit" else "string", "description": f"The {name} of search {number}"}
+            for name in names
+        },
+        "required": ["query"],
+    }
+
+
+def write_json(folder: Path, count: int) -> None:
+    folder.mkdir(parents=True)
+    for number in range(count):
+        document = {
+            "group": f"group_{number}",
+            "version": "1.0.0",
+            "description": f"Search number {number} and what belongs to it, in a group of its own",
+            "selection": {"strategy": "keyword", "keywords": ["search", "find", f"word{number}"]},
+            "tools": [
+                {
+                    "name": f"search_{number}",
+                    "description": f"Search collection {number} for entries that match a query.",
+                    "category": "retrieval",
+                    "input_schema": schema(number),
+                    "metadata": {"executor": "search", "requires_context": ["user_id"], "cost_estimate": "low",
+                                 "latency_estimate": "fast"},
+                }
+            ],
+        }
+        (folder / f"group_{number}_tools.json").write_text(json.dumps(document), encoding="utf-8")
+    (folder / "handlers").mkdir()
+    (folder / "handlers" / "search.py").write_text("", encoding="utf-8")
+
+
+def write_yaml(folder: Path, count: int) -> None:
+    for number in range(count):
+        category = f"search/part{number // 100}"
+        path = folder / ".ai" / "tools" / category / f"find-entry-{number}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = [
+            f"tool_id: find-entry-{number}", "tool_type: script", 'version: "1.0.0"',
+            "executor_id: rye/core/runtimes/python/script", f"category: {category}",
+            f"description: Search collection {number} for entries that match a query",
+            "requires:", "  - fs.read", "timeout: 30", "parameters:",
+        ]
+        for name in ("query", "folder", "order", "pattern", "since"):
+            lines += [f"  - name: {name}", "    type: string", f"    required: {'true' if name == 'query' else 'false'}",
+                      f"    description: The {name} of search {number}, as words of the user"]
+            if name != "query":
+                lines.append('    default: ""')
+        lines += ["config:", "  command: python3", "  args:", "    - search.py", "tags:", "  - search", "  - entries"]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def write_python(folder: Path, count: int) -> None:
+    for number in range(count):
+        category = f"search/part{number // 100}"
+        path = folder / ".ai" / "tools" / category / f"find-entry-{number}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(
+            f'"""Search collection {number}."""\n\nimport json\nimport sys\n\n'
+            '__version__ = "1.0.0"\n__tool_type__ = "python"\n'
+            '__executor_id__ = "rye/core/runtimes/python/function"\n'
+            f'__category__ = "{category}"\n__tool_description__ = "Search collection {number} for entries"\n\n'
+            f"CONFIG_SCHEMA = {json.dumps(schema(number), indent=4)}\n\n\n"
+            "def execute(params: dict, project_path: str) -> dict:\n"
+            '    return {"success": True, "output": params["query"]}\n\n\n'
+            'if __name__ == "__main__":\n    print(json.dumps(execute(json.load(sys.stdin), sys.argv[-1])))\n',
+            encoding="utf-8",
+        )
+
+
+# -- measuring ------------------------------------------------------------------------------------------------
+
+
+def timed(work: Callable[[], object]) -> float:
+    gc.collect()
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def interleaved(rounds: int, **works: Callable[[], object]) -> dict[str, float]:
+    """The median of each work, all of them once per round."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(rounds):
+        for name, work in works.items():
+            times[name].append(timed(work))
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def read_all(folder: Path) -> None:
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with open(os.path.join(path, name), "rb") as file:
+                file.read()
+
+
+def stat_all(folder: Path) -> None:
+    stack = [str(folder)]
+    while stack:
+        with os.scandir(stack.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    stack.append(entry.path)
+                else:
+                    entry.stat()
+
+
+def opened(folder: Path, state: Path, expected: int) -> None:
+    import toolwright
+
+    with toolwright.open(str(folder), config=toolwright.Config(state=str(state))) as workshop:
+        assert len(workshop.tools) == expected, (len(workshop.tools), workshop.problems[:3])
+
+
+def cold(folder: Path, state: Path, expected: int) -> None:
+    shutil.rmtree(state, ignore_errors=True)
+    opened(folder, state, expected)
+
+
+def loading(work: Path, rounds: int) -> list[Row]:
+    rows = []
+    folder, state = work / "json", work / "state-json"
+    write_json(folder, COUNT)
+    opened(folder, state, COUNT)
+    found = interleaved(rounds, read=lambda: read_all(folder), cold=lambda: cold(folder, state, COUNT))
+    rows.append(ratio("10,000 JSON declarations, cold, to reading the files", found["cold"], found["read"], 4.0))
+    found = interleaved(rounds * 3, stat=lambda: stat_all(folder), warm=lambda: opened(folder, state, COUNT))
+    rows.append(ratio("10,000 JSON declarations, warm, to scandir+stat", found["warm"], found["stat"], 2.0))
+    for name, write in (("YAML", write_yaml), ("Python", write_python)):
+        folder, state = work / name, work / f"state-{name}"
+        write(folder, COUNT)
+        seconds = interleaved(max(1, rounds // 2), cold=lambda f=folder, s=state: cold(f, s, COUNT))["cold"]
+        rows.append(Row(f"10,000 {name} declarations, cold", round(seconds, 2), "s", 6.0, seconds <= 6.0))
+    return rows
+
+
+def ratio(name: str, value: float, yardstick: float, goal: float) -> Row:
+    found = value / yardstick
+    detail = f"{value * 1000:.1f} ms to {yardstick * 1000:.1f} ms"
+    return Row(name, round(found, 2), "x", goal, found <= goal, detail)
+
+
+def run(*argv: str) -> None:
+    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"})
+
+
+def starting(rounds: int) -> list[Row]:
+    python = sys.executable
+    program = str(Path(python).parent / "toolwright")
+    works = {
+        "pass": lambda: run(python, "-c", "pass"),
+        "version": lambda: run(program, "--version"),
+        "help": lambda: run(program, "--help"),
+        "import": lambda: run(python, "-c", "import toolwright"),
+    }
+    for work in works.values():
+        work()
+    found = interleaved(rounds * 5, **works)
+    over = (found["import"] - found["pass"]) * 1000
+    return [
+        ratio("toolwright --version, to python -c pass", found["version"], found["pass"], 1.5),
+        ratio("toolwright --help, to python -c pass", found["help"], found["pass"], 7.0),
+        Row("import toolwright, over python -c pass", round(over, 1), "ms", 60.0, over <= 60.0),
+    ]
+
+
+_MEMORY = """
+import resource, sys, toolwright
+workshop = toolwright.open(sys.argv[1], config=toolwright.Config(state=None))
+assert len(list(workshop.tools)) == int(sys.argv[2])
+for line in open("/proc/self/status", encoding="ascii"):
+    if line.startswith("VmRSS"):
+        print(int(line.split()[1]) / 1024)
+"""
+
+
+def memory(work: Path) -> list[Row]:
+    found = subprocess.run(
+        [sys.executable, "-c", _MEMORY, str(work / "json"), str(COUNT)], check=True, capture_output=True, text=True
+    )
+    mebibytes = float(found.stdout)
+    return [Row("whole process with 10,000 loaded tools", round(mebibytes, 1), "MiB", 100.0, mebibytes <= 100.0)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    rounds = parser.parse_args().rounds
+    work = Path(tempfile.mkdtemp(prefix="toolwright-bench-"))
+    try:
+        rows = [*starting(rounds), *loading(work, rounds), *memory(work)]
+    finally:
+        shutil.rmtree(work)
+    width = max(len(row.name) for row in rows)
+    for row in rows:
+        verdict = "met" if row.met else "MISSED"
+        print(f"{row.name:<{width}}  {row.value:>8} {row.unit:<3}  goal {row.goal:>5} {row.unit:<3}  {verdict:<6}  {row.detail}")
+    (ROOT / "build").mkdir(exist_ok=True)
+    report = [{key: value for key, value in asdict(row).items() if key != "detail"} for row in rows]
+    (ROOT / "build" / "bench.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""Toolwright: one runtime for the tools of LLM agents.
+
+The public names, one by one. Importing this package imports nothing else: each name is loaded from its
+module when it is first asked for, so that ``import toolwright`` costs next to nothing.
+"""
+
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from toolwright.app import Workshop, open
+    from toolwright.config import Config
+    from toolwright.errors import ConfigError, SourceError, ToolwrightError
+    from toolwright.model import Problem, Schema, Severity, Tool, ToolCall, ToolError, ToolResult
+
+__all__ = [
+    "Config",
+    "ConfigError",
+    "Problem",
+    "Schema",
+    "Severity",
+    "SourceError",
+    "Tool",
+    "ToolCall",
+    "ToolError",
+    "ToolResult",
+    "ToolwrightError",
+    "Workshop",
+    "__version__",
+    "open",
+]
+
+_HOMES = {
+    "Config": "config",
+    "ConfigError": "errors",
+    "Problem": "model",
+    "Schema": "model",
+    "Severity": "model",
+    "SourceError": "errors",
+    "Tool": "model",
+    "ToolCall": "model",
+    "ToolError": "model",
+    "ToolResult": "model",
+    "ToolwrightError": "errors",
+    "Workshop": "app",
+    "open": "app",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'toolwright' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"toolwright.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,22 @@
+"""``toolwright`` and ``python -m toolwright``: the same program.
+
+The version is answered before anything else is imported, because scripts ask for it and start-up is paid on
+every call.
+"""
+
+import sys
+
+
+def main() -> None:
+    if sys.argv[1:] == ["--version"]:
+        from toolwright import __version__
+
+        print(f"toolwright {__version__}")
+        return
+    from toolwright.doors import cli
+
+    sys.exit(cli.run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""The immutable shelf: every tool under its key, and bare names resolved by their format's own rule.
+
+A catalog is never changed, only replaced. It knows no files: what is on it was put there by ``loading``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from typing import Final, Protocol, overload
+
+from toolwright.errors import UnknownTool
+from toolwright.model import Role, Skill, Tool
+
+# Where one format declares a bare name twice: capability's later group owns it. The others either cannot
+# get there (rye, executable: linking left one) or must be addressed by key (skill, manifest).
+_LATER_WINS: Final = frozenset({"capability"})
+
+
+class Shelf(Protocol):
+    """Tools in canonical order, possibly decoded only when they are taken down."""
+
+    keys: Sequence[str]
+    names: Sequence[str]
+    roles: Sequence[str]
+
+    def tool(self, index: int) -> Tool: ...
+
+
+class PlainShelf:
+    """A shelf of tools that are all at hand."""
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        self._tools = tools
+        self.keys: Sequence[str] = [tool.key for tool in tools]
+        self.names: Sequence[str] = [tool.name for tool in tools]
+        self.roles: Sequence[str] = [tool.role for tool in tools]
+
+    def tool(self, index: int) -> Tool:
+        return self._tools[index]
+
+
+class Tools(Sequence[Tool]):
+    """The tools of a catalog as a sequence."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+
+    def __len__(self) -> int:
+        return len(self._shelf.keys)
+
+    @overload
+    def __getitem__(self, index: int) -> Tool: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Tool]: ...
+    def __getitem__(self, index: int | slice) -> Tool | Sequence[Tool]:
+        if isinstance(index, slice):
+            return [self._shelf.tool(number) for number in range(*index.indices(len(self)))]
+        return self._shelf.tool(range(len(self))[index])
+
+    def __iter__(self) -> Iterator[Tool]:
+        return map(self._shelf.tool, range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} tools>"
+
+
+class Catalog:
+    """All that was loaded."""
+
+    def __init__(self, shelf: Shelf, skills: Sequence[Skill] = ()) -> None:
+        self._shelf = shelf
+        self.skills = tuple(skills)
+        self._by_key: dict[str, int] | None = None
+        self._by_name: dict[str, list[int]] | None = None
+
+    @property
+    def tools(self) -> Tools:
+        """Every record, the uncallable ones too, in canonical order."""
+        return Tools(self._shelf)
+
+    @property
+    def counted(self) -> int:
+        """How many tools and parts there are; support items are neighbours, not tools."""
+        return sum(1 for role in self._shelf.roles if role != Role.SUPPORT)
+
+    def offered(self) -> list[Tool]:
+        """The tools that may be shown to a model."""
+        return [
+            self._shelf.tool(number) for number, role in enumerate(self._shelf.roles) if role == Role.TOOL
+        ]
+
+    def find(self, name: str) -> Tool:
+        """The tool of a key or a bare name. Raises UnknownTool for none and for several."""
+        by_key = self._keys()
+        if name in by_key:
+            return self._shelf.tool(by_key[name])
+        found = self._names().get(name, [])
+        formats = {self._shelf.keys[number].partition(":")[0] for number in found}
+        if len(formats) == 1 and formats <= _LATER_WINS:
+            found = found[-1:]
+        if len(found) == 1:
+            return self._shelf.tool(found[0])
+        if found:
+            keys = [self._shelf.keys[number] for number in found]
+            raise UnknownTool(
+                f"the name {name!r} belongs to {len(keys)} tools", "name one by its key: " + ", ".join(keys)
+            )
+        close = difflib.get_close_matches(name, [*self._names(), *by_key], n=3, cutoff=0.6)
+        raise UnknownTool(
+            f"there is no tool {name!r}",
+            f"did you mean {' or '.join(close)}?" if close else "`toolwright list` shows what there is",
+        )
+
+    def _keys(self) -> dict[str, int]:
+        if self._by_key is None:
+            self._by_key = {key: number for number, key in enumerate(self._shelf.keys)}
+        return self._by_key
+
+    def _names(self) -> dict[str, list[int]]:
+        if self._by_name is None:
+            by_name: dict[str, list[int]] = {}
+            for number, name in enumerate(self._shelf.names):
+                by_name.setdefault(name, []).append(number)
+            for number, key in enumerate(self._shelf.keys):
+                if key.startswith("executable:"):
+                    for alias in self._shelf.tool(number).aliases:
+                        by_name.setdefault(alias, []).append(number)
+            self._by_name = by_name
+        return self._by_name

@@ -1,0 +1,83 @@
+"""Contained, bounded reads: the only place where declarations are opened.
+
+Every path comes from outside, so a read never blocks (no FIFOs, no devices), never grows beyond a limit and
+never leaves the folder it was asked to look in. Nothing here understands what it reads.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import Final, NamedTuple, TypeAlias
+
+DOCUMENT_BYTES_MAX: Final = 1 << 20
+ENTRIES_MAX: Final = 100_000
+DEPTH_MAX: Final = 24
+
+Fingerprint: TypeAlias = tuple[int, int, int, int]
+"""Size, modification time, inode and change time: when one of them differs, the file is read anew."""
+
+
+class FileRead(NamedTuple):
+    """The bytes, or why there are none."""
+
+    content: bytes | None
+    unreadable: str | None
+
+
+def fingerprint(status: os.stat_result) -> Fingerprint:
+    return status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns
+
+
+def read(path: str, limit: int = DOCUMENT_BYTES_MAX) -> FileRead:
+    """Read a regular file of at most ``limit`` bytes."""
+    try:
+        # Attack: a FIFO or a device in a cloned project would hang or flood the reader.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        return FileRead(None, reason(error))
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            return FileRead(None, "it is a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file")
+        if status.st_size > limit:
+            return FileRead(None, too_long(status.st_size, limit))
+        content = os.read(descriptor, limit + 1)
+        while len(content) < status.st_size and (more := os.read(descriptor, limit + 1 - len(content))):
+            content += more
+    except OSError as error:
+        return FileRead(None, reason(error))
+    finally:
+        os.close(descriptor)
+    if len(content) > limit:
+        return FileRead(None, too_long(len(content), limit))
+    return FileRead(content, None)
+
+
+def too_long(size: int, limit: int) -> str:
+    return f"it has {size:,} bytes, more than the {limit:,} a declaration may have"
+
+
+_REASONS: Final = {
+    errno.ENOENT: "no such file or directory",
+    errno.EACCES: "permission denied",
+    errno.EPERM: "permission denied",
+    errno.ELOOP: "its symbolic links lead in a circle",
+    errno.EISDIR: "it is a directory",
+    errno.ENOTDIR: "a part of the path is not a directory",
+    errno.ENAMETOOLONG: "the path is too long",
+}
+
+
+def reason(error: OSError) -> str:
+    """The operating system's refusal in plain words, without a path."""
+    return _REASONS.get(error.errno or 0) or (error.strerror or "it cannot be read").lower()
+
+
+def inside(path: str, root: str) -> bool:
+    """Whether a path, its links followed, lies below ``root`` (a real path)."""
+    try:
+        return os.path.commonpath((os.path.realpath(path, strict=True), root)) == root
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,555 @@
+"""Finding documents: which files a place holds, in a stable order. Nothing here interprets content.
+
+A folder that was named without a format is looked at together with its immediate sub-folders: skills (a
+``SKILL.md``), ``tools.json``, groups (``*_tools.json`` and other JSON files that carry a marker), and
+``.ai/tools`` below it. Folders of executables are only looked at when they were named as such, because
+asking a program for its schema runs it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from glob import escape as glob_escape
+from glob import glob
+from typing import Final, NamedTuple, TypeAlias
+
+from toolwright import jsontext
+from toolwright.catalog import files
+from toolwright.catalog.files import Fingerprint
+from toolwright.errors import SourceError
+from toolwright.model import Document, Problem, ProbeOutcome, Severity
+
+RYE_SUFFIXES: Final = (".py", ".yaml", ".yml", ".json", ".js", ".ts", ".mjs", ".cjs", ".sh", ".toml")
+_SKIPPED: Final = frozenset({"node_modules", "__pycache__", "venv", "site-packages", "build", "dist"})
+_SKILL_FILES: Final = ("SKILL.md", "tools.json", "allowlist.json", "execution.json")
+
+Prober: TypeAlias = Callable[[Sequence[str]], Sequence[tuple[bytes, ProbeOutcome]]]
+"""Asks programs for their schemas, in the order given. Runs them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A place where declarations are found."""
+
+    path: str
+    """Absolute."""
+    format: str | None = None
+    probe: bool = False
+    """Whether programs of this place may be run to learn their schemas."""
+    handlers: str | None = None
+    named: bool = False
+    """A person named it, so that a missing path is their mistake and not a detail of the machine."""
+    space: int | None = None
+
+
+class Candidate(NamedTuple):
+    """A document that may be there: where it is and what its files' fingerprints are; nothing is read yet."""
+
+    path: str
+    files: tuple[tuple[str, Fingerprint], ...]
+    place: str | None = None
+    item: str = ""
+    scope: str = ""
+    space: int = 0
+    explicit: bool = False
+    quiet: bool = False
+    """A file whose name promises nothing: without a marker it is simply no declaration."""
+    project: str = ""
+    handlers: tuple[str, ...] = ()
+    unreadable: str | None = None
+    among_groups: bool = False
+
+
+@dataclass(slots=True)
+class Listing:
+    """What the sources hold."""
+
+    candidates: list[Candidate] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    entries: int = 0
+    paths: set[str] = field(default_factory=set)
+
+    @property
+    def stamp(self) -> list[tuple[object, ...]]:
+        """What was seen, as plain values: the same stamp means that nothing has changed."""
+        return [tuple(candidate) for candidate in self.candidates]
+
+
+def listing(sources: Sequence[Source], *, rye_spaces: Callable[[], Sequence[Source]] = tuple) -> Listing:
+    """All candidates of all sources, in the order given. ``rye_spaces`` are asked for when a rye item is
+    among them: a project's tools may chain to the user's and the system's."""
+    found = Listing()
+    ranks: dict[str | None, int] = {}
+    for source in sources:
+        rank = ranks.setdefault(source.format, 0)
+        ranks[source.format] = rank + 1
+        _Look(found, source, rank).look()
+    if any(candidate.place == "rye" for candidate in found.candidates):
+        for source in rye_spaces():
+            _Look(found, source, source.space or 0).look()
+    return found
+
+
+class _Look:
+    """One source, looked through."""
+
+    def __init__(self, found: Listing, source: Source, rank: int) -> None:
+        self.found = found
+        self.source = source
+        self.rank = rank
+        self.root = os.path.realpath(source.path)
+
+    def look(self) -> None:
+        path = self.source.path
+        try:
+            status = os.stat(path)
+        except OSError as error:
+            self.missing(files.reason(error))
+            return
+        if stat.S_ISDIR(status.st_mode):
+            if not os.access(path, os.R_OK | os.X_OK):
+                self.missing("permission denied")
+                return
+            self.folder(path)
+        else:
+            self.file(path, status)
+
+    def missing(self, why: str) -> None:
+        if self.source.named:
+            raise SourceError(
+                f"{self.source.path}: {why}", "name a folder of tools or a declaration file that can be read"
+            )
+        self.found.problems.append(
+            Problem(
+                code="source.missing",
+                severity=Severity.WARNING,
+                message=f"{why}: the source has no tools",
+                path=self.source.path,
+                hint="correct its path in the configuration, or remove the source",
+            )
+        )
+
+    # -- folders --------------------------------------------------------------------------------------------
+
+    def folder(self, path: str) -> None:
+        match self.source.format:
+            case None:
+                self.any_folder(path)
+            case "skill":
+                names = self.names(path)
+                if "SKILL.md" in names or "tools.json" in names:
+                    self.skill(path, names, explicit=True)
+                else:
+                    self.skill_root(path, names)
+            case "manifest":
+                names = self.names(path)
+                if "tools.json" in names:
+                    self.json(path, "tools.json", names, place="manifest")
+            case "capability":
+                self.groups(path, self.names(path))
+            case "rye":
+                inner = os.path.join(path, ".ai", "tools")
+                if os.path.isdir(inner):
+                    self.rye_tree(inner, path)
+                elif "/.ai/tools/" in f"{path}/":
+                    self.rye_tree(path, _project_of(path))
+                else:
+                    self.refuse(path, "there is no .ai/tools in this folder")
+            case "executable":
+                self.executables(path)
+            case other:
+                raise AssertionError(other)
+
+    def any_folder(self, path: str) -> None:
+        names = self.names(path)
+        if "/.ai/tools/" in f"{path}/":
+            self.rye_tree(path, _project_of(path))
+            return
+        self.look_into(path, names)
+        for name in sorted(names):
+            if name.startswith(".") or name in _SKIPPED or not names[name].is_dir():
+                continue
+            inner = os.path.join(path, name)
+            if not self.contained(inner, names[name]):
+                continue
+            inner_names = self.names(inner)
+            self.look_into(inner, inner_names)
+            if name == "skills":
+                self.skill_root(inner, inner_names)
+
+    def look_into(self, path: str, names: Mapping[str, os.DirEntry[str]]) -> None:
+        if "SKILL.md" in names:
+            self.skill(path, names)
+        else:
+            for name in sorted(name for name in names if name.endswith(".json")):
+                if name == "tools.json":
+                    self.json(path, name, names)
+                elif not ("tools.json" in names and name in _SKILL_FILES):
+                    self.json(path, name, names, quiet=not name.endswith("_tools.json"))
+        if ".ai" in names:
+            tools = os.path.join(path, ".ai", "tools")
+            if os.path.isdir(tools) and self.contained(tools, None):
+                self.rye_tree(tools, path)
+
+    def skill_root(self, path: str, names: Mapping[str, os.DirEntry[str]]) -> None:
+        for name in sorted(names):
+            if name.startswith(".") or not names[name].is_dir():
+                continue
+            inner = os.path.join(path, name)
+            if not self.contained(inner, names[name]):
+                continue
+            inner_names = self.names(inner)
+            if "SKILL.md" in inner_names:
+                self.skill(inner, inner_names)
+            elif "tools.json" in inner_names:
+                self.json(inner, "tools.json", inner_names)
+
+    def skill(self, path: str, names: Mapping[str, os.DirEntry[str]], *, explicit: bool = False) -> None:
+        beside = [name for name in _SKILL_FILES if name in names]
+        main = "tools.json" if "tools.json" in names else "SKILL.md"
+        self.add(
+            path,
+            [main, *(name for name in beside if name != main)],
+            names,
+            place="skill",
+            scope=os.path.basename(path),
+            explicit=explicit,
+        )
+
+    def json(
+        self,
+        path: str,
+        name: str,
+        names: Mapping[str, os.DirEntry[str]],
+        *,
+        place: str | None = None,
+        quiet: bool = False,
+        explicit: bool = False,
+    ) -> None:
+        beside = [other for other in _SKILL_FILES if other in names] if name == "tools.json" else [name]
+        handlers = [self.source.handlers] if self.source.handlers else [
+            os.path.join(path, "handlers"),
+            os.path.join(os.path.dirname(path), "handlers"),
+        ]
+        self.add(
+            path,
+            [name, *(other for other in beside if other != name)],
+            names,
+            place=place,
+            scope=self.scope(path),
+            quiet=quiet,
+            explicit=explicit,
+            handlers=tuple(handlers),
+            among_groups=any(other.endswith("_tools.json") for other in names),
+        )
+
+    def groups(self, path: str, names: Mapping[str, os.DirEntry[str]]) -> None:
+        for name in sorted(name for name in names if name.endswith(".json")):
+            self.json(path, name, names, place="capability")
+
+    def scope(self, path: str) -> str:
+        below = os.path.relpath(path, self.source.path)
+        if below == "." or below.startswith(".."):
+            return os.path.basename(path) or "root"
+        return below
+
+    def rye_tree(self, path: str, project: str, below: str = "", depth: int = 0) -> None:
+        names = self.names(path)
+        for name in sorted(names):
+            entry = names[name]
+            if entry.is_dir(follow_symlinks=False):
+                if name not in ("__pycache__", "node_modules", ".git", ".venv") and depth < files.DEPTH_MAX:
+                    self.rye_tree(f"{path}/{name}", project, f"{below}{name}/", depth + 1)
+            elif name.endswith(RYE_SUFFIXES) and not name.startswith("_"):
+                self.add(
+                    path,
+                    [name],
+                    names,
+                    place="rye",
+                    item=below + name,
+                    scope=below[:-1],
+                    space=self.source.space or 0,
+                    project=project,
+                )
+
+    def executables(self, path: str) -> None:
+        names = self.names(path)
+        if not self.source.probe:
+            self.not_probed(path)
+            return
+        for name in sorted(names):
+            if not name.endswith("-tool") or name == "-tool":
+                continue
+            try:
+                status = names[name].stat()
+            except OSError:
+                continue
+            if stat.S_ISREG(status.st_mode):
+                self.executable(f"{path}/{name}", status)
+
+    def executable(self, path: str, status: os.stat_result, *, explicit: bool = False) -> None:
+        if not self.source.probe:
+            self.not_probed(path)
+            return
+        runs = bool(status.st_mode & 0o111) and os.access(path, os.X_OK)
+        self.found.candidates.append(
+            Candidate(
+                path,
+                ((path, files.fingerprint(status)),),
+                place="executable",
+                scope=os.path.basename(os.path.dirname(path)),
+                space=self.rank,
+                explicit=explicit,
+                unreadable=None if runs else "not executable",
+            )
+        )
+
+    def not_probed(self, path: str) -> None:
+        self.found.problems.append(
+            Problem(
+                code="source.not-probed",
+                severity=Severity.WARNING,
+                message="programs here were not asked for their schemas, because asking runs them",
+                path=path,
+                hint="name the folder yourself: --from executable=PATH",
+            )
+        )
+
+    # -- files ----------------------------------------------------------------------------------------------
+
+    def file(self, path: str, status: os.stat_result) -> None:
+        folder, name = os.path.split(path)
+        if self.source.format == "executable":
+            self.executable(path, status, explicit=True)
+            return
+        names = self.names(folder)
+        if name not in names:
+            self.missing("it cannot be read")
+        elif name == "SKILL.md":
+            self.skill(folder, names, explicit=True)
+        elif self.source.format == "rye" or "/.ai/tools/" in path:
+            head, marker, item = path.rpartition("/.ai/tools/")
+            if not marker:
+                self.refuse(path, "a rye tool gets its id from its path below .ai/tools, and this file is not there")
+                return
+            self.add(
+                folder,
+                [name],
+                names,
+                place="rye",
+                item=item,
+                scope=os.path.dirname(item),
+                space=self.source.space or 0,
+                project=head,
+                explicit=True,
+            )
+        elif name.endswith(".json"):
+            place = self.source.format
+            if place is None and name == "tools.json" and "SKILL.md" in names:
+                place = "skill"
+            if place == "skill":
+                self.add(
+                    folder,
+                    [name, *(other for other in _SKILL_FILES if other in names and other != name)],
+                    names,
+                    place=place,
+                    scope=os.path.basename(folder),
+                    explicit=True,
+                )
+            else:
+                self.json(folder, name, names, place=place, explicit=True)
+        else:
+            self.refuse(path, "not a declaration: no format of tools has files like this one")
+
+    def refuse(self, path: str, why: str) -> None:
+        self.found.problems.append(
+            Problem(
+                code="source.unknown-file",
+                message=why,
+                path=path,
+                hint="name a folder, a JSON declaration, a SKILL.md, or a file below .ai/tools",
+            )
+        )
+
+    # -- the ground -----------------------------------------------------------------------------------------
+
+    def names(self, path: str) -> dict[str, os.DirEntry[str]]:
+        """The entries of a folder, at most so many in all."""
+        try:
+            with os.scandir(path) as entries:
+                names = {entry.name: entry for entry in entries}
+        except OSError as error:
+            self.found.problems.append(
+                Problem(
+                    code="source.unreadable",
+                    severity=Severity.WARNING,
+                    message=f"the folder cannot be read: {files.reason(error)}",
+                    path=path,
+                )
+            )
+            return {}
+        self.found.entries += len(names)
+        if self.found.entries > files.ENTRIES_MAX:
+            raise SourceError(
+                f"{self.source.path}: more than {files.ENTRIES_MAX:,} entries to look at",
+                "name the folder that holds the tools instead of one far above it",
+            )
+        return names
+
+    def contained(self, path: str, entry: os.DirEntry[str] | None) -> bool:
+        """Whether a folder really lies in the source. Attack: a link in a clone that leads into HOME."""
+        if entry is not None and not entry.is_symlink():
+            return True
+        if files.inside(path, self.root):
+            return True
+        self.found.problems.append(
+            Problem(
+                code="source.link",
+                severity=Severity.WARNING,
+                message="a link that leads out of the source is not followed",
+                path=path,
+                hint="name its target as a source of its own",
+            )
+        )
+        return False
+
+    def add(
+        self,
+        folder: str,
+        wanted: Sequence[str],
+        names: Mapping[str, os.DirEntry[str]],
+        *,
+        place: str | None,
+        item: str = "",
+        scope: str = "",
+        space: int | None = None,
+        explicit: bool = False,
+        quiet: bool = False,
+        project: str = "",
+        handlers: tuple[str, ...] = (),
+        among_groups: bool = False,
+    ) -> None:
+        main = f"{folder}/{wanted[0]}"
+        if main in self.found.paths:
+            return
+        self.found.paths.add(main)
+        prints: list[tuple[str, Fingerprint]] = []
+        unreadable = None
+        for name in wanted:
+            path = f"{folder}/{name}"
+            entry = names[name]
+            try:
+                status = entry.stat()
+            except OSError as error:
+                unreadable = unreadable or files.reason(error)
+                prints.append((path, (0, 0, 0, 0)))
+                continue
+            if entry.is_symlink() and not explicit and not files.inside(path, self.root):
+                unreadable = unreadable or "a link that leads out of the source is not followed"
+            prints.append((path, files.fingerprint(status)))
+        self.found.candidates.append(
+            Candidate(
+                main,
+                tuple(prints),
+                place,
+                item,
+                scope,
+                self.rank if space is None else space,
+                explicit,
+                quiet,
+                project,
+                handlers,
+                unreadable,
+                among_groups,
+            )
+        )
+
+
+def _project_of(path: str) -> str:
+    """The project of a path at or below its ``.ai/tools``."""
+    return f"{path}/".partition("/.ai/tools/")[0]
+
+
+def rye_bundles(search_path: Sequence[str]) -> list[Source]:
+    """The ``.ai/tools`` of installed bundles (entry points ``rye.bundles``), sorted by name.
+
+    Reads the installed metadata as text: asking importlib would cost more than loading, and importing a
+    bundle to learn where it lies would run it.
+    """
+    found: dict[str, str] = {}
+    for folder in search_path:
+        for path in sorted(glob(os.path.join(glob_escape(folder), "*.dist-info", "entry_points.txt"))):
+            content, _ = files.read(path)
+            if content is None or b"[rye.bundles]" not in content:
+                continue
+            for line in content.decode("utf-8", "replace").partition("[rye.bundles]")[2].splitlines():
+                name, equals, target = (part.strip() for part in line.partition("="))
+                if line.lstrip().startswith("["):
+                    break
+                module = target.partition(":")[0]
+                tools = os.path.join(folder, *module.split("."), ".ai", "tools")
+                if equals and name not in found and os.path.isdir(tools):
+                    found[name] = tools
+    return [Source(path=found[name], format="rye", space=2) for name in sorted(found)]
+
+
+# -- reading ------------------------------------------------------------------------------------------------
+
+
+def documents(candidates: Sequence[Candidate], prober: Prober) -> Iterator[tuple[Candidate, Document]]:
+    """Read candidates; programs among them are asked for their schemas, all at once."""
+    asked = [found.path for found in candidates if found.place == "executable" and not found.unreadable]
+    answers = dict(zip(asked, prober(asked), strict=True)) if asked else {}
+    for candidate in candidates:
+        if candidate.path in answers and candidate.place == "executable":
+            content, outcome = answers[candidate.path]
+            yield candidate, _document(candidate, content, None, {}, outcome)
+        elif candidate.unreadable is not None:
+            yield candidate, _document(candidate, None, candidate.unreadable, {}, None)
+        else:
+            yield candidate, _read(candidate)
+
+
+def _read(candidate: Candidate) -> Document:
+    (main, _), *beside = candidate.files
+    content, unreadable = files.read(main)
+    neighbours = {}
+    for path, _ in beside:
+        read, why = files.read(path)
+        if read is not None:
+            neighbours[os.path.basename(path)] = read
+        elif unreadable is None:
+            unreadable = f"{os.path.basename(path)}: {why}"
+    if main.endswith("/SKILL.md") and candidate.place == "skill" and content is not None:
+        neighbours["SKILL.md"] = content
+        content = None
+    return _document(candidate, content, unreadable, neighbours, None)
+
+
+def _document(
+    candidate: Candidate,
+    content: bytes | None,
+    unreadable: str | None,
+    neighbours: Mapping[str, bytes],
+    probe: ProbeOutcome | None,
+) -> Document:
+    is_json = candidate.place == "executable" or candidate.path.endswith(".json")
+    return Document(
+        path=candidate.path,
+        content=content,
+        unreadable=unreadable,
+        parsed=jsontext.read(content) if content is not None and is_json else None,
+        place=candidate.place,
+        item=candidate.item,
+        scope=candidate.scope,
+        space=candidate.space,
+        explicit=candidate.explicit,
+        neighbours=neighbours,
+        handlers=candidate.handlers,
+        among_groups=candidate.among_groups,
+        probe=probe,
+        project=candidate.project,
+    )

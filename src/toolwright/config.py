@@ -1,0 +1,399 @@
+"""One frozen ``Config`` from file, environment and flags. The sole reader of ``os.environ``.
+
+A cloned project must not trust itself: a ``toolwright.toml`` that was found by searching may only narrow.
+Keys of it that would widen anything are reported as ``config.untrusted`` and ignored; a file named by the
+user, and the user's own configuration, count as trusted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from typing import Any, Final
+
+from toolwright.catalog import files
+from toolwright.catalog.sources import Source
+from toolwright.errors import ConfigError, UsageError
+from toolwright.model import Problem, Rules, Severity
+
+FILE_NAME: Final = "toolwright.toml"
+FORMATS: Final = ("skill", "manifest", "capability", "rye", "executable")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """The few things we take from the process environment, read once."""
+
+    home: str
+    path: str
+    state: str
+    """The folder for our own state."""
+    user_config: str
+    user_space: str
+    """The root of rye's user space."""
+
+    @staticmethod
+    def read(environ: Mapping[str, str] | None = None) -> Environment:
+        values = os.environ if environ is None else environ
+        home = values.get("HOME") or os.path.expanduser("~")
+        if sys.platform == "darwin":
+            state_home = config_home = os.path.join(home, "Library", "Application Support")
+        else:
+            state_home = values.get("XDG_STATE_HOME") or os.path.join(home, ".local", "state")
+            config_home = values.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")
+        return Environment(
+            home=home,
+            path=values.get("PATH", os.defpath),
+            state=os.path.join(state_home, "toolwright"),
+            user_config=os.path.join(config_home, "toolwright", "config.toml"),
+            user_space=values.get("USER_SPACE") or home,
+        )
+
+    def probe_environment(self) -> dict[str, str]:
+        """What a program sees while it is asked for its schema: no credentials."""
+        return {"PATH": self.path, "LANG": "C.UTF-8"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Everything that can be set, in one value."""
+
+    sources: tuple[Source, ...] = ()
+    manifest_strict: bool = False
+    context_mode: str = "full"
+    allow_scripts: bool = False
+    skills_disabled: tuple[str, ...] = ()
+    extra_dirs: tuple[str, ...] = ()
+    keyword_match: str = "word"
+    timeout_s: float = 30.0
+    later: Mapping[str, Any] = field(default_factory=dict)
+    """Checked settings of parts that this version does not have yet."""
+    state: str | None = None
+    """The folder for state; None keeps none."""
+    file: str | None = None
+    trusted: bool = False
+    problems: tuple[Problem, ...] = ()
+
+    def rules(self, *, context_checks: Sequence[str] = (), executors: Sequence[str] = ()) -> Rules:
+        """What the formats are told."""
+        return Rules(
+            manifest_strict=self.manifest_strict,
+            skills_disabled=self.skills_disabled,
+            read_on_demand=self.context_mode == "read_on_demand",
+            context_checks=tuple(sorted(context_checks)),
+            executors=tuple(sorted(executors)),
+            windows=sys.platform == "win32",
+        )
+
+
+# -- what may stand in a file -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    kind: type | tuple[type, ...]
+    choices: tuple[str, ...] = ()
+    widens: bool | str = False
+    """True: only a trusted file may set it. A choice: only a trusted file may go before it in ``choices``."""
+    items: type | None = None
+
+
+_TEXT: Final = _Key(str)
+_WIDENING_TEXTS: Final = _Key(list, items=str, widens=True)
+
+_SECTIONS: Final[dict[str, dict[str, _Key]]] = {
+    "manifest": {"strict": _Key(bool)},
+    "skills": {
+        "context_mode": _Key(str, choices=("full", "read_on_demand")),
+        "allow_scripts": _Key(bool, widens=True),
+        "disabled": _Key(list, items=str),
+        "extra_dirs": _WIDENING_TEXTS,
+    },
+    "selection": {"keyword_match": _Key(str, choices=("word", "substring"))},
+    "timeouts": {"default_s": _Key((int, float))},
+    "trust": {"unsigned": _Key(str, choices=("warn", "refuse"), widens=True)},
+    "audit": {"retention_days": _Key(int, widens=True), "day_file": _Key(bool, widens=True)},
+    "rye": {"dev_mode": _Key(bool, widens=True), "load_dotenv": _Key(bool, widens=True)},
+    "isolation": {
+        "undeclared": _Key(str, choices=("open", "project", "closed"), widens="project"),
+        "require": _Key(str, choices=("portable", "restricted", "supervised")),
+    },
+}
+_SOURCE_KEYS: Final = {
+    "path": _TEXT,
+    "format": _Key(str, choices=FORMATS),
+    "trusted": _Key(bool, widens=True),
+    "handlers": _Key(str, widens=True),
+    "name": _TEXT,
+    "mcp": _Key((str, list), widens=True),
+    "openapi": _Key(str, widens=True),
+    "tags": _Key(list, items=str),
+    "paths": _Key(list, items=str),
+    "secret": _Key(str, widens=True),
+}
+_POLICY_KEYS: Final = {
+    "match": _Key(dict),
+    "decision": _Key(str, choices=("allow", "ask", "deny")),
+    "because": _TEXT,
+    "examples": _Key(list),
+}
+_GRANT_KEYS: Final = {"needs": _Key(list, items=str), "env": _Key(list, items=str)}
+_TOP: Final = (*_SECTIONS, "source", "grants", "policy")
+
+
+# -- reading ------------------------------------------------------------------------------------------------
+
+
+def find_file(folder: str) -> str | None:
+    """The nearest ``toolwright.toml`` in a folder or above it."""
+    while True:
+        path = os.path.join(folder, FILE_NAME)
+        if os.path.isfile(path):
+            return path
+        above = os.path.dirname(folder)
+        if above == folder:
+            return None
+        folder = above
+
+
+def resolve(
+    environment: Environment,
+    *,
+    cwd: str,
+    file: str | None = None,
+    sources: Sequence[str] = (),
+    state: str | None = None,
+) -> Config:
+    """The configuration of one run: the user's own, then the file named or found, then the flags."""
+    config = Config(state=os.path.join(cwd, state) if state is not None else environment.state)
+    if os.path.isfile(environment.user_config):
+        config = _merged(config, environment.user_config, trusted=True)
+    named = os.path.join(cwd, file) if file is not None else None
+    if named is not None and not os.path.exists(named):
+        raise ConfigError(f"{file}: no such file", "name a configuration file that exists, or leave out --config")
+    found = named or find_file(cwd)
+    if found is not None:
+        config = _merged(config, found, trusted=named is not None)
+    if sources:
+        config = replace(config, sources=tuple(named_source(text, cwd) for text in sources))
+    elif not config.sources:
+        config = replace(config, sources=(Source(path=cwd, named=True),))
+    return config
+
+
+def named_source(text: str, cwd: str) -> Source:
+    """A source from the command line: ``[FORMAT=]PATH``. A person named it, so it may be loaded."""
+    name, equals, path = text.partition("=")
+    if not equals or "/" in name or name not in FORMATS:
+        if equals and name.isidentifier() and not os.path.exists(os.path.join(cwd, text)):
+            close = get_close_matches(name, FORMATS, n=1)
+            raise UsageError(
+                f"unknown format {name!r} in {text!r}",
+                f"did you mean {close[0]}={path}?" if close else f"formats are {', '.join(FORMATS)}",
+            )
+        name, path = "", text
+    if not path:
+        raise UsageError("a source needs a path", "write --from PATH or --from FORMAT=PATH")
+    return Source(
+        path=os.path.normpath(os.path.join(cwd, path)),
+        format=name or None,
+        probe=name == "executable",
+        named=True,
+    )
+
+
+def read_file(path: str, *, trusted: bool) -> Config:
+    """The configuration of one file on its own."""
+    return _merged(Config(), path, trusted=trusted)
+
+
+def _merged(base: Config, path: str, *, trusted: bool) -> Config:
+    content, unreadable = files.read(path)
+    if content is None:
+        raise ConfigError(f"{path}: {unreadable}", "make it readable, or name another with --config")
+    try:
+        table = tomllib.loads(content.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}", "mend the line it names") from None
+    return _Reading(base, path, trusted).read(table)
+
+
+class _Reading:
+    """One file, read over a base."""
+
+    def __init__(self, base: Config, path: str, trusted: bool) -> None:
+        self.base = base
+        self.path = path
+        self.folder = os.path.dirname(path)
+        self.trusted = trusted
+        self.problems: list[Problem] = []
+
+    def read(self, table: Mapping[str, Any]) -> Config:
+        self.known("", table, _TOP)
+        config = self.base
+        values: dict[str, Any] = {}
+        for section, keys in _SECTIONS.items():
+            for key, value in self.section(section, table.get(section, {}), keys).items():
+                values[f"{section}.{key}"] = value
+        skills_disabled = (*config.skills_disabled, *values.get("skills.disabled", ()))
+        timeout_s = float(values.get("timeouts.default_s", config.timeout_s))
+        if timeout_s <= 0:
+            raise self.wrong("timeouts.default_s", "must be more than 0 seconds")
+        if timeout_s > config.timeout_s and not self.trusted:
+            self.untrusted("timeouts.default_s")
+            timeout_s = config.timeout_s
+        later = {key: value for key, value in values.items() if key.partition(".")[0] in _LATER}
+        return replace(
+            config,
+            sources=self.sources(table.get("source", [])) or config.sources,
+            manifest_strict=values.get("manifest.strict", False) or config.manifest_strict,
+            context_mode=values.get("skills.context_mode", config.context_mode),
+            allow_scripts=values.get("skills.allow_scripts", config.allow_scripts),
+            skills_disabled=skills_disabled,
+            extra_dirs=(
+                *config.extra_dirs,
+                *(os.path.normpath(os.path.join(self.folder, found)) for found in values.get("skills.extra_dirs", ())),
+            ),
+            keyword_match=values.get("selection.keyword_match", config.keyword_match),
+            timeout_s=timeout_s,
+            later={**config.later, **later, **self.grants_and_policy(table)},
+            file=self.path,
+            trusted=self.trusted,
+            problems=(*config.problems, *self.problems),
+        )
+
+    def section(self, name: str, value: object, keys: Mapping[str, _Key]) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise self.wrong(name, f"must be a table, written [{name}]")
+        self.known(name, value, tuple(keys))
+        return {
+            key: found
+            for key, found in value.items()
+            if self.check(f"{name}.{key}", found, keys[key]) and self.may(f"{name}.{key}", found, keys[key])
+        }
+
+    def sources(self, value: object) -> tuple[Source, ...]:
+        found: list[Source] = []
+        for number, table in enumerate(self.tables("source", value)):
+            where = f"source[{number}]"
+            kept = self.section(where, table, _SOURCE_KEYS)
+            if sum(key in table for key in ("path", "mcp", "openapi")) != 1:
+                raise self.wrong(where, "needs exactly one of path, mcp and openapi")
+            if "path" not in table:
+                key = "mcp" if "mcp" in table else "openapi"
+                if key in kept:
+                    self.problem(
+                        "source.unsupported",
+                        f"{where}: this version does not read tools from {key} sources",
+                        "leave it in: a version that does will use it",
+                    )
+                continue
+            path = os.path.normpath(os.path.join(self.folder, table["path"]))
+            if not self.trusted and not files.inside(path, os.path.realpath(self.folder)) and os.path.exists(path):
+                # Attack: a clone that lists files from elsewhere on the machine as its tools.
+                self.untrusted(f"{where}.path")
+                continue
+            handlers = kept.get("handlers")
+            found.append(
+                Source(
+                    path=path,
+                    format=table.get("format"),
+                    probe=bool(kept.get("trusted")),
+                    handlers=os.path.normpath(os.path.join(self.folder, handlers)) if handlers else None,
+                )
+            )
+        return tuple(found)
+
+    def grants_and_policy(self, table: Mapping[str, Any]) -> dict[str, Any]:
+        later: dict[str, Any] = {}
+        grants = table.get("grants", {})
+        if not isinstance(grants, dict):
+            raise self.wrong("grants", 'must be tables, written [grants."PATTERN"]')
+        for pattern, grant in grants.items():
+            self.section(f"grants.{pattern}", grant, _GRANT_KEYS)
+        if grants and not self.trusted:
+            self.untrusted("grants")
+        elif grants:
+            later["grants"] = grants
+        rules = []
+        for number, rule in enumerate(self.tables("policy", table.get("policy", []))):
+            where = f"policy[{number}]"
+            self.section(where, rule, _POLICY_KEYS)
+            for key in ("decision", "because"):
+                if key not in rule:
+                    raise self.wrong(where, f"needs {key}")
+            if rule["decision"] == "allow" and not self.trusted:
+                self.untrusted(f"{where}.decision")
+            else:
+                rules.append(rule)
+        if rules:
+            later["policy"] = rules
+        return later
+
+    def tables(self, name: str, value: object) -> list[Any]:
+        if not isinstance(value, list):
+            raise self.wrong(name, f"must be a list of tables, written [[{name}]]")
+        return value
+
+    # -- checks ---------------------------------------------------------------------------------------------
+
+    def known(self, where: str, table: Mapping[str, Any], known: Sequence[str]) -> None:
+        for key in table:
+            if key not in known:
+                close = get_close_matches(key, known, n=1)
+                place = f"{where}.{key}" if where else key
+                raise ConfigError(
+                    f"{self.path}: unknown key {place!r}",
+                    f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}",
+                )
+
+    def check(self, where: str, value: object, key: _Key) -> bool:
+        kinds = key.kind if isinstance(key.kind, tuple) else (key.kind,)
+        if type(value) not in kinds:
+            names = " or ".join(_KIND_NAMES[kind] for kind in kinds)
+            raise self.wrong(where, f"must be {names}, got {_KIND_NAMES.get(type(value), type(value).__name__)}")
+        if key.choices and value not in key.choices:
+            raise self.wrong(where, f"must be one of {', '.join(key.choices)} (got {str(value)[:60]!r})")
+        if key.items is not None and isinstance(value, list):
+            for number, item in enumerate(value):
+                if type(item) is not key.items:
+                    raise self.wrong(f"{where}[{number}]", f"must be {_KIND_NAMES[key.items]}")
+        return True
+
+    def may(self, where: str, value: object, key: _Key) -> bool:
+        if self.trusted or key.widens is False:
+            return True
+        if isinstance(key.widens, str) and key.choices.index(str(value)) >= key.choices.index(key.widens):
+            return True
+        self.untrusted(where)
+        return False
+
+    def wrong(self, where: str, what: str) -> ConfigError:
+        return ConfigError(f"{self.path}: {where}: {what}")
+
+    def untrusted(self, where: str) -> None:
+        self.problem(
+            "config.untrusted",
+            f"{where} is ignored: this file was found, not named, so it may only narrow",
+            f"read it, and if you trust it, name it: --config {os.path.basename(self.path)}",
+        )
+
+    def problem(self, code: str, message: str, hint: str) -> None:
+        self.problems.append(
+            Problem(code=code, severity=Severity.WARNING, message=message, path=self.path, hint=hint)
+        )
+
+
+_LATER: Final = frozenset({"trust", "audit", "rye", "isolation"})
+_KIND_NAMES: Final[dict[type, str]] = {
+    str: "a string",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    list: "a list",
+    dict: "a table",
+}

@@ -1,0 +1,1 @@
+"""Doors translate between people or programs and the workshop; they never decide anything."""

@@ -1,0 +1,64 @@
+"""Problems as SARIF 2.1.0, the form that code hosts and editors read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Final
+from urllib.parse import quote
+
+import orjson
+
+from toolwright import __version__
+from toolwright.doors.cli._render import shown_path
+from toolwright.errors import SourceError
+from toolwright.model import Problem, Severity
+
+_LEVELS: Final = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
+
+
+def write(path: str, problems: Sequence[Problem]) -> None:
+    try:
+        with open(path, "wb") as file:
+            file.write(orjson.dumps(document(problems), option=orjson.OPT_INDENT_2))
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror}", "name a file that can be written") from None
+
+
+def document(problems: Sequence[Problem]) -> dict[str, Any]:
+    codes = sorted({problem.code for problem in problems})
+    return {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {
+                    "driver": {
+                        "name": "toolwright",
+                        "version": __version__,
+                        "rules": [{"id": code} for code in codes],
+                    }
+                },
+                "results": [_result(problem, codes) for problem in problems],
+            }
+        ],
+    }
+
+
+def _result(problem: Problem, codes: list[str]) -> dict[str, Any]:
+    text = problem.message + (f"\n{problem.hint}" if problem.hint else "")
+    place: dict[str, Any] = {"artifactLocation": {"uri": _uri(problem.path)}}
+    if problem.line is not None:
+        place["region"] = {"startLine": problem.line}
+    return {
+        "ruleId": problem.code,
+        "ruleIndex": codes.index(problem.code),
+        "level": _LEVELS[problem.severity],
+        "message": {"text": text},
+        "locations": [{"physicalLocation": place}],
+    }
+
+
+def _uri(path: str) -> str:
+    shown = shown_path(path)
+    return ("file://" if os.path.isabs(shown) else "") + quote(shown)

@@ -1,0 +1,74 @@
+"""Exceptions, and the one table of error kinds.
+
+* ToolwrightError            wrong use of the library
+  + ConfigError              a configuration that cannot be used (exit 78)
+  + SourceError              a named path that does not exist or cannot be read (exit 66)
+
+Wrong declarations are ``Problem`` values and wrong calls are ``ToolError`` values; neither is raised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from toolwright.model import Kind
+
+
+class ToolwrightError(Exception):
+    """The library was used wrongly; ``hint`` says what to do."""
+
+    exit_code = 70
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class ConfigError(ToolwrightError):
+    """A configuration that cannot be used."""
+
+    exit_code = 78
+
+
+class SourceError(ToolwrightError):
+    """A path named by a person that does not exist or cannot be read."""
+
+    exit_code = 66
+
+
+class UsageError(ToolwrightError):
+    """An argument that makes no sense here."""
+
+    exit_code = 2
+
+
+class UnknownTool(ToolwrightError):
+    """A name that belongs to no tool, or to several."""
+
+    exit_code = 64
+
+
+@dataclass(frozen=True, slots=True)
+class KindRow:
+    """How the doors speak of one error kind."""
+
+    exit_code: int
+    http_status: int | None
+
+
+KINDS: dict[Kind, KindRow] = {
+    Kind.UNKNOWN_TOOL: KindRow(64, 404),
+    Kind.INVALID_ARGUMENTS: KindRow(65, 422),
+    Kind.DENIED: KindRow(77, 403),
+    Kind.NEEDS_APPROVAL: KindRow(75, 409),
+    Kind.UNAVAILABLE: KindRow(69, 503),
+    Kind.NOT_AUDITED: KindRow(74, 503),
+    Kind.TIMED_OUT: KindRow(124, 504),
+    Kind.FAILED: KindRow(1, 502),
+    Kind.BAD_OUTPUT: KindRow(76, 502),
+    Kind.TOO_LARGE: KindRow(73, 502),
+    Kind.UNKNOWN_OUTCOME: KindRow(71, 502),
+    Kind.CANCELLED: KindRow(130, None),
+    Kind.INTERNAL: KindRow(70, 500),
+}

@@ -1,0 +1,123 @@
+"""Declarations in: one module per format, each of them pure.
+
+A format is a module with ``NAME``, ``recognises``, ``compile_document`` and ``link``. It never imports or
+runs what it reads, never raises on any bytes, and never imports another format.
+
+Structure decides which format a JSON document is, or its place does; file names never do. Two formats'
+markers together are refused, because reading such a file as one format would ignore the other's
+restrictions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from toolwright.formats import capability, executable, manifest, rye, skill
+from toolwright.formats._node import Reader, kind_of
+from toolwright.model import Compiled, Document, Linked, Rules, Severity, Unit
+
+
+class Format(Protocol):
+    """What a format module offers."""
+
+    NAME: str
+
+    def recognises(self, document: Document) -> bool:
+        """Whether the structure of a JSON document has this format's marker."""
+        ...
+
+    def compile_document(self, document: Document, rules: Rules) -> Compiled:
+        """The document as tools and problems; never raises, whatever the bytes."""
+        ...
+
+    def link(self, units: Sequence[Unit], rules: Rules) -> Linked:
+        """All documents of the format together: what only neighbours can tell."""
+        ...
+
+
+FORMATS: dict[str, Format] = {
+    skill.NAME: skill,
+    manifest.NAME: manifest,
+    capability.NAME: capability,
+    rye.NAME: rye,
+    executable.NAME: executable,
+}
+
+
+def compile_document(document: Document, rules: Rules) -> tuple[str | None, Compiled]:
+    """Find the document's format and compile it; None where it is no declaration at all."""
+    marked = [name for name, format in FORMATS.items() if format.recognises(document)]
+    if len(marked) > 1:
+        return marked[0], _mixed(document, marked)
+    if len(marked) == 1:
+        # Structure speaks louder than a neighbour or an option: reading a file as another format would
+        # ignore the restrictions its author wrote down.
+        name: str | None = marked[0]
+    else:
+        name = document.place or _probable(document)
+    if name is None:
+        return None, _unknown(document)
+    return name, FORMATS[name].compile_document(document, rules)
+
+
+def link(name: str, units: Sequence[Unit], rules: Rules) -> Linked:
+    return FORMATS[name].link(units, rules)
+
+
+def _probable(document: Document) -> str | None:
+    """Whose words to use for a file that cannot be read at all: there is no structure to go by."""
+    if document.parsed is not None and document.parsed.defect is None:
+        return None
+    name = document.path.rpartition("/")[2]
+    if name == "tools.json":
+        return manifest.NAME
+    return capability.NAME if document.among_groups else None
+
+
+_MIXED = {
+    ("capability", "skill"): "capability.file.detect",
+    ("capability", "manifest"): "manifest.root.detect",
+    ("skill", "manifest"): "skill.root.mixed-format",
+}
+
+
+def _mixed(document: Document, marked: list[str]) -> Compiled:
+    """Attack: a file that a reviewer reads as one format and a loader as another."""
+    reader = Reader(document)
+    pair, code = next((pair, code) for pair, code in _MIXED.items() if set(pair) <= set(marked))
+    reader.add(
+        code,
+        f"mixes {pair[0]} and {pair[1]} markers",
+        pointer=(),
+        hint="keep the keys of one format, or make it two files",
+    )
+    return Compiled(problems=tuple(reader.problems))
+
+
+def _unknown(document: Document) -> Compiled:
+    """A JSON file of another shape: nothing is guessed."""
+    reader = Reader(document)
+    if document.parsed is None or document.parsed.defect is not None:
+        why = document.unreadable or (document.parsed and str(document.parsed.defect)) or "no content"
+        reader.add("source.unreadable", f"the file cannot be read: {why}")
+        return Compiled(problems=tuple(reader.problems))
+    root = document.parsed.value
+    if isinstance(root, dict) and root.get("tools", []) in ([], None):
+        if "mcpServers" in root:
+            reader.add(
+                "source.unsupported",
+                "a list of MCP servers: this version does not read tools from servers",
+                severity=Severity.WARNING,
+                pointer=(),
+            )
+        return Compiled(problems=tuple(reader.problems))
+    reader.add(
+        "source.unknown-shape",
+        "not a tool declaration of a format we know"
+        + (f" (a root {kind_of(root)})" if not isinstance(root, dict) else ""),
+        pointer=(),
+        hint="a skill has `allowlist` or `execution`, a manifest has `command` in its tools, a capability "
+        "group has `group`; see docs/formats",
+    )
+    return Compiled(problems=tuple(reader.problems))

@@ -1,0 +1,196 @@
+"""A value with its address, so that every message names file, place and name.
+
+Formats read declarations only through ``Node``; what is wrong goes into the ``Reader`` it came from, all at
+once, and reading goes on. This module knows JSON kinds and addresses; it knows no format.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from toolwright.jsontext import Duplicate, JsonValue, Pointer, place_text
+from toolwright.model import Document, Fix, Problem, Severity
+
+SHOWN_CHARS_MAX: Final = 60
+
+_KINDS: Final = {
+    dict: "object",
+    list: "array",
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    type(None): "null",
+}
+
+
+def kind_of(value: JsonValue) -> str:
+    """The JSON name of a value's type."""
+    return _KINDS.get(type(value), type(value).__name__)
+
+
+def shown(value: object) -> str:
+    """A value for a message: quoted and cut."""
+    text = f'"{value}"' if isinstance(value, str) else str(value)
+    return text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 1] + "…"
+
+
+def suggestion(word: str, known: Iterable[str]) -> str | None:
+    """The known word that was probably meant."""
+    by_folded = {fold(name): name for name in known}
+    if fold(word) in by_folded:
+        return by_folded[fold(word)]
+    close = difflib.get_close_matches(fold(word), by_folded, n=1, cutoff=0.75)
+    return by_folded[close[0]] if close else None
+
+
+def fold(word: str) -> str:
+    """Spellings that differ only in case, underscores and hyphens fold to one."""
+    return word.replace("_", "").replace("-", "").casefold()
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`` (did you mean "x"?)``, or nothing."""
+    meant = suggestion(word, known)
+    return f' (did you mean "{meant}"?)' if meant is not None else ""
+
+
+class Reader:
+    """Collects what is wrong with one document."""
+
+    __slots__ = ("lines", "path", "problems")
+
+    def __init__(self, document: Document, lines: Mapping[Pointer, int] | None = None) -> None:
+        self.path = document.path
+        self.lines = lines
+        """Lines of places, where the syntax knows them; JSON places are looked up later."""
+        self.problems: list[Problem] = []
+
+    def node(self, value: JsonValue, pointer: Pointer = ()) -> Node:
+        return Node(self, value, pointer)
+
+    def add(
+        self,
+        code: str,
+        message: str,
+        *,
+        severity: Severity = Severity.ERROR,
+        pointer: Pointer | None = None,
+        line: int | None = None,
+        name: str | None = None,
+        hint: str | None = None,
+        fix: Fix | None = None,
+    ) -> Problem:
+        if line is None and pointer is not None and self.lines:
+            line = self.line(pointer)
+        problem = Problem(
+            code=code,
+            message=message,
+            path=self.path,
+            severity=severity,
+            pointer=pointer,
+            line=line,
+            name=name,
+            hint=hint,
+            fix=fix,
+        )
+        self.problems.append(problem)
+        return problem
+
+    def line(self, pointer: Pointer) -> int | None:
+        """The line of a place, or of the nearest place around it."""
+        lines = self.lines or {}
+        while pointer not in lines:
+            if not pointer:
+                return None
+            pointer = pointer[:-1]
+        return lines[pointer]
+
+    @property
+    def has_errors(self) -> bool:
+        return any(problem.severity is Severity.ERROR for problem in self.problems)
+
+
+class Node:
+    """One value of a declaration, with its address and its reader."""
+
+    __slots__ = ("pointer", "reader", "value")
+
+    def __init__(self, reader: Reader, value: JsonValue, pointer: Pointer) -> None:
+        self.reader = reader
+        self.value = value
+        self.pointer = pointer
+
+    @property
+    def kind(self) -> str:
+        return kind_of(self.value)
+
+    @property
+    def place(self) -> str:
+        """``tools[0].name``"""
+        return place_text(self.pointer)
+
+    def __contains__(self, key: str) -> bool:
+        return isinstance(self.value, dict) and key in self.value
+
+    def get(self, key: str) -> Node | None:
+        """The member, or None where it is absent; null is a member."""
+        value = self.value
+        if isinstance(value, dict) and key in value:
+            return Node(self.reader, value[key], (*self.pointer, key))
+        return None
+
+    def here(self, key: str) -> Node:
+        """The address a member has or would have."""
+        value = self.value.get(key) if isinstance(self.value, dict) else None
+        return Node(self.reader, value, (*self.pointer, key))
+
+    def items(self) -> Iterator[Node]:
+        """The items of an array; nothing for other kinds."""
+        if isinstance(self.value, list):
+            for number, item in enumerate(self.value):
+                yield Node(self.reader, item, (*self.pointer, number))
+
+    def members(self) -> Iterator[tuple[str, Node]]:
+        """The members of an object; nothing for other kinds."""
+        if isinstance(self.value, dict):
+            for key, item in self.value.items():
+                yield key, Node(self.reader, item, (*self.pointer, key))
+
+    def say(
+        self,
+        code: str,
+        message: str,
+        *,
+        severity: Severity = Severity.ERROR,
+        name: str | None = None,
+        hint: str | None = None,
+        fix: Fix | None = None,
+    ) -> Problem:
+        """Report ``message`` word for word at this place."""
+        return self.reader.add(
+            code, message, severity=severity, pointer=self.pointer, name=name, hint=hint, fix=fix
+        )
+
+    def error(self, code: str, what: str, **more: object) -> Problem:
+        """Report ``place: what`` as an error."""
+        return self.say(code, self.with_place(what), **more)  # type: ignore[arg-type]
+
+    def warn(self, code: str, what: str, **more: object) -> Problem:
+        """Report ``place: what`` as a warning."""
+        return self.say(code, self.with_place(what), severity=Severity.WARNING, **more)  # type: ignore[arg-type]
+
+    def inform(self, code: str, what: str, **more: object) -> Problem:
+        """Report ``place: what`` as information."""
+        return self.say(code, self.with_place(what), severity=Severity.INFO, **more)  # type: ignore[arg-type]
+
+    def with_place(self, what: str) -> str:
+        place = self.place
+        return f"{place}: {what}" if place else what
+
+
+def below(duplicates: Iterable[Duplicate], pointer: Pointer) -> list[Duplicate]:
+    """The repeated members at or below an address."""
+    return [found for found in duplicates if found.pointer[: len(pointer)] == pointer]

@@ -1,0 +1,421 @@
+"""The manifest format: ``tools.json`` with argv commands under ``./tools/bin`` and JSON on stdin.
+
+Marked by a ``tools[]`` item with ``command``. Each item becomes a ``RunProcess`` that receives the model's
+arguments verbatim on stdin. This module does not look whether programs exist (it states a condition), does
+not resolve links and runs nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from posixpath import normpath
+from typing import Final
+
+from toolwright.formats._node import Node, Reader, below, did_you_mean, shown
+from toolwright.jsontext import Duplicate, JsonValue
+from toolwright.model import (
+    Compiled,
+    Condition,
+    ConditionKind,
+    Document,
+    Fix,
+    FixPart,
+    Intake,
+    JsonOnStdin,
+    Linked,
+    Needs,
+    Origin,
+    Problem,
+    Reply,
+    Rules,
+    RunProcess,
+    Schema,
+    SchemaForm,
+    Severity,
+    Tool,
+    Unit,
+)
+
+NAME: Final = "manifest"
+
+_TOOL_KEYS: Final = ("name", "description", "schema", "command", "timeoutSec", "envPassthrough")
+_ENV_NAME: Final = re.compile(r"[A-Z_][A-Z0-9_]*")
+_PROVIDER_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_LOADER_NAMES: Final = frozenset({"LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONPATH", "NODE_OPTIONS"})
+
+
+def recognises(document: Document) -> bool:
+    root = document.parsed.value if document.parsed else None
+    if not isinstance(root, dict):
+        return False
+    tools = _folded(root, "tools")
+    return isinstance(tools, list) and any(
+        isinstance(tool, dict) and _has_folded(tool, "command") for tool in tools
+    )
+
+
+def compile_document(document: Document, rules: Rules) -> Compiled:
+    reader = Reader(document)
+    if document.unreadable is not None or document.parsed is None:
+        reader.add("manifest.root.read-error", f"read manifest: {document.unreadable or 'no content'}")
+        return Compiled(problems=tuple(reader.problems))
+    if document.parsed.defect is not None:
+        defect = document.parsed.defect
+        code = "manifest.root.json-strict" if "byte-order mark" in defect.message else "manifest.root.parse-error"
+        reader.add(code, f"parse manifest: {defect}", line=defect.line)
+        return Compiled(problems=tuple(reader.problems))
+    manifest = _Manifest(document, reader, rules)
+    manifest.read()
+    tools: Sequence[Tool] = manifest.tools
+    conditions: Sequence[Condition] = manifest.conditions
+    if rules.manifest_strict and reader.has_errors:
+        tools, conditions = (), ()
+    return Compiled(tools=tuple(tools), problems=tuple(reader.problems), conditions=tuple(conditions))
+
+
+def link(units: Sequence[Unit], rules: Rules) -> Linked:
+    """Manifests know nothing of each other: their tools stand side by side under their own keys."""
+    return Linked(tools=tuple(tool for unit in units for tool in unit.compiled.tools))
+
+
+def _folded(value: dict[str, JsonValue], key: str) -> JsonValue:
+    if key in value:
+        return value[key]
+    return next((item for name, item in value.items() if name.lower() == key.lower()), None)
+
+
+def _has_folded(value: dict[str, JsonValue], key: str) -> bool:
+    return key in value or any(name.lower() == key.lower() for name in value)
+
+
+class _Manifest:
+    """One reading of one document."""
+
+    def __init__(self, document: Document, reader: Reader, rules: Rules) -> None:
+        assert document.parsed is not None
+        self.document = document
+        self.reader = reader
+        self.rules = rules
+        self.root = reader.node(document.parsed.value)
+        self.duplicates = document.parsed.duplicates
+        self.folder = document.path.rpartition("/")[0]
+        self.tools: list[Tool] = []
+        self.conditions: list[Condition] = []
+        self.seen: set[str] = set()
+
+    def read(self) -> None:
+        if self.root.kind != "object":
+            self.root.say(
+                "manifest.root.parse-error",
+                f"parse manifest: expected an object with tools, got {self.root.kind}",
+            )
+            return
+        for repeated in self.duplicates:
+            if repeated.pointer[:1] != ("tools",):
+                self.repeated(repeated, "manifest")
+        members = self.members(self.root, ("tools",), "")
+        tools = members.get("tools") if members is not None else None
+        if tools is None or tools.value is None:
+            return
+        if tools.kind != "array":
+            tools.say(
+                "manifest.root.parse-error", f"parse manifest: tools must be an array, got {tools.kind}"
+            )
+            return
+        for index, item in enumerate(tools.items()):
+            self.tool(index, item)
+
+    def repeated(self, found: Duplicate, whom: str, name: str | None = None) -> None:
+        self.reader.add(
+            "manifest.root.duplicate-members",
+            f'{whom}: duplicate key "{found.key}"',
+            pointer=found.pointer,
+            line=found.line,
+            name=name,
+            hint="keep one of them; which one would run must not depend on the reader",
+        )
+
+    def members(self, node: Node, known: tuple[str, ...], whom: str) -> dict[str, Node] | None:
+        """The documented members under their canonical names; None when two spellings of one clash."""
+        found: dict[str, Node] = {}
+        clash = False
+        for key, member in node.members():
+            if key in known:
+                canonical: str | None = key
+            else:
+                canonical = next((name for name in known if name.lower() == key.lower()), None)
+            if canonical is None:
+                member.warn(
+                    "manifest.root.unknown-keys",
+                    f"unknown key {key}{did_you_mean(key, known)}",
+                    hint="it has no effect; remove it or correct its spelling",
+                )
+                continue
+            if canonical in found:
+                member.say(
+                    "manifest.root.key-case",
+                    f'{whom or "manifest"}: two spellings of "{canonical}" in one object',
+                    hint=f'keep one "{canonical}"',
+                )
+                clash = True
+                continue
+            if key != canonical:
+                member.warn(
+                    "manifest.root.key-case",
+                    f'key {shown(key)} should be written "{canonical}"',
+                    fix=Fix(part=FixPart.KEY, new=f'"{canonical}"'),
+                )
+            found[canonical] = member
+        return None if clash else found
+
+    def tool(self, index: int, node: Node) -> None:
+        before = len(self.reader.problems)
+        if node.kind != "object":
+            node.say("manifest.root.wrong-types", self.typed(f"tool[{index}]: must be an object, got {node.kind}"))
+            return
+        name = self.name_of(node)
+        whom = f'tool[{index}] "{name}"' if name else f"tool[{index}]"
+        for repeated in below(self.duplicates, node.pointer):
+            self.repeated(repeated, whom, name)
+        members = self.members(node, _TOOL_KEYS, whom)
+        if members is None:
+            return
+        name = self.name(index, members.get("name"), node)
+        description = self.text(members.get("description"), whom, "description")
+        schema = self.schema(members.get("schema"), whom)
+        command = self.command(members.get("command"), node, whom)
+        timeout_s = self.timeout(members.get("timeoutSec"), whom)
+        env = self.env(members.get("envPassthrough"), whom)
+        program = self.program(members.get("command"), command, whom) if command else None
+        failed = any(
+            problem.severity is Severity.ERROR for problem in self.reader.problems[before:]
+        )
+        if failed or name is None or command is None or program is None:
+            return
+        if not description:
+            node.warn(
+                "manifest.description.optional",
+                "no description",
+                name=name,
+                hint="say in a sentence what the tool does; models choose by it",
+            )
+        key = f"{NAME}:{self.document.scope}/{name}"
+        self.tools.append(
+            Tool(
+                key=key,
+                name=name,
+                scope=self.document.scope,
+                description=description or "",
+                input_schema=schema,
+                schema_form=SchemaForm.VERBATIM,
+                invocation=RunProcess(
+                    program=program, fixed=tuple(command[1:]), encoding=JsonOnStdin(verbatim=True)
+                ),
+                intake=Intake(),
+                reply=Reply.JSON_LINE,
+                needs=Needs(programs=(program,), env=env, timeout_s=timeout_s),
+                origin=Origin(format=NAME, path=self.document.path, pointer=node.pointer),
+            )
+        )
+        self.conditions.append(
+            Condition(
+                kind=ConditionKind.EXECUTABLE_FILE,
+                subjects=(program,),
+                otherwise=Problem(
+                    code="manifest.command.missing-file",
+                    severity=Severity.WARNING,
+                    message=f"{whom}: program {shown(program)} does not exist or is not executable",
+                    path=self.document.path,
+                    pointer=(*node.pointer, "command", 0),
+                    name=name,
+                    hint="build or install it, and make it executable (chmod +x)",
+                ),
+            )
+        )
+
+    def typed(self, message: str) -> str:
+        """The field refuses a whole file for one wrong type, under its parse prefix; strict mode does too."""
+        return f"parse manifest: {message}" if self.rules.manifest_strict else message
+
+    def name_of(self, node: Node) -> str | None:
+        value = _folded(node.value, "name")
+        return value if isinstance(value, str) and value.strip() else None
+
+    def name(self, index: int, node: Node | None, tool: Node) -> str | None:
+        if node is not None and node.value is not None and node.kind != "string":
+            node.say(
+                "manifest.root.wrong-types",
+                self.typed(f"tool[{index}]: name must be a string, got {node.kind}"),
+            )
+            return None
+        name: str = node.value if node is not None and node.value is not None else ""
+        if not name.strip():
+            code = "manifest.name.whitespace" if name else "manifest.name.required"
+            tool.say(code, f"tool[{index}]: name is required", hint='give it a "name"')
+            return None
+        assert node is not None
+        if name in self.seen:
+            node.say(
+                "manifest.name.unique",
+                f'tool[{index}] "{name}": duplicate name',
+                name=name,
+                hint="the first one is kept; rename this one",
+            )
+            return None
+        self.seen.add(name)
+        if name != name.strip():
+            node.warn("manifest.name.whitespace", f"blanks around the name {shown(name)}", name=name)
+        if not _PROVIDER_NAME.fullmatch(name):
+            node.warn(
+                "manifest.name.charset",
+                f"{shown(name)} cannot be a provider's function name",
+                name=name,
+                hint="it is declared under a substitute and called back under its own name",
+            )
+        return name
+
+    def text(self, node: Node | None, whom: str, key: str) -> str | None:
+        if node is None or node.value is None:
+            return None
+        if node.kind != "string":
+            node.say("manifest.root.wrong-types", self.typed(f"{whom}: {key} must be a string, got {node.kind}"))
+            return None
+        return str(node.value)
+
+    def schema(self, node: Node | None, whom: str) -> Schema | None:
+        if node is None or node.value is None:
+            return None
+        if node.kind != "object":
+            node.say("manifest.schema.type", f"{whom}: schema must be an object, got {node.kind}")
+            return None
+        return Schema.of(node.value)
+
+    def command(self, node: Node | None, tool: Node, whom: str) -> list[str] | None:
+        if node is None or node.value is None or node.value == []:
+            (node or tool).say(
+                "manifest.command.required",
+                f"{whom}: command must have at least program name",
+                hint='for example "command": ["./tools/bin/NAME"]',
+            )
+            return None
+        if node.kind != "array":
+            node.say(
+                "manifest.root.wrong-types",
+                self.typed(f"{whom}: command must be an array of strings, got {node.kind}"),
+            )
+            return None
+        for item in node.items():
+            if item.kind != "string":
+                item.say(
+                    "manifest.command.strings",
+                    self.typed(f"{whom}: command[{item.pointer[-1]}] must be a string, got {item.kind}"),
+                )
+                return None
+        return list(node.value)
+
+    def timeout(self, node: Node | None, whom: str) -> float | None:
+        if node is None or node.value is None:
+            return None
+        if node.kind != "integer":
+            code = "manifest.timeout.integer" if node.kind == "number" else "manifest.root.wrong-types"
+            node.say(
+                code,
+                self.typed(f"{whom}: timeoutSec must be a whole number of seconds, got {shown(node.value)}"),
+            )
+            return None
+        if node.value <= 0:
+            node.warn(
+                "manifest.timeout.nonpositive",
+                f"timeoutSec {node.value} counts as not given",
+                hint="remove it, or give a positive number of seconds",
+            )
+            return None
+        return float(node.value)
+
+    def env(self, node: Node | None, whom: str) -> tuple[str, ...]:
+        if node is None or node.value is None:
+            return ()
+        if node.kind != "array":
+            node.say(
+                "manifest.root.wrong-types",
+                self.typed(f"{whom}: envPassthrough must be an array of strings, got {node.kind}"),
+            )
+            return ()
+        names: dict[str, None] = {}
+        for number, item in enumerate(node.items()):
+            where = f"{whom}: envPassthrough[{number}]"
+            if item.kind != "string":
+                item.say("manifest.root.wrong-types", self.typed(f"{where}: must be a string, got {item.kind}"))
+                continue
+            name = item.value.strip().upper()
+            if not name:
+                item.say("manifest.env.empty", f"{where}: empty name")
+            elif not _ENV_NAME.fullmatch(name):
+                code = "manifest.env.digit" if name[0].isdigit() else "manifest.env.invalid"
+                item.say(code, f'{where}: invalid name "{item.value}" (must match [A-Z_][A-Z0-9_]*)')
+            elif name not in names:
+                names[name] = None
+                if name in _LOADER_NAMES or name.startswith("DYLD_"):
+                    item.warn(
+                        "manifest.env.loader-names",
+                        f"{name} changes how programs are loaded",
+                        hint="it reaches the tool only with a grant of the host",
+                    )
+        return tuple(names)
+
+    def program(self, node: Node | None, command: list[str], whom: str) -> str | None:
+        """The absolute program path, by the field's three checks in their order."""
+        assert node is not None
+        raw = command[0]
+        first = Node(self.reader, raw, (*node.pointer, 0))
+        if raw.startswith("/"):
+            first.warn(
+                "manifest.command.absolute",
+                f"{whom}: absolute program {shown(raw)}",
+                hint="absolute paths are meant for tests; put the program under ./tools/bin/",
+            )
+            return raw
+        slashed = raw.replace("\\", "/")
+        normal = normpath(slashed) if slashed else ""
+        if normal.startswith("//"):  # POSIX keeps two leading slashes; it is an absolute path all the same
+            normal = normal[1:]
+        if normal == ".." or normal.startswith("../"):
+            first.say(
+                "manifest.command.dotdot",
+                f"{whom}: command[0] must not start with '..' or escape tools/bin (got \"{raw}\")",
+                hint="put the program under ./tools/bin/",
+            )
+            return None
+        if normal.startswith("tools/"):
+            normal = f"./{normal}"
+        if normal == "tools":
+            normal = "./tools"
+        if not normal.startswith("./tools/bin/"):
+            if slashed.startswith("./tools/bin"):
+                code = "manifest.command.escape-dir" if normal == "./tools/bin" else "manifest.command.escape"
+                first.say(
+                    code,
+                    f'{whom}: command[0] escapes ./tools/bin after normalization (got "{raw}" -> "{normal}")',
+                )
+                return None
+            code = "manifest.command.prefix" if "/" in slashed or not raw else "manifest.command.bare-name"
+            first.say(
+                code if raw else "manifest.command.strings",
+                f"{whom}: relative command[0] must start with ./tools/bin/",
+                hint="put the program under ./tools/bin/ beside this file",
+            )
+            return None
+        if not slashed.startswith("./"):
+            first.warn(
+                "manifest.command.without-dot",
+                f"{whom}: write {shown('./' + slashed)} instead of {shown(raw)}",
+                fix=Fix(part=FixPart.VALUE, new=f'"{normal}"') if '"' not in normal else None,
+            )
+        if self.rules.windows and not normal.lower().endswith(".exe"):
+            first.warn(
+                "manifest.command.windows-exe",
+                f"{whom}: on Windows the program needs the .exe suffix",
+            )
+        return f"{self.folder}/{normal[2:]}" if self.folder else normal
+

@@ -1,0 +1,740 @@
+"""Every frozen value that travels through the house.
+
+One record stands in the middle: each format compiles *into* ``Tool``; dialects, runtimes, policy and doors
+read only ``Tool``. What differs between formats is data on the record, never a question about its origin.
+
+This module is not a place for behaviour: nothing here reads, decides or translates. Above it lies nothing;
+everything else lies below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
+
+from toolwright import jsontext
+from toolwright.jsontext import JsonObject, JsonValue, Pointer
+
+# -- problems: wrong declarations are values ----------------------------------------------------------------
+
+
+class Severity(StrEnum):
+    """How much a problem matters: an error drops what it concerns, the others never drop anything."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+
+class FixPart(StrEnum):
+    """Which part of a JSON member a fix rewrites."""
+
+    KEY = "key"
+    VALUE = "value"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fix:
+    """The one safe mend of a problem, as data.
+
+    In a JSON document ``part`` of the member at ``pointer`` becomes ``new`` (JSON text). In a text document
+    (Python, YAML, JavaScript, Bash) ``old`` becomes ``new`` on the problem's line, where it must stand once.
+    """
+
+    new: str
+    part: FixPart | None = None
+    old: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Something wrong with a declaration: where, what, and what to do about it."""
+
+    code: str
+    message: str
+    path: str
+    severity: Severity = Severity.ERROR
+    pointer: Pointer | None = None
+    line: int | None = None
+    name: str | None = None
+    hint: str | None = None
+    fix: Fix | None = None
+
+
+class ConditionKind(StrEnum):
+    """What a condition asks of the machine."""
+
+    EXECUTABLE_FILE = "executable_file"
+    ANY_FILE = "any_file"
+    PROGRAMS = "programs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """Something a declaration needs from this machine, which only the hands can look up.
+
+    Formats are pure, so they cannot see whether a program is installed: they say what they would like to
+    know and what it means if the answer is no. Answers are never cached.
+
+    ``EXECUTABLE_FILE``: every one of ``subjects`` is a file we may execute. ``ANY_FILE``: at least one of
+    ``subjects`` is a file. ``PROGRAMS``: ``alternatives`` has one tuple whose programs are all on PATH.
+    """
+
+    kind: ConditionKind
+    otherwise: Problem
+    subjects: tuple[str, ...] = ()
+    alternatives: tuple[tuple[str, ...], ...] = ()
+    drops: bool = False
+    """True: without it every tool and skill of the document is left out."""
+
+
+# -- the schema of arguments --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schema:
+    """A JSON Schema as its author wrote it: compact text that keeps the key order, since models see it.
+
+    ``document`` is parsed anew for each reader, so nobody can change the stored one.
+    """
+
+    text: bytes
+
+    @staticmethod
+    def of(document: JsonObject) -> Schema:
+        return Schema(jsontext.compact(document))
+
+    @property
+    def document(self) -> JsonObject:
+        value = jsontext.loads_own(self.text)
+        assert isinstance(value, dict)
+        return value
+
+    @property
+    def digest(self) -> str:
+        return jsontext.digest(self.document)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Schema):
+            return NotImplemented
+        return self.text == other.text or self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+
+class SchemaForm(StrEnum):
+    """Whether the format promises the model the author's schema unchanged."""
+
+    VERBATIM = "verbatim"
+    ADAPTABLE = "adaptable"
+
+
+# -- how a tool runs ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolver:
+    """Turns a value into another by running a script or an allowlisted command; its output is the value."""
+
+    args: tuple[str, ...] = ()
+    script: str | None = None
+    binary: str | None = None
+    subcommand: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Positional:
+    """A parameter as a bare argv element."""
+
+    param: str
+    allow_leading_dash: bool = False
+    normalize_newlines: bool = False
+    resolver: Resolver | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag:
+    """A parameter as two argv elements: ``--flag`` and the value."""
+
+    param: str
+    flag: str
+    normalize_newlines: bool = False
+    resolver: Resolver | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch:
+    """A parameter as one of two fixed argv elements, or none."""
+
+    param: str
+    if_true: str | None = None
+    if_false: str | None = None
+
+
+ArgMapping: TypeAlias = Positional | Flag | Switch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonOnStdin:
+    """Arguments as JSON on standard input; ``verbatim`` hands over the model's own bytes."""
+
+    verbatim: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsArgv:
+    """Arguments as argv elements, in the order of ``args``."""
+
+    args: tuple[ArgMapping, ...] = ()
+
+
+Encoding: TypeAlias = JsonOnStdin | AsArgv
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunProcess:
+    """Start a program by argv, never by a shell.
+
+    ``program`` is an absolute path or a bare name looked up on the host's PATH. ``fixed`` stands between
+    the program and what the encoding adds. ``allowlist`` holds the only (binary, subcommand) pairs that may
+    start, resolvers included; None where the format has no such list.
+    """
+
+    program: str
+    fixed: tuple[str, ...] = ()
+    encoding: Encoding
+    allowlist: tuple[tuple[str, tuple[str, ...]], ...] | None = None
+    skill_dir: str | None = None
+    env: tuple[tuple[str, str], ...] = ()
+
+
+class PythonStyle(StrEnum):
+    """How a Python file is called."""
+
+    FUNCTION = "function"
+    """``execute(params, project_path)`` of the file."""
+    SCRIPT = "script"
+    """The file as a program: ``--project-path`` in argv, parameters as JSON on stdin."""
+    HANDLER = "handler"
+    """``execute_<executor>_tool(tool_name, tool_input, **context)`` of a handler module."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallPython:
+    """Call into a Python file. ``executor`` names a handler module where the file is not known yet."""
+
+    style: PythonStyle
+    file: str | None = None
+    executor: str | None = None
+    settings: bytes = b"{}"
+    """Author's configuration (compact JSON) that the runtime reads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallJavaScript:
+    """Call the default export of a JavaScript or TypeScript file."""
+
+    file: str
+    settings: bytes = b"{}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallHttp:
+    """Send an HTTP request that the author's configuration describes."""
+
+    settings: bytes = b"{}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallMcp:
+    """Call a tool of an MCP server, named by the record that defines the server."""
+
+    server: str
+    tool: str
+    settings: bytes = b"{}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContainer:
+    """Run a program inside a container image."""
+
+    image: str
+    command: tuple[str, ...] = ()
+    entrypoint: str | None = None
+    env_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotCallable:
+    """Nothing runs; ``reason`` says why, in the words a caller gets."""
+
+    reason: str
+
+
+Invocation: TypeAlias = (
+    RunProcess | CallPython | CallJavaScript | CallHttp | CallMcp | RunContainer | NotCallable
+)
+
+
+class Reply(StrEnum):
+    """How what a runtime returned becomes a result."""
+
+    PLAIN_TEXT = "plain_text"
+    JSON_LINE = "json_line"
+    ENVELOPE = "envelope"
+    SUCCESS_DICT = "success_dict"
+    BLOCKS = "blocks"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intake:
+    """How raw arguments become checked ones."""
+
+    fill_defaults: bool = False
+    drop_null_optional: bool = False
+    lenient_booleans: tuple[str, ...] = ()
+    reserved_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """When and how often a failed call may be repeated."""
+
+    max_attempts: int = 1
+    backoff: str = "exponential"
+    initial_delay_s: float = 1.0
+    max_delay_s: float = 60.0
+    multiplier: float = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What a tool asks for. ``stated`` is False where the declaration says nothing about its needs."""
+
+    stated: bool = False
+    capabilities: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    context: tuple[str, ...] = ()
+    timeout_s: float | None = None
+
+
+# -- when a tool is shown -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Always:
+    """In every request; keywords serve search only."""
+
+    keywords: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnKeywords:
+    """When the message has one of the keywords."""
+
+    keywords: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnContext:
+    """When the registered check of this name holds for the request's context."""
+
+    check: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnDemand:
+    """Only when the model asks for it."""
+
+
+Selection: TypeAlias = Always | OnKeywords | OnContext | OnDemand
+
+
+class Effect(StrEnum):
+    """What a call does to the world. Unknown counts as change."""
+
+    READ = "read"
+    CREATE = "create"
+    CHANGE = "change"
+
+
+class Role(StrEnum):
+    """What a record is for."""
+
+    TOOL = "tool"
+    """Callable, shown to models."""
+    PART = "part"
+    """A runtime, primitive, library or server definition: counted and listed, never called or declared."""
+    SUPPORT = "support"
+    """A neighbour file that other items use: listed, not counted, never called or declared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a record came from."""
+
+    format: str
+    path: str
+    pointer: Pointer | None = None
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notes:
+    """What people and search read about a tool; nothing here changes how it runs."""
+
+    category: str | None = None
+    cost: JsonValue = None
+    latency: str | None = None
+    tags: tuple[str, ...] = ()
+    documentation: JsonValue = None
+    outputs: JsonValue = None
+    metadata: JsonValue = None
+    deprecated: bool = False
+    experimental: bool = False
+    head: str = ""
+    """The first characters of the content, for a format's own search."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """One tool, whatever format declared it."""
+
+    key: str
+    """``format:scope/name``: stable and unique in a catalog."""
+    name: str
+    """The format's own name."""
+    scope: str
+    """What holds the tool in its format: the skill, the group, the folder, the category."""
+    origin: Origin
+    invocation: Invocation
+    description: str = ""
+    spoken: str = ""
+    """The name to offer to models before a provider's own rules apply; empty: ``name``."""
+    aliases: tuple[str, ...] = ()
+    """Further bare names for looking the tool up; never shown to models."""
+    role: Role = Role.TOOL
+    input_schema: Schema | None = None
+    output_schema: Schema | None = None
+    schema_form: SchemaForm = SchemaForm.ADAPTABLE
+    version: str | None = None
+    intake: Intake = Intake()
+    reply: Reply = Reply.PLAIN_TEXT
+    needs: Needs = Needs()
+    selection: Selection | None = None
+    """None: the format has no rule, so the tool is always shown."""
+    effect: Effect = Effect.CHANGE
+    retry: Retry | None = None
+    chain: tuple[str, ...] = ()
+    """From the tool to the primitive that runs it, by item id, where the format has such a chain."""
+    notes: Notes = Notes()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skill:
+    """A folder of instructions that may bring tools."""
+
+    name: str
+    path: str
+    description: str = ""
+
+
+# -- documents in, compiled values out ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeOutcome:
+    """What came back when a program was asked for its schema."""
+
+    exit_status: int | None = None
+    """None when it was killed or could not start."""
+    timed_out_s: float | None = None
+    too_long_bytes: int | None = None
+    """The limit that the output went over."""
+    start_error: str | None = None
+    stderr_tail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """One declaration as it lies in its place, read by the hands and not yet understood.
+
+    ``place`` is the format when the directory or an option decides it, else None: then the structure does.
+    ``item`` is the path below the root that gives the declaration its identity (rye's item id, with
+    suffix). ``space`` is the rank of the root it came from, 0 first. ``explicit`` is True for a file that
+    was named itself instead of being found in a folder.
+    """
+
+    path: str
+    content: bytes | None
+    unreadable: str | None = None
+    """Why there is no content, in a few words."""
+    parsed: jsontext.Parsed | None = None
+    """The strict reading of a JSON document."""
+    place: str | None = None
+    item: str = ""
+    scope: str = ""
+    space: int = 0
+    explicit: bool = False
+    neighbours: Mapping[str, bytes] = field(default_factory=dict)
+    among_groups: bool = False
+    """Group files lie beside it, so that a JSON file which cannot be read was probably one of them."""
+    handlers: tuple[str, ...] = ()
+    """Directories in which handler modules of this document are looked for."""
+    probe: ProbeOutcome | None = None
+    project: str = ""
+    """The root of the project the document belongs to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What the host's configuration says about reading declarations; a value, handed to every format."""
+
+    manifest_strict: bool = False
+    skills_disabled: tuple[str, ...] = ()
+    read_on_demand: bool = False
+    context_checks: tuple[str, ...] = ()
+    executors: tuple[str, ...] = ()
+    """Executor names and groups for which the host registered handlers."""
+    windows: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """What one document became."""
+
+    tools: tuple[Tool, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+    skills: tuple[Skill, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Things only verbose output names, such as files that are not tools."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """A compiled document with what linking needs to know about its place."""
+
+    path: str
+    compiled: Compiled
+    item: str = ""
+    space: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linked:
+    """All documents of one format, put together by that format's own rules."""
+
+    tools: tuple[Tool, ...] = ()
+    skills: tuple[Skill, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+# -- calls and results --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A call as a model or a person made it."""
+
+    id: str
+    tool: str
+    """The tool's key, or the name as spoken where nothing of that name was declared."""
+    arguments: JsonObject | None
+    """None when the raw text is not a JSON object; ``defect`` says why."""
+    raw: str = ""
+    """The arguments exactly as they came."""
+    spoken: str = ""
+    """The name on the wire, which some providers want back with the result."""
+    defect: str | None = None
+    declared: bool = True
+    """False when the spoken name belongs to no declared tool."""
+
+
+class Kind(StrEnum):
+    """Why a call did not succeed."""
+
+    UNKNOWN_TOOL = "unknown_tool"
+    INVALID_ARGUMENTS = "invalid_arguments"
+    DENIED = "denied"
+    NEEDS_APPROVAL = "needs_approval"
+    UNAVAILABLE = "unavailable"
+    NOT_AUDITED = "not_audited"
+    TIMED_OUT = "timed_out"
+    FAILED = "failed"
+    BAD_OUTPUT = "bad_output"
+    TOO_LARGE = "too_large"
+    UNKNOWN_OUTCOME = "unknown_outcome"
+    CANCELLED = "cancelled"
+    INTERNAL = "internal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolError:
+    """A wrong call, as a value."""
+
+    kind: Kind
+    message: str
+    hint: str | None = None
+    details: JsonValue = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextBlock:
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageBlock:
+    data: str
+    """Base64."""
+    media_type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AudioBlock:
+    data: str
+    media_type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceLink:
+    uri: str
+    name: str
+    media_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddedResource:
+    uri: str
+    text: str | None = None
+    data: str | None = None
+    media_type: str | None = None
+
+
+Block: TypeAlias = TextBlock | ImageBlock | AudioBlock | ResourceLink | EmbeddedResource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult:
+    """What a call gave."""
+
+    call_id: str
+    blocks: tuple[Block, ...] = ()
+    data: JsonValue = None
+    error: ToolError | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.error is None
+
+    @property
+    def content(self) -> str:
+        """The text that the model sees."""
+        return "\n".join(block.text for block in self.blocks if isinstance(block, TextBlock))
+
+
+# -- selection ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disabled:
+    """A tool switched off by name, for good or until a moment (seconds since the epoch)."""
+
+    tool: str
+    reason: str = ""
+    until: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One tool that a message sees, or does not, and why."""
+
+    key: str
+    name: str
+    because: str
+    score: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selected:
+    """The answer of a selection."""
+
+    chosen: tuple[Choice, ...]
+    left_out: tuple[Choice, ...] = ()
+    note: str = ""
+
+
+# -- dialects -----------------------------------------------------------------------------------------------
+
+
+class ToolMode(StrEnum):
+    """How strictly a provider is asked to follow the schema."""
+
+    PLAIN = "plain"
+    STRICT = "strict"
+    RECORDED = "recorded"
+    """Strict at the top level only, byte for byte as the executable format's original did it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """Something a provider's form could not express."""
+
+    tool: str
+    """The tool's key."""
+    pointer: Pointer
+    keyword: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A tool that a provider cannot take, and why."""
+
+    tool: str
+    because: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameMap:
+    """The way back from the wire: spoken names to keys, and the nulls that strict mode provoked."""
+
+    keys: Mapping[str, str]
+    """Spoken name to key."""
+    nullable: Mapping[str, tuple[Pointer, ...]] = field(default_factory=dict)
+    """Key to the places (pointers into the schema) that strict mode made nullable."""
+
+    def spoken(self, key: str) -> str | None:
+        for name, owner in self.keys.items():
+            if owner == key:
+                return name
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeclareOptions:
+    """What a caller asks of a declaration."""
+
+    mode: ToolMode = ToolMode.PLAIN
+    deferred: frozenset[str] = frozenset()
+    """Keys of tools to hand over by the provider's own deferred loading, where it has one."""
+    examples: bool = False
+    """Send documented examples in the provider's own field, where it has one."""
+    among: tuple[Tool, ...] = ()
+    """All tools whose names must stay distinct; empty: only those declared. Keeps names stable while
+    the selection changes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """What a provider would be sent, the way back, and what got lost."""
+
+    payload: list[JsonObject]
+    names: NameMap
+    losses: tuple[Loss, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()

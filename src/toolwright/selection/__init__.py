@@ -1,0 +1,1 @@
+"""Which tools a message sees, and why."""
