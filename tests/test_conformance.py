@@ -9,6 +9,6 @@ import pytest
 from tests import cases
 
 
-@pytest.mark.parametrize("case", cases.cases(), ids=lambda case: case.origin)
+@pytest.mark.parametrize("case", list(cases.cases()), ids=lambda case: case.origin)
 def test_a_case_gives_exactly_what_it_says(case: cases.Case, tmp_path: Path) -> None:
     cases.check(case, tmp_path.resolve())

@@ -182,6 +182,7 @@ def test_asking_nobody_gives_nothing():
 # -- running ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.battery("E03")
 def test_a_grandchild_that_holds_the_pipes_is_killed_and_not_waited_for(program, gone):
     fifo, all_gone = gone
     result = ran([program(f"exec 9>{fifo}\nsleep 600 &\necho answer")], timeout_s=60)
@@ -233,6 +234,7 @@ def test_nothing_is_left_of_a_process_that_was_run(program):
     assert len(os.listdir("/dev/fd")) == before
 
 
+@pytest.mark.battery("F03")
 def test_stdin_and_stdout_of_a_megabyte_each_do_not_block_each_other(program):
     data = b"x" * (1 << 20)
     result = ran([program("head -c 1048576 /dev/zero; wc -c")], stdin=data, stdout_max=2 << 20)
@@ -241,6 +243,7 @@ def test_stdin_and_stdout_of_a_megabyte_each_do_not_block_each_other(program):
     assert int(result.stdout[1 << 20 :]) == 1 << 20
 
 
+@pytest.mark.battery("F04")
 def test_a_program_that_does_not_read_its_stdin_is_no_failure(program):
     result = ran([program("exec <&-; echo '{}'")], stdin=b"x" * (1 << 20))
     assert (result.end, result.exit_status, result.stdout) == (End.EXITED, 0, b"{}\n")

@@ -2,8 +2,11 @@
 
 A cache is only ever a shortcut. It lives in the user's state folder, belongs to the user alone and is checked
 by digest; one that is damaged, foreign, from other code or writable by others is thrown away and rebuilt,
-never trusted. Records stay encoded until somebody asks for them, because most loaded tools are never looked
-at: a warm start is a look at the folders, one file read and one comparison.
+never trusted. Sections and records stay encoded until somebody asks for them, because most loaded tools are
+never looked at: a warm start is a look at the folders and one comparison.
+
+The file: a magic line, the length and digest of the directory, the directory, the stamp (what the folders
+looked like), then the sections. ``loading`` lies below and decides what is worth keeping.
 """
 
 from __future__ import annotations
@@ -11,130 +14,134 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
-from functools import cache
+from functools import cache, cached_property
 from operator import attrgetter
-from typing import Any, Final
+from types import NoneType, UnionType
+from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 import orjson
 
 from toolwright import __version__, jsontext, model
-from toolwright.model import Compiled, Condition, Problem, Skill, Tool, Unit
-
-_MAGIC: Final = b"toolwright cache 1\n"
-_LENGTH: Final = 8
-_FILE_BYTES_MAX: Final = 1 << 29
+from toolwright.model import Compiled, Problem, Role, Skill, Tool
 
 # -- frozen values as JSON ----------------------------------------------------------------------------------
-# A scalar stands for itself; anything else is an array that begins with a number: the class of a frozen value
-# (followed by its fields that are not the default), or one of these.
+# A frozen value is [number of its class, field, field, ...]. Tuples, enumerations and bytes are plain arrays
+# and strings: the field's type says what they were.
 
-_TUPLE, _LIST, _MAPPING, _BYTES, _ENUM = -1, -2, -3, -4, -5
-_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
-
-
-def _types(base: type) -> list[type]:
-    found = (getattr(model, name) for name in sorted(vars(model)))
-    return [kind for kind in found if isinstance(kind, type) and issubclass(kind, base)]
+_CLASSES: Final[list[Any]] = [
+    kind for _, kind in sorted(vars(model).items()) if isinstance(kind, type) and is_dataclass(kind)
+]
+_NUMBERS: Final = {kind: number for number, kind in enumerate(_CLASSES)}
 
 
-_CLASSES: Final = [kind for kind in _types(object) if is_dataclass(kind)]
-_ENUMS: Final = _types(Enum)
+def _getter(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
+    names = [member.name for member in fields(kind)]
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda value: tuple(getattr(value, name) for name in names)
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    number: int
-    names: tuple[str, ...]
-    values: attrgetter[Any]
-    defaults: tuple[object, ...]
+_GETTERS: Final = {kind: _getter(kind) for kind in _CLASSES}
 
 
-def _layout(number: int, kind: Any) -> _Layout:
-    members = fields(kind)
-    names = tuple(member.name for member in members)
-    # Two names at least, so that the getter always gives a tuple.
-    getter: attrgetter[Any] = attrgetter(*names, "__class__")
-    return _Layout(number, names, getter, tuple(member.default for member in members))
-
-
-_LAYOUTS: Final = {kind: _layout(number, kind) for number, kind in enumerate(_CLASSES)}
-_ENUM_NUMBERS: Final = {kind: number for number, kind in enumerate(_ENUMS)}
+def _tagged(value: Any) -> Any:
+    kind = type(value)
+    if kind is bytes:
+        return value.decode("utf-8")
+    return _NUMBERS[kind], *_GETTERS[kind](value)
 
 
 def encode(value: object) -> bytes:
-    return jsontext.compact(_plain(value))
+    try:
+        return orjson.dumps(value, default=_tagged, option=orjson.OPT_PASSTHROUGH_DATACLASS)
+    except orjson.JSONEncodeError:  # an integer beyond 64 bits somewhere in a note
+        return jsontext.compact(_plain(value))
 
 
 def _plain(value: Any) -> Any:
-    kind = type(value)
-    if kind in _SCALARS:
-        return value
-    layout = _LAYOUTS.get(kind)
-    if layout is not None:
-        kept = {}
-        for name, item, default in zip(layout.names, layout.values(value), layout.defaults, strict=False):
-            if item is not default:
-                kept[name] = item if type(item) in _SCALARS else _plain(item)
-        return [layout.number, kept]
-    if kind is tuple:
-        return [_TUPLE, *map(_plain, value)]
-    if kind is list:
-        return [_LIST, *map(_plain, value)]
-    if kind is dict:
-        return [_MAPPING, {key: _plain(item) for key, item in value.items()}]
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return _plain(_tagged(value)) if type(value) in _NUMBERS or isinstance(value, bytes) else value
+
+
+def decode(kind: Any, text: bytes) -> Any:
+    """The value of a type that ``encode`` wrote."""
+    return _converter(kind)(jsontext.loads_own(text))
+
+
+def _same(plain: Any) -> Any:
+    return plain
+
+
+def _tag(plain: Any) -> Any:
+    number, *values = plain
+    converters = _field_converters(number)
+    return _CLASSES[number](
+        **{name: convert(value) for (name, convert), value in zip(converters, values, strict=True)}
+    )
+
+
+@cache
+def _field_converters(number: int) -> list[tuple[str, Callable[[Any], Any]]]:
+    hints = get_type_hints(_CLASSES[number])
+    return [(member.name, _converter(hints[member.name])) for member in fields(_CLASSES[number])]
+
+
+def _converter(kind: Any) -> Callable[[Any], Any]:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (UnionType, Union):
+        inner = _converter(next(found for found in arguments if found is not NoneType))
+        return lambda plain: None if plain is None else inner(plain)
+    if origin is tuple:
+        if arguments[-1] is Ellipsis:
+            one = _converter(arguments[0])
+            return tuple if one is _same else lambda plain: tuple(map(one, plain))
+        each = tuple(map(_converter, arguments))
+        return lambda plain: tuple(convert(item) for convert, item in zip(each, plain, strict=True))
     if kind is bytes:
-        return [_BYTES, value.decode("utf-8")]
-    return [_ENUM, _ENUM_NUMBERS[kind], value.value]
+        return str.encode
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind
+    return _tag if is_dataclass(kind) else _same
 
 
-def decode(text: bytes) -> Any:
-    return _value(jsontext.loads_own(text))
+# -- what is kept -------------------------------------------------------------------------------------------
 
 
-def _value(plain: Any) -> Any:
-    if type(plain) is not list:
-        return plain
-    tag = plain[0]
-    if tag >= 0:
-        return _CLASSES[tag](**{name: _value(item) for name, item in plain[1].items()})
-    if tag == _TUPLE:
-        return tuple(map(_value, plain[1:]))
-    if tag == _LIST:
-        return list(map(_value, plain[1:]))
-    if tag == _MAPPING:
-        return {key: _value(item) for key, item in plain[1].items()}
-    if tag == _BYTES:
-        return plain[1].encode("utf-8")
-    return _ENUMS[plain[1]](plain[2])
-
-
-# -- the file -----------------------------------------------------------------------------------------------
-
-
-class Stale(Exception):
-    """The cache speaks of another state of the machine."""
-
-
-class Damaged(Stale):
+class Damaged(Exception):
     """The cache is not what we wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One compiled document: its format, its mark (a digest of what its files looked like) and its value."""
+
+    mark: str
+    format: str | None
+    compiled: Compiled
+    stands: bool
+    """False when a condition of the machine left it out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """Everything a load gave that a later one can take over."""
 
-    stamp: Sequence[object]
-    """What the folders looked like: when it is the same again, nothing has to be read."""
-    units: Sequence[tuple[str | None, Unit]]
+    stamp: bytes
+    """What the folders looked like: when they look the same again, nothing has to be read."""
+    units: Sequence[Kept]
     tools: Sequence[Tool]
     skills: Sequence[Skill]
     problems: Sequence[Problem]
-    conditions: Sequence[Condition]
+    """Those that no single document tells."""
     programs: Mapping[str, bool]
     """Which programs were asked for, and whether they were there: other answers, another catalog."""
 
@@ -142,84 +149,96 @@ class Loaded:
 class Snapshot:
     """What an earlier load left behind, decoded piece by piece."""
 
-    def __init__(self, header: dict[str, Any], stamp: bytes, records: bytes) -> None:
-        self._header = header
-        self._records = records
+    def __init__(self, file: int, start: int, directory: dict[str, Any], stamp: bytes) -> None:
+        self._file = file
+        self._start = start
+        self._directory = directory
         self.stamp = stamp
-        self.keys: Sequence[str] = header["keys"]
-        self.names: Sequence[str] = header["names"]
-        self.roles: Sequence[str] = header["roles"]
-        self.programs: Mapping[str, bool] = header["programs"]
-        self._shelf: list[int] = header["shelf"]
+        self.programs: Mapping[str, bool] = directory["programs"]
+        self.count: int = directory["count"]
+
+    def __del__(self) -> None:
+        os.close(self._file)
+
+    def _section(self, name: str) -> bytes:
+        start, end, mark = self._directory["sections"][name]
+        text = os.pread(self._file, end - start, self._start + start)
+        if _mark(text) != mark:
+            raise Damaged(f"section {name} of the cache was changed")
+        return text
+
+    @cached_property
+    def keys(self) -> Sequence[str]:
+        keys: list[str] = orjson.loads(self._section("keys"))
+        return keys
+
+    @cached_property
+    def names(self) -> Sequence[str]:
+        names: list[str] = orjson.loads(self._section("names"))
+        return names
+
+    @cached_property
+    def roles(self) -> Sequence[Role]:
+        return [_ROLES[letter] for letter in self._section("roles").decode("ascii")]
+
+    @cached_property
+    def _ends(self) -> Sequence[int]:
+        ends: list[int] = orjson.loads(self._section("ends"))
+        return ends
+
+    @cached_property
+    def _tools(self) -> bytes:
+        return self._section("tools")
 
     def tool(self, index: int) -> Tool:
-        found = self._record(self._shelf[index])
-        assert isinstance(found, Tool)
-        return found
+        start = self._ends[index - 1] if index else 0
+        tool: Tool = decode(Tool, self._tools[start : self._ends[index]])
+        return tool
 
-    @property
+    @cached_property
     def skills(self) -> tuple[Skill, ...]:
-        return tuple(self._record(self._header["skills"]))
+        skills: tuple[Skill, ...] = decode(tuple[Skill, ...], self._section("skills"))
+        return skills
 
-    @property
-    def problems(self) -> tuple[Problem, ...]:
-        return tuple(self._record(self._header["problems"]))
+    @cached_property
+    def units(self) -> tuple[Kept, ...]:
+        plain = orjson.loads(self._section("units"))
+        own: dict[int, Tool] = {}
+        convert = dict(_field_converters(_NUMBERS[Compiled]))
 
-    @property
-    def conditions(self) -> tuple[Condition, ...]:
-        return tuple(self._record(self._header["conditions"]))
+        def tool(index: int) -> Tool:
+            if index not in own:
+                own[index] = self.tool(index)
+            return own[index]
 
-    def units(self, marks: Sequence[str]) -> dict[str, tuple[str | None, Unit]]:
-        """The compiled documents that were made from candidates of these marks."""
-        wanted = frozenset(marks)
-        return {
-            mark: (format, self._unit(rest, tools))
-            for mark, format, rest, tools in self._header["units"]
-            if mark in wanted
-        }
-
-    def _unit(self, rest: int, tools: Sequence[int]) -> Unit:
-        unit: Unit = self._record(rest)
-        if not tools:
-            return unit
-        compiled = unit.compiled
-        return Unit(
-            path=unit.path,
-            item=unit.item,
-            space=unit.space,
-            compiled=Compiled(
-                tools=tuple(self._record(number) for number in tools),
-                problems=compiled.problems,
-                conditions=compiled.conditions,
-                skills=compiled.skills,
-                notes=compiled.notes,
-            ),
+        return tuple(
+            Kept(
+                mark,
+                name,
+                Compiled(
+                    tools=tuple(tool(part) if isinstance(part, int) else _tag(part) for part in tools),
+                    **{key: convert[key](value) for key, value in rest.items()},
+                ),
+                stands,
+            )
+            for mark, name, stands, tools, rest in plain
         )
 
-    def _record(self, number: int) -> Any:
-        start, end = self._header["offsets"][number : number + 2]
-        text = self._records[start:end]
-        if _mark(text) != self._header["marks"][number]:
-            raise Damaged("a record of the cache was changed")
-        return decode(text)
+    @cached_property
+    def problems(self) -> tuple[Problem, ...]:
+        problems: tuple[Problem, ...] = decode(tuple[Problem, ...], self._section("problems"))
+        return problems
 
 
-def _mark(text: bytes) -> str:
-    return hashlib.blake2b(text, digest_size=12).hexdigest()
+_ROLES: Final = {role.value[0]: role for role in Role}
 
 
-@cache
-def _code_mark() -> str:
-    """Which code wrote a cache: another version of a format would compile the same file to something else."""
-    folder = os.path.dirname(os.path.dirname(__file__))
-    marks: list[object] = [__version__]
-    for room in ("", "formats", "catalog"):
-        with os.scandir(os.path.join(folder, room)) as entries:
-            for entry in sorted(entries, key=attrgetter("name")):
-                if entry.name.endswith(".py"):
-                    status = entry.stat()
-                    marks += (entry.name, status.st_size, status.st_mtime_ns)
-    return _mark(orjson.dumps(marks))
+# -- the file -----------------------------------------------------------------------------------------------
+
+_MAGIC: Final = b"toolwright cache 2\n"
+_LENGTH_BYTES: Final = 8
+_MARK_CHARS: Final = 24
+_HEAD_BYTES: Final = len(_MAGIC) + _LENGTH_BYTES + _MARK_CHARS
 
 
 class Cache:
@@ -228,27 +247,24 @@ class Cache:
     def __init__(self, folder: str | None) -> None:
         self._folder = folder
 
-    def path(self, identity: object) -> str | None:
-        """Where the cache of one set of sources and rules lies."""
-        if self._folder is None:
-            return None
-        return os.path.join(self._folder, _mark(orjson.dumps([_code_mark(), repr(identity)])) + ".cache")
-
     def open(self, identity: object) -> Snapshot | None:
-        path = self.path(identity)
+        """The snapshot of one set of sources and rules, if there is one that can be trusted."""
+        path = self._path(identity)
         if path is None:
             return None
         try:
-            content = _read_own(path)
-            if content is None:
-                return None
-            return _parse(content)
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            return _parse(descriptor, os.path.basename(path))
         except (Damaged, OSError, ValueError, KeyError, TypeError):
+            os.close(descriptor)
             return None
 
     def save(self, identity: object, loaded: Loaded) -> None:
         """Write the cache; where it cannot be written, the next load is simply not faster."""
-        path = self.path(identity)
+        path = self._path(identity)
         if path is None:
             return
         with suppress(OSError):
@@ -257,99 +273,99 @@ class Cache:
             descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=".new-")
             try:
                 with os.fdopen(descriptor, "wb") as file:
-                    file.write(_render(loaded))
+                    file.writelines(_render(loaded, os.path.basename(path)))
                 os.replace(temporary, path)
             except BaseException:
                 os.unlink(temporary)
                 raise
 
-
-def _read_own(path: str) -> bytes | None:
-    """The bytes of a file that is ours alone. Attack: another user plants a cache that lists other tools."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o022 or status.st_uid != os.geteuid():
+    def _path(self, identity: object) -> str | None:
+        if self._folder is None:
             return None
-        if status.st_size > _FILE_BYTES_MAX:
-            return None
-        return file.read()
+        return os.path.join(self._folder, _mark(repr((_code_mark(), identity)).encode("utf-8")) + ".cache")
 
 
-def _parse(content: bytes) -> Snapshot:
-    view = content
-    if not view.startswith(_MAGIC):
+def _parse(descriptor: int, name: str) -> Snapshot:
+    status = os.fstat(descriptor)
+    # Attack: another user plants a cache that lists other tools.
+    if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o022 or status.st_uid != os.geteuid():
+        raise Damaged("not ours alone")
+    head = os.pread(descriptor, _HEAD_BYTES, 0)
+    if not head.startswith(_MAGIC) or len(head) != _HEAD_BYTES:
         raise Damaged("not a cache")
-    at = len(_MAGIC)
-    digest, at = view[at : at + 32], at + 32
-    header_end = int.from_bytes(view[at : at + _LENGTH], "big") + at + 2 * _LENGTH
-    stamp_end = int.from_bytes(view[at + _LENGTH : at + 2 * _LENGTH], "big") + header_end
-    if hashlib.sha256(view[at:stamp_end]).digest() != digest:
-        raise Damaged("the cache was changed")
-    header = orjson.loads(view[at + 2 * _LENGTH : header_end])
-    return Snapshot(header, view[header_end:stamp_end], view[stamp_end:])
+    length = int.from_bytes(head[len(_MAGIC) : len(_MAGIC) + _LENGTH_BYTES], "big")
+    if length > status.st_size:
+        raise Damaged("cut short")
+    text = os.pread(descriptor, length, _HEAD_BYTES)
+    if _mark(text) != head[-_MARK_CHARS:].decode("ascii", "replace"):
+        raise Damaged("the directory was changed")
+    directory = orjson.loads(text)
+    if directory["name"] != name:  # Attack: a cache of laxer rules, put in the place of a stricter one's.
+        raise Damaged("the cache of something else")
+    stamp = os.pread(descriptor, directory["stamp"], _HEAD_BYTES + length)
+    return Snapshot(descriptor, _HEAD_BYTES + length + len(stamp), directory, stamp)
 
 
-def _render(loaded: Loaded) -> bytes:
-    parts: list[bytes] = []
-    numbers: dict[int, int] = {}
-
-    def record(value: object) -> int:
-        number = numbers.get(id(value))
-        if number is None:
-            number = numbers[id(value)] = len(parts)
-            parts.append(encode(value))
-        return number
-
-    units = []
-    for mark, (format, unit) in zip(unit_marks(loaded.stamp), loaded.units, strict=True):
-        tools = [record(tool) for tool in unit.compiled.tools]
-        compiled = unit.compiled
-        bare = Unit(
-            path=unit.path,
-            item=unit.item,
-            space=unit.space,
-            compiled=Compiled(
-                problems=compiled.problems,
-                conditions=compiled.conditions,
-                skills=compiled.skills,
-                notes=compiled.notes,
-            ),
-        )
-        parts.append(encode(bare))
-        units.append([mark, format, len(parts) - 1, tools])
-    header: dict[str, Any] = {
-        "keys": [tool.key for tool in loaded.tools],
-        "names": [tool.name for tool in loaded.tools],
-        "roles": [tool.role.value for tool in loaded.tools],
-        "shelf": [record(tool) for tool in loaded.tools],
-        "units": units,
-        "programs": dict(loaded.programs),
+def _render(loaded: Loaded, name: str) -> list[bytes]:
+    records = [encode(tool) for tool in loaded.tools]
+    numbers = {id(tool): number for number, tool in enumerate(loaded.tools)}
+    ends: list[int] = []
+    total = 0
+    for record in records:
+        total += len(record)
+        ends.append(total)
+    sections = {
+        "keys": orjson.dumps([tool.key for tool in loaded.tools]),
+        "names": orjson.dumps([tool.name for tool in loaded.tools]),
+        "roles": "".join(tool.role.value[0] for tool in loaded.tools).encode("ascii"),
+        "ends": orjson.dumps(ends),
+        "skills": encode(tuple(loaded.skills)),
+        "problems": encode(tuple(loaded.problems)),
+        "units": encode([_unit(kept, numbers) for kept in loaded.units]),
+        "tools": b"".join(records),
     }
-    for name in ("skills", "problems", "conditions"):
-        parts.append(encode(tuple(getattr(loaded, name))))
-        header[name] = len(parts) - 1
-    offsets = [0]
-    for part in parts:
-        offsets.append(offsets[-1] + len(part))
-    header["offsets"] = offsets
-    header["marks"] = [_mark(part) for part in parts]
-    header_text = orjson.dumps(header)
-    stamp = stamp_text(loaded.stamp)
-    body = (
-        len(header_text).to_bytes(_LENGTH, "big") + len(stamp).to_bytes(_LENGTH, "big") + header_text + stamp
+    at = 0
+    listed = {}
+    for name, text in sections.items():
+        listed[name] = (at, at + len(text), _mark(text))
+        at += len(text)
+    directory = orjson.dumps(
+        {
+            "name": name,
+            "count": len(records),
+            "programs": dict(loaded.programs),
+            "stamp": len(loaded.stamp),
+            "sections": listed,
+        }
     )
-    return b"".join((_MAGIC, hashlib.sha256(body).digest(), body, *parts))
+    head = _MAGIC + len(directory).to_bytes(_LENGTH_BYTES, "big") + _mark(directory).encode("ascii")
+    return [head, directory, loaded.stamp, *sections.values()]
 
 
-def stamp_text(stamp: Sequence[object]) -> bytes:
-    return orjson.dumps(stamp)
+def _unit(kept: Kept, numbers: Mapping[int, int]) -> list[Any]:
+    compiled = kept.compiled
+    rest = {
+        name: value
+        for name in ("problems", "conditions", "skills", "notes")
+        if (value := getattr(compiled, name))
+    }
+    tools = [numbers.get(id(tool), tool) for tool in compiled.tools]
+    return [kept.mark, kept.format, kept.stands, tools, rest]
 
 
-def unit_marks(stamp: Sequence[object]) -> list[str]:
-    """One digest for each candidate's part of a stamp."""
-    return [_mark(orjson.dumps(part)) for part in stamp]
+def _mark(text: bytes) -> str:
+    return hashlib.blake2b(text, digest_size=_MARK_CHARS // 2).hexdigest()
 
+
+@cache
+def _code_mark() -> str:
+    """Which code wrote a cache: another version of a format would compile the same file to something else."""
+    folder = os.path.dirname(os.path.dirname(__file__))
+    seen: list[object] = [__version__, sys.version]
+    for room in ("", "formats", "catalog"):
+        with os.scandir(os.path.join(folder, room)) as entries:
+            for entry in sorted(entries, key=attrgetter("name")):
+                if entry.name.endswith(".py"):
+                    status = entry.stat()
+                    seen += (entry.name, status.st_size, status.st_mtime_ns)
+    return _mark(orjson.dumps(seen))

@@ -6,7 +6,7 @@ A catalog is never changed, only replaced. It knows no files: what is on it was 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol, overload
 
 from toolwright.errors import UnknownTool
@@ -20,24 +20,13 @@ _LATER_WINS: Final = frozenset({"capability"})
 class Shelf(Protocol):
     """Tools in canonical order, possibly decoded only when they are taken down."""
 
-    keys: Sequence[str]
-    names: Sequence[str]
-    roles: Sequence[str]
-
+    @property
+    def keys(self) -> Sequence[str]: ...
+    @property
+    def names(self) -> Sequence[str]: ...
+    @property
+    def roles(self) -> Sequence[Role]: ...
     def tool(self, index: int) -> Tool: ...
-
-
-class PlainShelf:
-    """A shelf of tools that are all at hand."""
-
-    def __init__(self, tools: Sequence[Tool]) -> None:
-        self._tools = tools
-        self.keys: Sequence[str] = [tool.key for tool in tools]
-        self.names: Sequence[str] = [tool.name for tool in tools]
-        self.roles: Sequence[str] = [tool.role for tool in tools]
-
-    def tool(self, index: int) -> Tool:
-        return self._tools[index]
 
 
 class Tools(Sequence[Tool]):
@@ -68,11 +57,15 @@ class Tools(Sequence[Tool]):
 class Catalog:
     """All that was loaded."""
 
-    def __init__(self, shelf: Shelf, skills: Sequence[Skill] = ()) -> None:
+    def __init__(self, shelf: Shelf, skills: Callable[[], Sequence[Skill]] = tuple) -> None:
         self._shelf = shelf
-        self.skills = tuple(skills)
+        self._skills = skills
         self._by_key: dict[str, int] | None = None
         self._by_name: dict[str, list[int]] | None = None
+
+    @property
+    def skills(self) -> tuple[Skill, ...]:
+        return tuple(self._skills())
 
     @property
     def tools(self) -> Tools:

@@ -43,8 +43,8 @@ def read(path: str, limit: int = DOCUMENT_BYTES_MAX) -> FileRead:
             return FileRead(None, "it is a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file")
         if status.st_size > limit:
             return FileRead(None, too_long(status.st_size, limit))
-        content = os.read(descriptor, limit + 1)
-        while len(content) < status.st_size and (more := os.read(descriptor, limit + 1 - len(content))):
+        content = os.read(descriptor, status.st_size + 1)
+        while len(content) < status.st_size and (more := os.read(descriptor, status.st_size - len(content))):
             content += more
     except OSError as error:
         return FileRead(None, reason(error))

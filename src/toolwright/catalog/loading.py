@@ -6,17 +6,18 @@ installed, whether a file exists. Those answers are never cached.
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Final, TypeVar
 
 from toolwright import formats, jsontext, schema
-from toolwright.catalog import cache, files, sources
-from toolwright.catalog.cache import Cache, Loaded, Snapshot, Stale
-from toolwright.catalog.catalog import Catalog, PlainShelf
+from toolwright.catalog import files, sources
+from toolwright.catalog.cache import Cache, Damaged, Kept, Loaded, Snapshot
+from toolwright.catalog.catalog import Catalog
 from toolwright.catalog.sources import Candidate, Listing, Prober, Source
 from toolwright.model import (
     Compiled,
@@ -31,6 +32,8 @@ from toolwright.model import (
     Tool,
     Unit,
 )
+_Answer = TypeVar("_Answer")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
@@ -41,33 +44,93 @@ class Machine:
     """Where a program lies on PATH."""
 
 
+class Fresh:
+    """What a load gave, all at hand; offers what a ``Snapshot`` offers."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self._tools = loaded.tools
+        self.keys: Sequence[str] = [tool.key for tool in loaded.tools]
+        self.names: Sequence[str] = [tool.name for tool in loaded.tools]
+        self.roles: Sequence[Role] = [tool.role for tool in loaded.tools]
+        self.skills = tuple(loaded.skills)
+        self.units = loaded.units
+        self.problems = loaded.problems
+
+    def tool(self, index: int) -> Tool:
+        return self._tools[index]
+
+
+class Shelves:
+    """A snapshot while it can be trusted; where a piece of it is damaged, everything is read anew."""
+
+    def __init__(self, snapshot: Snapshot | Fresh, again: Callable[[], Loaded]) -> None:
+        self._held = snapshot
+        self._again = again
+
+    def ask(self, question: Callable[[Snapshot | Fresh], _Answer]) -> _Answer:
+        try:
+            return question(self._held)
+        except (Damaged, OSError, ValueError, TypeError, LookupError):
+            if isinstance(self._held, Fresh):
+                raise
+            self._held = Fresh(self._again())
+            return question(self._held)
+
+    @property
+    def keys(self) -> Sequence[str]:
+        return self.ask(lambda held: held.keys)
+
+    @property
+    def names(self) -> Sequence[str]:
+        return self.ask(lambda held: held.names)
+
+    @property
+    def roles(self) -> Sequence[Role]:
+        return self.ask(lambda held: held.roles)
+
+    def tool(self, index: int) -> Tool:
+        return self.ask(lambda held: held.tool(index))
+
+
 class LoadReport:
     """A catalog and everything that is wrong with what it was made from."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        problems: Callable[[], Sequence[Problem]],
-        conditions: Callable[[], Sequence[Condition]],
-        *,
-        stamp: Sequence[object],
-        notes: Sequence[str] = (),
-        warm: bool = False,
-    ) -> None:
-        self.catalog = catalog
-        self.notes = tuple(notes)
-        self.stamp = stamp
-        """What the sources looked like: it differs when anything changed."""
+    def __init__(self, shelves: Shelves, found: Listing, *, warm: bool) -> None:
+        self._shelves = shelves
+        self._found = found
         self.warm = warm
         """True when nothing had to be read."""
-        self._problems = problems
-        self._conditions = conditions
+        self.catalog = Catalog(shelves, lambda: shelves.ask(lambda held: held.skills))
+
+    @property
+    def stamp(self) -> bytes:
+        """What the sources looked like: it differs when anything changed."""
+        return self._found.stamp
 
     @cached_property
     def problems(self) -> tuple[Problem, ...]:
         """Everything that is wrong, each with its line where the file tells it."""
-        unmet = [found.otherwise for found in self._conditions() if not _holds(found)]
-        return _located([*self._problems(), *unmet])
+        units = self._shelves.ask(lambda held: held.units)
+        unmet = (
+            condition.otherwise
+            for unit in units
+            if unit.stands
+            for condition in unit.compiled.conditions
+            if not condition.drops and not _holds(condition)
+        )
+        return _located(
+            [
+                *self._found.problems,
+                *(problem for unit in units for problem in unit.compiled.problems),
+                *self._shelves.ask(lambda held: held.problems),
+                *unmet,
+            ]
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What only verbose output names."""
+        return tuple(note for unit in self._shelves.ask(lambda held: held.units) for note in unit.compiled.notes)
 
 
 def load(
@@ -79,66 +142,73 @@ def load(
     keep: Cache | None = None,
 ) -> LoadReport:
     """Load everything the sources hold. Raises SourceError only for a path that a person named wrongly."""
+    with _without_collections():
+        return _load(wanted, rules, machine, rye_spaces, keep or Cache(None))
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Loading makes many values and no cycles: looking for garbage among them costs a third of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _load(
+    wanted: Sequence[Source],
+    rules: Rules,
+    machine: Machine,
+    rye_spaces: Callable[[], Sequence[Source]],
+    kept: Cache,
+) -> LoadReport:
     found = sources.listing(wanted, rye_spaces=rye_spaces)
-    kept = keep or Cache(None)
     identity = (tuple(wanted), rules)
     snapshot = kept.open(identity)
+
+    def again() -> Loaded:
+        loaded = _cold(found, rules, machine, ())
+        kept.save(identity, loaded)
+        return loaded
+
     if snapshot is not None:
-        try:
-            return _warm(snapshot, found, machine)
-        except Stale:
-            pass
-    loaded, notes = _cold(found, rules, machine, snapshot)
+        shelves = Shelves(snapshot, again)
+        if snapshot.stamp == found.stamp and _same_programs(snapshot, machine):
+            return LoadReport(shelves, found, warm=True)
+        loaded = _cold(found, rules, machine, shelves.ask(lambda held: held.units))
+    else:
+        loaded = _cold(found, rules, machine, ())
     kept.save(identity, loaded)
-    catalog = Catalog(PlainShelf(loaded.tools), loaded.skills)
-    return LoadReport(
-        catalog,
-        lambda: [*found.problems, *loaded.problems],
-        lambda: loaded.conditions,
-        stamp=loaded.stamp,
-        notes=notes,
-    )
+    return LoadReport(Shelves(Fresh(loaded), again), found, warm=False)
 
 
-def _warm(snapshot: Snapshot, found: Listing, machine: Machine) -> LoadReport:
-    stamp = found.stamp
-    if snapshot.stamp != cache.stamp_text(stamp):
-        raise Stale("the folders have changed")
-    if any((machine.which(name) is not None) is not there for name, there in snapshot.programs.items()):
-        raise Stale("programs have come or gone")
-    return LoadReport(
-        Catalog(snapshot, snapshot.skills),
-        lambda: [*found.problems, *snapshot.problems],
-        lambda: snapshot.conditions,
-        stamp=stamp,
-        warm=True,
-    )
+def _same_programs(snapshot: Snapshot, machine: Machine) -> bool:
+    return all((machine.which(name) is not None) is there for name, there in snapshot.programs.items())
 
 
-def _cold(
-    found: Listing, rules: Rules, machine: Machine, snapshot: Snapshot | None
-) -> tuple[Loaded, list[str]]:
-    stamp = found.stamp
-    units = _units(found.candidates, cache.unit_marks(stamp), rules, machine, snapshot)
+def _cold(found: Listing, rules: Rules, machine: Machine, earlier: Sequence[Kept]) -> Loaded:
+    """Compile and link everything, taking over what ``earlier`` compiled from the same files."""
+    compiled = _compile_all(found, rules, machine, earlier)
     problems: list[Problem] = []
-    conditions: list[Condition] = []
     programs: dict[str, bool] = {}
+    units: list[Kept] = []
     standing: dict[str, list[Unit]] = {}
-    for name, unit in units:
-        compiled = unit.compiled
-        problems += compiled.problems
-        dropped = False
-        for condition in compiled.conditions:
-            if not condition.drops:
-                conditions.append(condition)
-                continue
-            missing = _missing(condition, machine, programs)
+    for candidate, kept in zip(found.candidates, compiled, strict=True):
+        stands = True
+        for condition in kept.compiled.conditions:
+            missing = _missing(condition, machine, programs) if condition.drops else None
             if missing is not None:
-                dropped = True
+                stands = False
                 otherwise = condition.otherwise
                 problems.append(replace(otherwise, message=otherwise.message.replace("{missing}", missing)))
-        if name is not None and not dropped:
-            standing.setdefault(name, []).append(unit)
+        units.append(replace(kept, stands=stands) if stands is not kept.stands else kept)
+        if kept.format is not None and stands:
+            standing.setdefault(kept.format, []).append(
+                Unit(path=candidate.path, item=candidate.item, space=candidate.space, compiled=kept.compiled)
+            )
     tools: list[Tool] = []
     skills: list[Skill] = []
     for name in formats.FORMATS:
@@ -148,58 +218,43 @@ def _cold(
             skills += linked.skills
             problems += linked.problems
     tools = _distinct(tools, problems)
-    kept = {tool.origin.path for tool in tools}
-    loaded = Loaded(
-        stamp=stamp,
-        units=units,
-        tools=tools,
-        skills=skills,
-        problems=problems,
-        conditions=[condition for condition in conditions if condition.otherwise.path in kept],
-        programs=programs,
-    )
-    return loaded, [note for _, unit in units for note in unit.compiled.notes]
+    stamp = b"" if any(map(_asked_in_vain, units)) else found.stamp
+    return Loaded(stamp, units, tools, skills, problems, programs)
 
 
-def _units(
-    candidates: Sequence[Candidate],
-    marks: Sequence[str],
-    rules: Rules,
-    machine: Machine,
-    snapshot: Snapshot | None,
-) -> list[tuple[str | None, Unit]]:
-    """Every candidate compiled; those that an earlier load compiled from the same files are taken over."""
-    known: dict[str, tuple[str | None, Unit]] = {}
-    if snapshot is not None:
-        with suppress(cache.Damaged):
-            known = snapshot.units(marks)
-    fresh = [candidate for candidate, mark in zip(candidates, marks, strict=True) if mark not in known]
-    read = {
-        candidate.path: _compile(candidate, document, rules)
+def _compile_all(found: Listing, rules: Rules, machine: Machine, earlier: Sequence[Kept]) -> list[Kept]:
+    known = {kept.mark: kept for kept in earlier if not _asked_in_vain(kept)}
+    marks = found.marks
+    fresh = [candidate for candidate, mark in zip(found.candidates, marks, strict=True) if mark not in known]
+    read = (
+        _compile(candidate, document, rules)
         for candidate, document in sources.documents(fresh, machine.prober)
-    }
-    return [
-        known[mark] if mark in known else read[candidate.path]
-        for candidate, mark in zip(candidates, marks, strict=True)
-    ]
+    )
+    return [known[mark] if mark in known else Kept(mark, *next(read), True) for mark in marks]
 
 
-def _compile(candidate: Candidate, document: Document, rules: Rules) -> tuple[str | None, Unit]:
+def _asked_in_vain(kept: Kept) -> bool:
+    """A program that gave no schema is asked again: the machine was busy, or lacked what it needs."""
+    return kept.format == "executable" and any(
+        problem.severity is Severity.ERROR and problem.code.startswith("executable.discover.")
+        for problem in kept.compiled.problems
+    )
+
+
+def _compile(candidate: Candidate, document: Document, rules: Rules) -> tuple[str | None, Compiled]:
     name, compiled = formats.compile_document(document, rules)
     if name is None and candidate.quiet:
         compiled = Compiled(notes=(f"{candidate.path}: not a declaration",))
-    return name, Unit(
-        path=candidate.path, item=candidate.item, space=candidate.space, compiled=_sound(compiled)
-    )
+    return name, _sound(compiled, whole=name == "manifest" and rules.manifest_strict)
 
 
-def _sound(compiled: Compiled) -> Compiled:
+def _sound(compiled: Compiled, *, whole: bool) -> Compiled:
     """Leave out tools whose schema is none: their arguments could not be checked, and providers refuse the
-    whole request for one of them."""
+    whole request for one of them. With ``whole`` one such tool takes the document with it."""
     bad: dict[str, list[Problem]] = {}
     for tool in compiled.tools:
         for which, found in (("input", tool.input_schema), ("output", tool.output_schema)):
-            for flaw in schema.flaws(found.document) if found is not None else ():
+            for flaw in schema.flaws(found) if found is not None else ():
                 place = jsontext.place_text(flaw.pointer)
                 bad.setdefault(tool.key, []).append(
                     Problem(
@@ -216,7 +271,7 @@ def _sound(compiled: Compiled) -> Compiled:
         return compiled
     return replace(
         compiled,
-        tools=tuple(tool for tool in compiled.tools if tool.key not in bad),
+        tools=() if whole else tuple(tool for tool in compiled.tools if tool.key not in bad),
         problems=(*compiled.problems, *(problem for found in bad.values() for problem in found)),
     )
 
@@ -234,8 +289,10 @@ def _distinct(tools: Sequence[Tool], problems: list[Problem]) -> list[Tool]:
             number += 1
         if key != tool.key:
             first = taken[tool.key]
-            problems.append(_clash(tool, first, "catalog.key-clash", f"has the key {tool.key!r} too; its key is {key!r}"))
             tool = replace(tool, key=key)
+            problems.append(
+                _clash(tool, first, "catalog.key-clash", f"has the key {first.key!r} too; its key is {key!r}")
+            )
         taken[key] = tool
         if tool.role is not Role.TOOL:
             continue
@@ -310,6 +367,7 @@ def _with_line(problem: Problem, spans: dict[jsontext.Pointer, jsontext.Span]) -
     if not spans or problem.line is not None or problem.pointer is None:
         return problem
     pointer = problem.pointer
-    while pointer not in spans:
+    while pointer and pointer not in spans:
         pointer = pointer[:-1]
-    return replace(problem, line=spans[pointer].line)
+    # Not even the root has a place when the file was broken after it was read.
+    return replace(problem, line=spans[pointer].line) if pointer in spans else problem

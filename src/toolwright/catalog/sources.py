@@ -8,13 +8,18 @@ asking a program for its schema runs it.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from glob import escape as glob_escape
 from glob import glob
+from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
+
+import orjson
 
 from toolwright import jsontext
 from toolwright.catalog import files
@@ -63,7 +68,7 @@ class Candidate(NamedTuple):
     among_groups: bool = False
 
 
-@dataclass(slots=True)
+@dataclass
 class Listing:
     """What the sources hold."""
 
@@ -72,20 +77,25 @@ class Listing:
     entries: int = 0
     paths: set[str] = field(default_factory=set)
 
+    @cached_property
+    def stamp(self) -> bytes:
+        """What was seen, as text: the same stamp means that nothing has changed."""
+        return orjson.dumps([tuple(candidate) for candidate in self.candidates])
+
     @property
-    def stamp(self) -> list[tuple[object, ...]]:
-        """What was seen, as plain values: the same stamp means that nothing has changed."""
-        return [tuple(candidate) for candidate in self.candidates]
+    def marks(self) -> list[str]:
+        """A digest for each candidate: the same mark means that its document has not changed."""
+        return [
+            hashlib.blake2b(orjson.dumps(tuple(candidate)), digest_size=12).hexdigest()
+            for candidate in self.candidates
+        ]
 
 
 def listing(sources: Sequence[Source], *, rye_spaces: Callable[[], Sequence[Source]] = tuple) -> Listing:
     """All candidates of all sources, in the order given. ``rye_spaces`` are asked for when a rye item is
     among them: a project's tools may chain to the user's and the system's."""
     found = Listing()
-    ranks: dict[str | None, int] = {}
-    for source in sources:
-        rank = ranks.setdefault(source.format, 0)
-        ranks[source.format] = rank + 1
+    for rank, source in enumerate(sources):
         _Look(found, source, rank).look()
     if any(candidate.place == "rye" for candidate in found.candidates):
         for source in rye_spaces():
@@ -100,16 +110,22 @@ class _Look:
         self.found = found
         self.source = source
         self.rank = rank
-        self.root = os.path.realpath(source.path)
+        self.root = ""
+        """The real folder that links must not lead out of."""
 
     def look(self) -> None:
         path = self.source.path
+        if not _is_utf8(path):
+            self.missing("its name is not UTF-8")
+            return
         try:
             status = os.stat(path)
         except OSError as error:
             self.missing(files.reason(error))
             return
-        if stat.S_ISDIR(status.st_mode):
+        is_folder = stat.S_ISDIR(status.st_mode)
+        self.root = os.path.realpath(path if is_folder else os.path.dirname(path))
+        if is_folder:
             if not os.access(path, os.R_OK | os.X_OK):
                 self.missing("permission denied")
                 return
@@ -120,14 +136,15 @@ class _Look:
     def missing(self, why: str) -> None:
         if self.source.named:
             raise SourceError(
-                f"{self.source.path}: {why}", "name a folder of tools or a declaration file that can be read"
+                f"{_printable(self.source.path)}: {why}",
+                "name a folder of tools or a declaration file that can be read"
             )
         self.found.problems.append(
             Problem(
                 code="source.missing",
                 severity=Severity.WARNING,
                 message=f"{why}: the source has no tools",
-                path=self.source.path,
+                path=_printable(self.source.path),
                 hint="correct its path in the configuration, or remove the source",
             )
         )
@@ -147,13 +164,14 @@ class _Look:
             case "manifest":
                 names = self.names(path)
                 if "tools.json" in names:
-                    self.json(path, "tools.json", names, place="manifest")
+                    self.json_files(path, names, "manifest", "tools.json")
             case "capability":
-                self.groups(path, self.names(path))
+                self.json_files(path, self.names(path), "capability")
             case "rye":
                 inner = os.path.join(path, ".ai", "tools")
                 if os.path.isdir(inner):
-                    self.rye_tree(inner, path)
+                    if self.contained(inner, None):
+                        self.rye_tree(inner, path)
                 elif "/.ai/tools/" in f"{path}/":
                     self.rye_tree(path, _project_of(path))
                 else:
@@ -170,7 +188,7 @@ class _Look:
             return
         self.look_into(path, names)
         for name in sorted(names):
-            if name.startswith(".") or name in _SKIPPED or not names[name].is_dir():
+            if name.startswith(".") or name in _SKIPPED or not _is_folder(names[name]):
                 continue
             inner = os.path.join(path, name)
             if not self.contained(inner, names[name]):
@@ -184,19 +202,43 @@ class _Look:
         if "SKILL.md" in names:
             self.skill(path, names)
         else:
-            for name in sorted(name for name in names if name.endswith(".json")):
-                if name == "tools.json":
-                    self.json(path, name, names)
-                elif not ("tools.json" in names and name in _SKILL_FILES):
-                    self.json(path, name, names, quiet=not name.endswith("_tools.json"))
+            self.json_files(path, names)
         if ".ai" in names:
             tools = os.path.join(path, ".ai", "tools")
             if os.path.isdir(tools) and self.contained(tools, None):
                 self.rye_tree(tools, path)
 
+    def json_files(
+        self, path: str, names: Mapping[str, os.DirEntry[str]], place: str | None = None, only: str | None = None
+    ) -> None:
+        """The JSON files of a folder, or one of them that was named."""
+        found = [only] if only else sorted(name for name in names if name.endswith(".json"))
+        if not found:
+            return
+        beside = ["tools.json", *(name for name in _SKILL_FILES if name in names and name != "tools.json")]
+        among_groups = any(name.endswith("_tools.json") for name in names)
+        scope = self.scope(path)
+        handlers = (
+            (self.source.handlers,)
+            if self.source.handlers
+            else (f"{path}/handlers", f"{os.path.dirname(path)}/handlers")
+        )
+        for name in found:
+            if name == "tools.json":
+                wanted = beside
+            elif name in _SKILL_FILES and "tools.json" in names and not only:
+                continue
+            else:
+                wanted = [name]
+            quiet = place is None and not only and not name.endswith("tools.json")
+            self.add(
+                path, wanted, names, place=place, scope=scope, explicit=only is not None, quiet=quiet,
+                handlers=handlers, among_groups=among_groups,
+            )  # fmt: skip
+
     def skill_root(self, path: str, names: Mapping[str, os.DirEntry[str]]) -> None:
         for name in sorted(names):
-            if name.startswith(".") or not names[name].is_dir():
+            if name.startswith(".") or not _is_folder(names[name]):
                 continue
             inner = os.path.join(path, name)
             if not self.contained(inner, names[name]):
@@ -205,7 +247,7 @@ class _Look:
             if "SKILL.md" in inner_names:
                 self.skill(inner, inner_names)
             elif "tools.json" in inner_names:
-                self.json(inner, "tools.json", inner_names)
+                self.json_files(inner, inner_names)
 
     def skill(self, path: str, names: Mapping[str, os.DirEntry[str]], *, explicit: bool = False) -> None:
         beside = [name for name in _SKILL_FILES if name in names]
@@ -218,37 +260,6 @@ class _Look:
             scope=os.path.basename(path),
             explicit=explicit,
         )
-
-    def json(
-        self,
-        path: str,
-        name: str,
-        names: Mapping[str, os.DirEntry[str]],
-        *,
-        place: str | None = None,
-        quiet: bool = False,
-        explicit: bool = False,
-    ) -> None:
-        beside = [other for other in _SKILL_FILES if other in names] if name == "tools.json" else [name]
-        handlers = [self.source.handlers] if self.source.handlers else [
-            os.path.join(path, "handlers"),
-            os.path.join(os.path.dirname(path), "handlers"),
-        ]
-        self.add(
-            path,
-            [name, *(other for other in beside if other != name)],
-            names,
-            place=place,
-            scope=self.scope(path),
-            quiet=quiet,
-            explicit=explicit,
-            handlers=tuple(handlers),
-            among_groups=any(other.endswith("_tools.json") for other in names),
-        )
-
-    def groups(self, path: str, names: Mapping[str, os.DirEntry[str]]) -> None:
-        for name in sorted(name for name in names if name.endswith(".json")):
-            self.json(path, name, names, place="capability")
 
     def scope(self, path: str) -> str:
         below = os.path.relpath(path, self.source.path)
@@ -294,6 +305,9 @@ class _Look:
         if not self.source.probe:
             self.not_probed(path)
             return
+        if path in self.found.paths:
+            return
+        self.found.paths.add(path)
         runs = bool(status.st_mode & 0o111) and os.access(path, os.X_OK)
         self.found.candidates.append(
             Candidate(
@@ -360,7 +374,7 @@ class _Look:
                     explicit=True,
                 )
             else:
-                self.json(folder, name, names, place=place, explicit=True)
+                self.json_files(folder, names, place, name)
         else:
             self.refuse(path, "not a declaration: no format of tools has files like this one")
 
@@ -378,26 +392,38 @@ class _Look:
 
     def names(self, path: str) -> dict[str, os.DirEntry[str]]:
         """The entries of a folder, at most so many in all."""
+        room = max(0, files.ENTRIES_MAX - self.found.entries)
         try:
             with os.scandir(path) as entries:
-                names = {entry.name: entry for entry in entries}
+                names = {entry.name: entry for entry in islice(entries, room + 1)}
         except OSError as error:
-            self.found.problems.append(
-                Problem(
-                    code="source.unreadable",
-                    severity=Severity.WARNING,
-                    message=f"the folder cannot be read: {files.reason(error)}",
-                    path=path,
-                )
-            )
+            self.unreadable(path, f"the folder cannot be read: {files.reason(error)}")
             return {}
         self.found.entries += len(names)
-        if self.found.entries > files.ENTRIES_MAX:
-            raise SourceError(
-                f"{self.source.path}: more than {files.ENTRIES_MAX:,} entries to look at",
-                "name the folder that holds the tools instead of one far above it",
+        if len(names) > room:
+            why = f"more than {files.ENTRIES_MAX:,} entries to look at"
+            hint = "name the folder that holds the tools instead of one far above it"
+            if self.source.named:
+                raise SourceError(f"{self.source.path}: {why}", hint)
+            if room:
+                self.unreadable(path, f"{why}: nothing from here on is looked at", hint)
+            return {}
+        foreign = [name for name in names if not name.isascii() and not _is_utf8(name)]
+        for name in foreign:
+            del names[name]
+        if foreign:
+            self.unreadable(
+                path,
+                f"names that are not UTF-8 are left out ({len(foreign)} of them, such as"
+                f' "{_printable(min(foreign))}")',
+                "rename what is meant to be a tool",
             )
         return names
+
+    def unreadable(self, path: str, why: str, hint: str | None = None) -> None:
+        self.found.problems.append(
+            Problem(code="source.unreadable", severity=Severity.WARNING, message=why, path=path, hint=hint)
+        )
 
     def contained(self, path: str, entry: os.DirEntry[str] | None) -> bool:
         """Whether a folder really lies in the source. Attack: a link in a clone that leads into HOME."""
@@ -447,9 +473,10 @@ class _Look:
                 unreadable = unreadable or files.reason(error)
                 prints.append((path, (0, 0, 0, 0)))
                 continue
-            if entry.is_symlink() and not explicit and not files.inside(path, self.root):
+            # A file that a person named may be a link to anywhere; what lies beside it may not.
+            if entry.is_symlink() and path != self.source.path and not files.inside(path, self.root):
                 unreadable = unreadable or "a link that leads out of the source is not followed"
-            prints.append((path, files.fingerprint(status)))
+            prints.append((path, (status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)))
         self.found.candidates.append(
             Candidate(
                 main,
@@ -466,6 +493,25 @@ class _Look:
                 among_groups,
             )
         )
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads in a circle, or through a folder we may not enter
+        return False
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _printable(path: str) -> str:
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _project_of(path: str) -> str:

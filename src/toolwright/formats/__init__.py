@@ -47,7 +47,12 @@ FORMATS: dict[str, Format] = {
 
 def compile_document(document: Document, rules: Rules) -> tuple[str | None, Compiled]:
     """Find the document's format and compile it; None where it is no declaration at all."""
-    marked = [name for name, format in FORMATS.items() if format.recognises(document)]
+    if document.place == executable.NAME:
+        # Attack: a program that prints another format's declaration to be read as one.
+        return executable.NAME, executable.compile_document(document, rules)
+    marked = (
+        [name for name, format in FORMATS.items() if format.recognises(document)] if document.parsed else []
+    )
     if len(marked) > 1:
         return marked[0], _mixed(document, marked)
     if len(marked) == 1:

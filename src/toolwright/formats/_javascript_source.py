@@ -2,13 +2,15 @@
 
 There is no parser here and no interpreter: one pass skips comments, strings and blocks to find the
 declarations at the top level, and a small reader takes those whose value is a literal: unquoted keys,
-trailing commas, all three kinds of quotes, ``as const``, ``satisfies T``, names and spreads of other constants
-of the file. What is left is reported as unread, never dropped and never guessed. This module knows no format.
+trailing commas, all three kinds of quotes, ``as const``, ``satisfies T``, names and spreads of other
+constants of the file. What is left is reported as unread, never dropped and never guessed. This module knows
+no format.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Final
@@ -21,7 +23,7 @@ _TEXTS: Final = r"\"(?:\\.|[^\"\\\n])*\"?|'(?:\\.|[^'\\\n])*'?|`(?:\\.|[^`\\])*`
 # A slash begins a pattern only where a value may begin; elsewhere it divides.
 _PATTERN: Final = (
     r"(?:(?<=[(,=:\[!&|?{};])|(?<=[(,=:\[!&|?{};] )|(?<=return ))"
-    r"/(?![*/])(?:\\.|\[(?:\\.|[^\]\\\n])*\]|[^/\\\n\[])+/"
+    r"/(?![*/])(?:\\.|\[(?:\\.|[^\]\\\n]){0,200}\]|[^/\\\n\[]){1,500}/"
 )
 _TOP: Final = re.compile(
     rf"(?:{_SKIPPED}|{_TEXTS}|{_PATTERN})|(?P<open>[(\[{{])|(?P<close>[)\]}}])"
@@ -29,18 +31,34 @@ _TOP: Final = re.compile(
     r"(?=\s*[:=])|export\s+(?P<export>default\b|(?:async\s+)?function\s*\*?\s*[\w$]+))",
     re.DOTALL,
 )
+_LINE_END: Final = re.compile("\n")
 _SPACE: Final = re.compile(rf"(?:\s|{_SKIPPED})*", re.DOTALL)
-_ANNOTATION: Final = re.compile(r"\s*(?::(?:[^=;]|=>)*)?=(?![=>])")
+_ANNOTATION: Final = re.compile(r"\s*(?::(?:[^=;]|=>){0,500})?=(?![=>])")
 _NUMBER: Final = re.compile(
     r"[-+]?(?:0[xX][0-9a-fA-F_]+|0[oO][0-7_]+|0[bB][01_]+|(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?)"
 )
+_STRING: Final = re.compile(
+    r"\"(?P<double>(?:\\.|[^\"\\\n])*)\"|'(?P<single>(?:\\.|[^'\\\n])*)'|`(?P<template>(?:\\.|[^`\\])*)`",
+    re.DOTALL,
+)
+_DIGITS: Final = re.compile(r"[0-9]+")
 _WORD: Final = re.compile(r"[A-Za-z_$][\w$]*")
 _AS_TYPE: Final = re.compile(r"(?:as|satisfies)\b")
 _ESCAPE: Final = re.compile(
     r"\\(?:u\{(?P<long>[0-9a-fA-F]{1,6})\}|u(?P<short>[0-9a-fA-F]{4})|x(?P<byte>[0-9a-fA-F]{2})|(?P<other>\r\n|.))",
     re.DOTALL,
 )
-_ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "0": "\0", "\n": "", "\r\n": ""}
+_ESCAPED: Final = {
+    "n": "\n",
+    "t": "\t",
+    "r": "\r",
+    "b": "\b",
+    "f": "\f",
+    "v": "\v",
+    "0": "\0",
+    "\n": "",
+    "\r\n": "",
+}
 _CLOSING: Final = {"{": "}", "[": "]", "(": ")", "<": ">"}
 _CONTINUES: Final = frozenset(".+-*/%([?&|<>=^!`")
 
@@ -70,19 +88,19 @@ def read(text: str, wanted: Set[str]) -> JavaScriptSource:
         elif kind is not None and depth == 0:
             places.setdefault(match[kind], []).append(match.end())
     values: JsonObject = {}
-    lines: dict[Pointer, int] = {}
     unread: list[Unread] = []
     repeated: list[tuple[str, int]] = []
-    budget = Budget()
+    whole = _Whole(text, places, [match.start() for match in _LINE_END.finditer(text)])
+    lines = whole.lines
     for name, starts in places.items():
         if name not in wanted:
             continue
-        line = text.count("\n", 0, starts[-1]) + 1
+        line = bisect_left(whole.line_ends, starts[-1]) + 1
         lines[name,] = line
         if len(starts) > 1:
             repeated.append((name, line))
         try:
-            values[name] = _Literal(text, places, lines, budget).declared(starts[-1], (name,), 0)
+            values[name] = _Literal(whole, starts[-1]).declared((name,), 0)
         except NotLiteral as stop:
             unread.append(Unread(name, line, f"{stop.why} (line {stop.line})"))
     return JavaScriptSource(SourceValues(values, lines, tuple(unread), tuple(repeated)), tuple(exports))
@@ -92,24 +110,35 @@ class _Undefined:
     """The value of ``undefined``: a member that is not there."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """The file around a literal: where names are declared, and what has been learnt on the way."""
+
+    text: str
+    places: dict[str, list[int]]
+    """Where the name of each declaration ends."""
+    line_ends: list[int]
+    lines: dict[Pointer, int] = field(default_factory=dict)
+    budget: Budget = field(default_factory=Budget)
+
+
 class _Literal:
-    """Reads one literal after another; ``at`` is where in the text it stands."""
+    """Reads the value of one declaration; ``at`` is where in the text the reader stands."""
 
-    def __init__(
-        self, text: str, places: dict[str, list[int]], lines: dict[Pointer, int], budget: Budget
-    ) -> None:
-        self.text = text
-        self.places = places
-        self.lines = lines
-        self.budget = budget
-        self.at = 0
+    def __init__(self, whole: _Whole, start: int) -> None:
+        self.whole = whole
+        self.text = whole.text
+        self.lines = whole.lines
+        self.budget = whole.budget
+        self.start = start
+        self.at = start
 
-    def declared(self, start: int, pointer: Pointer | None, depth: int) -> JsonValue:
-        """The whole value of a declaration whose name ends at ``start``."""
-        annotation = _ANNOTATION.match(self.text, start)
-        self.at = annotation.end() if annotation else start
+    def declared(self, pointer: Pointer | None, depth: int) -> JsonValue:
+        """The whole value of the declaration whose name ends at ``start``."""
+        annotation = _ANNOTATION.match(self.text, self.start)
         if annotation is None:
             raise self.stop("it has no value")
+        self.at = annotation.end()
         value = self.value(pointer, depth)
         self.skip()
         if self.text[self.at : self.at + 1] in _CONTINUES and self.at < len(self.text):
@@ -120,7 +149,7 @@ class _Literal:
         return NotLiteral(why, self.line())
 
     def line(self) -> int:
-        return self.text.count("\n", 0, self.at) + 1
+        return bisect_left(self.whole.line_ends, self.at) + 1
 
     def skip(self) -> str:
         """Go to the next character that counts, and return it."""
@@ -200,7 +229,7 @@ class _Literal:
         return members
 
     def key(self) -> str:
-        match = _WORD.match(self.text, self.at) or re.compile(r"[0-9]+").match(self.text, self.at)
+        match = _WORD.match(self.text, self.at) or _DIGITS.match(self.text, self.at)
         if match is None:
             raise self.stop("a key is computed")
         self.at = match.end()
@@ -230,18 +259,11 @@ class _Literal:
         return items
 
     def string(self) -> str:
-        quote = self.text[self.at]
-        end = self.at + 1
-        while True:
-            end = self.text.find(quote, end)
-            if end < 0 or (quote != "`" and "\n" in self.text[self.at : end].replace("\\\n", "")):
-                raise self.stop("a string is not closed")
-            backslashes = len(self.text[self.at + 1 : end]) - len(self.text[self.at + 1 : end].rstrip("\\"))
-            if backslashes % 2 == 0:
-                break
-            end += 1
-        body = self.text[self.at + 1 : end]
-        if quote == "`" and "${" in body.replace("\\$", ""):
+        match = _STRING.match(self.text, self.at)
+        if match is None:
+            raise self.stop("a string is not closed")
+        body: str = match[match.lastgroup or 0]
+        if match.lastgroup == "template" and "${" in body.replace("\\$", ""):
             raise self.stop("a template has ${...}")
         if "\\" in body:
             body = _ESCAPE.sub(_unescaped, body)
@@ -249,7 +271,7 @@ class _Literal:
             if "\ufffd" in body:
                 raise self.stop("a text has a lone surrogate")
         value = plain(body, self.line())
-        self.at = end + 1
+        self.at = match.end()
         assert isinstance(value, str)
         return value
 
@@ -275,13 +297,12 @@ class _Literal:
         if word == "Object" and self.text.startswith(".freeze(", match.end()):
             self.at = match.end() + len(".freeze")
             return self.operand(pointer, depth + 1)
-        before = [start for start in self.places.get(word, ()) if start < match.start()]
-        if not before:
+        starts = self.whole.places.get(word, [])
+        earlier = bisect_left(starts, self.start)
+        if earlier == 0:
             raise self.stop(f"{word} is not a constant of this file")
-        after = match.end()
-        value = _Literal(self.text, self.places, self.lines, self.budget).declared(before[-1], pointer, depth + 1)
-        self.at = after
-        return value
+        self.at = match.end()
+        return _Literal(self.whole, starts[earlier - 1]).declared(pointer, depth + 1)
 
     def skip_type(self) -> None:
         """Skip ``as T`` or ``satisfies T``: everything up to what ends the value around it."""

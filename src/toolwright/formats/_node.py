@@ -116,16 +116,13 @@ class Reader:
 class Node:
     """One value of a declaration, with its address and its reader."""
 
-    __slots__ = ("pointer", "reader", "value")
+    __slots__ = ("kind", "pointer", "reader", "value")
 
     def __init__(self, reader: Reader, value: JsonValue, pointer: Pointer) -> None:
         self.reader = reader
         self.value = value
         self.pointer = pointer
-
-    @property
-    def kind(self) -> str:
-        return kind_of(self.value)
+        self.kind = _KINDS.get(type(value)) or kind_of(value)
 
     @property
     def place(self) -> str:
@@ -138,7 +135,7 @@ class Node:
     def get(self, key: str) -> Node | None:
         """The member, or None where it is absent; null is a member."""
         value = self.value
-        if isinstance(value, dict) and key in value:
+        if type(value) is dict and key in value:
             return Node(self.reader, value[key], (*self.pointer, key))
         return None
 

@@ -1,8 +1,8 @@
 """Python as text: module-level constants read from the syntax tree, never by importing.
 
 Values are folded as far as constants of the same file allow: literals, names bound to them, joined strings,
-f-strings of constants, displays with ``*`` and ``**``, ``+`` and ``|``, simple ``list(...)`` and ``dict(...)``.
-What is left is reported as unread, never dropped and never guessed.
+f-strings of constants, displays with ``*`` and ``**``, ``+`` and ``|``, simple ``list(...)`` and
+``dict(...)``. What is left is reported as unread, never dropped and never guessed.
 
 The interpreter's own parser bounds how deep brackets, blocks and operators may nest, and says so by an
 exception; each of them is a defect of the file here. This module knows no format.
@@ -219,7 +219,9 @@ class _Folding:
             members[key] = self.fold(value_node, here, before, depth)
         return members
 
-    def items(self, nodes: list[ast.expr], pointer: Pointer | None, before: int, depth: int) -> list[JsonValue]:
+    def items(
+        self, nodes: list[ast.expr], pointer: Pointer | None, before: int, depth: int
+    ) -> list[JsonValue]:
         items: list[JsonValue] = []
         for node in nodes:
             if isinstance(node, ast.Starred):
@@ -238,9 +240,7 @@ class _Folding:
             return list(value)
         raise _computed(node)
 
-    def name(
-        self, name: str, node: ast.expr, pointer: Pointer | None, before: int, depth: int
-    ) -> JsonValue:
+    def name(self, name: str, node: ast.expr, pointer: Pointer | None, before: int, depth: int) -> JsonValue:
         if name in self.module.changed:
             raise NotLiteral(f"{name} is changed in line {self.module.changed[name]}", node.lineno)
         for number, expression in reversed(self.module.bindings.get(name, ())):
@@ -316,9 +316,13 @@ class _Folding:
                 return []
             case ast.Call(func=ast.Name(id="sorted"), args=[argument], keywords=[]):
                 items = self.sequence(argument, before, depth)
-                if len({type(item) for item in items}) <= 1 and all(type(item) in (str, int) for item in items):
+                if len({type(item) for item in items}) <= 1 and all(
+                    type(item) in (str, int) for item in items
+                ):
                     return sorted(items)
-            case ast.Call(func=ast.Attribute(value=whole, attr="keys" | "values" as part), args=[], keywords=[]):
+            case ast.Call(
+                func=ast.Attribute(value=whole, attr="keys" | "values" as part), args=[], keywords=[]
+            ):
                 mapping = self.fold(whole, None, before, depth)
                 if isinstance(mapping, dict):
                     return list(mapping) if part == "keys" else list(mapping.values())
@@ -361,13 +365,19 @@ def _changes(statement: ast.stmt) -> Iterator[tuple[str, int]]:
         case ast.Assign(targets=targets) | ast.Delete(targets=targets):
             for target in targets:
                 yield from _roots(target)
-        case ast.AugAssign(target=target) | ast.For(target=target) | ast.AnnAssign(target=target, value=ast.expr()):
+        case (
+            ast.AugAssign(target=target)
+            | ast.For(target=target)
+            | ast.AnnAssign(target=target, value=ast.expr())
+        ):
             yield from _roots(target)
         case ast.With(items=items):
             for item in items:
                 if item.optional_vars is not None:
                     yield from _roots(item.optional_vars)
-        case ast.Expr(value=ast.Call(func=ast.Attribute(value=whole, attr=attribute))) if attribute in _MUTATORS:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=whole, attr=attribute))) if (
+            attribute in _MUTATORS
+        ):
             yield from _roots(whole)
         case _:
             pass
@@ -404,9 +414,13 @@ def _is_text(statement: ast.stmt) -> bool:
 
 def _is_main(test: ast.expr) -> bool:
     match test:
-        case ast.Compare(left=ast.Name(id="__name__"), ops=[ast.Eq()], comparators=[ast.Constant("__main__")]):
+        case ast.Compare(
+            left=ast.Name(id="__name__"), ops=[ast.Eq()], comparators=[ast.Constant("__main__")]
+        ):
             return True
-        case ast.Compare(left=ast.Constant("__main__"), ops=[ast.Eq()], comparators=[ast.Name(id="__name__")]):
+        case ast.Compare(
+            left=ast.Constant("__main__"), ops=[ast.Eq()], comparators=[ast.Name(id="__name__")]
+        ):
             return True
         case _:
             return False
@@ -417,7 +431,9 @@ def _options(tree: ast.Module) -> Iterator[tuple[str, bool]]:
         match node:
             case ast.Call(func=ast.Attribute(attr="add_argument"), args=arguments, keywords=keywords):
                 required = any(
-                    word.arg == "required" and isinstance(word.value, ast.Constant) and word.value.value is True
+                    word.arg == "required"
+                    and isinstance(word.value, ast.Constant)
+                    and word.value.value is True
                     for word in keywords
                 )
                 for argument in arguments:

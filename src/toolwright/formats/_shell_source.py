@@ -1,4 +1,4 @@
-"""Bash as text: metadata from comment lines or from assignments of the same names. Nothing is run or expanded.
+"""Bash as text: metadata from comment lines or assignments of the same names. Nothing is run or expanded.
 
 ``# NAME = value`` and ``NAME=value`` at the beginning of a line count; a value that begins with a bracket is
 JSON and may go on in the comment lines, or inside the single quotes, that follow. A value that the shell
@@ -20,74 +20,75 @@ _BOUND: Final = re.compile(
     r"|(?:(?:export|readonly|declare(?:[ \t]+-\w+)*|local)[ \t]+)?(?P<variable>[A-Za-z_]\w*)=)",
     re.MULTILINE,
 )
-_COMMENT: Final = re.compile(r"^[ \t]*#[ \t]?", re.MULTILINE)
+_COMMENT: Final = re.compile(r"[ \t]*#[ \t]?")
+_BARE: Final = re.compile(r"[^\s;#]*")
+_ENDS: Final = re.compile(r"[ \t]*(?:[;#\n]|\Z)")
 _WORDS: Final = {"null": None, "None": None, "true": True, "false": False}
 _BRACKETS: Final = re.compile(r'"(?:\\.|[^"\\])*"|[\[{]|[\]}]')
 
 
 def read(text: str, wanted: Set[str]) -> SourceValues:
     """Read the ``wanted`` names of a script. Never raises, whatever the text."""
-    values: JsonObject = {}
-    lines: dict[Pointer, int] = {}
-    unread: dict[str, Unread] = {}
-    repeated: dict[str, int] = {}
+    bound: dict[str, re.Match[str]] = {}
+    repeated: dict[str, None] = {}
     for match in _BOUND.finditer(text):
         name = match["comment"] or match["variable"]
-        if name not in wanted:
-            continue
-        line = text.count("\n", 0, match.start()) + 1
-        if (name,) in lines:
-            repeated[name] = line
-        lines[name,] = line
-        values.pop(name, None)
-        unread.pop(name, None)
+        if name in wanted:
+            if name in bound:
+                repeated[name] = None
+            bound[name] = match
+    values: JsonObject = {}
+    lines: dict[Pointer, int] = {}
+    unread: list[Unread] = []
+    for name, match in bound.items():
+        line = lines[name,] = text.count("\n", 0, match.start()) + 1
         try:
-            rest = text[match.end() :]
-            value = _in_comment(rest, line) if match["comment"] else _assigned(rest, line)
-            values[name] = plain(value, line) if not isinstance(value, (dict, list)) else value
+            found = _in_comment if match["comment"] else _assigned
+            value = found(text, match.end(), line)
+            values[name] = value if isinstance(value, (dict, list)) else plain(value, line)
         except NotLiteral as stop:
-            unread[name] = Unread(name, line, f"{stop.why} (line {stop.line})")
-    return SourceValues(values, lines, tuple(unread.values()), tuple(repeated.items()))
+            unread.append(Unread(name, line, f"{stop.why} (line {stop.line})"))
+    return SourceValues(values, lines, tuple(unread), tuple((name, lines[name,]) for name in repeated))
 
 
-def _in_comment(rest: str, line: int) -> JsonValue:
-    first, _, below = rest.partition("\n")
-    first = first.strip()
+def _in_comment(text: str, at: int, line: int) -> JsonValue:
+    end = _end_of_line(text, at)
+    first = text[at:end].strip()
     if not first.startswith(("{", "[")):
         return _word(first)
     collected = [first]
-    for following in below.split("\n"):
-        if _closed("\n".join(collected)) or not following.lstrip().startswith("#"):
-            break
-        collected.append(_COMMENT.sub("", following, count=1))
+    depth = _opened(first)
+    while depth > 0 and (comment := _COMMENT.match(text, end + 1)):
+        end = _end_of_line(text, comment.end())
+        collected.append(text[comment.end() : end])
+        depth += _opened(collected[-1])
     return _json("\n".join(collected), line)
 
 
-def _closed(text: str) -> bool:
-    depth = 0
-    for match in _BRACKETS.finditer(text):
-        if match.group() in "[{":
-            depth += 1
-        elif match.group() in "]}":
-            depth -= 1
-    return depth <= 0
+def _end_of_line(text: str, at: int) -> int:
+    end = text.find("\n", at)
+    return len(text) if end < 0 else end
 
 
-def _assigned(rest: str, line: int) -> JsonValue:
-    quote = rest[:1]
-    if quote in ("'", '"') and quote:
-        end = rest.find(quote, 1)
+def _opened(text: str) -> int:
+    """How many brackets a line of JSON leaves open."""
+    found = [match.group() for match in _BRACKETS.finditer(text)]
+    return sum(part in ("[", "{") for part in found) - sum(part in ("]", "}") for part in found)
+
+
+def _assigned(text: str, at: int, line: int) -> JsonValue:
+    quote = text[at : at + 1]
+    if quote and quote in "'\"":
+        end = text.find(quote, at + 1)
         if end < 0:
             raise NotLiteral("a quote is not closed", line)
-        body = rest[1:end]
+        body = text[at + 1 : end]
         if quote == '"' and any(char in body for char in "$`\\"):
             raise NotLiteral("the shell would expand it", line)
-        if not re.match(r"[ \t]*(?:[;#\n]|\Z)", rest[end + 1 :]):
+        if not _ENDS.match(text, end + 1):
             raise NotLiteral("the shell would join it with more", line)
-        if body.lstrip().startswith(("{", "[")):
-            return _json(body, line)
-        return body
-    word = re.match(r"[^\s;#]*", rest)
+        return _json(body, line) if body.lstrip().startswith(("{", "[")) else body
+    word = _BARE.match(text, at)
     body = word.group() if word else ""
     if any(char in body for char in "$`\\'\"(){}[]*?<>|&"):
         raise NotLiteral("the shell would expand it", line)

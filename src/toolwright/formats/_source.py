@@ -12,7 +12,7 @@ from typing import Final
 from toolwright.jsontext import INTEGER_DIGITS_MAX, Defect, JsonObject, JsonValue, Pointer
 
 PARTS_MAX: Final = 10_000
-"""How many values one file may unfold to: names may repeat names, so a short file can spell out a huge value."""
+"""How many values one file may unfold to: names repeat names, so a short file can spell out a huge value."""
 TEXT_MAX: Final = 1 << 20
 """How many characters may come of joining strings in one file."""
 _INTEGER_BITS_MAX: Final = 14_000  # below the decimal digits that Python will print

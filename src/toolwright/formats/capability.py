@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from toolwright.formats._node import Node, Reader, below, did_you_mean, shown
+from toolwright.formats._node import Node, Reader, did_you_mean, shown
 from toolwright.jsontext import Duplicate, compact, place_text
 from toolwright.model import (
     Always,
@@ -80,6 +80,7 @@ _SEMVER: Final = re.compile(
 _MODULE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _VERSION: Final = "1.0.0"
+_GUESSED_AMONG_MAX: Final = 16
 _NO_INPUT: Final = Schema.of({"type": "object", "properties": {}})
 _NEVER: Final = OnKeywords()
 
@@ -253,8 +254,11 @@ class _Group:
         if root.kind != "object":
             self.cannot_load(root, f"expected an object with a group, got {root.kind}")
             return
+        in_tools: dict[str | int, list[Duplicate]] = {}
         for repeated in self.duplicates:
-            if len(repeated.pointer) < 2 or repeated.pointer[0] != "tools":
+            if repeated.pointer[:1] == ("tools",) and len(repeated.pointer) > 1:
+                in_tools.setdefault(repeated.pointer[1], []).append(repeated)
+            else:
                 self.repeated(repeated)
         self.group = self.name_of_group(root)
         if "group" in root:
@@ -266,8 +270,8 @@ class _Group:
         if tools is not None and tools.kind != "array":
             self.cannot_load(tools, f"tools must be an array, got {tools.kind}")
         elif tools is not None:
-            for item in tools.items():
-                self.tool(item)
+            for number, item in enumerate(tools.items()):
+                self.tool(item, in_tools.get(number, ()))
 
     # -- the group ------------------------------------------------------------------------------------------
 
@@ -410,16 +414,16 @@ class _Group:
 
     # -- one tool -------------------------------------------------------------------------------------------
 
-    def tool(self, node: Node) -> None:
+    def tool(self, node: Node, duplicates: Iterable[Duplicate]) -> None:
         before = len(self.reader.problems)
         if node.kind != "object":
             self.cannot_load(node, f"{node.place} must be an object, got {node.kind}")
             return
-        for repeated in below(self.duplicates, node.pointer):
+        for repeated in duplicates:
             self.repeated(repeated)
         self.unknown_keys(node, _TOOL_KEYS)
-        name = self.required_text(node, "name", "capability.tool.name")
-        description = self.required_text(node, "description", "capability.tool.description")
+        name = self.name(node)
+        description = self.tool_description(node)
         category, effect = self.category(node.get("category"))
         schema = self.input_schema(node.get("input_schema"))
         metadata = self.metadata(node.get("metadata"))
@@ -455,31 +459,42 @@ class _Group:
             )
         )
 
-    def required_text(self, tool: Node, key: str, code: str) -> str | None:
-        node = tool.get(key)
+    def name(self, tool: Node) -> str | None:
+        node = self.text(tool, "name", "capability.tool.name")
         if node is None:
-            self.missing(tool, code, key)
             return None
-        if node.kind != "string":
-            node.error(code, f"must be a string (got {node.kind})")
+        name: str = node.value
+        if not name.strip():
+            node.error("capability.tool.name", f"must not be empty (got {shown(name)})")
             return None
-        text: str = node.value
-        if key == "description":
-            if not text.strip():
-                node.warn(code, "is empty", hint="say what the tool does; models choose by it")
-            return text
-        if not text.strip():
-            node.error(code, f"must not be empty (got {shown(text)})", hint="give the tool a name")
-            return None
-        if text in self.names:
+        if name in self.names:
             node.error(
-                code,
-                f"{shown(text)} is already taken",
-                name=text,
+                "capability.tool.name",
+                f"{shown(name)} is already taken",
+                name=name,
                 hint="the first one is kept; rename this one",
             )
             return None
-        return text
+        return name
+
+    def tool_description(self, tool: Node) -> str | None:
+        node = self.text(tool, "description", "capability.tool.description")
+        if node is None:
+            return None
+        if not node.value.strip():
+            node.warn(
+                "capability.tool.description", "is empty", hint="say what the tool does; models choose by it"
+            )
+        return str(node.value)
+
+    def text(self, tool: Node, key: str, code: str) -> Node | None:
+        node = tool.get(key)
+        if node is None:
+            self.missing(tool, code, key)
+        elif node.kind != "string":
+            node.error(code, f"must be a string (got {node.kind})")
+            return None
+        return node
 
     def category(self, node: Node | None) -> tuple[str, Effect]:
         if node is None:
@@ -514,13 +529,16 @@ class _Group:
             required.error(code, f"must be an array of property names (got {required.kind})")
         elif required is not None and required.value:
             defined = properties.value if properties is not None else {}
+            # Comparing all with all would let a hostile file burn time.
+            guess = max(len(defined), len(required.value)) <= _GUESSED_AMONG_MAX
             for item in required.items():
                 if item.kind != "string":
                     item.error(code, f"must be a property name (got {item.kind})")
                 elif item.value not in defined:
                     item.error(
                         code,
-                        f"{shown(item.value)} is not among the properties{did_you_mean(item.value, defined)}",
+                        f"{shown(item.value)} is not among the properties"
+                        f"{did_you_mean(item.value, defined) if guess else ''}",
                         hint="define the property, or take it out of required",
                     )
         return Schema.of(node.value)

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from posixpath import normpath
 from typing import Final
 
-from toolwright.formats._node import Node, Reader, below, did_you_mean, shown
-from toolwright.jsontext import Duplicate, JsonValue
+from toolwright.formats._node import Node, Reader, did_you_mean, shown
+from toolwright.jsontext import Duplicate, JsonValue, Pointer, compact
 from toolwright.model import (
     Compiled,
     Condition,
@@ -43,15 +43,25 @@ _TOOL_KEYS: Final = ("name", "description", "schema", "command", "timeoutSec", "
 _ENV_NAME: Final = re.compile(r"[A-Z_][A-Z0-9_]*")
 _PROVIDER_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _LOADER_NAMES: Final = frozenset({"LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONPATH", "NODE_OPTIONS"})
+_TIMEOUT_S_MAX: Final = 10**9  # as good as none; an integer of any length can stand in the file
+
+# Problems that the field's loader lets pass; where it stops at one, it is never one of these.
+_OURS: Final = frozenset(
+    {"manifest.root.duplicate-members", "manifest.root.key-case", "manifest.schema.type"}
+)
+_PARSE: Final = "parse manifest: "
 
 
 def recognises(document: Document) -> bool:
-    root = document.parsed.value if document.parsed else None
-    if not isinstance(root, dict):
+    parsed = document.parsed
+    if parsed is None or not isinstance(parsed.value, dict):
         return False
-    tools = _folded(root, "tools")
-    return isinstance(tools, list) and any(
-        isinstance(tool, dict) and _has_folded(tool, "command") for tool in tools
+    tools = _folded(parsed.value, "tools")
+    if not isinstance(tools, list):
+        return False
+    # A repeated member is left out of the value, and marks the format all the same.
+    return any(isinstance(tool, dict) and _has_folded(tool, "command") for tool in tools) or any(
+        found.key.lower() == "command" and len(found.pointer) == 2 for found in parsed.duplicates
     )
 
 
@@ -62,21 +72,34 @@ def compile_document(document: Document, rules: Rules) -> Compiled:
         return Compiled(problems=tuple(reader.problems))
     if document.parsed.defect is not None:
         defect = document.parsed.defect
-        code = "manifest.root.json-strict" if "byte-order mark" in defect.message else "manifest.root.parse-error"
-        reader.add(code, f"parse manifest: {defect}", line=defect.line)
+        code = (
+            "manifest.root.json-strict"
+            if "byte-order mark" in defect.message
+            else "manifest.root.parse-error"
+        )
+        reader.add(code, f"{_PARSE}{defect}", line=defect.line)
         return Compiled(problems=tuple(reader.problems))
     manifest = _Manifest(document, reader, rules)
     manifest.read()
-    tools: Sequence[Tool] = manifest.tools
-    conditions: Sequence[Condition] = manifest.conditions
     if rules.manifest_strict and reader.has_errors:
-        tools, conditions = (), ()
-    return Compiled(tools=tuple(tools), problems=tuple(reader.problems), conditions=tuple(conditions))
+        return Compiled(problems=tuple(sorted(reader.problems, key=_field_order)))
+    return Compiled(
+        tools=tuple(manifest.tools), problems=tuple(reader.problems), conditions=tuple(manifest.conditions)
+    )
 
 
 def link(units: Sequence[Unit], rules: Rules) -> Linked:
     """Manifests know nothing of each other: their tools stand side by side under their own keys."""
     return Linked(tools=tuple(tool for unit in units for tool in unit.compiled.tools))
+
+
+def _field_order(problem: Problem) -> int:
+    """The field's loader decodes the whole file before it checks the first tool."""
+    if problem.severity is not Severity.ERROR:
+        return 3
+    if problem.code in _OURS:
+        return 2
+    return 0 if problem.message.startswith(_PARSE) else 1
 
 
 def _folded(value: dict[str, JsonValue], key: str) -> JsonValue:
@@ -98,7 +121,10 @@ class _Manifest:
         self.reader = reader
         self.rules = rules
         self.root = reader.node(document.parsed.value)
-        self.duplicates = document.parsed.duplicates
+        self.duplicates: dict[Pointer, list[Duplicate]] = {}
+        """Repeated members by the root member or tool they are in."""
+        for found in document.parsed.duplicates:
+            self.duplicates.setdefault(found.pointer[:2], []).append(found)
         self.folder = document.path.rpartition("/")[0]
         self.tools: list[Tool] = []
         self.conditions: list[Condition] = []
@@ -108,20 +134,19 @@ class _Manifest:
         if self.root.kind != "object":
             self.root.say(
                 "manifest.root.parse-error",
-                f"parse manifest: expected an object with tools, got {self.root.kind}",
+                f"{_PARSE}expected an object with tools, got {self.root.kind}",
             )
             return
-        for repeated in self.duplicates:
-            if repeated.pointer[:1] != ("tools",):
-                self.repeated(repeated, "manifest")
         members = self.members(self.root, ("tools",), "")
         tools = members.get("tools") if members is not None else None
+        for place, found in self.duplicates.items():
+            if tools is None or place[:1] != tools.pointer:
+                for repeated in found:
+                    self.repeated(repeated, "manifest")
         if tools is None or tools.value is None:
             return
         if tools.kind != "array":
-            tools.say(
-                "manifest.root.parse-error", f"parse manifest: tools must be an array, got {tools.kind}"
-            )
+            tools.say("manifest.root.parse-error", f"{_PARSE}tools must be an array, got {tools.kind}")
             return
         for index, item in enumerate(tools.items()):
             self.tool(index, item)
@@ -172,15 +197,19 @@ class _Manifest:
     def tool(self, index: int, node: Node) -> None:
         before = len(self.reader.problems)
         if node.kind != "object":
-            node.say("manifest.root.wrong-types", self.typed(f"tool[{index}]: must be an object, got {node.kind}"))
+            node.say(
+                "manifest.root.wrong-types", self.typed(f"tool[{index}]: must be an object, got {node.kind}")
+            )
             return
         name = self.name_of(node)
-        whom = f'tool[{index}] "{name}"' if name else f"tool[{index}]"
-        for repeated in below(self.duplicates, node.pointer):
+        # Cut: a long name times many problems would fill the memory.
+        whom = f"tool[{index}] {shown(name)}" if name else f"tool[{index}]"
+        repeats = self.duplicates.get(node.pointer, ())
+        for repeated in repeats:
             self.repeated(repeated, whom, name)
         members = self.members(node, _TOOL_KEYS, whom)
-        if members is None:
-            return
+        if members is None or any(repeated.pointer == node.pointer for repeated in repeats):
+            return  # what the tool consists of is not known
         name = self.name(index, members.get("name"), node)
         description = self.text(members.get("description"), whom, "description")
         schema = self.schema(members.get("schema"), whom)
@@ -188,9 +217,7 @@ class _Manifest:
         timeout_s = self.timeout(members.get("timeoutSec"), whom)
         env = self.env(members.get("envPassthrough"), whom)
         program = self.program(members.get("command"), command, whom) if command else None
-        failed = any(
-            problem.severity is Severity.ERROR for problem in self.reader.problems[before:]
-        )
+        failed = any(problem.severity is Severity.ERROR for problem in self.reader.problems[before:])
         if failed or name is None or command is None or program is None:
             return
         if not description:
@@ -225,9 +252,9 @@ class _Manifest:
                 otherwise=Problem(
                     code="manifest.command.missing-file",
                     severity=Severity.WARNING,
-                    message=f"{whom}: program {shown(program)} does not exist or is not executable",
+                    message=f"{whom}: program {shown(command[0])} does not exist or is not executable",
                     path=self.document.path,
-                    pointer=(*node.pointer, "command", 0),
+                    pointer=(*members["command"].pointer, 0),
                     name=name,
                     hint="build or install it, and make it executable (chmod +x)",
                 ),
@@ -236,7 +263,7 @@ class _Manifest:
 
     def typed(self, message: str) -> str:
         """The field refuses a whole file for one wrong type, under its parse prefix; strict mode does too."""
-        return f"parse manifest: {message}" if self.rules.manifest_strict else message
+        return f"{_PARSE}{message}" if self.rules.manifest_strict else message
 
     def name_of(self, node: Node) -> str | None:
         value = _folded(node.value, "name")
@@ -258,7 +285,7 @@ class _Manifest:
         if name in self.seen:
             node.say(
                 "manifest.name.unique",
-                f'tool[{index}] "{name}": duplicate name',
+                f"tool[{index}] {shown(name)}: duplicate name",
                 name=name,
                 hint="the first one is kept; rename this one",
             )
@@ -279,7 +306,9 @@ class _Manifest:
         if node is None or node.value is None:
             return None
         if node.kind != "string":
-            node.say("manifest.root.wrong-types", self.typed(f"{whom}: {key} must be a string, got {node.kind}"))
+            node.say(
+                "manifest.root.wrong-types", self.typed(f"{whom}: {key} must be a string, got {node.kind}")
+            )
             return None
         return str(node.value)
 
@@ -318,20 +347,23 @@ class _Manifest:
         if node is None or node.value is None:
             return None
         if node.kind != "integer":
-            code = "manifest.timeout.integer" if node.kind == "number" else "manifest.root.wrong-types"
+            fraction = node.kind == "number"
             node.say(
-                code,
-                self.typed(f"{whom}: timeoutSec must be a whole number of seconds, got {shown(node.value)}"),
+                "manifest.timeout.integer" if fraction else "manifest.root.wrong-types",
+                self.typed(
+                    f"{whom}: timeoutSec must be a whole number of seconds, "
+                    f"got {node.value if fraction else node.kind}"
+                ),
             )
             return None
         if node.value <= 0:
             node.warn(
                 "manifest.timeout.nonpositive",
-                f"timeoutSec {node.value} counts as not given",
+                f"timeoutSec {shown(node.value)} counts as not given",
                 hint="remove it, or give a positive number of seconds",
             )
             return None
-        return float(node.value)
+        return float(min(node.value, _TIMEOUT_S_MAX))
 
     def env(self, node: Node | None, whom: str) -> tuple[str, ...]:
         if node is None or node.value is None:
@@ -346,12 +378,15 @@ class _Manifest:
         for number, item in enumerate(node.items()):
             where = f"{whom}: envPassthrough[{number}]"
             if item.kind != "string":
-                item.say("manifest.root.wrong-types", self.typed(f"{where}: must be a string, got {item.kind}"))
+                item.say(
+                    "manifest.root.wrong-types", self.typed(f"{where}: must be a string, got {item.kind}")
+                )
                 continue
-            name = item.value.strip().upper()
+            written = item.value.strip()
+            name = written.upper()
             if not name:
                 item.say("manifest.env.empty", f"{where}: empty name")
-            elif not _ENV_NAME.fullmatch(name):
+            elif not _ENV_NAME.fullmatch(name) or not written.isascii():  # "ß" upper-cased is "SS"
                 code = "manifest.env.digit" if name[0].isdigit() else "manifest.env.invalid"
                 item.say(code, f'{where}: invalid name "{item.value}" (must match [A-Z_][A-Z0-9_]*)')
             elif name not in names:
@@ -372,7 +407,7 @@ class _Manifest:
         if raw.startswith("/"):
             first.warn(
                 "manifest.command.absolute",
-                f"{whom}: absolute program {shown(raw)}",
+                f"absolute program {shown(raw)}",
                 hint="absolute paths are meant for tests; put the program under ./tools/bin/",
             )
             return raw
@@ -392,7 +427,7 @@ class _Manifest:
         if normal == "tools":
             normal = "./tools"
         if not normal.startswith("./tools/bin/"):
-            if slashed.startswith("./tools/bin"):
+            if slashed == "./tools/bin" or slashed.startswith("./tools/bin/"):
                 code = "manifest.command.escape-dir" if normal == "./tools/bin" else "manifest.command.escape"
                 first.say(
                     code,
@@ -409,13 +444,12 @@ class _Manifest:
         if not slashed.startswith("./"):
             first.warn(
                 "manifest.command.without-dot",
-                f"{whom}: write {shown('./' + slashed)} instead of {shown(raw)}",
-                fix=Fix(part=FixPart.VALUE, new=f'"{normal}"') if '"' not in normal else None,
+                f"should be written {shown(normal)} (got {shown(raw)})",
+                fix=Fix(part=FixPart.VALUE, new=compact(normal).decode("utf-8")),
             )
         if self.rules.windows and not normal.lower().endswith(".exe"):
             first.warn(
                 "manifest.command.windows-exe",
-                f"{whom}: on Windows the program needs the .exe suffix",
+                f"on Windows the program needs the .exe suffix (got {shown(raw)})",
             )
         return f"{self.folder}/{normal[2:]}" if self.folder else normal
-

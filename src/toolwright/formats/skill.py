@@ -14,14 +14,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from posixpath import dirname, join
 from typing import Final
 
 from toolwright import jsontext
 from toolwright.formats import _yaml
-from toolwright.formats._node import Node, Reader, below, did_you_mean, fold, kind_of, shown, suggestion
+from toolwright.formats._node import Node, Reader, fold, kind_of, shown, suggestion
 from toolwright.jsontext import Duplicate, JsonObject, JsonValue, Parsed, Pointer, place_text
 from toolwright.model import (
     ArgMapping,
@@ -371,6 +373,7 @@ class _Declared:
     description: str
     parameters: JsonObject | None
     """None where they cannot be used, which is reported."""
+    required: frozenset[str]
     sound: bool
     mapped: set[str] = field(default_factory=set)
     """The parameters that its executions use."""
@@ -386,8 +389,14 @@ class _Descriptor:
         self.root = reader.node(parsed.value)
         self.duplicates = parsed.duplicates
         self.repeated = frozenset((found.pointer, found.key) for found in parsed.duplicates)
-        self.allowlist: dict[str, tuple[str, ...]] | None = None
+        self.of_item: dict[Pointer, list[Duplicate]] = {}
+        """The repeated members in each tool and each execution, so that many of both cost no product."""
+        for found in parsed.duplicates:
+            self.of_item.setdefault(found.pointer[:2], []).append(found)
+        self.allowlist: dict[str, frozenset[str]] | None = None
         """None where there is no list to compare with; then no tool is served."""
+        self.pairs: tuple[tuple[str, tuple[str, ...]], ...] = ()
+        """The allowlist as every tool of the skill carries it."""
         self.declared: dict[str, _Declared] = {}
         self.runs: dict[str, RunProcess | None] = {}
         """How each tool runs; None where its execution has a problem."""
@@ -412,7 +421,8 @@ class _Descriptor:
             if found.pointer and (len(found.pointer) == 1 or found.pointer[0] not in ("tools", "execution"))
         )
         if allowlist is not None:
-            self.allowlist = self.allowed(allowlist)
+            self.pairs = tuple(self.allowed(allowlist))
+            self.allowlist = {binary: frozenset(subcommands) for binary, subcommands in self.pairs}
         if tools is not None:
             executed = self.executed(execution) if execution is not None else None
             for item in tools.items():
@@ -442,33 +452,33 @@ class _Descriptor:
 
     def keys(self, node: Node, known: tuple[str, ...]) -> None:
         """Report every member that the format does not know here."""
-        for key, member in node.members():
-            if key in known:
-                continue
+        unknown = [(key, member) for key, member in node.members() if key not in known]
+        spellings = Counter(fold(key) for key in node.value) if unknown else Counter[str]()
+        for key, member in unknown:
             if key in _LATER_DISPLAY and node is not self.root:
                 member.say(
                     "skill.root.later-keys",
                     node.with_place(f'"{key}" belongs to a later version and has no effect'),
                     severity=Severity.WARNING,
                 )
-            elif key in _LATER and node is not self.root:
+                continue
+            if key in _LATER and node is not self.root:
                 member.say(
                     "skill.root.later-keys",
                     node.with_place(f'"{key}" belongs to a later version'),
                     hint="it may restrict what the tool can do, so the tool is not served without it",
                 )
+                continue
+            meant = suggestion(key, known)
+            message = node.with_place(f'unknown key "{key}"')
+            if meant is not None:
+                message += f' (did you mean "{meant}"?)'
+            if meant is not None and fold(meant) == fold(key):
+                fix = Fix(part=FixPart.KEY, new=f'"{meant}"') if spellings[fold(key)] == 1 else None
+                member.say("skill.root.camel-case", message, hint=f'write "{meant}"', fix=fix)
             else:
-                self.unknown_key(node, key, member, known)
-
-    def unknown_key(self, node: Node, key: str, member: Node, known: tuple[str, ...]) -> None:
-        meant = suggestion(key, known)
-        misspelt = meant is not None and fold(meant) == fold(key)
-        member.say(
-            "skill.root.camel-case" if misspelt else "skill.root.unknown-key",
-            node.with_place(f'unknown key "{key}"{did_you_mean(key, known)}'),
-            hint=None if misspelt else "remove it; what is not known cannot be obeyed",
-            fix=Fix(part=FixPart.KEY, new=f'"{meant}"') if misspelt and meant not in node else None,
-        )
+                hint = "remove it; what is not known cannot be obeyed"
+                member.say("skill.root.unknown-key", message, hint=hint)
 
     def report_repeated(self, duplicates: Iterable[Duplicate], severity: Severity = Severity.ERROR) -> None:
         for found in duplicates:
@@ -526,8 +536,9 @@ class _Descriptor:
             return
         start = len(self.reader.problems)
         self.keys(node, _TOOL_KEYS)
-        inside = below(self.duplicates, (*node.pointer, "parameters"))
-        self.report_repeated(found for found in below(self.duplicates, node.pointer) if found not in inside)
+        repeated = self.of_item.get(node.pointer, [])
+        inside = [found for found in repeated if found.pointer[2:3] == ("parameters",)]
+        self.report_repeated(found for found in repeated if found.pointer[2:3] != ("parameters",))
         name = self.text(node, "name", "skill.tools.name-required")
         taken = name in self.declared
         if taken:
@@ -565,6 +576,7 @@ class _Descriptor:
                 name=name,
                 description=description,
                 parameters=parameters,
+                required=_required(parameters),
                 sound=not self.failed_since(start),
             )
 
@@ -577,18 +589,22 @@ class _Descriptor:
             return None
         value: JsonObject = member.value
         if duplicates and self.document.content is not None:
-            # The author's schema goes out as written, so the strict reading, which leaves repeated members
-            # out, is of no use here; the last one counts, as with most readers of JSON.
+            # The author's schema goes out as written, and the strict reading leaves repeated members out.
             self.report_repeated(duplicates, Severity.WARNING)
-            whole = json.loads(self.document.content)
+            whole = self.last_counts
             value = jsontext.at(whole, member.pointer if isinstance(whole, dict) else member.pointer[1:])
         return value
 
+    @cached_property
+    def last_counts(self) -> JsonValue:
+        """The file as readers see it that let the last of repeated members count."""
+        assert self.document.content is not None
+        return json.loads(self.document.content)
+
     # -- allowlist ------------------------------------------------------------------------------------------
 
-    def allowed(self, node: Node) -> dict[str, tuple[str, ...]]:
+    def allowed(self, node: Node) -> Iterator[tuple[str, tuple[str, ...]]]:
         """The pairs that may run. An entry with a problem allows nothing."""
-        allowed: dict[str, tuple[str, ...]] = {}
         for binary, member in node.members():
             if binary.startswith("/"):
                 member.say(
@@ -612,8 +628,7 @@ class _Descriptor:
             for item in wrong:
                 item.error("skill.allowlist.shape", f"expected string, got {item.kind}")
             if not wrong:
-                allowed[binary] = tuple(member.value)
-        return allowed
+                yield binary, tuple(member.value)
 
     def pair(self, node: Node, binary: str | None, subcommand: str | None, code: str) -> None:
         """Report a pair that the allowlist does not have: exact, case-sensitive, whole strings."""
@@ -633,7 +648,7 @@ class _Descriptor:
             return
         start = len(self.reader.problems)
         self.keys(node, _EXECUTION_KEYS)
-        self.report_repeated(below(self.duplicates, node.pointer))
+        self.report_repeated(self.of_item.get(node.pointer, []))
         tool = self.text(node, "tool", "skill.execution.required")
         binary = self.text(node, "binary", "skill.execution.required")
         subcommand = self.text(node, "subcommand", "skill.execution.required", may_be_empty=True)
@@ -666,7 +681,7 @@ class _Descriptor:
                     program=binary,
                     fixed=(subcommand,) if subcommand else (),
                     encoding=AsArgv(args=args),
-                    allowlist=tuple(self.allowlist.items()),
+                    allowlist=self.pairs,
                     skill_dir=dirname(self.document.path),
                 )
             self.runs[tool] = run
@@ -714,8 +729,7 @@ class _Descriptor:
         param = mapping.param
         if param not in _properties(declared.parameters):
             node.warn("skill.args.unknown-param", f"param {shown(param)} is not a property of the schema")
-        required = declared.parameters.get("required")
-        if isinstance(mapping, Positional) and not (isinstance(required, list) and param in required):
+        if isinstance(mapping, Positional) and param not in declared.required:
             node.warn(
                 "skill.args.positional-optional",
                 f"positional {shown(param)} is not required by the schema, and a call without it fails",
@@ -811,7 +825,7 @@ class _Descriptor:
         for item in node.here("args").items():
             if item.kind != "string":
                 item.error("skill.value.wrong-type", f"expected string, got {item.kind}")
-        if self.failed_since(start) or below(self.duplicates, node.pointer):
+        if self.failed_since(start) or any((node.pointer, key) in self.repeated for key in _RESOLVE_KEYS):
             return None
         if not script and not (binary and subcommand is not None):
             node.say("skill.resolve.either", "resolveCommand needs script, or binary and subcommand")
@@ -831,6 +845,13 @@ class _Descriptor:
 def _properties(parameters: JsonObject | None) -> JsonObject:
     properties = parameters.get("properties") if parameters is not None else None
     return properties if isinstance(properties, dict) else {}
+
+
+def _required(parameters: JsonObject | None) -> frozenset[str]:
+    required = parameters.get("required") if parameters is not None else None
+    return frozenset(
+        name for name in (required if isinstance(required, list) else []) if isinstance(name, str)
+    )
 
 
 def _emits(mapping: ArgMapping) -> set[str]:

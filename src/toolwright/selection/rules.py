@@ -217,6 +217,8 @@ class _Judge:
                 found = self.message.first_of(keywords)
                 if found is not None:
                     return _Why.KEYWORD, f'keyword "{found}"'
+                if len(keywords) == 1:
+                    return _Why.NO_KEYWORD, "its keyword is not in the message"
                 return _Why.NO_KEYWORD, f"none of its {len(keywords)} keywords is in the message"
             case OnContext(check=check):
                 if check is None:
@@ -443,7 +445,7 @@ _Term: TypeAlias = Callable[[str], bool]
 def search(
     tools: Sequence[Tool], query: str | None = None, item_id: str | None = None, limit: int = 10
 ) -> tuple[Choice, ...]:
-    """The records that a query finds, best first and otherwise in the order given; or the one item of an id.
+    """The rye items that a query finds, best first and otherwise in the order given; or the one of an id.
 
     Words (parts of words count), "phrases", ``*`` for any letters of a word, AND, OR, NOT, parentheses; words
     side by side are joined by AND. The query must hold for the record as a whole; a field in which it holds
@@ -456,10 +458,11 @@ def search(
         )
     if limit < 0:
         raise UsageError(f"limit: must not be negative (got {limit})")
+    items = [tool for tool in tools if tool.origin.format == "rye" and tool.role is not Role.SUPPORT]
     if query is None:
         found = [
             Choice(key=tool.key, name=tool.name, because="item id", score=1.0)
-            for tool in tools
+            for tool in items
             if item_id in (tool.name, tool.key, *tool.aliases)
         ]
         return tuple(found[:limit])
@@ -467,7 +470,7 @@ def search(
         raise UsageError(f"query: longer than {QUERY_CHARS_MAX} characters (got {len(query)})")
     postfix = _postfix(query)
     found = []
-    for tool in tools:
+    for tool in items:
         fields = {field: text.casefold() for field, text in _fields(tool).items()}
         if _holds(postfix, " ".join(fields.values())):
             matched = [field for field, text in fields.items() if _holds(postfix, text)]

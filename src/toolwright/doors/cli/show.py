@@ -59,6 +59,8 @@ def _show_argv(tool: Tool, raw: str, as_json: bool) -> int:
         "stdin": None if found.stdin is None else found.stdin.decode("utf-8", "replace"),
         "env": list(found.env_names),
         "cwd": found.cwd,
+        "calls": found.calls,
+        "notes": list(found.notes),
     }
     if as_json:
         _render.write_json(record)

@@ -1,0 +1,259 @@
+"""What a call would run, exactly: an invocation and its arguments become argv and stdin.
+
+Caller data stays data: a value is one argv element or part of stdin, never a template, never read by a
+shell, and a positional value never becomes an option. Nothing is started, looked up or resolved here; the
+runtimes below do that with what this module says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from toolwright import jsontext
+from toolwright.jsontext import JsonObject, JsonValue
+from toolwright.model import (
+    AsArgv,
+    CallHttp,
+    CallJavaScript,
+    CallMcp,
+    CallPython,
+    Flag,
+    JsonOnStdin,
+    Kind,
+    NotCallable,
+    Positional,
+    PythonStyle,
+    Resolver,
+    RunContainer,
+    RunProcess,
+    Switch,
+    Tool,
+    ToolError,
+)
+
+ELEMENT_BYTES_MAX: Final = 128 * 1024 - 1
+"""Linux starts no program with a longer argv element."""
+ARGV_BYTES_MAX: Final = 1024 * 1024
+"""All elements together: what macOS allows, and half of what Linux does."""
+
+_PYTHON: Final = "python3"
+_JSON_SPACE: Final = " \t\r\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What one call would start."""
+
+    cwd: str
+    argv: tuple[str, ...] = ()
+    """Empty where the call starts no process of its own; ``calls`` says what it does instead."""
+    stdin: bytes | None = None
+    """None: stdin is empty."""
+    env_names: tuple[str, ...] = ()
+    """The variables that the tool sets or asks for, besides the few that every process gets."""
+    calls: str = ""
+    notes: tuple[str, ...] = ()
+    """What happens before the start and may change the command."""
+
+
+class _Refused(Exception):
+    def __init__(self, message: str, hint: str | None = None, kind: Kind = Kind.INVALID_ARGUMENTS) -> None:
+        super().__init__(message)
+        self.error = ToolError(kind=kind, message=message, hint=hint)
+
+
+def command(tool: Tool, arguments: JsonValue, raw: str, *, cwd: str) -> Command | ToolError:
+    """The command of a call with these (checked) arguments, or why there is none.
+
+    ``raw`` is the text of the arguments as it came, which some formats promise to hand over. ``cwd`` is the
+    host's working directory; tools that are told their project are told this one.
+    """
+    if arguments is None and not raw.strip(_JSON_SPACE):
+        arguments = {}
+    if not isinstance(arguments, dict):
+        return ToolError(kind=Kind.INVALID_ARGUMENTS, message="arguments must be an object")
+    try:
+        return _command(tool, arguments, raw, cwd)
+    except _Refused as refused:
+        return refused.error
+
+
+def _command(tool: Tool, arguments: JsonObject, raw: str, cwd: str) -> Command:
+    match tool.invocation:
+        case RunProcess() as run:
+            return _process(tool, run, arguments, raw, cwd)
+        case CallPython(style=PythonStyle.SCRIPT, file=file) if file is not None:
+            return Command(
+                cwd=cwd,
+                argv=(_PYTHON, file, "--project-path", cwd),
+                stdin=_json(arguments),
+                env_names=tool.needs.env,
+                notes=(f"{_PYTHON} stands for the interpreter that is chosen at the call",),
+            )
+        case CallPython(style=PythonStyle.HANDLER, executor=executor, file=file):
+            calls = f'execute_{executor}_tool("{tool.name}", arguments) of the handlers "{executor}"'
+            return Command(cwd=cwd, calls=f"{calls} in {file}" if file is not None else calls)
+        case CallPython(file=file):
+            calls = f"execute(params, project_path) of {file}"
+        case CallJavaScript(file=file):
+            calls = f"the default export of {file}, with the arguments"
+        case CallMcp(server=server, tool=remote):
+            calls = f'the tool "{remote}" of the MCP server "{server}"'
+        case CallHttp():
+            calls = "an HTTP request, put together from the tool's configuration"
+        case RunContainer(image=image, command=inner):
+            calls = f"a container of the image {image}" + (f", running {' '.join(inner)}" if inner else "")
+        case NotCallable(reason=reason):
+            raise _Refused(reason, kind=Kind.UNAVAILABLE)
+    return Command(cwd=cwd, env_names=tool.needs.env, calls=calls)
+
+
+def _process(tool: Tool, run: RunProcess, arguments: JsonObject, raw: str, cwd: str) -> Command:
+    env_names = tuple(dict.fromkeys([*(name for name, _ in run.env), *tool.needs.env]))
+    if isinstance(run.encoding, JsonOnStdin):
+        verbatim = raw.strip(_JSON_SPACE) if run.encoding.verbatim else ""
+        stdin = _encoded(verbatim, "the arguments") if verbatim else _json(arguments)
+        return Command(cwd=cwd, argv=(run.program, *run.fixed), stdin=stdin, env_names=env_names)
+    _check_pair(run, run.program, run.fixed[0] if run.fixed else "")
+    fixed = run.fixed if run.allowlist is None else tuple(part for part in run.fixed if part)
+    mapped, notes = _mapped(tool, run, run.encoding, arguments)
+    argv = (run.program, *fixed, *mapped)
+    if sum(len(_encoded(part, "an argument")) + 1 for part in argv) > ARGV_BYTES_MAX:
+        raise _Refused(f"exec failed: argument too large (all together more than {ARGV_BYTES_MAX} bytes)")
+    return Command(cwd=cwd, argv=argv, env_names=env_names, notes=notes)
+
+
+# -- arguments as JSON --------------------------------------------------------------------------------------
+
+
+def _json(arguments: JsonObject) -> bytes:
+    try:
+        return jsontext.compact(arguments)
+    except UnicodeEncodeError:
+        raise _Refused("the arguments have a lone surrogate, which is no character") from None
+
+
+def _encoded(text: str, whose: str) -> bytes:
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:
+        # Attack: Python would turn some of them into raw bytes that were never checked as text.
+        raise _Refused(f"exec failed: {whose} has a lone surrogate, which is no character") from None
+
+
+# -- arguments as argv --------------------------------------------------------------------------------------
+
+
+def _check_pair(run: RunProcess, binary: str, subcommand: str) -> None:
+    """Attack: a command that nobody reviewed. Exact, case-sensitive, whole strings; no list, no rule."""
+    if run.allowlist is None:
+        return
+    allowed = dict(run.allowlist)
+    if binary not in allowed:
+        raise _Refused(f"binary not allowlisted: {binary}", kind=Kind.DENIED)
+    if subcommand not in allowed[binary]:
+        raise _Refused(f"subcommand not allowlisted: {binary} {subcommand}", kind=Kind.DENIED)
+
+
+def _mapped(
+    tool: Tool, run: RunProcess, encoding: AsArgv, arguments: JsonObject
+) -> tuple[list[str], tuple[str, ...]]:
+    """What the mappings add to argv, in their order, and which resolvers come first."""
+    argv: list[str] = []
+    notes: list[str] = []
+    for mapping in encoding.args:
+        value = arguments.get(mapping.param)
+        if isinstance(mapping, Switch):
+            emitted = mapping.if_true if _is_true(value) else mapping.if_false
+            argv += [emitted] if emitted is not None else []
+            continue
+        if isinstance(mapping, Positional):
+            if mapping.param not in arguments:
+                raise _Refused(f"missing parameter: {mapping.param}")
+        elif value is None:
+            continue
+        text = _text(mapping, value)
+        if mapping.resolver is not None:
+            notes += _resolving(run, mapping.param, mapping.resolver, text)
+        if isinstance(mapping, Flag):
+            argv += [f"--{mapping.flag}", text]  # the option before it consumes the value, dash or not
+        else:
+            _check_dash(tool, mapping, value, text)
+            argv.append(text)
+    return argv, tuple(notes)
+
+
+def _is_true(value: JsonValue) -> bool:
+    """True, "true" in any case, or a whole number other than 0; everything else is false."""
+    if isinstance(value, str):
+        return value.lower() == "true"
+    return isinstance(value, int) and value != 0
+
+
+def _text(mapping: Positional | Flag, value: JsonValue) -> str:
+    """The value as one argv element."""
+    param = mapping.param
+    if not isinstance(value, (str, int, float)):
+        raise _Refused(f"parameter {param} must be a string, number, or boolean")
+    text = value if isinstance(value, str) else json.dumps(value)
+    if mapping.normalize_newlines and isinstance(value, str):
+        text = text.replace("\\n", "\n").replace("\\t", "\t")
+    if "\0" in text:
+        # Attack: what was checked is longer than what the program would see.
+        raise _Refused(f"exec failed: parameter {param} has a NUL character")
+    if len(_encoded(text, f"parameter {param}")) > ELEMENT_BYTES_MAX:
+        raise _Refused(
+            f"exec failed: argument too large (parameter {param}, limit {ELEMENT_BYTES_MAX} bytes)"
+        )
+    return text
+
+
+def _check_dash(tool: Tool, mapping: Positional, value: JsonValue, text: str) -> None:
+    """Attack: a positional value that the program would read as an option, past the allowlist.
+
+    Checked on the final text. Where a resolver comes first and might still change it, the value is refused
+    all the same: what is shown here is never an option in disguise.
+    """
+    if text.startswith("-") and not mapping.allow_leading_dash and not _admits(tool, mapping, value, text):
+        raise _Refused(
+            f"parameter {mapping.param} must not begin with '-'",
+            "a value that begins with '-' would be read as an option",
+        )
+
+
+def _admits(tool: Tool, mapping: Positional, value: JsonValue, text: str) -> bool:
+    """Whether the author's schema names this very value, or negative numbers, for the parameter."""
+    properties = tool.input_schema.document.get("properties") if tool.input_schema is not None else None
+    schema = properties.get(mapping.param) if isinstance(properties, dict) else None
+    if not isinstance(schema, dict):
+        return False
+    enum = schema.get("enum")
+    named = [*(enum if isinstance(enum, list) else ()), *([schema["const"]] if "const" in schema else ())]
+    if any(text == (item if isinstance(item, str) else json.dumps(item)) for item in named):
+        return True
+    kinds = schema.get("type")
+    minimum = schema.get("minimum")
+    return (
+        isinstance(value, (int, float))
+        and isinstance(minimum, (int, float))
+        and minimum < 0
+        and minimum <= value
+        and any(kind in ("integer", "number") for kind in (kinds if isinstance(kinds, list) else [kinds]))
+    )
+
+
+def _resolving(run: RunProcess, param: str, resolver: Resolver, text: str) -> Iterable[str]:
+    """Which resolver would run first. It is not run here, so the value is shown as it came."""
+    if text.startswith("-") and any(item.startswith("$param") for item in resolver.args):
+        return  # it would not run: the value would be an option of the resolver itself
+    ways: list[str] = []
+    if resolver.script is not None:
+        ways.append(f'the script "{resolver.script}" where scripts are allowed')
+    if resolver.binary is not None and resolver.subcommand is not None:
+        _check_pair(run, resolver.binary, resolver.subcommand)
+        ways.append(f"{resolver.binary} {resolver.subcommand}".strip())
+    if ways:
+        yield f"{param}: first {', else '.join(ways)} would run, and what it prints would be the value"

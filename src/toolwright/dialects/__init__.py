@@ -1,0 +1,42 @@
+"""Models out and back: one module per provider, each of them pure.
+
+A dialect declares tools in a provider's own form, reads the model's calls and writes their results. It says
+what the form could not hold (``Loss``) and which tools it cannot take at all (``LeftOut``): one tool that a
+provider refuses would cost all its neighbours, because the whole request fails.
+
+Dialects never import each other; files that begin with ``_`` are shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from toolwright.dialects import anthropic, gemini, mcp, ollama, openai
+from toolwright.jsontext import JsonObject
+from toolwright.model import Declared, DeclareOptions, NameMap, Tool, ToolCall, ToolResult
+
+
+class Dialect(Protocol):
+    """What a dialect offers."""
+
+    @property
+    def NAME(self) -> str: ...
+
+    def declare(self, tools: Sequence[Tool], options: DeclareOptions) -> Declared:
+        """What goes into the request's ``tools``, the way back, and what got lost. Never raises."""
+        ...
+
+    def read_calls(self, message: JsonObject, names: NameMap) -> tuple[ToolCall, ...]:
+        """The calls of a message, or of the whole response around it. Never raises, whatever the value."""
+        ...
+
+    def write_result(self, call: ToolCall, result: ToolResult) -> JsonObject:
+        """The result of one call, as the conversation takes it."""
+        ...
+
+
+DIALECTS: dict[str, Dialect] = {
+    dialect.NAME: dialect
+    for dialect in (openai.CHAT, openai.RESPONSES, anthropic, gemini, ollama, mcp)
+}  # fmt: skip

@@ -1,0 +1,166 @@
+"""Gemini's generateContent: ``functionDeclarations``, ``functionCall`` and ``functionResponse``.
+
+A function's schema goes into ``parameters``, a small part of OpenAPI that every Gemini endpoint takes. What
+that cannot say at all (an object without named properties, a value of any type) goes into
+``parametersJsonSchema``, for that function only. This module sends nothing.
+
+Sources of the rules: docs/dialects/gemini.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from toolwright.dialects._names import NameRule
+from toolwright.dialects._wire import (
+    LOCAL_ID,
+    Draft,
+    Rules,
+    items,
+    member,
+    narrowed,
+    pictures,
+    read_call,
+    text_of,
+)
+from toolwright.jsontext import JsonObject, JsonValue
+from toolwright.model import Declared, DeclareOptions, NameMap, Tool, ToolCall, ToolMode, ToolResult
+from toolwright.schema import EnumValues, Form, Nulls
+
+NAME: Final = "gemini"
+
+# -- the rules ----------------------------------------------------------------------------------------------
+
+_ROOT_REFUSED: Final = frozenset({"oneOf", "anyOf", "allOf", "enum", "not"})
+_PROPERTY_NAMES: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")  # FunctionDeclaration.parameters
+_TOLD: Final = frozenset(
+    {
+        "default", "format", "pattern", "minLength", "maxLength", "minItems", "maxItems", "uniqueItems",
+        "minProperties", "maxProperties", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "const",
+        "prefixItems", "contains", "additionalProperties", "propertyNames", "dependentRequired", "not",
+    }
+)  # fmt: skip
+_FORMATS: Final = {
+    "string": frozenset({"date-time", "enum"}),  # "only 'enum' and 'date-time' are supported for STRING type"
+    "number": frozenset({"float", "double"}),
+    "integer": frozenset({"int32", "int64"}),
+}
+
+SCHEMA: Final = Form(
+    provider="Gemini",
+    # The fields of Schema that the Gemini API takes, less those that it was seen to refuse: default, title,
+    # additionalProperties.
+    keywords=frozenset(
+        {
+            "type", "properties", "required", "items", "enum", "anyOf", "nullable", "description", "format",
+            "pattern", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems",
+            "minProperties", "maxProperties",
+        }
+    ),
+    told=_TOLD,
+    root_refused=_ROOT_REFUSED,
+    property_names=_PROPERTY_NAMES,
+    formats=_FORMATS,
+    nulls=Nulls.FLAG,  # a list of types is refused
+    enum_values=EnumValues.STRINGS,  # "enum: only allowed for STRING type"
+    write_out=True,
+    array_items=True,  # "items: missing field"
+    object_properties=True,  # "properties: should be non-empty for OBJECT type"
+    known_required=True,  # "required[0]: property is not defined"
+    typed=True,
+)  # fmt: skip
+
+JSON_SCHEMA: Final = Form(
+    provider="Gemini",
+    keywords=frozenset(
+        {
+            "type", "properties", "required", "items", "prefixItems", "enum", "anyOf", "description", "title",
+            "format", "minimum", "maximum", "minItems", "maxItems",
+        }
+    ),
+    told=_TOLD,
+    root_refused=_ROOT_REFUSED,
+    property_names=_PROPERTY_NAMES,
+    formats=_FORMATS,
+    enum_values=EnumValues.SCALARS,
+    write_out=True,  # "no other properties, except those starting with $, may be set"
+    known_required=True,
+)  # fmt: skip
+
+RULES: Final = Rules(
+    provider="Gemini",
+    names=NameRule(
+        refused=re.compile(r"[^a-zA-Z0-9_-]"),  # dots and colons are legal here, and nowhere else
+        first=re.compile(r"[a-zA-Z_]"),
+        length_max=64,  # the type says 128; the API was seen to refuse more than 64
+    ),
+    form=SCHEMA,
+    tools_max=512,
+)
+
+_RECORDED: Final = Form(provider="Gemini", dropped=frozenset({"additionalProperties"}))
+_IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/webp"})
+
+
+# -- declare ------------------------------------------------------------------------------------------------
+
+
+def declare(tools: Sequence[Tool], options: DeclareOptions) -> Declared:
+    draft = Draft(RULES, tools, options)
+    functions: list[JsonObject] = []
+    for tool, name, description in draft.tools():
+        field = "parameters"
+        found = narrowed(tool, _RECORDED if options.mode is ToolMode.RECORDED else SCHEMA)
+        if found.document is None:
+            field = "parametersJsonSchema"
+            found = narrowed(tool, JSON_SCHEMA)
+        schema = draft.keep(tool, found)
+        if schema is None:
+            continue
+        function: JsonObject = {"name": name}
+        if description:
+            function["description"] = description
+        if schema.get("properties"):  # a function without parameters has no schema
+            function[field] = schema
+        functions.append(function)
+        draft.take(tool, name)
+    return draft.declared([{"functionDeclarations": functions}] if functions else [])
+
+
+# -- read and write -----------------------------------------------------------------------------------------
+
+
+def read_calls(message: JsonObject, names: NameMap) -> tuple[ToolCall, ...]:
+    """From a model's content or a whole response, of which the first candidate counts."""
+    candidate = next(iter(items(member(message, "candidates"))), None)
+    content = member(candidate, "content") or member(message, "content") or message
+    # The wire says functionCall; objects of the provider's Python library say function_call.
+    parts = items(member(content, "parts"))
+    calls = [member(part, "functionCall") or member(part, "function_call") for part in parts]
+    return tuple(
+        read_call(
+            names,
+            position,
+            call_id=member(call, "id"),
+            spoken=member(call, "name"),
+            arguments=member(call, "args"),
+        )
+        for position, call in enumerate(call for call in calls if isinstance(call, dict))
+    )
+
+
+def write_result(call: ToolCall, result: ToolResult) -> JsonObject:
+    """A part; all parts of a turn stand in one user content. Images need Gemini 3 or later."""
+    shown = pictures(result, _IMAGES)
+    text = text_of(result, [block for block in result.blocks if block not in shown])
+    response: JsonObject = {"name": call.spoken, "response": {"output" if result.ok else "error": text}}
+    if not call.id.startswith(LOCAL_ID):  # an id that the model did not give must not be sent
+        response = {"id": call.id, **response}
+    if shown:
+        parts: list[JsonValue] = [
+            {"inlineData": {"mimeType": block.media_type, "data": block.data}} for block in shown
+        ]
+        response["parts"] = parts
+    return {"functionResponse": response}

@@ -1,0 +1,131 @@
+"""MCP's ``tools/list`` and ``tools/call``, in the words that both eras (2025-11-25, 2026-07-28) understand.
+
+Sources of the rules: docs/dialects/mcp.md. The protocol around these values is a door's business.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from toolwright.dialects._names import NameRule
+from toolwright.dialects._wire import Draft, Rules, member, read_call, text_of
+from toolwright.jsontext import JsonObject
+from toolwright.model import (
+    AudioBlock,
+    Block,
+    Declared,
+    DeclareOptions,
+    Effect,
+    EmbeddedResource,
+    ImageBlock,
+    NameMap,
+    ResourceLink,
+    TextBlock,
+    Tool,
+    ToolCall,
+    ToolResult,
+)
+from toolwright.schema import Form, narrow
+
+NAME: Final = "mcp"
+
+FORM: Final = Form(
+    provider="MCP",
+    # Attack: an author's x-mcp-header makes clients copy an argument, perhaps a secret, into HTTP headers
+    # that proxies log; a wrong one makes them drop the tool.
+    dropped=frozenset({"x-mcp-header"}),
+    own_draft=True,
+)
+
+RULES: Final = Rules(
+    provider="MCP",
+    names=NameRule(
+        refused=re.compile(r"[^A-Za-z0-9._-]"), first=re.compile(r"[A-Za-z0-9._-]"), length_max=128  # SEP-986
+    ),
+    form=FORM,
+)  # fmt: skip
+
+_ANNOTATIONS: Final[dict[Effect, JsonObject]] = {
+    Effect.READ: {"readOnlyHint": True},
+    Effect.CREATE: {"readOnlyHint": False, "destructiveHint": False},
+    Effect.CHANGE: {"readOnlyHint": False, "destructiveHint": True},
+}
+
+
+def declare(tools: Sequence[Tool], options: DeclareOptions) -> Declared:
+    draft = Draft(RULES, tools, options)
+    payload: list[JsonObject] = []
+    for tool, name, description in draft.tools():
+        schema = draft.plain(tool, FORM)
+        if schema is None:
+            continue
+        declaration: JsonObject = {"name": name}
+        if description:
+            declaration["description"] = description
+        declaration["inputSchema"] = schema
+        if tool.output_schema is not None:
+            _add_output(draft, tool, declaration)
+        declaration["annotations"] = dict(_ANNOTATIONS[tool.effect])
+        payload.append(declaration)
+        draft.take(tool, name)
+    return draft.declared(payload)
+
+
+def _add_output(draft: Draft, tool: Tool, declaration: JsonObject) -> None:
+    """The schema of the result, where it is one of an object: the older era knows no other."""
+    assert tool.output_schema is not None
+    narrowed = narrow(tool.output_schema, FORM, tool.key)
+    if narrowed.document is None or tool.output_schema.document.get("type") != "object":
+        draft.lose(tool, "outputSchema", "the schema of the result is not one of an object")
+    else:
+        declaration["outputSchema"] = narrowed.document
+
+
+def read_calls(message: JsonObject, names: NameMap) -> tuple[ToolCall, ...]:
+    """From a ``tools/call`` request or its ``params``; one request is one call."""
+    params = member(message, "params") or message
+    if not isinstance(params, dict) or "name" not in params:
+        return ()
+    number = member(message, "id")
+    is_number = isinstance(number, int) and not isinstance(number, bool)
+    return (
+        read_call(
+            names,
+            0,
+            call_id=str(number) if is_number else number,
+            spoken=params["name"],
+            arguments=params.get("arguments"),
+        ),
+    )
+
+
+def write_result(call: ToolCall, result: ToolResult) -> JsonObject:
+    """The ``result`` of the response. The newer era wants ``resultType``, the older one ignores it."""
+    content = [_block(block) for block in result.blocks]
+    if not any(isinstance(block, TextBlock) for block in result.blocks):
+        text = text_of(result, ())
+        content = [{"type": "text", "text": text}, *content] if text else content
+    reply: JsonObject = {"resultType": "complete", "content": content}
+    if isinstance(result.data, dict):
+        reply["structuredContent"] = result.data
+    reply["isError"] = result.error is not None
+    return reply
+
+
+def _block(block: Block) -> JsonObject:
+    match block:
+        case TextBlock(text=text):
+            return {"type": "text", "text": text}
+        case ImageBlock(data=data, media_type=media_type):
+            return {"type": "image", "data": data, "mimeType": media_type}
+        case AudioBlock(data=data, media_type=media_type):
+            return {"type": "audio", "data": data, "mimeType": media_type}
+        case ResourceLink(uri=uri, name=name, media_type=media_type):
+            kind = {"mimeType": media_type} if media_type else {}
+            return {"type": "resource_link", "uri": uri, "name": name, **kind}
+        case EmbeddedResource(uri=uri, text=text, data=data, media_type=media_type):
+            kind = {"mimeType": media_type} if media_type else {}
+            held = {"text": text} if text is not None else {"blob": data or ""}
+            return {"type": "resource", "resource": {"uri": uri, **kind, **held}}

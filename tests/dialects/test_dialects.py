@@ -1,0 +1,115 @@
+"""What holds for every dialect, whatever the tools: nothing raises, payloads are legal, names lead back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.dialects import checker
+from tests.strategies import json_objects, json_values, make_tool, toolsets
+from toolwright.dialects import DIALECTS
+from toolwright.model import DeclareOptions, NameMap, Role, Tool, ToolMode
+
+every_dialect = pytest.mark.parametrize("name", DIALECTS)
+thorough = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def names_of(dialect: str, payload: list[Any]) -> list[str]:
+    """The names that a payload declares, provider's own tools aside."""
+    if dialect == "gemini":
+        return [function["name"] for tool in payload for function in tool["functionDeclarations"]]
+    if dialect in ("openai", "ollama"):
+        return [tool["function"]["name"] for tool in payload]
+    return [tool["name"] for tool in payload if "tool_search" not in tool.get("type", "")]
+
+
+def message(dialect: str, spoken: str, arguments: dict[str, Any]) -> Any:
+    """A model's call, as the provider sends it."""
+    text = json.dumps(arguments)
+    return {
+        "openai": {"tool_calls": [{"id": "c1", "type": "function", "function": {"name": spoken, "arguments": text}}]},
+        "openai-responses": {"output": [{"type": "function_call", "call_id": "c1", "name": spoken, "arguments": text}]},
+        "anthropic": {"content": [{"type": "tool_use", "id": "c1", "name": spoken, "input": arguments}]},
+        "gemini": {"parts": [{"functionCall": {"id": "c1", "name": spoken, "args": arguments}}]},
+        "ollama": {"message": {"tool_calls": [{"id": "c1", "function": {"name": spoken, "arguments": arguments}}]}},
+        "mcp": {"id": "c1", "method": "tools/call", "params": {"name": spoken, "arguments": arguments}},
+    }[dialect]
+
+
+options = st.builds(
+    DeclareOptions, mode=st.sampled_from([ToolMode.PLAIN, ToolMode.STRICT]), examples=st.booleans()
+)
+
+
+@every_dialect
+@thorough
+@given(data=st.data(), toolset=toolsets())
+def test_a_payload_keeps_every_rule_of_its_provider(name: str, data: st.DataObject, toolset: list[Tool]) -> None:
+    deferred = frozenset(data.draw(st.sets(st.sampled_from([tool.key for tool in toolset] or ["none"]))))
+    chosen = data.draw(options)
+    declared = DIALECTS[name].declare(
+        toolset, DeclareOptions(mode=chosen.mode, examples=chosen.examples, deferred=deferred)
+    )
+    assert checker.check(name, declared.payload) == []
+
+
+@every_dialect
+@thorough
+@given(toolset=toolsets(json_objects), mode=st.sampled_from(ToolMode))
+def test_a_schema_that_is_none_never_raises_and_harms_no_neighbour(
+    name: str, toolset: list[Tool], mode: ToolMode
+) -> None:
+    good = make_tool("good_neighbour", {"type": "object", "properties": {"a": {"type": "string"}}})
+    declared = DIALECTS[name].declare([*toolset, good], DeclareOptions(mode=mode))
+    assert good.key in declared.names.keys.values()
+    if mode is not ToolMode.RECORDED:
+        assert checker.check(name, declared.payload) == []
+
+
+@every_dialect
+@thorough
+@given(toolset=toolsets(), arguments=json_objects, mode=st.sampled_from([ToolMode.PLAIN, ToolMode.RECORDED]))
+def test_a_call_comes_back_to_the_tool_it_was_declared_for(
+    name: str, toolset: list[Tool], arguments: dict[str, Any], mode: ToolMode
+) -> None:
+    dialect = DIALECTS[name]
+    declared = dialect.declare(toolset, DeclareOptions(mode=mode))
+    assert sorted(names_of(name, declared.payload)) == sorted(declared.names.keys)
+    keys = {tool.key for tool in toolset if tool.role is Role.TOOL}
+    assert {*declared.names.keys.values(), *(item.tool for item in declared.left_out)} == keys
+    for spoken, key in declared.names.keys.items():
+        [call] = dialect.read_calls(message(name, spoken, arguments), declared.names)
+        assert (call.tool, call.declared, call.arguments, call.id) == (key, True, arguments, "c1")
+
+
+@every_dialect
+@thorough
+@given(toolset=toolsets(), data=st.data())
+def test_names_do_not_depend_on_the_selection(name: str, toolset: list[Tool], data: st.DataObject) -> None:
+    whole = DIALECTS[name].declare(toolset, DeclareOptions(among=tuple(toolset)))
+    part = data.draw(st.lists(st.sampled_from(toolset), unique_by=lambda tool: tool.key)) if toolset else []
+    some = DIALECTS[name].declare(part, DeclareOptions(among=tuple(toolset)))
+    assert some.names.keys.items() <= whole.names.keys.items()
+
+
+@every_dialect
+@thorough
+@given(toolset=toolsets(), mode=st.sampled_from(ToolMode))
+def test_declaring_is_deterministic_and_changes_no_tool(name: str, toolset: list[Tool], mode: ToolMode) -> None:
+    before = [tool.input_schema.text if tool.input_schema else b"" for tool in toolset]
+    first = DIALECTS[name].declare(toolset, DeclareOptions(mode=mode))
+    second = DIALECTS[name].declare(toolset, DeclareOptions(mode=mode))
+    assert json.dumps(first.payload) == json.dumps(second.payload)
+    assert first.losses == second.losses
+    assert before == [tool.input_schema.text if tool.input_schema else b"" for tool in toolset]
+
+
+@every_dialect
+@thorough
+@given(value=json_values)
+def test_any_json_value_can_be_read_as_a_message(name: str, value: Any) -> None:
+    assert isinstance(DIALECTS[name].read_calls(value, NameMap(keys={})), tuple)

@@ -1,0 +1,176 @@
+"""All Hypothesis strategies: JSON, schemas, names, tools."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from toolwright.model import (
+    Effect,
+    NotCallable,
+    Notes,
+    Origin,
+    Role,
+    Schema,
+    SchemaForm,
+    Tool,
+)
+
+# -- JSON ---------------------------------------------------------------------------------------------------
+
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=12)
+scalars = st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.floats(-1e6, 1e6) | texts
+json_values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3), max_leaves=8
+)
+json_objects = st.dictionaries(texts, json_values, max_size=4)
+
+# -- schemas ------------------------------------------------------------------------------------------------
+
+property_names = st.sampled_from(["a", "b", "file_path", "filter", "type", "properties", "anyOf", "items"]) | st.text(
+    "abcXYZ019_-. é/$", min_size=1, max_size=8
+)
+_patterns = st.sampled_from(["^[a-z]+$", "(?=x)x", r"(a)\1", r"\p{L}+", "a{2,3}", r"^\d+\.\d*$"])
+_formats = st.sampled_from(["uri", "date-time", "date", "email", "uuid", "int32", "float", "regex", "x-own"])
+_type_names = st.sampled_from(["string", "number", "integer", "boolean", "object", "array", "null"])
+_references = st.sampled_from(["#/$defs/A", "#/$defs/B", "#/$defs/missing", "#", "#/properties/a"])
+_annotations = {
+    "description": texts,
+    "title": texts,
+    "default": json_values,
+    "examples": st.lists(json_values, max_size=2),
+    "x-ui": json_values,
+    "deprecated": st.booleans(),
+    "$comment": texts,
+}
+_counts = st.integers(0, 5)
+_bounds = st.integers(-10, 10)
+
+
+def _node(required: dict[str, Any], optional: dict[str, Any]) -> st.SearchStrategy[Any]:
+    return st.fixed_dictionaries(required, optional={**_annotations, **optional})
+
+
+def _leaves() -> st.SearchStrategy[Any]:
+    strings = _node(
+        {"type": st.just("string")},
+        {"minLength": _counts, "maxLength": _counts, "pattern": _patterns, "format": _formats},
+    )
+    numbers = _node(
+        {"type": st.sampled_from(["number", "integer"])},
+        {
+            "minimum": _bounds,
+            "maximum": _bounds,
+            "exclusiveMinimum": _bounds,
+            "multipleOf": st.integers(1, 5),
+            "format": _formats,
+        },
+    )
+    return st.one_of(
+        strings,
+        numbers,
+        _node({"type": st.sampled_from(["boolean", "null", "string", "integer"])}, {}),
+        _node({"type": st.lists(_type_names, min_size=1, max_size=3, unique=True)}, {"minLength": _counts}),
+        _node({"enum": st.lists(scalars, min_size=1, max_size=4, unique_by=repr)}, {}),
+        _node({"type": st.just("string"), "enum": st.lists(texts, min_size=1, max_size=4, unique=True)}, {}),
+        _node({"const": json_values}, {}),
+        _node({"$ref": _references}, {}),
+        _node({}, {}),
+        st.booleans(),
+    )
+
+
+def _above(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    some = st.lists(inner, min_size=1, max_size=3)
+    return st.one_of(
+        objects(inner),
+        _node(
+            {"type": st.just("array")},
+            {"items": inner, "minItems": _counts, "maxItems": _counts, "uniqueItems": st.booleans()},
+        ),
+        _node({"type": st.just("array"), "prefixItems": some}, {"items": inner}),
+        _node({"anyOf": some}, {"type": _type_names}),
+        _node({"oneOf": some}, {"properties": st.dictionaries(property_names, inner, max_size=2)}),
+        _node({"allOf": some}, {"type": _type_names, "properties": st.dictionaries(property_names, inner, max_size=2)}),
+        inner.map(lambda schema: {"anyOf": [schema, {"type": "null"}]}),
+        _node({"not": inner}, {"if": inner, "then": inner}),
+    )
+
+
+def objects(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Object schemas; what they require is mostly, but not always, one of their properties."""
+    return st.dictionaries(property_names, inner, max_size=4).flatmap(
+        lambda properties: _node(
+            {"type": st.just("object"), "properties": st.just(properties)},
+            {
+                "required": st.lists(
+                    st.sampled_from([*properties, "missing"]), max_size=3, unique=True
+                ),
+                "additionalProperties": st.booleans() | inner,
+                "patternProperties": st.dictionaries(_patterns, inner, max_size=1),
+                "minProperties": _counts,
+            },
+        )
+    )  # fmt: skip
+
+
+schemas = st.recursive(_leaves(), _above, max_leaves=12)
+_definitions = st.fixed_dictionaries({"A": schemas, "B": schemas})
+
+
+@st.composite
+def argument_schemas(draw: st.DrawFn) -> dict[str, Any]:
+    """Schemas of arguments: objects mostly, with definitions, sometimes of an odd root."""
+    schema = draw(objects(schemas) | schemas.filter(lambda schema: isinstance(schema, dict)))
+    if draw(st.booleans()):
+        schema = {**schema, "$defs": draw(_definitions)}
+    return schema
+
+
+# -- tools --------------------------------------------------------------------------------------------------
+
+tool_names = st.one_of(
+    st.from_regex(r"[a-z]{1,8}(_[a-z]{1,8}){0,3}", fullmatch=True),
+    st.sampled_from(
+        [
+            "a/b-c", "a/b_c", "a_b_c", "code.sandbox.js.run", "rye/file-system/write", "tool_search_tool_bm25",
+            "x" * 64, "x" * 65, "x" * 200, "9lives", "-", "é", "日本語", " spaced ", "__proto__", "local#0",
+        ]
+    ),
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=80),
+)  # fmt: skip
+
+
+def make_tool(name: str, schema: dict[str, Any] | None = None, *, scope: str = "s", **more: Any) -> Tool:
+    """A tool record for tests; everything that does not matter has a plain value."""
+    more.setdefault("key", f"manifest:{scope}/{name}")
+    return Tool(
+        name=name,
+        scope=scope,
+        origin=Origin(format="manifest", path="tools.json"),
+        invocation=NotCallable(reason="only declared"),
+        input_schema=None if schema is None else Schema.of(schema),
+        **more,
+    )
+
+
+@st.composite
+def tools(draw: st.DrawFn, schema: st.SearchStrategy[Any] | None = None) -> Tool:
+    """Any tool a format could compile, and some that none would."""
+    return make_tool(
+        draw(tool_names),
+        draw(st.none() | (schema if schema is not None else argument_schemas())),
+        scope=draw(st.sampled_from(["s", "t"])),
+        description=draw(texts | st.just("d" * 2000)),
+        schema_form=draw(st.sampled_from(SchemaForm)),
+        effect=draw(st.sampled_from(Effect)),
+        output_schema=draw(st.none() | argument_schemas().map(Schema.of)),
+        role=draw(st.sampled_from([Role.TOOL, Role.TOOL, Role.TOOL, Role.PART, Role.SUPPORT])),
+        notes=Notes(documentation=draw(st.none() | st.fixed_dictionaries({"examples": st.lists(json_values, max_size=2)}))),
+    )
+
+
+def toolsets(schema: st.SearchStrategy[Any] | None = None) -> st.SearchStrategy[list[Tool]]:
+    """Tools as a catalog holds them: no key twice."""
+    return st.lists(tools(schema), max_size=6, unique_by=lambda tool: tool.key)
