@@ -35,97 +35,122 @@ _patterns = st.sampled_from(["^[a-z]+$", "(?=x)x", r"(a)\1", r"\p{L}+", "a{2,3}"
 _formats = st.sampled_from(["uri", "date-time", "date", "email", "uuid", "int32", "float", "regex", "x-own"])
 _type_names = st.sampled_from(["string", "number", "integer", "boolean", "object", "array", "null"])
 _references = st.sampled_from(["#/$defs/A", "#/$defs/B", "#/$defs/missing", "#", "#/properties/a"])
-_annotations = {
-    "description": texts,
-    "title": texts,
-    "default": json_values,
-    "examples": st.lists(json_values, max_size=2),
-    "x-ui": json_values,
-    "deprecated": st.booleans(),
-    "$comment": texts,
-}
 _counts = st.integers(0, 5)
 _bounds = st.integers(-10, 10)
+_annotations: list[st.SearchStrategy[dict[str, Any]]] = [
+    st.just({}),
+    st.just({"description": "what it is"}),
+    st.fixed_dictionaries({"default": json_values}),
+    st.fixed_dictionaries({"title": texts, "x-ui": json_values}),
+    st.just({"deprecated": True, "$comment": "kept", "examples": [1]}),
+]
 
 
-def _node(required: dict[str, Any], optional: dict[str, Any]) -> st.SearchStrategy[Any]:
-    return st.fixed_dictionaries(required, optional={**_annotations, **optional})
-
-
-def _leaves() -> st.SearchStrategy[Any]:
-    strings = _node(
-        {"type": st.just("string")},
-        {"minLength": _counts, "maxLength": _counts, "pattern": _patterns, "format": _formats},
-    )
-    numbers = _node(
-        {"type": st.sampled_from(["number", "integer"])},
-        {
-            "minimum": _bounds,
-            "maximum": _bounds,
-            "exclusiveMinimum": _bounds,
-            "multipleOf": st.integers(1, 5),
-            "format": _formats,
-        },
-    )
-    return st.one_of(
-        strings,
-        numbers,
-        _node({"type": st.sampled_from(["boolean", "null", "string", "integer"])}, {}),
-        _node({"type": st.lists(_type_names, min_size=1, max_size=3, unique=True)}, {"minLength": _counts}),
-        _node({"enum": st.lists(scalars, min_size=1, max_size=4, unique_by=repr)}, {}),
-        _node({"type": st.just("string"), "enum": st.lists(texts, min_size=1, max_size=4, unique=True)}, {}),
-        _node({"const": json_values}, {}),
-        _node({"$ref": _references}, {}),
-        _node({}, {}),
-        st.booleans(),
+def _node(required: dict[str, Any], optional: dict[str, Any] | None = None) -> st.SearchStrategy[Any]:
+    return st.builds(
+        lambda node, annotations: {**node, **annotations},
+        st.fixed_dictionaries(required, optional=optional or {}),
+        st.one_of(_annotations),
     )
 
 
-def _above(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    some = st.lists(inner, min_size=1, max_size=3)
-    return st.one_of(
-        objects(inner),
-        _node(
-            {"type": st.just("array")},
-            {"items": inner, "minItems": _counts, "maxItems": _counts, "uniqueItems": st.booleans()},
-        ),
-        _node({"type": st.just("array"), "prefixItems": some}, {"items": inner}),
-        _node({"anyOf": some}, {"type": _type_names}),
-        _node({"oneOf": some}, {"properties": st.dictionaries(property_names, inner, max_size=2)}),
-        _node({"allOf": some}, {"type": _type_names, "properties": st.dictionaries(property_names, inner, max_size=2)}),
-        inner.map(lambda schema: {"anyOf": [schema, {"type": "null"}]}),
-        _node({"not": inner}, {"if": inner, "then": inner}),
+_strings = _node(
+    {"type": st.just("string")},
+    {"minLength": _counts, "maxLength": _counts, "pattern": _patterns, "format": _formats},
+)
+_numbers = _node(
+    {"type": st.sampled_from(["number", "integer"])},
+    {"minimum": _bounds, "maximum": _bounds, "exclusiveMinimum": _bounds, "multipleOf": st.integers(1, 5)},
+)
+_words = _node({"type": st.just("string"), "enum": st.lists(texts, min_size=1, max_size=4, unique=True)})
+_tame_leaves = st.one_of(_strings, _numbers, _words, _node({"type": st.just("boolean")}))
+_wild_leaves = st.one_of(
+    _tame_leaves,
+    _node({"type": st.lists(_type_names, min_size=1, max_size=3, unique=True)}, {"minLength": _counts}),
+    _node({"enum": st.lists(scalars, min_size=1, max_size=4, unique_by=repr)}),
+    _node({"const": json_values}),
+    _node({"$ref": _references}),
+    _node({"type": _type_names}),
+    st.just({}),
+    st.booleans(),
+)
+
+
+def _required(properties: dict[str, Any], more: list[str]) -> st.SearchStrategy[list[str]]:
+    return st.lists(st.sampled_from([*properties, *more]), max_size=3, unique=True)
+
+
+def _tame_objects(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Closed or silent objects with named properties: what a strict mode can hold."""
+    return st.dictionaries(property_names, inner, min_size=1, max_size=4).flatmap(
+        lambda properties: _node(
+            {"type": st.just("object"), "properties": st.just(properties)},
+            {"required": _required(properties, []), "additionalProperties": st.just(False)},
+        )
     )
 
 
-def objects(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Object schemas; what they require is mostly, but not always, one of their properties."""
-    return st.dictionaries(property_names, inner, max_size=4).flatmap(
+def _wild_objects(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Any objects; what they require is mostly, but not always, one of their properties."""
+    return st.dictionaries(property_names, inner, max_size=3).flatmap(
         lambda properties: _node(
             {"type": st.just("object"), "properties": st.just(properties)},
             {
-                "required": st.lists(
-                    st.sampled_from([*properties, "missing"]), max_size=3, unique=True
-                ),
+                "required": _required(properties, ["missing"]),
                 "additionalProperties": st.booleans() | inner,
                 "patternProperties": st.dictionaries(_patterns, inner, max_size=1),
                 "minProperties": _counts,
             },
         )
-    )  # fmt: skip
+    )
 
 
-schemas = st.recursive(_leaves(), _above, max_leaves=12)
-_definitions = st.fixed_dictionaries({"A": schemas, "B": schemas})
+def _nullable(schema: Any) -> Any:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def _tame_above(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.one_of(
+        _tame_objects(inner),
+        _node({"type": st.just("array"), "items": inner}, {"minItems": _counts}),
+        _node({"anyOf": st.lists(inner, min_size=1, max_size=3)}),
+        inner.map(_nullable),
+    )
+
+
+def _wild_above(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    some = st.lists(inner, min_size=1, max_size=3)
+    properties = {"properties": st.dictionaries(property_names, inner, max_size=2)}
+    return st.one_of(
+        _wild_objects(inner),
+        _node({"type": st.just("array")}, {"items": inner, "maxItems": _counts, "uniqueItems": st.booleans()}),
+        _node({"type": st.just("array"), "prefixItems": some}, {"items": inner}),
+        _node({"anyOf": some}, {"type": _type_names}),
+        _node({"oneOf": some}, properties),
+        _node({"allOf": some}, properties),
+        _node({"not": inner}, {"if": inner, "then": inner}),
+        inner.map(_nullable),
+    )
+
+
+tame_schemas = st.recursive(_tame_leaves, _tame_above, max_leaves=6)
+wild_schemas = st.recursive(_wild_leaves, _wild_above, max_leaves=6)
+tame_arguments = _tame_objects(tame_schemas)
 
 
 @st.composite
 def argument_schemas(draw: st.DrawFn) -> dict[str, Any]:
-    """Schemas of arguments: objects mostly, with definitions, sometimes of an odd root."""
-    schema = draw(objects(schemas) | schemas.filter(lambda schema: isinstance(schema, dict)))
+    """Schemas of arguments: objects mostly, some with definitions, some with an odd root."""
+    tame = draw(st.booleans())
+    inner = tame_schemas if tame else wild_schemas
     if draw(st.booleans()):
-        schema = {**schema, "$defs": draw(_definitions)}
-    return schema
+        inner = inner | _node({"$ref": _references})
+        definitions = {"$defs": draw(st.fixed_dictionaries({"A": inner, "B": inner}))}
+    else:
+        definitions = {}
+    if tame or draw(st.booleans()):
+        return {**draw(_tame_objects(inner)), **definitions}
+    return {**draw(_wild_objects(inner) | wild_schemas.filter(lambda schema: isinstance(schema, dict))), **definitions}
 
 
 # -- tools --------------------------------------------------------------------------------------------------
@@ -160,7 +185,7 @@ def tools(draw: st.DrawFn, schema: st.SearchStrategy[Any] | None = None) -> Tool
     """Any tool a format could compile, and some that none would."""
     return make_tool(
         draw(tool_names),
-        draw(st.none() | (schema if schema is not None else argument_schemas())),
+        draw(st.one_of(st.none(), *[schema if schema is not None else argument_schemas()] * 3)),
         scope=draw(st.sampled_from(["s", "t"])),
         description=draw(texts | st.just("d" * 2000)),
         schema_form=draw(st.sampled_from(SchemaForm)),

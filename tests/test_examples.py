@@ -115,7 +115,7 @@ def module(path: Path) -> ModuleType:
 
 
 def test_the_workshop_has_exactly_these_tools(workshop):
-    assert [tool.key for tool in workshop.tools if tool.role is Role.TOOL] == KEYS
+    assert sorted(tool.key for tool in workshop.tools if tool.role is Role.TOOL) == sorted(KEYS)
 
 
 def test_each_format_has_at_least_three_tools():
@@ -147,7 +147,7 @@ def test_the_groups_show_the_three_ways_of_selection(workshop):
 
 def test_every_tool_is_explained_in_the_readme(workshop):
     readme = (EXAMPLES / "README.md").read_text(encoding="utf-8")
-    assert [tool.name for tool in workshop.tools if f"`{tool.name}`" not in readme] == []
+    assert [tool.key for tool in workshop.tools if f"`{tool.name}`" not in readme] == []
 
 
 def test_the_commands_of_the_readme_print_what_it_says():
@@ -423,7 +423,7 @@ def test_an_executable_describes_itself(workshop, name):
         ("2 ** 100", "1267650600228229401496703205376"),
     ],
 )
-def test_calculate_is_exact(workshop, tmp_path, expression, result):
+def test_calculate_gives_the_digits_that_are_right(workshop, tmp_path, expression, result):
     done = run(workshop, "calculate", {"expression": expression}, tmp_path)
     assert json.loads(done.stdout) == {"expression": expression, "result": result}
 

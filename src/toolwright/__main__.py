@@ -19,4 +19,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if not sys.flags.safe_path:
+        # `python -m` looks for modules in the current folder first. Attack: a clone's click.py, run as ours.
+        del sys.path[0]
     main()

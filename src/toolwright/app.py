@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING
 from toolwright.catalog import loading, sources
 from toolwright.catalog.cache import Cache
 from toolwright.catalog.catalog import Catalog, Tools
-from toolwright.config import Config, Environment, named_source, resolve
+from toolwright.config import Config, Environment, current_folder, named_source
 from toolwright.errors import UsageError
 from toolwright.model import (
     Choice,
-    DeclareOptions,
     Declared,
+    DeclareOptions,
     Disabled,
-    Problem,
     ProbeOutcome,
+    Problem,
     Selected,
     Skill,
     Tool,
@@ -52,7 +52,7 @@ def open(
     executors or groups. Both are only ever called by name, never looked up from a declaration.
     """
     surroundings = environment or Environment.read()
-    cwd = os.getcwd()
+    cwd = current_folder()
     if isinstance(paths, Config):
         if config is not None:
             raise UsageError("two configurations were given", "hand over one Config")
@@ -75,7 +75,7 @@ def open(
 
 
 class Workshop:
-    """An open runtime: what is on the shelves, what is wrong, what a message sees, what a provider is sent."""
+    """An open runtime: what there is, what is wrong, what a message sees, what a provider is sent."""
 
     def __init__(
         self,
@@ -131,14 +131,13 @@ class Workshop:
         """What only verbose output names: files that are no declarations."""
         return self._report.notes
 
-    @property
-    def stamp(self) -> object:
-        """What the sources looked like when they were last read; it differs when anything changed."""
-        return self._report.stamp
-
     def find(self, name: str) -> Tool:
         """The tool of a key or a bare name. Raises UnknownTool."""
         return self.catalog.find(name)
+
+    def changed(self) -> bool:
+        """Whether the sources look different from when they were last read. Reads and runs nothing."""
+        return sources.listing(self._wanted(), rye_spaces=self._rye_spaces).stamp != self._report.stamp
 
     def reload(self) -> None:
         """Look again. The catalog is replaced whole; what was taken from the old one stays valid."""
@@ -173,7 +172,9 @@ class Workshop:
             limit=limit,
         )
 
-    def search(self, query: str | None = None, *, item_id: str | None = None, limit: int = 10) -> tuple[Choice, ...]:
+    def search(
+        self, query: str | None = None, *, item_id: str | None = None, limit: int = 10
+    ) -> tuple[Choice, ...]:
         """Rye's own query language over the rye items."""
         from toolwright.selection import rules
 
@@ -226,13 +227,9 @@ class Workshop:
 
     def _load(self) -> loading.LoadReport:
         config = self.config
-        wanted = [
-            *config.sources,
-            *(sources.Source(path=path, format="skill") for path in config.extra_dirs),
-        ]
         folder = os.path.join(config.state, "cache") if config.state else None
         return loading.load(
-            wanted,
+            self._wanted(),
             config.rules(context_checks=tuple(self._checks), executors=tuple(self._handlers)),
             loading.Machine(
                 prober=partial(_probe, self._environment),
@@ -242,16 +239,18 @@ class Workshop:
             keep=Cache(folder),
         )
 
+    def _wanted(self) -> list[sources.Source]:
+        extra = (sources.Source(path=path, format="skill") for path in self.config.extra_dirs)
+        return [*self.config.sources, *extra]
+
     def _rye_spaces(self) -> list[sources.Source]:
         user = os.path.join(self._environment.user_space, ".ai", "tools")
         spaces = [sources.Source(path=user, format="rye", space=1)] if os.path.isdir(user) else []
-        return [*spaces, *sources.rye_bundles(sys.path)]
+        # Attack: a clone that passes for an installed bundle. "" on the path stands for the current folder.
+        return [*spaces, *sources.rye_bundles([folder for folder in sys.path if os.path.isabs(folder)])]
 
 
 def _probe(environment: Environment, paths: Sequence[str]) -> Sequence[tuple[bytes, ProbeOutcome]]:
     from toolwright.sandbox import portable
 
     return portable.probe_all(paths, env=environment.probe_environment())
-
-
-__all__ = ["Workshop", "open", "resolve"]

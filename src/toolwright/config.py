@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from toolwright.catalog import files
 from toolwright.catalog.sources import Source
-from toolwright.errors import ConfigError, UsageError
+from toolwright.errors import ConfigError, SourceError, UsageError
 from toolwright.model import Problem, Rules, Severity
 
 FILE_NAME: Final = "toolwright.toml"
@@ -35,6 +35,8 @@ class Environment:
     user_config: str
     user_space: str
     """The root of rye's user space."""
+    colours: bool = True
+    """Whether a terminal may be coloured."""
 
     @staticmethod
     def read(environ: Mapping[str, str] | None = None) -> Environment:
@@ -43,19 +45,36 @@ class Environment:
         if sys.platform == "darwin":
             state_home = config_home = os.path.join(home, "Library", "Application Support")
         else:
-            state_home = values.get("XDG_STATE_HOME") or os.path.join(home, ".local", "state")
-            config_home = values.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")
+            state_home = _base_folder(values, "XDG_STATE_HOME") or os.path.join(home, ".local", "state")
+            config_home = _base_folder(values, "XDG_CONFIG_HOME") or os.path.join(home, ".config")
         return Environment(
             home=home,
             path=values.get("PATH", os.defpath),
             state=os.path.join(state_home, "toolwright"),
             user_config=os.path.join(config_home, "toolwright", "config.toml"),
             user_space=values.get("USER_SPACE") or home,
+            colours=not values.get("NO_COLOR") and values.get("TERM") != "dumb",
         )
 
     def probe_environment(self) -> dict[str, str]:
         """What a program sees while it is asked for its schema: no credentials."""
         return {"PATH": self.path, "LANG": "C.UTF-8"}
+
+
+def _base_folder(values: Mapping[str, str], name: str) -> str | None:
+    """The XDG rule: a relative path counts as not set."""
+    path = values.get(name, "")
+    return path if os.path.isabs(path) else None
+
+
+def current_folder() -> str:
+    """Where we are. Raises SourceError where that folder was removed under us."""
+    try:
+        return os.getcwd()
+    except OSError as error:
+        raise SourceError(
+            f"the current folder: {files.reason(error)}", "go to a folder that exists"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,50 +117,53 @@ class _Key:
     kind: type | tuple[type, ...]
     choices: tuple[str, ...] = ()
     widens: bool | str = False
-    """True: only a trusted file may set it. A choice: only a trusted file may go before it in ``choices``."""
-    items: type | None = None
+    """True: only a trusted file may set it. A choice (``choices`` go from wide to narrow): only a trusted
+    file may go before it, or before what already holds."""
+    harmless: tuple[Any, ...] = ()
+    """Values that widen nothing, so that any file may set them."""
+    items: _Key | None = None
+    """What the items of a list must be."""
 
 
 _TEXT: Final = _Key(str)
-_WIDENING_TEXTS: Final = _Key(list, items=str, widens=True)
+_PERMISSION: Final = _Key(bool, widens=True, harmless=(False,))
 
 _SECTIONS: Final[dict[str, dict[str, _Key]]] = {
     "manifest": {"strict": _Key(bool)},
     "skills": {
         "context_mode": _Key(str, choices=("full", "read_on_demand")),
-        "allow_scripts": _Key(bool, widens=True),
-        "disabled": _Key(list, items=str),
-        "extra_dirs": _WIDENING_TEXTS,
+        "allow_scripts": _PERMISSION,
+        "disabled": _Key(list, items=_TEXT),
+        "extra_dirs": _Key(list, items=_TEXT, widens=True, harmless=([],)),
     },
     "selection": {"keyword_match": _Key(str, choices=("word", "substring"))},
     "timeouts": {"default_s": _Key((int, float))},
-    "trust": {"unsigned": _Key(str, choices=("warn", "refuse"), widens=True)},
+    "trust": {"unsigned": _Key(str, choices=("warn", "refuse"), widens="refuse")},
     "audit": {"retention_days": _Key(int, widens=True), "day_file": _Key(bool, widens=True)},
-    "rye": {"dev_mode": _Key(bool, widens=True), "load_dotenv": _Key(bool, widens=True)},
+    "rye": {"dev_mode": _PERMISSION, "load_dotenv": _PERMISSION},
     "isolation": {
         "undeclared": _Key(str, choices=("open", "project", "closed"), widens="project"),
-        "require": _Key(str, choices=("portable", "restricted", "supervised")),
+        "require": _Key(str, choices=("portable", "restricted", "supervised"), widens="portable"),
     },
 }
 _SOURCE_KEYS: Final = {
     "path": _TEXT,
     "format": _Key(str, choices=FORMATS),
-    "trusted": _Key(bool, widens=True),
+    "trusted": _PERMISSION,
     "handlers": _Key(str, widens=True),
     "name": _TEXT,
-    "mcp": _Key((str, list), widens=True),
+    "mcp": _Key((str, list), items=_TEXT, widens=True),
     "openapi": _Key(str, widens=True),
-    "tags": _Key(list, items=str),
-    "paths": _Key(list, items=str),
+    "tags": _Key(list, items=_TEXT),
+    "paths": _Key(list, items=_TEXT),
     "secret": _Key(str, widens=True),
 }
 _POLICY_KEYS: Final = {
     "match": _Key(dict),
     "decision": _Key(str, choices=("allow", "ask", "deny")),
     "because": _TEXT,
-    "examples": _Key(list),
 }
-_GRANT_KEYS: Final = {"needs": _Key(list, items=str), "env": _Key(list, items=str)}
+_GRANT_KEYS: Final = {"needs": _Key(list, items=_TEXT), "env": _Key(list, items=_TEXT)}
 _TOP: Final = (*_SECTIONS, "source", "grants", "policy")
 
 
@@ -174,7 +196,9 @@ def resolve(
         config = _merged(config, environment.user_config, trusted=True)
     named = os.path.join(cwd, file) if file is not None else None
     if named is not None and not os.path.exists(named):
-        raise ConfigError(f"{file}: no such file", "name a configuration file that exists, or leave out --config")
+        raise ConfigError(
+            f"{file}: no such file", "name a configuration file that exists, or leave out --config"
+        )
     found = named or find_file(cwd)
     if found is not None:
         config = _merged(config, found, trusted=named is not None)
@@ -217,7 +241,7 @@ def _merged(base: Config, path: str, *, trusted: bool) -> Config:
         raise ConfigError(f"{path}: {unreadable}", "make it readable, or name another with --config")
     try:
         table = tomllib.loads(content.decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # besides its own: bytes, depth, and integers without end
         raise ConfigError(f"{path}: not valid TOML: {error}", "mend the line it names") from None
     return _Reading(base, path, trusted).read(table)
 
@@ -229,6 +253,7 @@ class _Reading:
         self.base = base
         self.path = path
         self.folder = os.path.dirname(path)
+        self.real_folder = os.path.realpath(self.folder)
         self.trusted = trusted
         self.problems: list[Problem] = []
 
@@ -240,9 +265,9 @@ class _Reading:
             for key, value in self.section(section, table.get(section, {}), keys).items():
                 values[f"{section}.{key}"] = value
         skills_disabled = (*config.skills_disabled, *values.get("skills.disabled", ()))
-        timeout_s = float(values.get("timeouts.default_s", config.timeout_s))
-        if timeout_s <= 0:
-            raise self.wrong("timeouts.default_s", "must be more than 0 seconds")
+        timeout_s = values.get("timeouts.default_s", config.timeout_s)
+        if not 0 < timeout_s <= _TIMEOUT_S_MAX:
+            raise self.wrong("timeouts.default_s", f"must be above 0 and at most {_TIMEOUT_S_MAX} seconds")
         if timeout_s > config.timeout_s and not self.trusted:
             self.untrusted("timeouts.default_s")
             timeout_s = config.timeout_s
@@ -254,12 +279,9 @@ class _Reading:
             context_mode=values.get("skills.context_mode", config.context_mode),
             allow_scripts=values.get("skills.allow_scripts", config.allow_scripts),
             skills_disabled=skills_disabled,
-            extra_dirs=(
-                *config.extra_dirs,
-                *(os.path.normpath(os.path.join(self.folder, found)) for found in values.get("skills.extra_dirs", ())),
-            ),
+            extra_dirs=(*config.extra_dirs, *map(self.below, values.get("skills.extra_dirs", ()))),
             keyword_match=values.get("selection.keyword_match", config.keyword_match),
-            timeout_s=timeout_s,
+            timeout_s=float(timeout_s),
             later={**config.later, **later, **self.grants_and_policy(table)},
             file=self.path,
             trusted=self.trusted,
@@ -292,8 +314,8 @@ class _Reading:
                         "leave it in: a version that does will use it",
                     )
                 continue
-            path = os.path.normpath(os.path.join(self.folder, table["path"]))
-            if not self.trusted and not files.inside(path, os.path.realpath(self.folder)) and os.path.exists(path):
+            path = self.below(table["path"])
+            if not self.trusted and os.path.lexists(path) and not files.inside(path, self.real_folder):
                 # Attack: a clone that lists files from elsewhere on the machine as its tools.
                 self.untrusted(f"{where}.path")
                 continue
@@ -303,7 +325,7 @@ class _Reading:
                     path=path,
                     format=table.get("format"),
                     probe=bool(kept.get("trusted")),
-                    handlers=os.path.normpath(os.path.join(self.folder, handlers)) if handlers else None,
+                    handlers=self.below(handlers) if handlers else None,
                 )
             )
         return tuple(found)
@@ -318,7 +340,7 @@ class _Reading:
         if grants and not self.trusted:
             self.untrusted("grants")
         elif grants:
-            later["grants"] = grants
+            later["grants"] = {**self.base.later.get("grants", {}), **grants}
         rules = []
         for number, rule in enumerate(self.tables("policy", table.get("policy", []))):
             where = f"policy[{number}]"
@@ -331,13 +353,18 @@ class _Reading:
             else:
                 rules.append(rule)
         if rules:
-            later["policy"] = rules
+            # The user's own rules stay, and come first: a project's rule must not take a refusal away.
+            later["policy"] = [*self.base.later.get("policy", ()), *rules]
         return later
 
     def tables(self, name: str, value: object) -> list[Any]:
         if not isinstance(value, list):
             raise self.wrong(name, f"must be a list of tables, written [[{name}]]")
         return value
+
+    def below(self, path: str) -> str:
+        """A path of the file: relative ones start at its folder."""
+        return os.path.normpath(os.path.join(self.folder, path))
 
     # -- checks ---------------------------------------------------------------------------------------------
 
@@ -355,31 +382,34 @@ class _Reading:
         kinds = key.kind if isinstance(key.kind, tuple) else (key.kind,)
         if type(value) not in kinds:
             names = " or ".join(_KIND_NAMES[kind] for kind in kinds)
-            raise self.wrong(where, f"must be {names}, got {_KIND_NAMES.get(type(value), type(value).__name__)}")
+            raise self.wrong(where, f"must be {names}, got {_KIND_NAMES.get(type(value), 'a date or time')}")
         if key.choices and value not in key.choices:
             raise self.wrong(where, f"must be one of {', '.join(key.choices)} (got {str(value)[:60]!r})")
         if key.items is not None and isinstance(value, list):
             for number, item in enumerate(value):
-                if type(item) is not key.items:
-                    raise self.wrong(f"{where}[{number}]", f"must be {_KIND_NAMES[key.items]}")
+                self.check(f"{where}[{number}]", item, key.items)
+        if isinstance(value, str) and "\0" in value:
+            raise self.wrong(where, "must not hold a NUL character")
         return True
 
     def may(self, where: str, value: object, key: _Key) -> bool:
-        if self.trusted or key.widens is False:
+        if self.trusted or key.widens is False or value in key.harmless:
             return True
-        if isinstance(key.widens, str) and key.choices.index(str(value)) >= key.choices.index(key.widens):
-            return True
+        if isinstance(key.widens, str):
+            place = key.choices.index
+            if place(str(value)) >= max(place(key.widens), place(self.base.later.get(where, key.choices[0]))):
+                return True
         self.untrusted(where)
         return False
 
     def wrong(self, where: str, what: str) -> ConfigError:
-        return ConfigError(f"{self.path}: {where}: {what}")
+        return ConfigError(f"{self.path}: {where}: {what}", "correct it, or name another file with --config")
 
     def untrusted(self, where: str) -> None:
         self.problem(
             "config.untrusted",
             f"{where} is ignored: this file was found, not named, so it may only narrow",
-            f"read it, and if you trust it, name it: --config {os.path.basename(self.path)}",
+            f"read it, and if you trust it, name it: --config {self.path}",
         )
 
     def problem(self, code: str, message: str, hint: str) -> None:
@@ -389,6 +419,7 @@ class _Reading:
 
 
 _LATER: Final = frozenset({"trust", "audit", "rye", "isolation"})
+_TIMEOUT_S_MAX: Final = 86_400
 _KIND_NAMES: Final[dict[type, str]] = {
     str: "a string",
     bool: "true or false",

@@ -355,6 +355,10 @@ def _message(name: str, kind: Any, error: Any, schema: JsonValue) -> str:
             return f"does not match the pattern {_cut(kind.pattern)} (got {got})"
         case "uniqueItems":
             return "has items that are the same"
+        case "falseSchema" if error.schema_path[-1:] == ["additionalProperties"]:
+            return f"takes no names at all (got one with {got})"
+        case "falseSchema":
+            return f"nothing is allowed here (got {got})"
         case _:
             return _cut(_first_line(error), 200)
 

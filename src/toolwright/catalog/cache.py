@@ -326,8 +326,8 @@ def _render(loaded: Loaded, name: str) -> list[bytes]:
     }
     at = 0
     listed = {}
-    for name, text in sections.items():
-        listed[name] = (at, at + len(text), _mark(text))
+    for section, text in sections.items():
+        listed[section] = (at, at + len(text), _mark(text))
         at += len(text)
     directory = orjson.dumps(
         {

@@ -155,6 +155,11 @@ def _without_collections() -> Iterator[None]:
         yield
     finally:
         if was_enabled:
+            if gc.get_freeze_count() == 0:
+                # What was made here goes to the oldest generation unseen; otherwise the collector would look
+                # through all of it at once as soon as it may.
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 

@@ -1,84 +1,113 @@
-"""Applying the one safe mend that some problems carry. Files are replaced whole, and only where the text is
-still what the problem spoke of."""
+"""Applying the one safe mend that some problems carry.
+
+Files are replaced whole, keep their mode and owner, and lie below the folders that were asked for: a check of
+a project never writes into the user's own tools or an installed bundle. What a mend is, formats say; nothing
+here decides that.
+"""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import accumulate
 
 from toolwright import jsontext
 from toolwright.catalog import files
-from toolwright.model import FixPart, Problem
+from toolwright.jsontext import Pointer, Span
+from toolwright.model import Fix, FixPart, Problem
 
 
-def mend(problems: Sequence[Problem]) -> int:
-    """Mend what can be mended; how many problems that were."""
-    by_path: dict[str, list[Problem]] = {}
+@dataclass
+class Mended:
+    """Which problems were mended, and which files could not be written, with the reason."""
+
+    problems: list[Problem] = field(default_factory=list)
+    unwritable: dict[str, str] = field(default_factory=dict)
+
+
+def mend(problems: Sequence[Problem], roots: Sequence[str]) -> Mended:
+    """Mend what can be mended in files at or below ``roots``."""
+    done = Mended()
+    by_path: dict[str, list[tuple[Problem, Fix]]] = {}
     for problem in problems:
         if problem.fix is not None:
-            by_path.setdefault(problem.path, []).append(problem)
-    return sum(_mend_file(path, found) for path, found in by_path.items())
-
-
-def _mend_file(path: str, problems: Sequence[Problem]) -> int:
-    content, _ = files.read(path)
-    if content is None or os.path.islink(path):
-        return 0
-    text = jsontext.decode(content)
-    if not isinstance(text, str):
-        return 0
-    edits = _json_edits(text, problems) if path.endswith(".json") else _line_edits(text, problems)
-    edits.sort(reverse=True)
-    done = 0
-    limit = len(text)
-    for start, end, new in edits:
-        if end <= limit:  # two mends of one place: the later one waits for the next run
-            text = text[:start] + new + text[end:]
-            limit = start
-            done += 1
-    if done:
-        _replace(path, text.encode("utf-8"))
+            by_path.setdefault(problem.path, []).append((problem, problem.fix))
+    real_roots = [os.path.realpath(root) for root in roots]
+    for path, found in by_path.items():
+        # Attack: a link that leads the pen out of the project.
+        if os.path.islink(path) or not any(files.inside(path, root) for root in real_roots):
+            continue
+        try:
+            done.problems += _mend_file(path, found)
+        except OSError as error:
+            done.unwritable[path] = files.reason(error)
     return done
 
 
-def _json_edits(text: str, problems: Sequence[Problem]) -> list[tuple[int, int, str]]:
-    spans = jsontext.locate(text)
-    edits = []
-    for problem in problems:
-        span = spans.get(problem.pointer or ())
-        if span is None or problem.fix is None:
-            continue
-        if problem.fix.part is FixPart.VALUE:
-            edits.append((span.start, span.end, problem.fix.new))
-        elif problem.fix.part is FixPart.KEY and span.key_start is not None and span.key_end is not None:
-            edits.append((span.key_start, span.key_end, problem.fix.new))
-    return edits
+def _mend_file(path: str, wanted: Sequence[tuple[Problem, Fix]]) -> list[Problem]:
+    content, _ = files.read(path)
+    text = jsontext.decode(content) if content is not None else None
+    if not isinstance(text, str):
+        return []
+    edits: list[tuple[int, int, str, Problem]] = []
+    if path.endswith(".json"):
+        spans = jsontext.locate(text)
+        for problem, fix in wanted:
+            if (place := _in_json(spans, problem.pointer or (), fix)) is not None:
+                edits.append((*place, fix.new, problem))
+    else:
+        starts = [0, *accumulate(len(line) + 1 for line in text.split("\n"))]
+        for problem, fix in wanted:
+            if (place := _in_line(text, starts, problem.line, fix)) is not None:
+                edits.append((*place, fix.new, problem))
+    mended: list[Problem] = []
+    limit = len(text)
+    for start, end, new, problem in sorted(edits, key=lambda edit: edit[:2], reverse=True):
+        if end <= limit:  # two mends of one place: the earlier one waits for the next run
+            text = text[:start] + new + text[end:]
+            limit = start
+            mended.append(problem)
+    if mended:
+        _replace(path, text.encode("utf-8"))
+    return mended[::-1]
 
 
-def _line_edits(text: str, problems: Sequence[Problem]) -> list[tuple[int, int, str]]:
-    starts = [0]
-    for line in text.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
-    edits = []
-    for problem in problems:
-        fix = problem.fix
-        if fix is None or fix.old is None or problem.line is None or problem.line >= len(starts):
-            continue
-        start, end = starts[problem.line - 1], starts[problem.line]
-        line = text[start:end]
-        if line.count(fix.old) == 1:
-            at = start + line.index(fix.old)
-            edits.append((at, at + len(fix.old), fix.new))
-    return edits
+def _in_json(spans: Mapping[Pointer, Span], pointer: Pointer, fix: Fix) -> tuple[int, int] | None:
+    """Where the fix goes, if the place is still there and its new name is free."""
+    span = spans.get(pointer)
+    if span is None:
+        return None
+    if fix.part is FixPart.VALUE:
+        return span.start, span.end
+    if fix.part is not FixPart.KEY or span.key_start is None or span.key_end is None:
+        return None
+    renamed = (*pointer[:-1], jsontext.loads_own(fix.new.encode("utf-8")))
+    return None if renamed in spans else (span.key_start, span.key_end)
+
+
+def _in_line(text: str, starts: Sequence[int], line: int | None, fix: Fix) -> tuple[int, int] | None:
+    """Where the fix goes, if its line still holds the old text exactly once."""
+    if fix.old is None or line is None or line >= len(starts):
+        return None
+    start, end = starts[line - 1], starts[line]
+    if text.count(fix.old, start, end) != 1:
+        return None
+    at = text.index(fix.old, start, end)
+    return at, at + len(fix.old)
 
 
 def _replace(path: str, content: bytes) -> None:
+    status = os.stat(path)
     descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".toolwright-")
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
-        os.chmod(temporary, os.stat(path).st_mode & 0o7777)
+        with suppress(OSError):  # only root may give a file away
+            os.chown(temporary, status.st_uid, status.st_gid)
+        os.chmod(temporary, status.st_mode & 0o7777)
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)

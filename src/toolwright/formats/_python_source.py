@@ -11,7 +11,6 @@ exception; each of them is a defect of the file here. This module knows no forma
 from __future__ import annotations
 
 import ast
-import threading
 import warnings
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
@@ -27,8 +26,6 @@ _MUTATORS: Final = frozenset(
     }
 )  # fmt: skip
 _FLOAT_EXACT: Final = 1 << 53
-# Filters for warnings belong to the whole process, so only one thread at a time may change them.
-_filters = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +67,7 @@ def read(text: str, wanted: Set[str]) -> PythonSource:
 
 
 def _parse(text: str) -> ast.Module:
-    with _filters, warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an author's doubtful escape is not our user's warning
         return ast.parse(text)
 
@@ -174,11 +171,11 @@ class _Folding:
         if depth > DEPTH_MAX:
             raise NotLiteral(f"nested more than {DEPTH_MAX} levels deep", node.lineno)
         depth += 1
+        if type(node) is ast.Constant:  # by far the most
+            return plain(node.value, node.lineno)
+        if type(node) is ast.Dict:
+            return self.members(node, pointer, before, depth)
         match node:
-            case ast.Constant(value=value):
-                return plain(value, node.lineno)
-            case ast.Dict():
-                return self.members(node, pointer, before, depth)
             case ast.List(elts=items) | ast.Tuple(elts=items):
                 return self.items(items, pointer, before, depth)
             case ast.Set(elts=items):

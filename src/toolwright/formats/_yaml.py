@@ -140,8 +140,10 @@ class _Building:
 
     def value(self, event: Any, pointer: Pointer) -> JsonValue:
         kind = type(event)
+        self.nodes += 1
+        if self.nodes > self.nodes_max:
+            raise self.too_many(event)
         if kind is ScalarEvent:
-            self.count(1, event)
             value = _scalar(event)
             if event.anchor is not None:
                 self.anchors[event.anchor] = value
@@ -150,7 +152,6 @@ class _Building:
             return self.alias(event, len(pointer))
         if len(pointer) >= self.depth_max:
             raise _Stop(f"nested more than {self.depth_max} levels deep", event)
-        self.count(1, event)
         if event.tag is not None and event.tag != _CORE + ("map" if kind is MappingStartEvent else "seq"):
             raise _refused_tag(event)
         anchor = event.anchor
@@ -202,7 +203,7 @@ class _Building:
 
     def key(self, event: Any) -> str:
         """A key as the text the author wrote: ``on`` and ``404`` name members, they are no values here."""
-        self.count(1, event)
+        self.nodes += 1
         if type(event) is AliasEvent:
             value = self.alias(event, 0)
             if not isinstance(value, str):
@@ -211,7 +212,7 @@ class _Building:
         if type(event) is not ScalarEvent:
             what = "a mapping" if type(event) is MappingStartEvent else "a list"
             raise _Stop(f"a key must be text (got {what})", event)
-        if event.tag is not None or "\0" in event.value or _SURROGATE.search(event.value):
+        if event.tag is not None or event.style == '"':
             _scalar(event)  # refuses what no text may hold
         if event.anchor is not None:
             self.anchors[event.anchor] = event.value
@@ -230,15 +231,15 @@ class _Building:
         # Stops alias bombs: what an alias repeats is counted as if it were written out. Measuring costs
         # what is counted, so it is bounded by the same limit.
         size, height = _measure(value)
-        self.count(size, event)
+        self.nodes += size
+        if self.nodes > self.nodes_max:
+            raise self.too_many(event)
         if depth + height > self.depth_max:
             raise _Stop(f"nested more than {self.depth_max} levels deep", event)
         return value
 
-    def count(self, size: int, event: Event) -> None:
-        self.nodes += size
-        if self.nodes > self.nodes_max:
-            raise _Stop(f"more than {self.nodes_max} values, aliases written out", event)
+    def too_many(self, event: Event) -> _Stop:
+        return _Stop(f"more than {self.nodes_max} values, aliases written out", event)
 
 
 def _measure(value: JsonValue) -> tuple[int, int]:

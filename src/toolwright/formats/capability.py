@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from toolwright.formats._node import Node, Reader, did_you_mean, shown
-from toolwright.jsontext import Duplicate, compact, place_text
+from toolwright.jsontext import Duplicate, JsonValue, compact, place_text
 from toolwright.model import (
     Always,
     CallPython,
@@ -263,8 +263,8 @@ class _Group:
         self.group = self.name_of_group(root)
         if "group" in root:
             self.unknown_keys(root, _GROUP_KEYS)
-        self.version = self.semantic_version(root.get("version"))
-        self.description = self.about(root.get("description"))
+        self.version = self.semantic_version(root)
+        self.description = self.about(root)
         self.selection = self.rule(root)
         tools = root.get("tools")
         if tools is not None and tools.kind != "array":
@@ -272,6 +272,9 @@ class _Group:
         elif tools is not None:
             for number, item in enumerate(tools.items()):
                 self.tool(item, in_tools.get(number, ()))
+
+    # Most members are right at first sight. Looking at the bare value first costs a fraction of what a node
+    # costs, and a catalog has tens of thousands of them; a node is made where something has to be said.
 
     # -- the group ------------------------------------------------------------------------------------------
 
@@ -299,11 +302,11 @@ class _Group:
             )
         return group
 
-    def semantic_version(self, node: Node | None) -> str:
-        if node is None:
-            return _VERSION
-        if node.kind == "string" and _SEMVER.fullmatch(node.value):
-            return str(node.value)
+    def semantic_version(self, root: Node) -> str:
+        version = root.value.get("version", _VERSION)
+        if type(version) is str and _SEMVER.fullmatch(version):
+            return version
+        node = root.here("version")
         node.warn(
             "capability.group.version",
             f"must be a semantic version (got {_got(node)})",
@@ -311,16 +314,19 @@ class _Group:
         )
         return node.value if node.kind == "string" else _VERSION
 
-    def about(self, node: Node | None) -> str:
-        if node is None:
-            return ""
-        if node.kind == "string":
-            return str(node.value)
+    def about(self, root: Node) -> str:
+        description = root.value.get("description", "")
+        if type(description) is str:
+            return description
+        node = root.here("description")
         node.warn("capability.group.description", f"must be a string (got {node.kind})")
         return ""
 
     def rule(self, root: Node) -> Selection:
         """When messages see the group. A rule that cannot be understood shows it to none."""
+        simple = _simple_rule(root.value.get("selection"))
+        if simple is not None:
+            return simple
         node = root.get("selection")
         if node is not None and node.value is not None and node.kind != "object":
             node.error(
@@ -424,8 +430,8 @@ class _Group:
         self.unknown_keys(node, _TOOL_KEYS)
         name = self.name(node)
         description = self.tool_description(node)
-        category, effect = self.category(node.get("category"))
-        schema = self.input_schema(node.get("input_schema"))
+        category, effect = self.category(node)
+        schema = self.input_schema(node)
         metadata = self.metadata(node.get("metadata"))
         executor = self.executor(metadata) if metadata is not None else None
         context = self.requires_context(metadata) if metadata is not None else ()
@@ -460,6 +466,9 @@ class _Group:
         )
 
     def name(self, tool: Node) -> str | None:
+        simple = tool.value.get("name")
+        if type(simple) is str and simple.strip() and simple not in self.names:
+            return simple
         node = self.text(tool, "name", "capability.tool.name")
         if node is None:
             return None
@@ -478,6 +487,9 @@ class _Group:
         return name
 
     def tool_description(self, tool: Node) -> str | None:
+        simple = tool.value.get("description")
+        if type(simple) is str and simple.strip():
+            return simple
         node = self.text(tool, "description", "capability.tool.description")
         if node is None:
             return None
@@ -496,11 +508,11 @@ class _Group:
             return None
         return node
 
-    def category(self, node: Node | None) -> tuple[str, Effect]:
-        if node is None:
-            return "retrieval", Effect.READ
-        if node.kind == "string" and node.value in _EFFECTS:
-            return node.value, _EFFECTS[node.value]
+    def category(self, tool: Node) -> tuple[str, Effect]:
+        category = tool.value.get("category", "retrieval")
+        if type(category) is str and category in _EFFECTS:
+            return category, _EFFECTS[category]
+        node = tool.here("category")
         node.warn(
             "capability.tool.category-values",
             f"must be creation, retrieval, mutation or analysis (got {_got(node)})",
@@ -508,7 +520,10 @@ class _Group:
         )
         return "mutation", Effect.CHANGE
 
-    def input_schema(self, node: Node | None) -> Schema | None:
+    def input_schema(self, tool: Node) -> Schema | None:
+        if _is_simple_schema(tool.value.get("input_schema")):
+            return Schema.of(tool.value["input_schema"])
+        node = tool.get("input_schema")
         if node is None:
             return _NO_INPUT
         code = "capability.tool.input-schema-object"
@@ -553,9 +568,10 @@ class _Group:
         return node
 
     def executor(self, metadata: Node) -> str | None:
-        node = metadata.get("executor")
-        if node is None or node.value is None:
-            return None
+        simple = metadata.value.get("executor")
+        if simple is None or (type(simple) is str and _MODULE_NAME.fullmatch(simple)):
+            return simple
+        node = metadata.here("executor")
         if node.kind != "string":
             node.error(
                 "capability.meta.executor-module", f"must be the name of a handler module (got {node.kind})"
@@ -611,9 +627,12 @@ class _Group:
         )
 
     def requires_context(self, metadata: Node) -> tuple[str, ...]:
-        node = metadata.get("requires_context")
-        if node is None or node.value is None:
+        simple = metadata.value.get("requires_context")
+        if simple is None:
             return ()
+        if type(simple) is list and all(type(key) is str and key in _CONTEXT_KEYS for key in simple):
+            return tuple(dict.fromkeys(simple))
+        node = metadata.here("requires_context")
         code = "capability.meta.context-keys"
         if node.kind != "array":
             node.error(code, f"must be an array of context keys (got {node.kind})")
@@ -630,9 +649,12 @@ class _Group:
         return tuple(dict.fromkeys(key for key in node.value if isinstance(key, str)))
 
     def estimate(self, metadata: Node | None, key: str, code: str, known: tuple[str, ...]) -> str | None:
-        node = metadata.get(key) if metadata is not None else None
-        if node is None or node.value is None:
+        if metadata is None:
             return None
+        simple = metadata.value.get(key)
+        if simple is None or (type(simple) is str and simple in known):
+            return simple
+        node = metadata.here(key)
         if node.value not in known:
             node.warn(code, f"must be {known[0]}, {known[1]} or {known[2]} (got {_got(node)})")
         return node.value if node.kind == "string" else None
@@ -667,6 +689,31 @@ class _Group:
                     f"unknown key{did_you_mean(key, known)}",
                     hint="it has no effect; remove it or correct its spelling",
                 )
+
+
+def _simple_rule(selection: JsonValue) -> Selection | None:
+    """The rule of a selection that has nothing but a strategy and good keywords."""
+    if type(selection) is not dict or selection.keys() - {"strategy", "keywords"}:
+        return None
+    keywords = selection.get("keywords", [])
+    if type(keywords) is not list or not all(type(word) is str and word.strip() for word in keywords):
+        return None
+    strategy = selection.get("strategy")
+    if strategy == "always":
+        return Always(keywords=tuple(keywords))
+    return OnKeywords(keywords=tuple(keywords)) if strategy == "keyword" and keywords else None
+
+
+def _is_simple_schema(schema: JsonValue) -> bool:
+    if type(schema) is not dict or schema.get("type") != "object":
+        return False
+    properties = schema.get("properties", {})
+    required = schema.get("required", [])
+    return (
+        type(properties) is dict
+        and type(required) is list
+        and all(type(name) is str and name in properties for name in required)
+    )
 
 
 # -- all documents -------------------------------------------------------------------------------------------

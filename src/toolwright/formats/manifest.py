@@ -189,7 +189,7 @@ class _Manifest:
                 member.warn(
                     "manifest.root.key-case",
                     f'key {shown(key)} should be written "{canonical}"',
-                    fix=Fix(part=FixPart.KEY, new=f'"{canonical}"'),
+                    fix=Fix(part=FixPart.KEY, new=f'"{canonical}"') if canonical not in node else None,
                 )
             found[canonical] = member
         return None if clash else found

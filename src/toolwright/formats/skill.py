@@ -212,6 +212,13 @@ def _heading(document: Document, reader: Reader) -> _Heading:
 
     plain = _Heading(name=document.scope)
     content = document.neighbours.get("SKILL.md", b"")
+    decoded = jsontext.decode(content)
+    if isinstance(decoded, jsontext.Defect):
+        warn(f"the front matter cannot be read: {decoded.message}", decoded.line)
+        return plain
+    if "\0" in decoded:
+        warn("the front matter cannot be read: a NUL character is not allowed; save it as UTF-8", 1)
+        return plain
     front, _ = split_front_matter(content)
     if front is None:
         if _FRONT_MATTER_START.match(content):

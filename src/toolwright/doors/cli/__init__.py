@@ -17,8 +17,10 @@ import click
 from toolwright.errors import ToolwrightError
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from toolwright.app import Workshop
-    from toolwright.config import Config
+    from toolwright.config import Config, Environment
 
 _COMMANDS = {
     "check": "Load and lint everything; show all problems at once.",
@@ -28,24 +30,35 @@ _COMMANDS = {
     "export": "Print what a model provider would be sent.",
     "init": "Start a new tool from a template.",
 }
+_MESSAGE_CHARS_MAX = 1000
+_OUTPUT_LOST = 74  # EX_IOERR
 
 
 @dataclass
 class Shared:
     """The options that may stand before or after the command."""
 
+    surroundings: Environment | None = None
     sources: list[str] = field(default_factory=list)
     config: str | None = None
     state: str | None = None
     verbose: int = 0
     quiet: bool = False
 
+    @property
+    def environment(self) -> Environment:
+        from toolwright.config import Environment
+
+        if self.surroundings is None:
+            self.surroundings = Environment.read()
+        return self.surroundings
+
     def resolved(self, more: Sequence[str] = ()) -> Config:
         from toolwright import config
 
         return config.resolve(
-            config.Environment.read(),
-            cwd=os.getcwd(),
+            self.environment,
+            cwd=config.current_folder(),
             file=self.config,
             sources=[*self.sources, *more],
             state=self.state,
@@ -54,7 +67,7 @@ class Shared:
     def workshop(self, more: Sequence[str] = ()) -> Workshop:
         from toolwright import app
 
-        return app.open(self.resolved(more))
+        return app.open(self.resolved(more), environment=self.environment)
 
 
 class _Group(click.Group):
@@ -79,13 +92,18 @@ class _Group(click.Group):
             from difflib import get_close_matches
 
             close = get_close_matches(args[0], _COMMANDS, n=1)
-            if close:
-                error.message = f"{error.message} Did you mean '{close[0]}'?"
-            raise
+            if not close:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean '{close[0]}'?", ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        if not ctx.ensure_object(Shared).environment.colours:
+            ctx.color = False
+        return super().invoke(ctx)
 
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -100,41 +118,60 @@ def shared_options(function: _Command) -> _Command:
             shared.sources.extend(value)
         elif param.name == "verbose":
             shared.verbose += value
-        elif value:
+        elif param.name == "quiet":
+            shared.quiet |= value
+        elif value is not None:
+            if not value:
+                raise click.UsageError(f"{param.opts[0]} needs a path.", ctx)
             setattr(shared, str(param.name), value)
 
     for option in (
-        click.option("-q", "--quiet", is_flag=True, help="Say less.", callback=keep, expose_value=False),
-        click.option("-v", "--verbose", count=True, help="Say more.", callback=keep, expose_value=False),
         click.option(
-            "--state", metavar="DIR", help="Folder for our own state.", callback=keep, expose_value=False
+            "-q", "--quiet", is_flag=True, callback=keep, expose_value=False,
+            help="Say only what was asked for: no counts, no advice.",
         ),
         click.option(
-            "--config",
-            metavar="FILE",
+            "-v", "--verbose", count=True, callback=keep, expose_value=False,
+            help="Say more: notes, and what was passed over (-vv: how an internal error came about).",
+        ),
+        click.option(
+            "--state", metavar="DIR", type=click.Path(), callback=keep, expose_value=False,
+            help="Folder for our own state (default: the platform's state folder).",
+        ),
+        click.option(
+            "--config", metavar="FILE", type=click.Path(), callback=keep, expose_value=False,
             help="Configuration to trust (default: toolwright.toml here or above, which may only narrow).",
-            callback=keep,
-            expose_value=False,
         ),
         click.option(
-            "--from",
-            "from_",
-            multiple=True,
-            metavar="[FORMAT=]PATH",
-            help="A folder or file of tools; repeatable. executable=PATH allows running programs there to"
-            " learn their schemas.",
-            callback=keep,
-            expose_value=False,
+            "--from", "from_", multiple=True, metavar="[FORMAT=]PATH", callback=keep, expose_value=False,
+            shell_complete=_complete_source,
+            help="A folder or file of tools; repeatable. executable=PATH allows running programs there to "
+            "learn their schemas.",
         ),
-    ):
+    ):  # fmt: skip
         function = option(function)
     return function
+
+
+def _complete_source(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(incomplete, type="file")]
+
+
+def examples(*lines: str) -> str:
+    """The end of a help text: command lines to copy, each on a line of its own."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
 @click.command(
     cls=_Group,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Examples:  toolwright check skills/  ·  toolwright list --json  ·  toolwright export --dialect anthropic",
+    epilog=examples(
+        "toolwright check skills/",
+        "toolwright list --json",
+        "toolwright export --dialect anthropic",
+    ),
 )
 @click.version_option(package_name="toolwright", message="%(prog)s %(version)s")
 @shared_options
@@ -145,25 +182,43 @@ def group() -> None:
     """
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str], environment: Environment | None = None) -> int:
     """Run one command line and return its exit status; never a traceback for a mistake of the user's."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed before we were started
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
+        elif hasattr(stream, "reconfigure"):  # a character that the terminal's encoding lacks
+            stream.reconfigure(errors="backslashreplace")
     try:
-        status = group.main(list(arguments), prog_name="toolwright", standalone_mode=False)
+        status = group.main(
+            list(arguments),
+            prog_name="toolwright",
+            standalone_mode=False,
+            obj=Shared(surroundings=environment),
+        )
+        sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except click.exceptions.Exit as stop:
-        return stop.exit_code
     except (click.Abort, KeyboardInterrupt):
         return 130
     except ToolwrightError as error:
         complain(error.message, error.hint)
         return error.exit_code
+    except SystemExit:
+        return 0  # click ends so after a completion, and when the reader went away: `| head` is no error
     except BrokenPipeError:
-        # The reader went away (`| head`): not an error, and the interpreter must not complain at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_stdout()
         return 0
-    except Exception as error:  # noqa: BLE001 - the one catch-all of this door
+    except OSError as error:
+        from toolwright.catalog import files
+
+        _give_up_stdout()
+        where = error.filename or "the output"
+        complain(f"{where}: {files.reason(error)}", "make room, or choose another place")
+        return _OUTPUT_LOST
+    except Exception as error:  # the one catch-all of this door
         if any(argument.startswith("-vv") for argument in arguments):
             raise
         complain(f"internal error ({type(error).__name__})", "run again with -vv and report what it prints")
@@ -171,10 +226,17 @@ def run(arguments: Sequence[str]) -> int:
     return status if isinstance(status, int) else 0
 
 
+def _give_up_stdout() -> None:
+    """What is still in the buffer goes nowhere, so that the interpreter does not complain at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def complain(message: str, hint: str | None = None) -> None:
     """One sentence for a person on stderr, and what to do next."""
     from toolwright.doors.cli._render import printable
 
+    if len(message) > _MESSAGE_CHARS_MAX:
+        message = f"{message[: _MESSAGE_CHARS_MAX // 2]}…{message[-_MESSAGE_CHARS_MAX // 2 :]}"
     click.echo(f"toolwright: {printable(message)}", err=True)
     if hint:
         click.echo(f"  {printable(hint)}", err=True)

@@ -8,38 +8,50 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+import orjson
+from rich.cells import cell_len, set_cell_size
 
 from toolwright import jsontext
+from toolwright.catalog import files
+from toolwright.errors import SourceError
 from toolwright.model import Problem, Schema, Severity, Tool
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from toolwright.app import Workshop
+    from toolwright.doors.cli import Shared
 
 # Attack: a description that moves the cursor, recolours the terminal or reverses the reading direction to
 # show something other than what is there.
 _HIDDEN: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    "\U000e0000-\U000e007f]"
+    "[\x00-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
+    "\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff9-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 _COLOURS: Final = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "blue"}
 
 
 def printable(text: str) -> str:
-    """The text with characters that a terminal would act on, or hide, written as escapes."""
+    """The text on one line, with characters that a terminal would act on, or hide, written as escapes."""
     return _HIDDEN.sub(lambda match: match.group().encode("unicode_escape").decode("ascii"), text)
-
-
-def one_line(text: str) -> str:
-    return printable(" ".join(text.split()))
 
 
 def write_json(value: Any) -> None:
     """One JSON document on stdout, and nothing else."""
     text = jsontext.compact(value).decode("utf-8")
-    click.echo(_HIDDEN.sub(_json_escape, text))
+    # As bytes: JSON is UTF-8, whatever the terminal speaks.
+    click.echo(_HIDDEN.sub(_json_escape, text).encode("utf-8"))
+
+
+def write_file(path: str, value: Any) -> None:
+    """A value as readable JSON in a file that the user named."""
+    try:
+        with open(path, "wb") as file:
+            file.write(orjson.dumps(value, option=orjson.OPT_INDENT_2) + b"\n")
+    except OSError as error:
+        raise SourceError(f"{path}: {files.reason(error)}", "name a file that can be written") from None
 
 
 def _json_escape(match: re.Match[str]) -> str:
@@ -68,13 +80,18 @@ def problem_record(problem: Problem) -> dict[str, Any]:
     }
 
 
+def place(problem: Problem) -> str:
+    """``file:line``, or the file where there is no line."""
+    return printable(shown_path(problem.path)) + (f":{problem.line}" if problem.line else "")
+
+
 def write_problems(problems: Iterable[Problem]) -> None:
     """``file:line: severity: message [code]``, with the hint below."""
     for problem in problems:
-        where = shown_path(problem.path) + (f":{problem.line}" if problem.line else "")
         severity = click.style(problem.severity.value, fg=_COLOURS[problem.severity], bold=True)
         code = click.style(f"[{problem.code}]", dim=True)
-        click.echo(f"{click.style(printable(where), bold=True)}: {severity}: {printable(problem.message)} {code}")
+        where = click.style(place(problem), bold=True)
+        click.echo(f"{where}: {severity}: {printable(problem.message)} {code}")
         if problem.hint:
             click.echo(f"    {printable(problem.hint)}")
 
@@ -87,6 +104,13 @@ def count_problems(problems: Sequence[Problem]) -> str:
         if number:
             parts.append(plural(number, noun))
     return ", ".join(parts)
+
+
+def mention_problems(workshop: Workshop, shared: Shared) -> None:
+    """Say on stderr that something is wrong: a tool that is missing here may have been left out for it."""
+    counted = count_problems(workshop.problems)
+    if counted and not shared.quiet:
+        click.echo(f"{counted}; `toolwright check` shows them", err=True)
 
 
 def plural(number: int, noun: str) -> str:
@@ -150,28 +174,27 @@ def _snake(name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
-def console() -> Console:
-    """A terminal as wide as it is; a pipe gets whole lines without colours."""
-    from rich.console import Console
+# -- tables -------------------------------------------------------------------------------------------------
 
-    return Console(
-        soft_wrap=not sys.stdout.isatty(),
-        width=None if sys.stdout.isatty() else 200,
-        highlight=False,
-        emoji=False,
-        markup=False,
-    )
+_GAP: Final = "  "
+_LAST_COLUMN_MIN: Final = 20
 
 
 def write_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table for people; the last column takes what room there is."""
-    from rich.table import Table
-    from rich.text import Text
+    """A table for people. Names are never cut; the last column takes what room the terminal leaves, and all
+    it wants where the output is no terminal."""
+    table = [columns, *([printable(" ".join(cell.split())) for cell in row] for row in rows)]
+    widths = [max(cell_len(row[number]) for row in table) for number in range(len(columns) - 1)]
+    room = None
+    if sys.stdout.isatty():
+        room = max(get_terminal_size().columns - sum(widths) - len(_GAP) * len(widths), _LAST_COLUMN_MIN)
+    lines = [_line(row, widths, room) for row in table]
+    click.echo("\n".join((click.style(lines[0], bold=True), *lines[1:])))
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, column in enumerate(columns):
-        last = number == len(columns) - 1
-        table.add_column(column, overflow="ellipsis" if last else "fold", no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(one_line(cell)) for cell in row))
-    console().print(table)
+
+def _line(row: Sequence[str], widths: Sequence[int], room: int | None) -> str:
+    *first, last = row
+    if room is not None and cell_len(last) > room:
+        last = set_cell_size(last, room - 1).rstrip() + "…"
+    padded = (cell + " " * (width - cell_len(cell)) for cell, width in zip(first, widths, strict=True))
+    return _GAP.join((*padded, last)).rstrip()

@@ -1,4 +1,4 @@
-"""Problems as SARIF 2.1.0, the form that code hosts and editors read."""
+"""Problems as SARIF 2.1.0, the form that code hosts and editors read. Nothing here writes files."""
 
 from __future__ import annotations
 
@@ -7,22 +7,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
-import orjson
-
 from toolwright import __version__
 from toolwright.doors.cli._render import shown_path
-from toolwright.errors import SourceError
 from toolwright.model import Problem, Severity
 
 _LEVELS: Final = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
-
-
-def write(path: str, problems: Sequence[Problem]) -> None:
-    try:
-        with open(path, "wb") as file:
-            file.write(orjson.dumps(document(problems), option=orjson.OPT_INDENT_2))
-    except OSError as error:
-        raise SourceError(f"{path}: {error.strerror}", "name a file that can be written") from None
 
 
 def document(problems: Sequence[Problem]) -> dict[str, Any]:

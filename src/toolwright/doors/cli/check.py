@@ -4,100 +4,135 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 
 import click
 
-from toolwright import app
+from toolwright.app import Workshop
 from toolwright.catalog import mending
-from toolwright.doors.cli import Shared, _render, _sarif, shared_options
-from toolwright.model import Role, Severity
+from toolwright.doors.cli import Shared, _render, _sarif, complain, examples, shared_options
+from toolwright.errors import SourceError
+from toolwright.model import Problem, Severity
 
+_FAILED = 65
 _LOOK_AGAIN_S = 0.5
 
 
 @click.command(
     "check",
-    epilog="Examples:  toolwright check  ·  toolwright check skills/ --strict  ·  toolwright check --sarif out.sarif",
+    epilog=examples(
+        "toolwright check",
+        "toolwright check skills/ --strict",
+        "toolwright check --fix tools.json",
+        "toolwright check --sarif problems.sarif",
+        "toolwright check --from executable=bin --json",
+    ),
 )
-@click.argument("paths", nargs=-1, metavar="[PATH]...")
-@click.option("--strict", is_flag=True, help="Count warnings as errors.")
+@click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path())
+@click.option("--strict", is_flag=True, help="Let warnings fail the check too.")
 @click.option("--fix", is_flag=True, help="Mend what has exactly one safe mend, then check again.")
-@click.option("--watch", is_flag=True, help="Check again whenever a file changes, until interrupted.")
-@click.option("--sarif", metavar="FILE", help="Also write the problems as SARIF 2.1.0.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@click.option("--watch", is_flag=True, help="Check again whenever a declaration changes, until interrupted.")
+@click.option("--sarif", metavar="FILE", type=click.Path(), help="Also write the problems as SARIF 2.1.0.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout (--watch: one per line).")
 @shared_options
 @click.pass_obj
 def command(
-    shared: Shared, paths: tuple[str, ...], strict: bool, fix: bool, watch: bool, sarif: str | None, as_json: bool
+    shared: Shared,
+    paths: tuple[str, ...],
+    strict: bool,
+    fix: bool,
+    watch: bool,
+    sarif: str | None,
+    as_json: bool,
 ) -> int:
     """Load and lint everything at PATH (default: the sources), and show all problems at once.
 
-    Exit status: 0 when nothing is wrong, 65 when something is (with --strict also for warnings).
+    Exit status: 0 when nothing is wrong, 65 when there is an error (with --strict: or a warning).
     """
     workshop = shared.workshop(paths)
-    fixed = mending.mend(workshop.problems) if fix else 0
-    if fixed:
-        workshop.reload()
-    status = _report(workshop, shared, strict=strict, sarif=sarif, as_json=as_json, fixed=fixed if fix else None)
+    fixed = _mend(workshop, shared, as_json) if fix else None
+    status = _report(workshop, shared, strict=strict, sarif=sarif, as_json=as_json, fixed=fixed)
     while watch:
         if not shared.quiet:
             click.echo("watching; press Ctrl-C to stop", err=True)
         _wait_for_change(workshop)
-        status = _report(workshop, shared, strict=strict, sarif=sarif, as_json=as_json, fixed=None)
+        status = _report(workshop, shared, strict=strict, sarif=sarif, as_json=as_json)
     return status
 
 
-def _wait_for_change(workshop: app.Workshop) -> None:
-    before = workshop.stamp
-    while workshop.stamp == before:
-        time.sleep(_LOOK_AGAIN_S)
+def _mend(workshop: Workshop, shared: Shared, as_json: bool) -> int:
+    mended = mending.mend(workshop.problems, [source.path for source in workshop.config.sources])
+    for path, why in mended.unwritable.items():
+        complain(f"{_render.shown_path(path)}: cannot be mended: {why}", "make it and its folder writable")
+    if mended.problems:
         workshop.reload()
+    if not as_json and not shared.quiet:
+        for problem in mended.problems:
+            click.echo(f"fixed {_render.place(problem)}: {_render.printable(problem.message)}")
+    return len(mended.problems)
+
+
+def _wait_for_change(workshop: Workshop) -> None:
+    """Look until something differs; a path that is gone for a moment, as editors do it, is waited for."""
+    while True:
+        time.sleep(_LOOK_AGAIN_S)
+        with suppress(SourceError):
+            if workshop.changed():
+                workshop.reload()
+                return
 
 
 def _report(
-    workshop: app.Workshop, shared: Shared, *, strict: bool, sarif: str | None, as_json: bool, fixed: int | None
+    workshop: Workshop,
+    shared: Shared,
+    *,
+    strict: bool,
+    sarif: str | None,
+    as_json: bool,
+    fixed: int | None = None,
 ) -> int:
     problems = workshop.problems
     if sarif is not None:
-        _sarif.write(sarif, problems)
-    records = list(workshop.tools)
-    support = sum(record.role is Role.SUPPORT for record in records)
+        _render.write_file(sarif, _sarif.document(problems))
     if as_json:
-        document = {
-            "tools": len(records) - support,
-            "support": support,
-            "skills": len(workshop.skills),
-            "problems": [_render.problem_record(problem) for problem in problems],
-        }
-        if fixed is not None:
-            document["fixed"] = fixed
-        _render.write_json(document)
+        _write_json(workshop, problems, fixed)
     else:
-        loud = [problem for problem in problems if shared.verbose or problem.severity is not Severity.INFO]
-        _render.write_problems(loud)
+        _render.write_problems(
+            problem for problem in problems if shared.verbose or problem.severity is not Severity.INFO
+        )
         if shared.verbose:
             for note in workshop.notes:
                 click.echo(_render.printable(note))
         if not shared.quiet:
-            click.echo(_summary(workshop, len(records) - support, support, fixed))
+            click.echo(_summary(workshop, shared, problems, fixed))
     sys.stdout.flush()
     worst = {problem.severity for problem in problems}
-    failed = Severity.ERROR in worst or (strict and Severity.WARNING in worst)
-    return 65 if failed else 0
+    return _FAILED if Severity.ERROR in worst or (strict and Severity.WARNING in worst) else 0
 
 
-def _summary(workshop: app.Workshop, tools: int, support: int, fixed: int | None) -> str:
-    parts = [_render.plural(tools, "tool")]
-    if support:
-        parts.append(_render.plural(support, "support item"))
-    if workshop.skills:
-        parts.append(_render.plural(len(workshop.skills), "skill"))
-    text = ", ".join(parts) + ": " + (_render.count_problems(workshop.problems) or "no problems")
+def _write_json(workshop: Workshop, problems: tuple[Problem, ...], fixed: int | None) -> None:
+    document = {
+        "tools": workshop.catalog.counted,
+        "support": len(workshop.tools) - workshop.catalog.counted,
+        "skills": len(workshop.skills),
+        "problems": [_render.problem_record(problem) for problem in problems],
+    }
     if fixed is not None:
-        text += f"; fixed {_render.plural(fixed, 'problem')}"
-    if not tools and not workshop.problems and not workshop.skills:
-        text = (
-            "no tools found. Looked for SKILL.md, tools.json, *_tools.json and .ai/tools here and one folder "
+        document["fixed"] = fixed
+    _render.write_json(document)
+
+
+def _summary(workshop: Workshop, shared: Shared, problems: tuple[Problem, ...], fixed: int | None) -> str:
+    tools, skills = workshop.catalog.counted, len(workshop.skills)
+    support = len(workshop.tools) - tools
+    if not (tools or skills or support or problems):
+        return (
+            "no tools found: looked for SKILL.md, tools.json, *_tools.json and .ai/tools here and one folder "
             "below; name a folder of tools, or start one with `toolwright init NAME`"
         )
-    return text
+    counts = [(tools, "tool"), (support, "support item"), (skills, "skill")]
+    text = ", ".join(_render.plural(number, noun) for number, noun in counts if number or noun == "tool")
+    text += ": " + (_render.count_problems(problems) or "no problems")
+    if not shared.verbose and any(problem.severity is Severity.INFO for problem in problems):
+        text += " (-v shows the notes)"
+    return text + (f"; fixed {_render.plural(fixed, 'problem')}" if fixed is not None else "")

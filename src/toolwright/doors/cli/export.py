@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import click
-import orjson
 
 from toolwright import jsontext
 from toolwright.dialects import DIALECTS
-from toolwright.doors.cli import Shared, _render, shared_options
-from toolwright.errors import SourceError
+from toolwright.doors.cli import Shared, _render, examples, shared_options
+from toolwright.model import Declared
 
 
 @click.command(
     "export",
-    epilog="Examples:  toolwright export --dialect anthropic  ·  toolwright export --dialect openai --tool-mode strict get_time",
+    epilog=examples(
+        "toolwright export --dialect anthropic",
+        "toolwright export --dialect openai --tool-mode strict get_time",
+        "toolwright export --dialect gemini --losses losses.json > tools.json",
+    ),
 )
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--dialect", type=click.Choice(list(DIALECTS)), required=True, help="Whose wire form.")
@@ -21,12 +24,20 @@ from toolwright.errors import SourceError
     "--tool-mode", type=click.Choice(["plain", "strict"]), default="plain", show_default=True,
     help="strict: the provider enforces the schema, where it can.",
 )  # fmt: skip
-@click.option("--losses", "losses_file", metavar="FILE", help="Write what could not be expressed as JSON.")
-@click.option("--json", "as_json", is_flag=True, hidden=True, help="Accepted; the output is always JSON.")
+@click.option(
+    "--losses", "losses_file", metavar="FILE", type=click.Path(),
+    help="Write what the form cannot express, as JSON.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Changes nothing: the output is always JSON.")
 @shared_options
 @click.pass_obj
 def command(
-    shared: Shared, names: tuple[str, ...], dialect: str, tool_mode: str, losses_file: str | None, as_json: bool
+    shared: Shared,
+    names: tuple[str, ...],
+    dialect: str,
+    tool_mode: str,
+    losses_file: str | None,
+    as_json: bool,
 ) -> None:
     """Print the provider's own JSON for the tools NAMEd, or for all of them.
 
@@ -35,29 +46,37 @@ def command(
     """
     workshop = shared.workshop()
     declared = workshop.declare(dialect, names=names or None, mode=tool_mode)
-    _render.write_json(declared.payload)
-    losses = [
-        {"tool": loss.tool, "pointer": jsontext.pointer_text(loss.pointer), "keyword": loss.keyword, "what": loss.what}
-        for loss in declared.losses
-    ]
-    losses += [
-        {"tool": left.tool, "pointer": "", "keyword": "", "what": f"left out: {left.because}"}
-        for left in declared.left_out
-    ]
     if losses_file is not None:
-        try:
-            with open(losses_file, "wb") as file:
-                file.write(orjson.dumps(losses, option=orjson.OPT_INDENT_2))
-        except OSError as error:
-            raise SourceError(f"{losses_file}: {error.strerror}", "name a file that can be written") from None
+        _render.write_file(losses_file, _losses(declared))
+    _render.write_json(declared.payload)
     if shared.quiet:
         return
     for left in declared.left_out:
         click.echo(f"left out {_render.printable(left.tool)}: {_render.printable(left.because)}", err=True)
     if declared.losses:
-        where = f"see {losses_file}" if losses_file else "--losses FILE lists them"
-        click.echo(f"{_render.plural(len(declared.losses), 'loss')[:-1] + 'es' if len(declared.losses) > 1 else '1 loss'}; {where}", err=True)
-        if shared.verbose:
-            for loss in declared.losses:
-                place = jsontext.place_text(loss.pointer)
-                click.echo(f"  {_render.printable(loss.tool)}: {_render.printable(place)}: {_render.printable(loss.what)}", err=True)
+        count = len(declared.losses)
+        where = f"see {losses_file}" if losses_file else "--losses FILE or -v lists them"
+        click.echo(f"{count} {'loss' if count == 1 else 'losses'}; {_render.printable(where)}", err=True)
+    if shared.verbose:
+        for loss in declared.losses:
+            text = f"{loss.tool}: {jsontext.place_text(loss.pointer)}: {loss.what}"
+            click.echo(f"  {_render.printable(text)}", err=True)
+    _render.mention_problems(workshop, shared)
+
+
+def _losses(declared: Declared) -> list[dict[str, str]]:
+    return [
+        *(
+            {
+                "tool": loss.tool,
+                "pointer": jsontext.pointer_text(loss.pointer),
+                "keyword": loss.keyword,
+                "what": loss.what,
+            }
+            for loss in declared.losses
+        ),
+        *(
+            {"tool": left.tool, "pointer": "", "keyword": "", "what": f"left out: {left.because}"}
+            for left in declared.left_out
+        ),
+    ]

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import click
 
-from toolwright.config import FORMATS
-from toolwright.doors.cli import Shared, _render, shared_options
-from toolwright.errors import UsageError
+from toolwright.catalog import files
+from toolwright.config import FORMATS, current_folder
+from toolwright.doors.cli import Shared, _render, examples, shared_options
+from toolwright.errors import SourceError, UsageError
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*")
@@ -23,9 +24,12 @@ _NEXT = {
 }
 
 
-@click.command("init", epilog="Examples:  toolwright init word-count  ·  toolwright init --format skill notes")
+@click.command("init", epilog=examples("toolwright init word-count", "toolwright init --format skill notes"))
 @click.argument("name")
-@click.option("--format", "format_", type=click.Choice(FORMATS), default="manifest", show_default=True)
+@click.option(
+    "--format", "format_", type=click.Choice(FORMATS), default="manifest", show_default=True,
+    help="How the tool is declared.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 @shared_options
 @click.pass_obj
@@ -36,10 +40,15 @@ def command(shared: Shared, name: str, format_: str, as_json: bool) -> None:
             f"{name!r} is not a name for a tool",
             "use lower-case letters and digits, words joined by - or _, for example word-count",
         )
-    folder = Path(os.getcwd()) / name
-    if folder.exists():
+    folder = Path(current_folder()) / name
+    if os.path.lexists(folder):
         raise UsageError(f"{name} exists already", "choose another name, or remove it first")
-    written = _copy(_TEMPLATES / format_, folder, name)
+    try:
+        written = _copy(_TEMPLATES / format_, folder, name)
+    except OSError as error:
+        raise SourceError(
+            f"{name}: cannot be written: {files.reason(error)}", "go to a folder that you may write to"
+        ) from None
     if as_json:
         _render.write_json([_render.shown_path(str(path)) for path in written])
         return

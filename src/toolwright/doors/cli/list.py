@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
+from toolwright.app import Workshop
 from toolwright.config import FORMATS
-from toolwright.doors.cli import Shared, _render, shared_options
-from toolwright.model import Effect, Role
+from toolwright.doors.cli import Shared, _render, examples, shared_options
+from toolwright.model import Effect, Role, Tool
 
 _TRUST = ("signed", "pinned", "unsigned", "untrusted", "tampered", "drifted")
 
 
 @click.command(
     "list",
-    epilog="Examples:  toolwright list  ·  toolwright list --format rye --effect read  ·  toolwright list --json",
+    epilog=examples(
+        "toolwright list",
+        "toolwright list --format rye --effect read",
+        "toolwright list --skills --json",
+        'toolwright list --search "deploy AND NOT docker"',
+    ),
 )
 @click.option("--format", "format_", type=click.Choice(FORMATS), help="Only tools of this format.")
-@click.option("--effect", type=click.Choice([effect.value for effect in Effect]), help="Only tools of this effect.")
-@click.option("--trust", type=click.Choice(_TRUST), help="Only tools of this trust.")
-@click.option("--search", "query", metavar="QUERY", help="Rye items by rye's own query (AND, OR, NOT, \"phrase\", *).")
+@click.option(
+    "--effect", type=click.Choice([effect.value for effect in Effect]), help="Only tools with this effect."
+)
+@click.option("--trust", type=click.Choice(_TRUST), help="Only tools with this trust (none has any yet).")
+@click.option(
+    "--search", "query", metavar="QUERY",
+    help='The ten best rye items for rye\'s own query (AND, OR, NOT, "a phrase", *).',
+)  # fmt: skip
 @click.option("--skills", "only_skills", is_flag=True, help="The skills instead of the tools.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 @shared_options
@@ -35,44 +48,49 @@ def command(
     """List the tools there are; problems are counted on stderr."""
     workshop = shared.workshop()
     if only_skills:
-        skills = [
-            {"name": skill.name, "description": skill.description, "path": _render.shown_path(skill.path)}
-            for skill in workshop.skills
-        ]
-        if as_json:
-            _render.write_json(skills)
-        else:
-            _render.write_table(("SKILL", "PATH", "DESCRIPTION"), ((s["name"], s["path"], s["description"]) for s in skills))
-        return
-    if query is not None:
-        tools = [workshop.find(choice.key) for choice in workshop.search(query)]
+        _write_skills(workshop, as_json)
     else:
-        tools = list(workshop.tools)
-    tools = [
-        tool
-        for tool in tools
-        if (format_ is None or tool.origin.format == format_) and (effect is None or tool.effect == effect)
-    ]
-    if trust is not None:
-        click.echo("signatures are not verified by this version, so no tool has a trust yet", err=True)
-        tools = []
+        found: Sequence[Tool] = workshop.tools
+        if query is not None:
+            found = [workshop.find(hit.key) for hit in workshop.search(query)]
+        if trust is not None:
+            click.echo("signatures are not verified by this version, so no tool has a trust yet", err=True)
+            found = []
+        _write_tools(
+            [
+                tool
+                for tool in found
+                if format_ in (None, tool.origin.format) and effect in (None, tool.effect.value)
+            ],
+            as_json,
+        )
+    _render.mention_problems(workshop, shared)
+
+
+def _write_tools(tools: list[Tool], as_json: bool) -> None:
     if as_json:
         _render.write_json([_render.tool_row(tool) for tool in tools])
     elif tools:
-        _render.write_table(
-            ("NAME", "FORMAT", "EFFECT", "DESCRIPTION"),
-            (
-                (
-                    tool.name,
-                    tool.origin.format,
-                    tool.effect.value if tool.role is Role.TOOL else f"({tool.role.value})",
-                    ("deprecated: " if tool.notes.deprecated else "") + tool.description,
-                )
-                for tool in tools
-            ),
-        )
-    elif not shared.quiet:
+        _render.write_table(("NAME", "FORMAT", "EFFECT", "DESCRIPTION"), map(_cells, tools))
+    else:
         click.echo("no tools", err=True)
-    counted = _render.count_problems(workshop.problems)
-    if counted and not shared.quiet:
-        click.echo(f"{counted}; `toolwright check` shows them", err=True)
+
+
+def _cells(tool: Tool) -> tuple[str, str, str, str]:
+    effect = tool.effect.value if tool.role is Role.TOOL else f"({tool.role.value})"
+    description = ("deprecated: " if tool.notes.deprecated else "") + tool.description
+    return tool.name, tool.origin.format, effect, description
+
+
+def _write_skills(workshop: Workshop, as_json: bool) -> None:
+    skills = [
+        {"name": skill.name, "description": skill.description, "path": _render.shown_path(skill.path)}
+        for skill in workshop.skills
+    ]
+    if as_json:
+        _render.write_json(skills)
+    elif skills:
+        rows = ((skill["name"], skill["path"], skill["description"]) for skill in skills)
+        _render.write_table(("SKILL", "PATH", "DESCRIPTION"), rows)
+    else:
+        click.echo("no skills", err=True)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-import json
+import os
 
 import click
 
-from toolwright.doors.cli import Shared, _render, shared_options
+from toolwright import jsontext
+from toolwright.doors.cli import Shared, _render, examples, shared_options
 from toolwright.model import Choice
 
 
 @click.command(
     "select",
-    epilog='Examples:  toolwright select "remind me tomorrow"  ·  toolwright select "hi" --context project_id=p1 --explain',
+    epilog=examples(
+        'toolwright select "remind me tomorrow"',
+        'toolwright select "read the plan" --context project_id=p1 --explain',
+    ),
 )
 @click.argument("message")
-@click.option("--context", "context", multiple=True, metavar="K=V", help="A value of the request's context; repeatable.")
+@click.option(
+    "--context", "context", multiple=True, metavar="K=V",
+    help="A value of the request's context, JSON or else text; repeatable.",
+)  # fmt: skip
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N tools.")
 @click.option("--explain", is_flag=True, help="Also say why the others were left out.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
@@ -25,25 +32,29 @@ def command(
     shared: Shared, message: str, context: tuple[str, ...], limit: int | None, explain: bool, as_json: bool
 ) -> None:
     """Show which tools MESSAGE should see by the formats' own rules."""
+    values = dict(map(_pair, context))
     workshop = shared.workshop()
-    selected = workshop.select(message, context=dict(map(_pair, context)), limit=limit)
+    selected = workshop.select(message, context=values, limit=limit)
     chosen = [_row(choice) for choice in selected.chosen]
-    if as_json:
-        if explain:
-            left_out = [_row(choice) for choice in selected.left_out]
-            _render.write_json({"selected": chosen, "left_out": left_out, "note": selected.note})
-        else:
-            _render.write_json(chosen)
+    if as_json and explain:
+        left_out = [_row(choice) for choice in selected.left_out]
+        _render.write_json({"selected": chosen, "left_out": left_out, "note": selected.note})
+    elif as_json:
+        _render.write_json(chosen)
     else:
         if chosen:
-            _render.write_table(("SELECTED", "BECAUSE"), ((row["name"], row["because"]) for row in chosen))
+            _write_choices("SELECTED", selected.chosen)
         if explain and selected.left_out:
-            click.echo()
-            _render.write_table(
-                ("LEFT OUT", "BECAUSE"), ((choice.name, choice.because) for choice in selected.left_out)
-            )
+            if chosen:
+                click.echo()
+            _write_choices("LEFT OUT", selected.left_out)
     if selected.note and not (as_json and explain):
         click.echo(_render.printable(selected.note), err=True)
+    _render.mention_problems(workshop, shared)
+
+
+def _write_choices(heading: str, choices: tuple[Choice, ...]) -> None:
+    _render.write_table((heading, "BECAUSE"), ((choice.name, choice.because) for choice in choices))
 
 
 def _row(choice: Choice) -> dict[str, str | float | None]:
@@ -53,8 +64,6 @@ def _row(choice: Choice) -> dict[str, str | float | None]:
 def _pair(text: str) -> tuple[str, object]:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise click.UsageError(f"--context wants K=V, got {text!r}")
-    try:
-        return key, json.loads(value)
-    except ValueError:
-        return key, value
+        raise click.UsageError(f"--context wants K=V, for example project_id=p1 (got {text!r}).")
+    parsed = jsontext.read(os.fsencode(value))
+    return key, value if parsed.defect is not None or parsed.duplicates else parsed.value

@@ -2,63 +2,96 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import click
-import orjson
 
 from toolwright import jsontext
 from toolwright.calls import commands
-from toolwright.doors.cli import Shared, _render, complain, shared_options
-from toolwright.errors import KINDS, SourceError
 from toolwright.catalog import files
-from toolwright.model import Tool, ToolError
+from toolwright.doors.cli import Shared, _render, complain, examples, shared_options
+from toolwright.errors import KINDS, SourceError, UnknownTool
+from toolwright.model import Kind, Tool, ToolError
+
+_LABEL_CHARS = 12
+_FACTS = ("name", "key", "format", "role", "version", "effect", "path", "pointer", "line", "description")
+_PARTS = (
+    "input_schema", "output_schema", "invocation", "intake", "reply", "needs", "selection", "retry", "chain",
+    "notes",
+)  # fmt: skip
 
 
 @click.command(
     "show",
-    epilog="Examples:  toolwright show get_time  ·  toolwright show skill:git/git_log --argv '{\"count\": 3}'",
+    epilog=examples(
+        "toolwright show get_time",
+        "toolwright show get_time --json",
+        'toolwright show get_time --argv \'{"timezone": "UTC"}\'',
+        "toolwright show skill:git/git_log --argv @arguments.json",
+    ),
 )
 @click.argument("name")
-@click.option("--argv", "arguments", metavar="ARGS", help="Print what would run for these arguments (JSON, - or @FILE).")
+@click.option(
+    "--argv", "arguments", metavar="ARGS",
+    help="Print what would run for these arguments: a JSON object, - for stdin, or @FILE.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 @shared_options
 @click.pass_obj
 def command(shared: Shared, name: str, arguments: str | None, as_json: bool) -> int:
     """Show the tool NAME (a key or a bare name) whole; with --argv, what a call would run. Nothing is run."""
-    tool = shared.workshop().find(name)
+    workshop = shared.workshop()
+    try:
+        tool = workshop.find(name)
+    except UnknownTool:
+        _render.mention_problems(workshop, shared)
+        raise
     if arguments is not None:
         return _show_argv(tool, _arguments_text(arguments), as_json)
     record = _render.tool_record(tool)
     if as_json:
         _render.write_json(record)
         return 0
-    for key in ("name", "key", "format", "description", "version", "effect", "path", "line"):
+    for key in _FACTS:
         if record[key] not in (None, ""):
-            click.echo(f"{click.style(key, bold=True):<12} {_render.printable(str(record[key]))}")
-    for key in ("input_schema", "output_schema", "invocation", "intake", "needs", "selection", "retry", "chain", "notes"):
+            _write_fact(key, str(record[key]))
+    for key in _PARTS:
         if record[key]:
-            text = orjson.dumps(record[key], option=orjson.OPT_INDENT_2).decode("utf-8")
-            click.echo(f"{click.style(key, bold=True)}\n{_render.printable(text)}")
+            click.echo(click.style(key, bold=True))
+            for line in json.dumps(record[key], indent=2, ensure_ascii=False).split("\n"):
+                click.echo(f"  {_render.printable(line)}")
     return 0
 
 
-def _show_argv(tool: Tool, raw: str, as_json: bool) -> int:
-    parsed = jsontext.read(raw.encode("utf-8", "surrogateescape")) if raw.strip() else jsontext.Parsed({})
+def _write_fact(label: str, text: str) -> None:
+    """A label and its text; further lines stand below the first, so that none of them passes for a label."""
+    first, *rest = text.split("\n")
+    click.echo(f"{click.style(label.ljust(_LABEL_CHARS), bold=True)} {_render.printable(first)}")
+    for line in rest:
+        click.echo(f"{' ' * _LABEL_CHARS} {_render.printable(line)}")
+
+
+def _show_argv(tool: Tool, raw: bytes, as_json: bool) -> int:
+    parsed = jsontext.read(raw) if raw.strip() else jsontext.Parsed({})
     arguments = parsed.value
     if parsed.defect is not None or parsed.duplicates or not isinstance(arguments, dict):
-        why = str(parsed.defect or (f"duplicate key {parsed.duplicates[0].key!r}" if parsed.duplicates else ""))
-        complain(f"ARGS must be a JSON object{': ' + why if why else ''}", 'for example --argv \'{"name": "value"}\'')
-        return 65
-    found = commands.command(tool, arguments, raw, cwd=os.getcwd())
+        why = str(parsed.defect or "")
+        if parsed.duplicates:
+            why = f"the key {parsed.duplicates[0].key!r} stands there twice"
+        complain(
+            f"ARGS must be a JSON object{why and ': ' + why}", 'for example --argv \'{"name": "value"}\''
+        )
+        return KINDS[Kind.INVALID_ARGUMENTS].exit_code
+    found = commands.command(tool, arguments, raw.decode("utf-8"), cwd=os.getcwd())
     if isinstance(found, ToolError):
-        complain(found.message, found.hint)
+        complain(found.message, found.hint or f"`toolwright show {tool.key}` shows what it takes")
         return KINDS[found.kind].exit_code
     record = {
         "argv": list(found.argv),
         "stdin": None if found.stdin is None else found.stdin.decode("utf-8", "replace"),
         "env": list(found.env_names),
-        "cwd": found.cwd,
+        "cwd": os.fsencode(found.cwd).decode("utf-8", "backslashreplace"),
         "calls": found.calls,
         "notes": list(found.notes),
     }
@@ -66,16 +99,24 @@ def _show_argv(tool: Tool, raw: str, as_json: bool) -> int:
         _render.write_json(record)
         return 0
     for key, value in record.items():
-        click.echo(f"{click.style(key, bold=True):<8} {_render.printable(jsontext.compact(value).decode('utf-8'))}")
+        if value:
+            _write_fact(key, value if isinstance(value, str) else jsontext.compact(value).decode("utf-8"))
     return 0
 
 
-def _arguments_text(text: str) -> str:
+def _arguments_text(text: str) -> bytes:
     if text == "-":
-        return click.get_text_stream("stdin").read(files.DOCUMENT_BYTES_MAX)
+        try:
+            with open(0, "rb", closefd=False) as stdin:
+                content = stdin.read(files.DOCUMENT_BYTES_MAX + 1)
+        except OSError as error:
+            raise SourceError(f"stdin: {files.reason(error)}", "hand a JSON object over on stdin") from None
+        if len(content) > files.DOCUMENT_BYTES_MAX:
+            raise SourceError(f"stdin: more than {files.DOCUMENT_BYTES_MAX:,} bytes", "send a shorter object")
+        return content
     if text.startswith("@"):
-        content, why = files.read(text[1:])
-        if content is None:
-            raise SourceError(f"{text[1:]}: {why}", "name a file that holds a JSON object")
-        return content.decode("utf-8", "surrogateescape")
-    return text
+        read, why = files.read(text[1:])
+        if read is None:
+            raise SourceError(f"{text[1:] or '@'}: {why}", "name a file that holds a JSON object")
+        return read
+    return os.fsencode(text)

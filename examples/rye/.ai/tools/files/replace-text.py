@@ -9,6 +9,7 @@ __tool_type__ = "python"
 __executor_id__ = "rye/core/runtimes/python/function"
 __category__ = "files"
 __tool_description__ = "Replace an exact text in a file; fails when the text is not there or not unique"
+__requires__ = ["fs.read", "fs.write"]
 
 CONFIG_SCHEMA = {
     "type": "object",

@@ -15,6 +15,7 @@ __tool_type__ = "python"
 __executor_id__ = "rye/core/runtimes/python/function"
 __category__ = "text"
 __tool_description__ = "Find lines with markers such as TODO or FIXME in the files of the project"
+__requires__ = ["fs.read"]
 
 CONFIG_SCHEMA = {
     "type": "object",

@@ -10,6 +10,7 @@ __tool_type__ = "python"
 __executor_id__ = "rye/core/runtimes/python/function"
 __category__ = "text"
 __tool_description__ = "List the headings of a Markdown file, to decide which part of it to read"
+__requires__ = ["fs.read"]
 
 CONFIG_SCHEMA = {
     "type": "object",
