@@ -131,10 +131,8 @@ def interleaved(rounds: int, **works: Callable[[], object]) -> dict[str, float]:
 
 
 def read_all(folder: Path) -> None:
-    for path, _, names in os.walk(folder):
-        for name in names:
-            with open(os.path.join(path, name), "rb") as file:
-                file.read()
+    for path in sorted(folder.rglob("*.json")):
+        path.read_text(encoding="utf-8")
 
 
 def stat_all(folder: Path) -> None:

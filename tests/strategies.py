@@ -153,6 +153,78 @@ def argument_schemas(draw: st.DrawFn) -> dict[str, Any]:
     return {**draw(_wild_objects(inner) | wild_schemas.filter(lambda schema: isinstance(schema, dict))), **definitions}
 
 
+_bare_leaves = st.one_of(
+    st.sampled_from([{"type": kind} for kind in ("string", "integer", "boolean")]),
+    st.just({"type": ["string", "null"]}),
+    st.just({"type": "string", "enum": ["x", "y"]}),
+    st.just({"enum": ["x", None]}),
+    st.just({"$ref": "#/$defs/A"}),
+)
+_plain_names = st.sampled_from(["a", "b", "items", "properties", "anyOf"])
+
+
+def _bare_objects(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.dictionaries(_plain_names, inner, min_size=1, max_size=3).flatmap(
+        lambda properties: st.fixed_dictionaries(
+            {
+                "type": st.just("object"),
+                "properties": st.just(properties),
+                "required": _required(properties, []),
+                "additionalProperties": st.just(False),
+            }
+        )
+    )
+
+
+def _bare_above(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.one_of(
+        _bare_objects(inner),
+        st.fixed_dictionaries({"type": st.just("array"), "items": inner}),
+        st.fixed_dictionaries({"anyOf": st.lists(inner, min_size=1, max_size=2)}),
+        inner.map(_nullable),
+    )
+
+
+_bare = st.recursive(_bare_leaves, _bare_above, max_leaves=8)
+_referred = st.sampled_from(
+    [
+        {"type": "object", "properties": {"n": {"type": "integer"}}, "additionalProperties": False},
+        {"type": "array", "items": {"type": "string", "enum": ["x"]}},
+    ]
+)
+bare_arguments = st.builds(
+    lambda schema, referred: {**schema, "$defs": {"A": referred}}, _bare_objects(_bare), _referred
+)
+"""Schemas of structure alone (types, alternatives, nulls, references), which ``values_of`` can fill."""
+
+
+def values_of(schema: Any, definitions: Any) -> st.SearchStrategy[Any]:
+    """Values that fit one of the schemas above, or what a dialect made of it."""
+    if "$ref" in schema:
+        return values_of(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    if "enum" in schema:
+        return st.sampled_from(schema["enum"])
+    if "anyOf" in schema:
+        return st.one_of([values_of(arm, definitions) for arm in schema["anyOf"]])
+    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    return st.one_of([_values_of_type(kind, schema, definitions) for kind in kinds])
+
+
+def _values_of_type(kind: str, schema: Any, definitions: Any) -> st.SearchStrategy[Any]:
+    if kind == "object":
+        members = {name: values_of(item, definitions) for name, item in schema.get("properties", {}).items()}
+        required = {name: members.pop(name) for name in schema.get("required", [])}
+        return st.fixed_dictionaries(required, optional=members)
+    if kind == "array":
+        return st.lists(values_of(schema["items"], definitions), max_size=2)
+    return {
+        "string": st.sampled_from(["", "x", "z"]),
+        "integer": st.integers(-3, 3),
+        "boolean": st.booleans(),
+        "null": st.none(),
+    }[kind]
+
+
 # -- tools --------------------------------------------------------------------------------------------------
 
 tool_names = st.one_of(

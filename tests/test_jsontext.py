@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.strategies import json_values, texts
 from toolwright import jsontext
-from toolwright.jsontext import DEPTH_MAX, INTEGER_DIGITS_MAX, Duplicate, Parsed
+from toolwright.jsontext import DEPTH_MAX, INTEGER_DIGITS_MAX, VALUES_MAX, Duplicate, Parsed
 
 wide_scalars = (
     st.none()
@@ -92,7 +92,7 @@ raw_texts = st.recursive(
 @given(damaged() | st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | raw_texts)
 def test_both_readers_agree_on_what_is_refused(text: str) -> None:
     verdict = careful(text)
-    quick = jsontext._quick(text.encode("utf-8"), DEPTH_MAX)
+    quick = jsontext._quick(text.encode("utf-8"), DEPTH_MAX, VALUES_MAX)
     assert quick is jsontext._DOUBTFUL or repr(Parsed(quick)) == repr(verdict)
     assert repr(jsontext.read(text.encode("utf-8"))) == repr(verdict)
 
@@ -171,6 +171,25 @@ def test_many_brackets_are_not_deep_ones() -> None:
     assert jsontext.read(text) == Parsed(value)
     assert jsontext.read(text, depth_max=4) == Parsed(value)
     assert jsontext.read(text, depth_max=3).defect is not None
+
+
+@given(json_values, st.integers(1, 12), st.integers(1, 5))
+def test_both_readers_count_values_and_levels_alike(value: Any, values_max: int, depth_max: int) -> None:
+    text = json.dumps(value)
+    verdict = jsontext._Careful(text, depth_max, values_max).document()
+    assert repr(jsontext.read(text.encode(), depth_max=depth_max, values_max=values_max)) == repr(verdict)
+    count = sum(1 for _ in jsontext.walk(value))
+    assert verdict.defect is None or count > values_max or depth_max < 5
+    assert verdict.defect is not None or count <= values_max
+
+
+def test_values_are_read_to_their_limit_and_no_further() -> None:
+    fits = [0] * (VALUES_MAX - 1)
+    assert jsontext.read(jsontext.compact(fits)) == Parsed(fits)
+    assert "more than 100,000 values" in defect(jsontext.compact([*fits, 0]))
+    members = {f"k{number}": number for number in range(VALUES_MAX)}
+    assert "more than 100,000 values" in defect(jsontext.compact(members))
+    assert jsontext.read(jsontext.compact("," * VALUES_MAX)).defect is None  # commas in a text are no values
 
 
 def test_integers_are_read_to_their_limit_and_no_further() -> None:

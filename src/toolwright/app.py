@@ -197,6 +197,8 @@ class Workshop:
 
         Without ``names`` and ``message`` every tool is declared; with ``message`` the selected ones.
         """
+        if mode not in [*ToolMode]:
+            raise UsageError(f"unknown tool mode {str(mode)!r}", f"modes are {', '.join(ToolMode)}")
         offered = self.catalog.offered()
         if names is not None:
             wanted = {self.find(name).key for name in names}

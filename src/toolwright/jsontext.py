@@ -2,7 +2,8 @@
 
 Every byte from outside comes through ``read``: duplicate keys are reported with their place, and everything
 that two readers could understand differently (NaN, lone surrogates, NUL, byte-order marks, other encodings,
-too deep, too long) is refused with line and column. What we wrote ourselves goes through ``loads_own``.
+too deep, too long, too many values) is refused with line and column. What we wrote ourselves goes through
+``loads_own``.
 
 This module knows nothing of files or schemas. Nothing lies above it; everything may use it.
 """
@@ -14,7 +15,7 @@ import json
 import math
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -26,6 +27,8 @@ JsonObject: TypeAlias = dict[str, Any]
 Pointer: TypeAlias = tuple[str | int, ...]
 
 DEPTH_MAX = 100
+VALUES_MAX = 100_000
+"""How many values a document may hold: each one costs a reader hundreds of times the byte it is written in."""
 INTEGER_DIGITS_MAX = 4300
 
 
@@ -81,28 +84,28 @@ _LONG_DIGITS = b"0" * 16
 _TELLING_ESCAPE = re.compile(rb"\\u00(?:00|3[aA])")
 
 
-def read(content: bytes, *, depth_max: int = DEPTH_MAX) -> Parsed:
+def read(content: bytes, *, depth_max: int = DEPTH_MAX, values_max: int = VALUES_MAX) -> Parsed:
     """Read one JSON document strictly. Never raises, whatever the bytes."""
-    value = _quick(content, depth_max)
+    value = _quick(content, depth_max, values_max)
     if value is not _DOUBTFUL:
         return Parsed(value)
     text = decode(content)
     if isinstance(text, Defect):
         return Parsed(defect=text)
-    return _Careful(text, depth_max).document()
+    return _Careful(text, depth_max, values_max).document()
 
 
 _DOUBTFUL: Final = object()
 
 
-def _quick(content: bytes, depth_max: int) -> JsonValue:
+def _quick(content: bytes, depth_max: int, values_max: int) -> JsonValue:
     """The value of a text that is beyond doubt, at the speed of orjson.
 
     orjson refuses what we refuse except for: repeated names (the last wins), integers beyond 64 bits (they
-    become floats), NUL and too much depth. Any sign of those sends the text to the careful reader, whose
-    verdict is the one that counts. Repeated names show when the value is written again: it then has fewer
-    colons than the text, since each member has exactly one outside of strings, and the colons inside strings
-    stay the same as long as none of them is escaped.
+    become floats), NUL, too much depth and too many values. Any sign of those sends the text to the careful
+    reader, whose verdict is the one that counts. Repeated names show when the value is written again: it then
+    has fewer colons than the text, since each member has exactly one outside of strings, and the colons
+    inside strings stay the same as long as none of them is escaped.
     """
     if _has_long_digits(content) or (b"\\u00" in content and _TELLING_ESCAPE.search(content)):
         return _DOUBTFUL
@@ -112,8 +115,10 @@ def _quick(content: bytes, depth_max: int) -> JsonValue:
         return _DOUBTFUL
     if orjson.dumps(value).count(b":") != content.count(b":"):
         return _DOUBTFUL
-    if content.count(b"[") + content.count(b"{") > depth_max and _deeper_than(depth_max, value):
-        return _DOUBTFUL
+    brackets = content.count(b"[") + content.count(b"{")
+    # Before each value stands a comma or a bracket, except for the root.
+    if brackets > depth_max or brackets + content.count(b",") >= values_max:
+        return value if _within(value, depth_max, values_max) else _DOUBTFUL
     return value
 
 
@@ -122,14 +127,16 @@ def _has_long_digits(content: bytes) -> bool:
     return _LONG_DIGITS in content.translate(_DIGITS_AS_ZEROS)
 
 
-def _deeper_than(limit: int, value: JsonValue) -> bool:
+def _within(value: JsonValue, depth_max: int, values_max: int) -> bool:
     level = [value]
-    for _ in range(limit):
+    count = 0
+    for _ in range(depth_max + 1):
+        count += len(level)
         containers = [item for item in level if type(item) is dict or type(item) is list]
-        if not containers:
-            return False
+        if not containers or count > values_max:
+            return count <= values_max
         level = [below for item in containers for below in (item.values() if type(item) is dict else item)]
-    return any(type(item) is dict or type(item) is list for item in level)
+    return False
 
 
 def decode(content: bytes) -> str | Defect:
@@ -153,7 +160,7 @@ class _Stop(Exception):
 
 
 _LINE_END = re.compile("\n")
-_SPACE = re.compile(r"[ \t\n\r]*")
+_SPACE = re.compile(r"[ \t\n\r]+")
 _CHUNK = re.compile(r'[^"\\\x00-\x1f]*')
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _NUMBER_GOES_ON = re.compile(r"[0-9.]")
@@ -165,11 +172,15 @@ _HEX4 = re.compile(r"[0-9a-fA-F]{4}")
 class _Careful:
     """A reader that knows where it is: slower, exact about places, and the last word on what is allowed."""
 
-    def __init__(self, text: str, depth_max: int) -> None:
+    def __init__(self, text: str, depth_max: int, values_max: int = VALUES_MAX) -> None:
         self.text = text
         self.depth_max = depth_max
+        self.values_max = values_max
+        self.values = 0
         self.duplicates: list[Duplicate] = []
         self.spans: dict[Pointer, Span] | None = None
+        self.wanted: Set[Pointer] | None = None
+        """The places to look up; None: all of them."""
         self.line_ends: list[int] | None = None
 
     def document(self) -> Parsed:
@@ -199,12 +210,15 @@ class _Careful:
 
     def skip(self, at: int) -> int:
         match = _SPACE.match(self.text, at)
-        assert match is not None
-        return match.end()
+        return match.end() if match is not None else at
 
     def value(self, at: int, pointer: Pointer, key: tuple[int, int] | None = None) -> tuple[JsonValue, int]:
         text = self.text
         first = text[at] if at < len(text) else ""
+        self.values += 1
+        if self.values > self.values_max:
+            raise _Stop(f"more than {self.values_max:,} values", at)
+        value: JsonValue
         if first == '"':
             value, end = self.string(at)
         elif first == "{":
@@ -215,7 +229,11 @@ class _Careful:
             value, end = self.number(at)
         else:
             value, end = self.word(at)
-        if self.spans is not None and pointer not in self.spans:
+        if (
+            self.spans is not None
+            and (self.wanted is None or pointer in self.wanted)
+            and pointer not in self.spans
+        ):
             self.spans[pointer] = Span(self.line(at), at, end, *(key or (None, None)))
         return value, end
 
@@ -348,10 +366,11 @@ class _Careful:
             raise _Stop(f"nested more than {self.depth_max} levels deep", at)
 
 
-def locate(text: str) -> dict[Pointer, Span]:
-    """Where each value of a JSON text stands; as far as the text can be read."""
+def locate(text: str, wanted: Set[Pointer] | None = None) -> dict[Pointer, Span]:
+    """Where the values of a JSON text stand, or the ``wanted`` ones; as far as the text can be read."""
     careful = _Careful(text, DEPTH_MAX)
     careful.spans = {}
+    careful.wanted = wanted
     careful.document()
     return careful.spans
 
@@ -365,11 +384,18 @@ def pointer_text(pointer: Pointer) -> str:
 
 
 def place_text(pointer: Pointer) -> str:
-    """For people: ``tools[0].name``."""
+    """For people: ``tools[0].name``; a long name is cut, because every place below it repeats it."""
     text = ""
     for step in pointer:
-        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+        if isinstance(step, int):
+            text += f"[{step}]"
+        else:
+            name = step if len(step) <= _NAME_CHARS_MAX else step[: _NAME_CHARS_MAX - 1] + "…"
+            text += f".{name}" if text else name
     return text
+
+
+_NAME_CHARS_MAX: Final = 60
 
 
 # -- writing ------------------------------------------------------------------------------------------------

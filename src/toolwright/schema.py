@@ -652,7 +652,6 @@ class _Narrowing:
         self, schema: JsonValue, place: Pointer, out: Pointer, active: frozenset[str], *, opened: bool = False
     ) -> JsonValue:
         form = self.form
-        self.count()
         if len(out) > DEPTH_MAX:
             raise _DoesNotFit("its schema is too deep when references are written out")
         if isinstance(schema, bool):

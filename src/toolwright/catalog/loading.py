@@ -355,16 +355,19 @@ def _holds(condition: Condition) -> bool:
 
 def _located(problems: Sequence[Problem]) -> tuple[Problem, ...]:
     """Look up the lines of places in JSON files, reading each file once."""
-    wanted = {
-        problem.path
-        for problem in problems
-        if problem.line is None and problem.pointer is not None and problem.path.endswith(".json")
-    }
+    wanted: dict[str, set[jsontext.Pointer]] = {}
+    for problem in problems:
+        if problem.line is None and problem.pointer is not None and problem.path.endswith(".json"):
+            places = wanted.setdefault(problem.path, set())
+            pointer = problem.pointer
+            places.add(pointer)
+            while pointer and (pointer := pointer[:-1]) not in places:  # the nearest place around it counts
+                places.add(pointer)
     lines: dict[str, dict[jsontext.Pointer, jsontext.Span]] = {}
-    for path in wanted:
+    for path, places in wanted.items():
         content, _ = files.read(path)
         text = jsontext.decode(content) if content is not None else None
-        lines[path] = jsontext.locate(text) if isinstance(text, str) else {}
+        lines[path] = jsontext.locate(text, places) if isinstance(text, str) else {}
     return tuple(_with_line(problem, lines.get(problem.path, {})) for problem in problems)
 
 

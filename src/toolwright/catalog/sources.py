@@ -11,13 +11,13 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from glob import escape as glob_escape
 from glob import glob
 from itertools import islice
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
 
@@ -29,6 +29,8 @@ from toolwright.model import Document, Problem, ProbeOutcome, Severity
 
 RYE_SUFFIXES: Final = (".py", ".yaml", ".yml", ".json", ".js", ".ts", ".mjs", ".cjs", ".sh", ".toml")
 _SKIPPED: Final = frozenset({"node_modules", "__pycache__", "venv", "site-packages", "build", "dist"})
+_SKIPPED_BELOW_RYE: Final = frozenset({"__pycache__", "node_modules", ".git", ".venv"})
+_LEADS_OUT: Final = "a link that leads out of the source is not followed"
 _SKILL_FILES: Final = ("SKILL.md", "tools.json", "allowlist.json", "execution.json")
 
 Prober: TypeAlias = Callable[[Sequence[str]], Sequence[tuple[bytes, ProbeOutcome]]]
@@ -68,26 +70,79 @@ class Candidate(NamedTuple):
     among_groups: bool = False
 
 
+class _Home(NamedTuple):
+    """What the candidates of one folder have in common."""
+
+    folder: str
+    place: str | None
+    scope: str
+    space: int
+    project: str = ""
+    below: str | None = None
+    """The path of the folder below the root that gives its documents their identity."""
+    handlers: tuple[str, ...] = ()
+    among_groups: bool = False
+
+
+class _Row(NamedTuple):
+    """One candidate of a home, by number. In a listing these are bare tuples: a warm start makes ten
+    thousand of them and needs nothing but their text."""
+
+    home: int
+    names: tuple[str, ...]
+    prints: tuple[Fingerprint, ...]
+    explicit: bool = False
+    quiet: bool = False
+    unreadable: str | None = None
+
+
 @dataclass
 class Listing:
     """What the sources hold."""
 
-    candidates: list[Candidate] = field(default_factory=list)
+    homes: list[_Home] = field(default_factory=list)
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     entries: int = 0
     paths: set[str] = field(default_factory=set)
 
+    def home(self, home: _Home) -> int:
+        self.homes.append(home)
+        return len(self.homes) - 1
+
+    @cached_property
+    def candidates(self) -> list[Candidate]:
+        return [self._candidate(_Row._make(row)) for row in self.rows]
+
+    def _candidate(self, row: _Row) -> Candidate:
+        home = self.homes[row.home]
+        paths = [f"{home.folder}/{name}" for name in row.names]
+        return Candidate(
+            paths[0],
+            tuple(zip(paths, row.prints, strict=True)),
+            home.place,
+            "" if home.below is None else home.below + row.names[0],
+            home.scope,
+            home.space,
+            row.explicit,
+            row.quiet,
+            home.project,
+            home.handlers,
+            row.unreadable,
+            home.among_groups,
+        )
+
     @cached_property
     def stamp(self) -> bytes:
         """What was seen, as text: the same stamp means that nothing has changed."""
-        return orjson.dumps([tuple(candidate) for candidate in self.candidates])
+        return orjson.dumps([[tuple(home) for home in self.homes], self.rows])
 
     @property
     def marks(self) -> list[str]:
         """A digest for each candidate: the same mark means that its document has not changed."""
         return [
-            hashlib.blake2b(orjson.dumps(tuple(candidate)), digest_size=12).hexdigest()
-            for candidate in self.candidates
+            hashlib.blake2b(orjson.dumps((tuple(self.homes[row[0]]), row[1:])), digest_size=12).hexdigest()
+            for row in self.rows
         ]
 
 
@@ -97,7 +152,7 @@ def listing(sources: Sequence[Source], *, rye_spaces: Callable[[], Sequence[Sour
     found = Listing()
     for rank, source in enumerate(sources):
         _Look(found, source, rank).look()
-    if any(candidate.place == "rye" for candidate in found.candidates):
+    if any(home.place == "rye" for home in found.homes):
         for source in rye_spaces():
             _Look(found, source, source.space or 0).look()
     return found
@@ -137,7 +192,7 @@ class _Look:
         if self.source.named:
             raise SourceError(
                 f"{_printable(self.source.path)}: {why}",
-                "name a folder of tools or a declaration file that can be read"
+                "name a folder of tools or a declaration file that can be read",
             )
         self.found.problems.append(
             Problem(
@@ -187,7 +242,7 @@ class _Look:
             self.rye_tree(path, _project_of(path))
             return
         self.look_into(path, names)
-        for name in sorted(names):
+        for name in sorted(name for name in names if not name.endswith(".json")):
             if name.startswith(".") or name in _SKIPPED or not _is_folder(names[name]):
                 continue
             inner = os.path.join(path, name)
@@ -209,32 +264,39 @@ class _Look:
                 self.rye_tree(tools, path)
 
     def json_files(
-        self, path: str, names: Mapping[str, os.DirEntry[str]], place: str | None = None, only: str | None = None
+        self,
+        path: str,
+        names: Mapping[str, os.DirEntry[str]],
+        place: str | None = None,
+        only: str | None = None,
     ) -> None:
         """The JSON files of a folder, or one of them that was named."""
         found = [only] if only else sorted(name for name in names if name.endswith(".json"))
         if not found:
             return
-        beside = ["tools.json", *(name for name in _SKILL_FILES if name in names and name != "tools.json")]
-        among_groups = any(name.endswith("_tools.json") for name in names)
-        scope = self.scope(path)
-        handlers = (
-            (self.source.handlers,)
-            if self.source.handlers
-            else (f"{path}/handlers", f"{os.path.dirname(path)}/handlers")
+        handlers = (f"{path}/handlers", f"{os.path.dirname(path)}/handlers")
+        home = self.found.home(
+            _Home(
+                path,
+                place,
+                self.scope(path),
+                self.rank,
+                handlers=(self.source.handlers,) if self.source.handlers else handlers,
+                among_groups=any(name.endswith("_tools.json") for name in names),
+            )
         )
+        if only is None and "tools.json" not in names:
+            self.add_plain(home, found, names)
+            return
         for name in found:
             if name == "tools.json":
-                wanted = beside
+                wanted = [name, *(other for other in _SKILL_FILES if other in names and other != name)]
             elif name in _SKILL_FILES and "tools.json" in names and not only:
                 continue
             else:
                 wanted = [name]
-            quiet = place is None and not only and not name.endswith("tools.json")
-            self.add(
-                path, wanted, names, place=place, scope=scope, explicit=only is not None, quiet=quiet,
-                handlers=handlers, among_groups=among_groups,
-            )  # fmt: skip
+            is_quiet = place is None and not only and not name.endswith("tools.json")
+            self.add(home, wanted, names, explicit=only is not None, quiet=is_quiet)
 
     def skill_root(self, path: str, names: Mapping[str, os.DirEntry[str]]) -> None:
         for name in sorted(names):
@@ -250,16 +312,10 @@ class _Look:
                 self.json_files(inner, inner_names)
 
     def skill(self, path: str, names: Mapping[str, os.DirEntry[str]], *, explicit: bool = False) -> None:
-        beside = [name for name in _SKILL_FILES if name in names]
         main = "tools.json" if "tools.json" in names else "SKILL.md"
-        self.add(
-            path,
-            [main, *(name for name in beside if name != main)],
-            names,
-            place="skill",
-            scope=os.path.basename(path),
-            explicit=explicit,
-        )
+        home = self.found.home(_Home(path, "skill", os.path.basename(path), self.rank))
+        beside = (name for name in _SKILL_FILES if name in names and name != main)
+        self.add(home, [main, *beside], names, explicit=explicit)
 
     def scope(self, path: str) -> str:
         below = os.path.relpath(path, self.source.path)
@@ -269,22 +325,17 @@ class _Look:
 
     def rye_tree(self, path: str, project: str, below: str = "", depth: int = 0) -> None:
         names = self.names(path)
-        for name in sorted(names):
-            entry = names[name]
-            if entry.is_dir(follow_symlinks=False):
-                if name not in ("__pycache__", "node_modules", ".git", ".venv") and depth < files.DEPTH_MAX:
+        home: int | None = None
+        for name in sorted(name for name in names if not name.startswith("_")):
+            if names[name].is_dir(follow_symlinks=False):
+                if name not in _SKIPPED_BELOW_RYE and depth < files.DEPTH_MAX:
                     self.rye_tree(f"{path}/{name}", project, f"{below}{name}/", depth + 1)
-            elif name.endswith(RYE_SUFFIXES) and not name.startswith("_"):
-                self.add(
-                    path,
-                    [name],
-                    names,
-                    place="rye",
-                    item=below + name,
-                    scope=below[:-1],
-                    space=self.source.space or 0,
-                    project=project,
-                )
+            elif name.endswith(RYE_SUFFIXES):
+                if home is None:
+                    home = self.found.home(
+                        _Home(path, "rye", below[:-1], self.source.space or 0, project, below)
+                    )
+                self.add_plain(home, (name,), names)
 
     def executables(self, path: str) -> None:
         names = self.names(path)
@@ -309,16 +360,10 @@ class _Look:
             return
         self.found.paths.add(path)
         runs = bool(status.st_mode & 0o111) and os.access(path, os.X_OK)
-        self.found.candidates.append(
-            Candidate(
-                path,
-                ((path, files.fingerprint(status)),),
-                place="executable",
-                scope=os.path.basename(os.path.dirname(path)),
-                space=self.rank,
-                explicit=explicit,
-                unreadable=None if runs else "not executable",
-            )
+        folder, name = os.path.split(path)
+        home = self.found.home(_Home(folder, "executable", os.path.basename(folder), self.rank))
+        self.found.rows.append(
+            (home, (name,), (files.fingerprint(status),), explicit, False, None if runs else "not executable")
         )
 
     def not_probed(self, path: str) -> None:
@@ -347,32 +392,22 @@ class _Look:
         elif self.source.format == "rye" or "/.ai/tools/" in path:
             head, marker, item = path.rpartition("/.ai/tools/")
             if not marker:
-                self.refuse(path, "a rye tool gets its id from its path below .ai/tools, and this file is not there")
+                self.refuse(
+                    path, "a rye tool gets its id from its path below .ai/tools, and this file is not there"
+                )
                 return
-            self.add(
-                folder,
-                [name],
-                names,
-                place="rye",
-                item=item,
-                scope=os.path.dirname(item),
-                space=self.source.space or 0,
-                project=head,
-                explicit=True,
+            home = _Home(
+                folder, "rye", os.path.dirname(item), self.source.space or 0, head, item[: -len(name)]
             )
+            self.add(self.found.home(home), [name], names, explicit=True)
         elif name.endswith(".json"):
             place = self.source.format
             if place is None and name == "tools.json" and "SKILL.md" in names:
                 place = "skill"
             if place == "skill":
-                self.add(
-                    folder,
-                    [name, *(other for other in _SKILL_FILES if other in names and other != name)],
-                    names,
-                    place=place,
-                    scope=os.path.basename(folder),
-                    explicit=True,
-                )
+                home = _Home(folder, place, os.path.basename(folder), self.rank)
+                beside = (other for other in _SKILL_FILES if other in names and other != name)
+                self.add(self.found.home(home), [name, *beside], names, explicit=True)
             else:
                 self.json_files(folder, names, place, name)
         else:
@@ -395,17 +430,27 @@ class _Look:
         room = max(0, files.ENTRIES_MAX - self.found.entries)
         try:
             with os.scandir(path) as entries:
-                names = {entry.name: entry for entry in islice(entries, room + 1)}
+                names = {}
+                for entry in islice(entries, room + 1):
+                    name = entry.name
+                    names[name] = entry
+                    if name.endswith(RYE_SUFFIXES):
+                        # Asked in the folder's own order, the kernel answers faster; the entry remembers.
+                        try:
+                            entry.stat()
+                        except OSError:
+                            continue  # told where the entry is used
         except OSError as error:
             self.unreadable(path, f"the folder cannot be read: {files.reason(error)}")
             return {}
+        is_first = self.found.entries <= files.ENTRIES_MAX
         self.found.entries += len(names)
         if len(names) > room:
             why = f"more than {files.ENTRIES_MAX:,} entries to look at"
             hint = "name the folder that holds the tools instead of one far above it"
             if self.source.named:
                 raise SourceError(f"{self.source.path}: {why}", hint)
-            if room:
+            if is_first:
                 self.unreadable(path, f"{why}: nothing from here on is looked at", hint)
             return {}
         foreign = [name for name in names if not name.isascii() and not _is_utf8(name)]
@@ -442,27 +487,53 @@ class _Look:
         )
         return False
 
+    def add_plain(self, home: int, wanted: Iterable[str], names: Mapping[str, os.DirEntry[str]]) -> None:
+        """Documents of one file each. Nearly all of ten thousand are such: this loop is most of a warm start."""
+        folder, place = self.found.homes[home][:2]
+        seen, add = self.found.paths, self.found.rows.append
+        for name in wanted:
+            path = f"{folder}/{name}"
+            if path in seen:
+                continue
+            seen.add(path)
+            entry = names[name]
+            unreadable = None
+            print_ = (0, 0, 0, 0)
+            try:
+                status = entry.stat()
+            except OSError as error:
+                unreadable = files.reason(error)
+            else:
+                print_ = (status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
+                if entry.is_symlink() and not files.inside(path, self.root):
+                    unreadable = _LEADS_OUT
+            add(
+                (
+                    home,
+                    (name,),
+                    (print_,),
+                    False,
+                    place is None and not name.endswith("tools.json"),
+                    unreadable,
+                )
+            )
+
     def add(
         self,
-        folder: str,
+        home: int,
         wanted: Sequence[str],
         names: Mapping[str, os.DirEntry[str]],
         *,
-        place: str | None,
-        item: str = "",
-        scope: str = "",
-        space: int | None = None,
         explicit: bool = False,
         quiet: bool = False,
-        project: str = "",
-        handlers: tuple[str, ...] = (),
-        among_groups: bool = False,
     ) -> None:
+        """A document of several files, the first of which it is known by."""
+        folder = self.found.homes[home].folder
         main = f"{folder}/{wanted[0]}"
         if main in self.found.paths:
             return
         self.found.paths.add(main)
-        prints: list[tuple[str, Fingerprint]] = []
+        prints: list[Fingerprint] = []
         unreadable = None
         for name in wanted:
             path = f"{folder}/{name}"
@@ -471,28 +542,13 @@ class _Look:
                 status = entry.stat()
             except OSError as error:
                 unreadable = unreadable or files.reason(error)
-                prints.append((path, (0, 0, 0, 0)))
+                prints.append((0, 0, 0, 0))
                 continue
             # A file that a person named may be a link to anywhere; what lies beside it may not.
             if entry.is_symlink() and path != self.source.path and not files.inside(path, self.root):
-                unreadable = unreadable or "a link that leads out of the source is not followed"
-            prints.append((path, (status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)))
-        self.found.candidates.append(
-            Candidate(
-                main,
-                tuple(prints),
-                place,
-                item,
-                scope,
-                self.rank if space is None else space,
-                explicit,
-                quiet,
-                project,
-                handlers,
-                unreadable,
-                among_groups,
-            )
-        )
+                unreadable = unreadable or _LEADS_OUT
+            prints.append(files.fingerprint(status))
+        self.found.rows.append((home, tuple(wanted), tuple(prints), explicit, quiet, unreadable))
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

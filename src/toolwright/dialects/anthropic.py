@@ -61,7 +61,7 @@ STRICT: Final = Form(
             "maxProperties",
         }
     ),
-    root_refused=frozenset({"oneOf", "anyOf", "allOf", "enum", "not"}),
+    root_refused=frozenset({"oneOf", "anyOf", "allOf", "enum", "const", "not"}),
     property_names=_PROPERTY_NAMES,
     formats={
         "string": frozenset(

@@ -33,7 +33,7 @@ NAME: Final = "gemini"
 
 # -- the rules ----------------------------------------------------------------------------------------------
 
-_ROOT_REFUSED: Final = frozenset({"oneOf", "anyOf", "allOf", "enum", "not"})
+_ROOT_REFUSED: Final = frozenset({"oneOf", "anyOf", "allOf", "enum", "const", "not"})
 _PROPERTY_NAMES: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")  # FunctionDeclaration.parameters
 _TOLD: Final = frozenset(
     {

@@ -30,7 +30,7 @@ FORM: Final = Form(
             "maxProperties", "const", "additionalProperties", "prefixItems", "not",
         }
     ),
-    root_refused=frozenset({"oneOf", "anyOf", "allOf", "enum", "not", "description"}),
+    root_refused=frozenset({"oneOf", "anyOf", "allOf", "enum", "const", "not", "description"}),
     nulls=Nulls.TYPE_LIST,
     write_out=True,
 )  # fmt: skip

@@ -267,9 +267,10 @@ class _Literal:
             raise self.stop("a template has ${...}")
         if "\\" in body:
             body = _ESCAPE.sub(_unescaped, body)
-            body = body.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-            if "\ufffd" in body:
-                raise self.stop("a text has a lone surrogate")
+            try:  # escapes of two halves make one character
+                body = body.encode("utf-16", "surrogatepass").decode("utf-16")
+            except UnicodeDecodeError:
+                raise self.stop("a text has a lone surrogate") from None
         value = plain(body, self.line())
         self.at = match.end()
         assert isinstance(value, str)

@@ -14,6 +14,10 @@ from toolwright.jsontext import Duplicate, JsonValue, Pointer, place_text
 from toolwright.model import Document, Fix, Problem, Severity
 
 SHOWN_CHARS_MAX: Final = 60
+PROBLEMS_MAX: Final = 10_000
+"""How many problems of one document are listed; a hostile file has one for each of its bytes."""
+NAME_CHARS_MAX: Final = 200
+"""How much of a name goes into the address of a problem: a long one times many problems fills the memory."""
 
 _KINDS: Final = {
     dict: "object",
@@ -60,13 +64,15 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 class Reader:
     """Collects what is wrong with one document."""
 
-    __slots__ = ("lines", "path", "problems")
+    __slots__ = ("errors", "lines", "path", "problems")
 
     def __init__(self, document: Document, lines: Mapping[Pointer, int] | None = None) -> None:
         self.path = document.path
         self.lines = lines
         """Lines of places, where the syntax knows them; JSON places are looked up later."""
         self.problems: list[Problem] = []
+        self.errors = 0
+        """How many errors there are, listed or not."""
 
     def node(self, value: JsonValue, pointer: Pointer = ()) -> Node:
         return Node(self, value, pointer)
@@ -85,18 +91,30 @@ class Reader:
     ) -> Problem:
         if line is None and pointer is not None and self.lines:
             line = self.line(pointer)
+        address = _cut(pointer) if pointer is not None else None
         problem = Problem(
             code=code,
             message=message,
             path=self.path,
             severity=severity,
-            pointer=pointer,
+            pointer=address,
             line=line,
-            name=name,
+            name=name if name is None else name[:NAME_CHARS_MAX],
             hint=hint,
-            fix=fix,
+            fix=fix if address == pointer else None,
         )
-        self.problems.append(problem)
+        self.errors += severity is Severity.ERROR
+        if len(self.problems) < PROBLEMS_MAX:
+            self.problems.append(problem)
+        elif len(self.problems) == PROBLEMS_MAX:
+            self.problems.append(
+                Problem(
+                    code="source.too-many-problems",
+                    message=f"more than {PROBLEMS_MAX:,} problems: the others are not listed",
+                    path=self.path,
+                    hint="mend those that are, and check again",
+                )
+            )
         return problem
 
     def line(self, pointer: Pointer) -> int | None:
@@ -110,7 +128,19 @@ class Reader:
 
     @property
     def has_errors(self) -> bool:
-        return any(problem.severity is Severity.ERROR for problem in self.problems)
+        return self.errors > 0
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.problems) > PROBLEMS_MAX
+
+
+def _cut(pointer: Pointer) -> Pointer:
+    """The address, or that of the nearest place around it whose names are not too long."""
+    for number, step in enumerate(pointer):
+        if isinstance(step, str) and len(step) > NAME_CHARS_MAX:
+            return pointer[:number]
+    return pointer
 
 
 class Node:
@@ -155,6 +185,10 @@ class Node:
         if isinstance(self.value, dict):
             for key, item in self.value.items():
                 yield key, Node(self.reader, item, (*self.pointer, key))
+
+    def did_you_mean(self, word: str, known: Iterable[str]) -> str:
+        """`` (did you mean "x"?)``, or nothing; guessing is costly and ends where nobody reads it."""
+        return "" if self.reader.is_full else did_you_mean(word, known)
 
     def say(
         self,

@@ -169,37 +169,37 @@ class _Linking:
     # -- which item an id means -----------------------------------------------------------------------------
 
     def gather(self, units: Sequence[Unit]) -> None:
-        """Order the units as they are looked up, and report those that an id never leads to."""
-        ranked = sorted(units, key=lambda unit: unit.space)
+        """Find what each id leads to, and report what no id leads to."""
+        # A file with errors still takes its id: what stands behind it must not come up in its place unseen.
+        meant = [unit for unit in units if unit.compiled.tools or _is_broken(unit)]
+        winners: dict[tuple[str, str], Unit] = {}
+        for unit in sorted(meant, key=_suffix_rank):
+            winners.setdefault((_root(unit), _item_id(unit)), unit)
         first_of: dict[str, Unit] = {}
-        for root, group in _by_root(ranked).items():
-            here: dict[str, Unit] = {}
-            for unit in sorted(group, key=_suffix_rank):
-                item_id = unit.item[: -len(_suffix(unit.item))]
-                if not unit.compiled.tools and not _is_broken(unit):
-                    continue  # no tool, and not meant as one
-                winner = here.setdefault(item_id, unit)
-                for tool in unit.compiled.tools:
-                    if winner is not unit:
-                        self.say(
-                            tool,
-                            "rye.id.extension-order",
-                            f'"{item_id}" is found as {_name(winner)} first; this file is not used',
-                            "keep one of the two files, or rename one",
-                        )
-                    else:
-                        item = _Item(tool, unit.space, root)
-                        self.by_id.setdefault(item_id, []).append(item)
-                        before = first_of.setdefault(item_id, unit)
-                        if before is unit:
-                            self.items.append(item)
-                        else:
-                            self.say(
-                                tool,
-                                "rye.id.spaces",
-                                f'"{item_id}" of {_space(unit.space)} space is shadowed by {before.path}',
-                                "rename one of them if both are meant to be used",
-                            )
+        for unit in sorted(meant, key=lambda unit: unit.space):
+            root, item_id = _root(unit), _item_id(unit)
+            winner = winners[root, item_id]
+            for tool in unit.compiled.tools:
+                if winner is not unit:
+                    self.say(
+                        tool,
+                        "rye.id.extension-order",
+                        f'"{item_id}" is found as {_name(winner)} first; this file is not used',
+                        "keep one of the two files, or rename one",
+                    )
+                    continue
+                item = _Item(tool, unit.space, root)
+                self.by_id.setdefault(item_id, []).append(item)
+                before = first_of.setdefault(item_id, unit)
+                if before is unit:
+                    self.items.append(item)
+                else:
+                    self.say(
+                        tool,
+                        "rye.id.spaces",
+                        f'"{item_id}" of {_space(unit.space)} space is shadowed by {before.path}',
+                        "rename one of them if both are meant to be used",
+                    )
 
     def find(self, wanted: str, asker: _Item) -> _Item | None:
         """The item that an id means for ``asker``: of its own root, then of the spaces below it."""
@@ -367,8 +367,9 @@ def _is_broken(unit: Unit) -> bool:
     return any(problem.severity is Severity.ERROR for problem in unit.compiled.problems)
 
 
-def _by_root(units: Sequence[Unit]) -> dict[str, list[Unit]]:
-    groups: dict[str, list[Unit]] = {}
-    for unit in units:
-        groups.setdefault(unit.path.removesuffix(unit.item), []).append(unit)
-    return groups
+def _root(unit: Unit) -> str:
+    return unit.path.removesuffix(unit.item)
+
+
+def _item_id(unit: Unit) -> str:
+    return unit.item.removesuffix(_suffix(unit.item))

@@ -40,9 +40,9 @@ from toolwright.jsontext import (
 )
 
 try:
-    from yaml._yaml import CParser as _Events
+    from yaml._yaml import CParser as _Parser
 except ImportError:  # PyYAML built without libyaml: the same events, some twenty times slower
-    from yaml import SafeLoader as _Events  # type: ignore[assignment]
+    from yaml import SafeLoader as _Parser  # type: ignore[assignment]
 
 NODES_MAX: Final = 10_000
 
@@ -84,13 +84,15 @@ class ParsedYaml:
     lines: dict[Pointer, int] = field(default_factory=dict)
 
 
-def read(content: bytes, *, nodes_max: int = NODES_MAX, depth_max: int = DEPTH_MAX) -> ParsedYaml:
+def read(
+    content: bytes, *, nodes_max: int = NODES_MAX, depth_max: int = DEPTH_MAX, parser: Any = _Parser
+) -> ParsedYaml:
     """Read one YAML document strictly. Never raises, whatever the bytes; an empty document is null."""
     text = decode(content)
     if isinstance(text, Defect):
         return ParsedYaml(defect=text)
     try:
-        building = _Building(content, nodes_max, depth_max)
+        building = _Building(parser(content), nodes_max, depth_max)
         value = building.document()
     except _Stop as stop:
         return ParsedYaml(defect=Defect(stop.message, stop.line, stop.column))
@@ -114,8 +116,8 @@ class _Building:
 
     __slots__ = ("anchors", "depth_max", "duplicates", "lines", "next", "nodes", "nodes_max", "open_anchors")
 
-    def __init__(self, content: bytes, nodes_max: int, depth_max: int) -> None:
-        self.next: Any = _Events(content).get_event
+    def __init__(self, parser: Any, nodes_max: int, depth_max: int) -> None:
+        self.next: Any = parser.get_event
         self.nodes = 0
         self.nodes_max = nodes_max
         self.depth_max = depth_max
@@ -140,6 +142,8 @@ class _Building:
 
     def value(self, event: Any, pointer: Pointer) -> JsonValue:
         kind = type(event)
+        if kind is AliasEvent:
+            return self.alias(event, len(pointer))
         self.nodes += 1
         if self.nodes > self.nodes_max:
             raise self.too_many(event)
@@ -148,8 +152,6 @@ class _Building:
             if event.anchor is not None:
                 self.anchors[event.anchor] = value
             return value
-        if kind is AliasEvent:
-            return self.alias(event, len(pointer))
         if len(pointer) >= self.depth_max:
             raise _Stop(f"nested more than {self.depth_max} levels deep", event)
         if event.tag is not None and event.tag != _CORE + ("map" if kind is MappingStartEvent else "seq"):
@@ -203,12 +205,12 @@ class _Building:
 
     def key(self, event: Any) -> str:
         """A key as the text the author wrote: ``on`` and ``404`` name members, they are no values here."""
-        self.nodes += 1
         if type(event) is AliasEvent:
             value = self.alias(event, 0)
             if not isinstance(value, str):
                 raise _Stop("a key must be text (got an alias of something else)", event)
             return value
+        self.nodes += 1
         if type(event) is not ScalarEvent:
             what = "a mapping" if type(event) is MappingStartEvent else "a list"
             raise _Stop(f"a key must be text (got {what})", event)
@@ -265,9 +267,9 @@ def _to_merge(value: JsonValue, event: Event) -> list[JsonObject]:
 
 def _scalar(event: Any) -> JsonValue:
     text: str = event.value
-    if event.tag is not None and event.tag != "!":
+    if event.tag is not None:
         return _tagged(text, event)
-    if event.implicit[0] and event.tag is None:
+    if event.implicit[0]:
         if text[:1] in _NUMBER_STARTS:
             return _number(text, event)
         return _WORDS.get(text, text)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from toolwright.formats._node import Node, Reader, did_you_mean, shown
+from toolwright.formats._node import Node, Reader, shown
 from toolwright.jsontext import Duplicate, JsonValue, compact, place_text
 from toolwright.model import (
     Always,
@@ -362,7 +362,7 @@ class _Group:
         strategy.error(
             "capability.group.strategy-values",
             f"must be always, keyword or context (got {_got(strategy)})"
-            f"{did_you_mean(strategy.value, _STRATEGIES) if strategy.kind == 'string' else ''}",
+            f"{strategy.did_you_mean(strategy.value, _STRATEGIES) if strategy.kind == 'string' else ''}",
             hint="until then the group is never selected",
         )
         return _NEVER
@@ -413,7 +413,7 @@ class _Group:
                 "strategy context without a context_check never selects the group"
                 if check is None
                 else f"no check is registered as {shown(check)}, so the group is never selected"
-                f"{did_you_mean(check, known)}",
+                f"{node.did_you_mean(check, known)}",
                 hint="name a registered check: " + ", ".join(sorted(known)),
             )
         return OnContext(check=check)
@@ -421,7 +421,7 @@ class _Group:
     # -- one tool -------------------------------------------------------------------------------------------
 
     def tool(self, node: Node, duplicates: Iterable[Duplicate]) -> None:
-        before = len(self.reader.problems)
+        before = self.reader.errors
         if node.kind != "object":
             self.cannot_load(node, f"{node.place} must be an object, got {node.kind}")
             return
@@ -437,7 +437,7 @@ class _Group:
         context = self.requires_context(metadata) if metadata is not None else ()
         cost = self.estimate(metadata, "cost_estimate", "capability.meta.cost", _COSTS)
         latency = self.estimate(metadata, "latency_estimate", "capability.meta.latency", _LATENCIES)
-        failed = any(problem.severity is Severity.ERROR for problem in self.reader.problems[before:])
+        failed = self.reader.errors > before
         if failed or name is None or description is None or self.group is None:
             return
         self.names.add(name)
@@ -553,7 +553,7 @@ class _Group:
                     item.error(
                         code,
                         f"{shown(item.value)} is not among the properties"
-                        f"{did_you_mean(item.value, defined) if guess else ''}",
+                        f"{item.did_you_mean(item.value, defined) if guess else ''}",
                         hint="define the property, or take it out of required",
                     )
         return Schema.of(node.value)
@@ -643,7 +643,8 @@ class _Group:
             elif item.value not in _CONTEXT_KEYS:
                 item.warn(
                     code,
-                    f"unusual context key {shown(item.value)}{did_you_mean(item.value, _CONTEXT_KEYS)}",
+                    f"unusual context key {shown(item.value)}"
+                    f"{item.did_you_mean(item.value, _CONTEXT_KEYS)}",
                     hint="calls are refused unless the host provides a value under exactly this key",
                 )
         return tuple(dict.fromkeys(key for key in node.value if isinstance(key, str)))
@@ -686,7 +687,7 @@ class _Group:
             if key not in known:
                 node.here(key).warn(
                     "capability.tool.unknown-keys",
-                    f"unknown key{did_you_mean(key, known)}",
+                    f"unknown key{node.did_you_mean(key, known)}",
                     hint="it has no effect; remove it or correct its spelling",
                 )
 

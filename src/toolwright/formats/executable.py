@@ -15,7 +15,7 @@ from posixpath import splitext
 from typing import Final
 
 from toolwright import jsontext
-from toolwright.formats._node import Node, Reader, did_you_mean, kind_of, shown
+from toolwright.formats._node import Node, Reader, kind_of, shown
 from toolwright.jsontext import JsonValue
 from toolwright.model import (
     Compiled,
@@ -226,7 +226,7 @@ def _tool(document: Document, root: Node) -> Tool | None:
         if key not in _FIELDS:
             member.say(
                 "executable.schema.unknown-keys",
-                f'unknown key "{key}"{did_you_mean(key, _FIELDS)}',
+                f'unknown key "{key}"{member.did_you_mean(key, _FIELDS)}',
                 severity=Severity.WARNING,
                 hint="it has no effect; remove it or correct its spelling",
             )

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from posixpath import normpath
 from typing import Final
 
-from toolwright.formats._node import Node, Reader, did_you_mean, shown
+from toolwright.formats._node import Node, Reader, shown
 from toolwright.jsontext import Duplicate, JsonValue, Pointer, compact
 from toolwright.model import (
     Compiled,
@@ -173,7 +173,7 @@ class _Manifest:
             if canonical is None:
                 member.warn(
                     "manifest.root.unknown-keys",
-                    f"unknown key {key}{did_you_mean(key, known)}",
+                    f"unknown key {key}{member.did_you_mean(key, known)}",
                     hint="it has no effect; remove it or correct its spelling",
                 )
                 continue
@@ -195,7 +195,7 @@ class _Manifest:
         return None if clash else found
 
     def tool(self, index: int, node: Node) -> None:
-        before = len(self.reader.problems)
+        before = self.reader.errors
         if node.kind != "object":
             node.say(
                 "manifest.root.wrong-types", self.typed(f"tool[{index}]: must be an object, got {node.kind}")
@@ -217,7 +217,7 @@ class _Manifest:
         timeout_s = self.timeout(members.get("timeoutSec"), whom)
         env = self.env(members.get("envPassthrough"), whom)
         program = self.program(members.get("command"), command, whom) if command else None
-        failed = any(problem.severity is Severity.ERROR for problem in self.reader.problems[before:])
+        failed = self.reader.errors > before
         if failed or name is None or command is None or program is None:
             return
         if not description:

@@ -73,7 +73,7 @@ _KEYS: Final = (
 )  # fmt: skip
 _UPPER: Final = ("config_schema", "config_resolve", "env_config", "input_schema", "output_schema")
 _IN_CODE: Final = {
-    **{key: f"__{key}__" for key in _KEYS},
+    **{key: f"__{key}__" for key in _KEYS if key != "name"},
     **{key: key.upper() for key in _UPPER},
     "description": "__tool_description__",
 }
@@ -117,6 +117,7 @@ _TIMEOUT_S: Final = 300.0
 
 _SEMVER: Final = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+")
 _KEBAB: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+_WORD: Final = re.compile(r"[A-Za-z]{3,}")
 _DOTTED: Final = re.compile(r"[A-Za-z0-9_*-]+(?:\.[A-Za-z0-9_*-]+)*")
 _ENV_REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)")
 _SIGNATURE_LIKE: Final = re.compile(
@@ -129,13 +130,9 @@ _SIGNATURE: Final = re.compile(
 _LATER_SIGNATURE: Final = re.compile(r"(?:#!/[^\n]*\n)?(?:#|//)[ \t]*ryeos:signed:")
 _HEAD_CHARS: Final = 200
 _SIGNATURE_WITHIN: Final = 1000
-_HARD_PATH: Final = re.compile(
-    r"""(?P<quote>["'])(?P<path>/(?:home|Users|root|tmp|var|etc|usr|opt|srv|mnt|media|private|Volumes)/"""
-    r"""[^"'\n]*|[A-Za-z]:\\\\?[^"'\n]+)(?P=quote)"""
-)
-_HARD_PATH_VALUE: Final = re.compile(
-    r"/(?:home|Users|root|tmp|var|etc|usr|opt|srv|mnt|media|private|Volumes)/.*|[A-Za-z]:\\.*"
-)
+_ABSOLUTE: Final = r"(?:/(?:home|Users|root|tmp|var|etc|usr|opt|srv|mnt|media|private|Volumes)/|[A-Za-z]:\\)"
+_HARD_PATH: Final = re.compile(rf"""(?P<quote>["'])(?P<path>{_ABSOLUTE}[^"'\n]*)(?P=quote)""")
+_HARD_PATH_VALUE: Final = re.compile(rf"{_ABSOLUTE}.*")
 _CONTAINMENT: Final = {
     ".py": ("is_relative_to", "relative_to(", "commonpath", "commonprefix"),
     **dict.fromkeys(_JAVASCRIPT, ("relative(", "startsWith(", "realpath")),
@@ -443,6 +440,10 @@ class _Item:
         """The value of a key, however the language spells it."""
         return self.members.get(key)
 
+    def place(self, key: str) -> Node:
+        """The address a key has or would have."""
+        return self.root.here(self.declared.spelling.get(key, key))
+
     def read(self) -> Compiled:
         if self.is_later():
             return self.reader.compiled()
@@ -586,11 +587,9 @@ class _Item:
         node = self.member("executor_id")
         in_table = tool_type in _CALLABLE or tool_type in _PARTS
         if tool_type is not None and not in_table and (node is None or node.value is None):
-            self.reader.add(
+            self.place("tool_type").warn(
                 "rye.type.support-item",
-                f'tool_type "{tool_type}" without an executor is a support item: listed, not callable',
-                severity=Severity.WARNING,
-                line=self.line_of("tool_type"),
+                f"{shown(tool_type)} without an executor is a support item: listed, not callable",
                 hint="name an executor if it is meant to be called",
             )
             return Role.SUPPORT, None
@@ -605,7 +604,7 @@ class _Item:
                 hint="null is for primitive, runtime, library and mcp_server",
             )
         if tool_type is not None and not in_table and tool_type not in _OBSERVED:
-            self.root.here(self.declared.spelling.get("tool_type", "tool_type")).warn(
+            self.place("tool_type").warn(
                 "rye.type.observed",
                 f"unknown type {shown(tool_type)}",
                 hint=f"known types: {', '.join(sorted(_CALLABLE | _PARTS))}",
@@ -621,7 +620,7 @@ class _Item:
             return
         name = self.declared.spelling.get("category", "category")
         line = self.line_of("category")
-        self.root.here(name).say(
+        self.place("category").say(
             "rye.yaml.category-path",
             f"Field 'category' value '{category}' must match path category '{self.folder}'",
             hint=f'write "{self.folder}", or move the file; sign it again afterwards',
@@ -654,13 +653,13 @@ class _Item:
             return
         if node.kind != "string" or not _KEBAB.fullmatch(node.value):
             node.warn("rye.yaml.tool-id-kebab", f"not in kebab-case (got {shown(node.value)})")
-        if node.value not in (stem, self.item_id):
+        if node.kind == "string" and node.value not in (stem, self.item_id):
             node.warn(
                 "rye.yaml.tool-id-match",
                 f"{shown(node.value)} is neither the file name nor the item id",
                 hint=f"the tool is addressed as {self.item_id}",
             )
-        elif role is Role.TOOL and node.value.isalpha():
+        elif role is Role.TOOL and node.kind == "string" and _WORD.fullmatch(node.value):
             node.inform(
                 "rye.lint.names", f"{shown(node.value)} is a very general name", hint="say what it acts on"
             )
@@ -693,7 +692,7 @@ class _Item:
 
     def part(self, tool_type: str | None) -> Invocation:
         if tool_type == SERVER and self.text_setting("url") is None and self.text_setting("command") is None:
-            self.root.here("config").warn(
+            self.place("config").warn(
                 "rye.yaml.mcp-server",
                 "a server needs a url, or a command and args",
                 hint="tools of this server cannot be called until it has one",
@@ -728,6 +727,10 @@ class _Item:
 
     def from_config(self, tool_type: str | None, runtime: Runtime) -> Invocation:
         """What a data file runs: whatever its configuration names."""
+        wrong = self.setting("command")
+        if wrong is not None and wrong.kind != "string":
+            wrong.error("rye.yaml.config-command", f"must be the name of a program (got {wrong.kind})")
+            return NotCallable(reason="nothing to run")
         image, command, script = (self.text_setting(key) for key in ("image", "command", "script"))
         if runtime is Runtime.MCP:
             return self.mcp()
@@ -750,11 +753,13 @@ class _Item:
             return CallPython(
                 style=PythonStyle.SCRIPT, file=f"{folder}/{normpath(script)}", settings=self.settings()
             )
-        self.root.here("config").warn(
-            "rye.yaml.nothing-to-run",
-            "nothing to run: there is neither a command nor a script nor a url",
-            hint="add config.command, or write the tool in a language that has a runtime",
-        )
+        config = self.place("config")
+        if config.kind in ("object", "null"):  # else reported already
+            config.warn(
+                "rye.yaml.nothing-to-run",
+                "nothing to run: there is neither a command nor a script nor a url",
+                hint="add config.command, or write the tool in a language that has a runtime",
+            )
         return NotCallable(reason="nothing to run")
 
     def contained(self, path: str) -> bool:
@@ -790,7 +795,7 @@ class _Item:
         return tuple(found)
 
     def env_names(self) -> tuple[str, ...]:
-        """The variables of the host that the author names: a list in ``env``, or in ``env_config``."""
+        """The variables of the host that the author names: a list in ``env``, or ``${NAME}`` in values."""
         names: dict[str, None] = {}
         env = self.setting("env")
         for item in env.items() if env is not None else ():
@@ -801,25 +806,24 @@ class _Item:
         if env is not None and env.kind not in ("array", "object"):
             env.error("rye.yaml.config-env-forms", f"must be a mapping or a list of names (got {env.kind})")
         env_config = self.member("env_config")
-        mapping = env_config.get("env") if env_config is not None else None
-        for _, member in mapping.members() if mapping is not None else ():
-            if member.kind == "string":
-                names.update(dict.fromkeys(_ENV_REFERENCE.findall(member.value)))
+        for mapping in (env, env_config.get("env") if env_config is not None else None):
+            for _, member in mapping.members() if mapping is not None else ():
+                if member.kind == "string":
+                    names.update(dict.fromkeys(_ENV_REFERENCE.findall(member.value)))
         return tuple(names)
 
     def mcp(self) -> Invocation:
         server, tool = self.text_setting("server"), self.text_setting("tool_name")
         for key, value in (("server", server), ("tool_name", tool)):
             if value is None:
-                config = self.root.here(self.declared.spelling.get("config", "config"))
-                config.error(
+                self.place("config").error(
                     "rye.yaml.mcp-tool-name",
                     f"{key} is required",
                     hint="name the server's item id and its tool",
                 )
         path = self.text_setting("server_config_path")
         if path is not None and server is not None and not path.endswith(f"/.ai/tools/{server}.yaml"):
-            self.root.here("config").here("server_config_path").warn(
+            self.place("config").here("server_config_path").warn(
                 "rye.yaml.mcp-config-path",
                 "points to another file than config.server, which counts",
                 hint="remove it; it is derived from config.server",
@@ -830,7 +834,7 @@ class _Item:
 
     def consistency(self, tool_type: str, executor: str, runtime: Runtime | None) -> None:
         """Type, file and runtime should fit; and a program should have what its runtime calls."""
-        node = self.root.here(self.declared.spelling.get("executor_id", "executor_id"))
+        node = self.place("executor_id")
         if runtime is not None and runtime not in _RUNTIMES_OF_TYPE.get(tool_type, (runtime,)):
             node.warn(
                 "rye.type.executor-consistent", f'{shown(executor)} does not fit tool_type "{tool_type}"'
@@ -1000,9 +1004,7 @@ class _Item:
         }
         for mark, is_set in marks.items():
             if is_set:
-                self.root.here(self.declared.spelling.get("metadata", "metadata")).here(mark).warn(
-                    "rye.yaml.metadata-deprecated", f"the tool is {mark}"
-                )
+                self.place("metadata").here(mark).warn("rye.yaml.metadata-deprecated", f"the tool is {mark}")
         outputs = self.member("outputs")
         if self.text_of_type() == SERVER:
             metadata = {**(metadata or {}), SERVER: self.object_of("config", "rye.yaml.wrong-type") or {}}
@@ -1040,7 +1042,7 @@ class _Item:
             self.member("parameters"),
             snake_case=self.suffix == ".py",
         )
-        if "/" not in self.item_id and self.item_id.isalpha():
+        if _WORD.fullmatch(self.item_id):
             self.reader.add(
                 "rye.lint.names",
                 f"{shown(self.item_id)} is a very general name",

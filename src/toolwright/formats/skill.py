@@ -23,7 +23,7 @@ from typing import Final
 
 from toolwright import jsontext
 from toolwright.formats import _yaml
-from toolwright.formats._node import Node, Reader, fold, kind_of, shown, suggestion
+from toolwright.formats._node import NAME_CHARS_MAX, Node, Reader, fold, kind_of, shown, suggestion
 from toolwright.jsontext import Duplicate, JsonObject, JsonValue, Parsed, Pointer, place_text
 from toolwright.model import (
     ArgMapping,
@@ -413,7 +413,7 @@ class _Descriptor:
         if self.root.kind != "object":
             self.root.error("skill.root.shape", f"expected object, got {self.root.kind}")
             return []
-        start = len(self.reader.problems)
+        errors = self.reader.errors
         self.keys(self.root, _ROOT_KEYS)
         self.report_repeated(found for found in self.duplicates if not found.pointer)
         tools, allowlist, execution = (
@@ -421,7 +421,7 @@ class _Descriptor:
             self.part("allowlist", "object"),
             self.part("execution", "array"),
         )
-        sound = not self.failed_since(start)
+        sound = self.reader.errors == errors
         self.report_repeated(
             found
             for found in self.duplicates
@@ -476,7 +476,7 @@ class _Descriptor:
                     hint="it may restrict what the tool can do, so the tool is not served without it",
                 )
                 continue
-            meant = suggestion(key, known)
+            meant = None if self.reader.is_full else suggestion(key, known)
             message = node.with_place(f'unknown key "{key}"')
             if meant is not None:
                 message += f' (did you mean "{meant}"?)'
@@ -523,13 +523,11 @@ class _Descriptor:
             return None
         return member.value
 
-    def failed_since(self, start: int) -> bool:
-        return any(problem.severity is Severity.ERROR for problem in self.reader.problems[start:])
-
     def name_since(self, start: int, name: str | None) -> None:
         """Say whom the problems concern."""
         problems = self.reader.problems
-        problems[start:] = [replace(problem, name=name) for problem in problems[start:]]
+        short = name if name is None else name[:NAME_CHARS_MAX]
+        problems[start:] = [replace(problem, name=short) for problem in problems[start:]]
 
     # -- tools ----------------------------------------------------------------------------------------------
 
@@ -541,7 +539,7 @@ class _Descriptor:
         if node.kind != "object":
             node.error("skill.root.shape", f"expected object, got {node.kind}")
             return
-        start = len(self.reader.problems)
+        start, errors = len(self.reader.problems), self.reader.errors
         self.keys(node, _TOOL_KEYS)
         repeated = self.of_item.get(node.pointer, [])
         inside = [found for found in repeated if found.pointer[2:3] == ("parameters",)]
@@ -584,7 +582,7 @@ class _Descriptor:
                 description=description,
                 parameters=parameters,
                 required=_required(parameters),
-                sound=not self.failed_since(start),
+                sound=self.reader.errors == errors,
             )
 
     def parameters(self, node: Node, duplicates: Sequence[Duplicate]) -> JsonObject | None:
@@ -653,7 +651,7 @@ class _Descriptor:
         if node.kind != "object":
             node.error("skill.root.shape", f"expected object, got {node.kind}")
             return
-        start = len(self.reader.problems)
+        start, errors = len(self.reader.problems), self.reader.errors
         self.keys(node, _EXECUTION_KEYS)
         self.report_repeated(self.of_item.get(node.pointer, []))
         tool = self.text(node, "tool", "skill.execution.required")
@@ -683,7 +681,7 @@ class _Descriptor:
         self.name_since(start, tool)
         if tool is not None:
             run = None
-            if not self.failed_since(start) and binary is not None and self.allowlist is not None:
+            if self.reader.errors == errors and binary is not None and self.allowlist is not None:
                 run = RunProcess(
                     program=binary,
                     fixed=(subcommand,) if subcommand else (),
@@ -822,7 +820,7 @@ class _Descriptor:
     def resolver(self, mapping: Node) -> Resolver | None:
         if self.optional(mapping, "resolveCommand", "object") is None:
             return None
-        start = len(self.reader.problems)
+        errors = self.reader.errors
         node = mapping.here("resolveCommand")
         self.keys(node, _RESOLVE_KEYS)
         script = self.optional(node, "script", "string")
@@ -832,7 +830,7 @@ class _Descriptor:
         for item in node.here("args").items():
             if item.kind != "string":
                 item.error("skill.value.wrong-type", f"expected string, got {item.kind}")
-        if self.failed_since(start) or any((node.pointer, key) in self.repeated for key in _RESOLVE_KEYS):
+        if self.reader.errors > errors or any((node.pointer, key) in self.repeated for key in _RESOLVE_KEYS):
             return None
         if not script and not (binary and subcommand is not None):
             node.say("skill.resolve.either", "resolveCommand needs script, or binary and subcommand")

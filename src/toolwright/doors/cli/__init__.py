@@ -74,7 +74,7 @@ class _Group(click.Group):
     """Commands by name; a command's module is imported when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return [*_COMMANDS]  # `list` is a module of this package as soon as it was imported
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
@@ -98,7 +98,7 @@ class _Group(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
+            formatter.write_dl([*_COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         if not ctx.ensure_object(Shared).environment.colours:
@@ -192,7 +192,7 @@ def run(arguments: Sequence[str], environment: Environment | None = None) -> int
             stream.reconfigure(errors="backslashreplace")
     try:
         status = group.main(
-            list(arguments),
+            [*arguments],
             prog_name="toolwright",
             standalone_mode=False,
             obj=Shared(surroundings=environment),

@@ -128,7 +128,8 @@ def _summary(workshop: Workshop, shared: Shared, problems: tuple[Problem, ...], 
     if not (tools or skills or support or problems):
         return (
             "no tools found: looked for SKILL.md, tools.json, *_tools.json and .ai/tools here and one folder "
-            "below; name a folder of tools, or start one with `toolwright init NAME`"
+            "below; name a folder of tools (programs that describe themselves: --from executable=PATH), or "
+            "start one with `toolwright init NAME`"
         )
     counts = [(tools, "tool"), (support, "support item"), (skills, "skill")]
     text = ", ".join(_render.plural(number, noun) for number, noun in counts if number or noun == "tool")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 
 import click
 
@@ -106,11 +107,9 @@ def _show_argv(tool: Tool, raw: bytes, as_json: bool) -> int:
 
 def _arguments_text(text: str) -> bytes:
     if text == "-":
-        try:
-            with open(0, "rb", closefd=False) as stdin:
-                content = stdin.read(files.DOCUMENT_BYTES_MAX + 1)
-        except OSError as error:
-            raise SourceError(f"stdin: {files.reason(error)}", "hand a JSON object over on stdin") from None
+        if sys.stdin is None:  # closed before we were started: descriptor 0 is by now another file
+            raise SourceError("stdin: it is closed", "hand a JSON object over on stdin")
+        content = sys.stdin.buffer.read(files.DOCUMENT_BYTES_MAX + 1)
         if len(content) > files.DOCUMENT_BYTES_MAX:
             raise SourceError(f"stdin: more than {files.DOCUMENT_BYTES_MAX:,} bytes", "send a shorter object")
         return content

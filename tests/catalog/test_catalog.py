@@ -1,0 +1,124 @@
+"""The immutable shelf: keys, bare names, aliases, clashes and suggestions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.strategies import make_tool
+from toolwright.catalog.catalog import Catalog
+from toolwright.errors import UnknownTool
+from toolwright.model import Role, Skill, Tool
+
+
+class Shelf:
+    """Tools that are all at hand."""
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        self._tools = tools
+        self.taken: list[int] = []
+        self.keys = [tool.key for tool in tools]
+        self.names = [tool.name for tool in tools]
+        self.roles = [tool.role for tool in tools]
+
+    def tool(self, index: int) -> Tool:
+        self.taken.append(index)
+        return self._tools[index]
+
+
+def catalog(*tools: Tool) -> Catalog:
+    return Catalog(Shelf(tools))
+
+
+def tool(key: str, **more: Any) -> Tool:
+    format, _, rest = key.partition(":")
+    return make_tool(rest.rpartition("/")[2], key=key, scope=rest.rpartition("/")[0], **more)
+
+
+def refusal(shelf: Catalog, name: str) -> tuple[str, str | None]:
+    with pytest.raises(UnknownTool) as caught:
+        shelf.find(name)
+    assert caught.value.exit_code == 64
+    return caught.value.message, caught.value.hint
+
+
+def test_a_tool_is_found_by_its_key_and_by_its_bare_name() -> None:
+    shelf = catalog(tool("manifest:m/a"), tool("skill:notes/b"))
+    assert shelf.find("manifest:m/a").key == "manifest:m/a"
+    assert shelf.find("b").key == "skill:notes/b"
+
+
+def test_a_key_goes_before_a_name_that_looks_like_it() -> None:
+    odd = make_tool("manifest:m/a", key="manifest:m/manifest:m/a", scope="m")
+    shelf = catalog(odd, tool("manifest:m/a"))
+    assert shelf.find("manifest:m/a").name == "a"
+
+
+def test_a_name_of_several_tools_is_refused_with_their_keys() -> None:
+    shelf = catalog(tool("manifest:m/a"), tool("manifest:n/a"), tool("skill:notes/a"))
+    assert refusal(shelf, "a") == (
+        "the name 'a' belongs to 3 tools",
+        "name one by its key: manifest:m/a, manifest:n/a, skill:notes/a",
+    )
+    assert shelf.find("manifest:n/a").key == "manifest:n/a"
+
+
+def test_of_capability_groups_the_later_one_owns_a_name() -> None:
+    shelf = catalog(tool("capability:g/a"), tool("capability:h/a"))
+    assert shelf.find("a").key == "capability:h/a"
+    assert shelf.find("capability:g/a").key == "capability:g/a"
+
+
+def test_a_name_shared_with_another_format_has_no_owner() -> None:
+    shelf = catalog(tool("capability:g/a"), tool("capability:h/a"), tool("manifest:m/a"))
+    assert refusal(shelf, "a")[0] == "the name 'a' belongs to 3 tools"
+
+
+def test_an_executable_is_found_by_its_alias_too() -> None:
+    shelf = catalog(tool("executable:bin/file_edit", aliases=("edit_file",)), tool("manifest:m/a"))
+    assert shelf.find("edit_file").key == "executable:bin/file_edit"
+
+
+def test_an_alias_never_takes_a_name_from_another_tool() -> None:
+    shelf = catalog(tool("manifest:m/edit"), tool("executable:bin/file_edit", aliases=("edit",)))
+    assert refusal(shelf, "edit") == (
+        "the name 'edit' belongs to 2 tools",
+        "name one by its key: manifest:m/edit, executable:bin/file_edit",
+    )
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_ones() -> None:
+    shelf = catalog(tool("manifest:m/get_time"), tool("manifest:m/get_date"))
+    assert refusal(shelf, "get_tme") == ("there is no tool 'get_tme'", "did you mean get_time or get_date?")
+    assert refusal(shelf, "xyz") == ("there is no tool 'xyz'", "`toolwright list` shows what there is")
+    assert refusal(catalog(), "a") == ("there is no tool 'a'", "`toolwright list` shows what there is")
+
+
+def test_parts_are_counted_and_support_is_not_and_only_tools_are_offered() -> None:
+    shelf = catalog(
+        tool("rye:x/a"), tool("rye:x/part", role=Role.PART), tool("rye:x/support", role=Role.SUPPORT)
+    )
+    assert len(shelf.tools) == 3
+    assert shelf.counted == 2
+    assert [found.key for found in shelf.offered()] == ["rye:x/a"]
+
+
+def test_the_tools_are_a_sequence_in_their_order() -> None:
+    tools = catalog(*(tool(f"manifest:m/t{number}") for number in range(4))).tools
+    assert [found.name for found in tools] == ["t0", "t1", "t2", "t3"]
+    assert tools[-1].name == "t3"
+    assert [found.name for found in tools[1:3]] == ["t1", "t2"]
+    assert repr(tools) == "<4 tools>"
+    assert tools[0] in tools
+    with pytest.raises(IndexError):
+        tools[4]
+
+
+def test_counting_and_finding_take_down_only_what_is_asked_for() -> None:
+    shelf = Shelf([tool(f"manifest:m/t{number}") for number in range(100)])
+    shelves = Catalog(shelf, lambda: [Skill(name="s", path="/s")])
+    assert (len(shelves.tools), shelves.counted, shelves.skills[0].name) == (100, 100, "s")
+    assert shelves.find("t42").name == "t42"
+    assert shelf.taken == [42]

@@ -1,0 +1,938 @@
+"""The command line: exit codes, JSON on stdout, sentences on stderr, terminals, pipes, and bad input."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import toolwright as library
+from tests.program import PATH, PROGRAM, WAIT_S, Said, environment, toolwright
+from toolwright.config import Environment
+from toolwright.dialects import DIALECTS
+from toolwright.doors import cli
+
+COMMANDS = ("check", "list", "show", "select", "export", "init")
+PROBLEM_KEYS = ["code", "severity", "path", "pointer", "line", "message", "hint"]
+ROW_KEYS = ["name", "key", "format", "description", "version", "effect", "trust", "path", "pointer"]
+
+TIME = {
+    "name": "get_time",
+    "description": "Tell the time.",
+    "schema": {"type": "object", "properties": {"zone": {"type": "string"}}, "additionalProperties": False},
+    "command": ["./tools/bin/get_time"],
+}
+GROUP = {
+    "group": "task",
+    "version": "1.0.0",
+    "description": "Tasks.",
+    "selection": {"strategy": "keyword", "keywords": ["task"]},
+    "tools": [
+        {
+            "name": "add_task",
+            "description": "Add a task.",
+            "category": "creation",
+            "input_schema": {"type": "object", "properties": {"title": {"type": "string"}}},
+            "metadata": {
+                "executor": "task", "requires_context": [], "cost_estimate": "low", "latency_estimate": "fast",
+            },
+        }
+    ],
+}  # fmt: skip
+
+
+def manifest(folder: Path, *tools: Mapping[str, Any]) -> Path:
+    """A manifest with its programs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "tools.json"
+    path.write_text(json.dumps({"tools": tools or [TIME]}, indent=2), encoding="utf-8")
+    program = folder / "tools" / "bin" / "get_time"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    program.write_text("#!/bin/sh\necho '{}'\n", encoding="utf-8")
+    program.chmod(0o755)
+    return path
+
+
+def group(folder: Path) -> Path:
+    (folder / "handlers").mkdir(parents=True)
+    (folder / "handlers" / "task.py").write_text(
+        "def execute_task_tool(tool_name, tool_input):\n    return {'success': True}\n", encoding="utf-8"
+    )
+    path = folder / "task_tools.json"
+    path.write_text(json.dumps(GROUP), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A manifest and a capability group, both without a problem."""
+    folder = tmp_path / "project"
+    manifest(folder / "clock")
+    group(folder / "groups")
+    return folder
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    """A manifest with a good tool, one that is dropped, and a warning."""
+    folder = tmp_path / "broken"
+    manifest(folder, TIME, {**TIME, "name": "bad", "command": ["bin/x"]}, {**TIME, "name": "odd", "zip": 1})
+    return folder
+
+
+@pytest.fixture
+def here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    """The program in this process, with a home of its own."""
+
+    def run(*arguments: str | Path, **more: Any) -> Said:
+        status = cli.run([str(argument) for argument in arguments], surroundings(tmp_path, **more))
+        said = capsys.readouterr()
+        return Said(status, said.out, said.err)
+
+    return run
+
+
+def surroundings(folder: Path, **more: Any) -> Environment:
+    home = folder / "home"
+    return Environment(
+        home=str(home),
+        path=PATH,
+        state=str(home / "state"),
+        user_config=str(home / "config.toml"),
+        user_space=str(home),
+        **more,
+    )
+
+
+# -- the shapes that programs rely on -------------------------------------------------------------------------
+
+
+def test_check_prints_one_document_with_all_problems(broken: Path) -> None:
+    said = toolwright("check", "--json", cwd=broken)
+    assert said.status == 65
+    assert said.err == ""
+    found = said.json
+    assert found["tools"] == 2
+    assert [list(problem) for problem in found["problems"]] == [PROBLEM_KEYS] * len(found["problems"])
+    assert {problem["severity"] for problem in found["problems"]} == {"error", "warning"}
+    first = found["problems"][0]
+    assert first["code"] == "manifest.command.prefix"
+    text = (broken / "tools.json").read_text(encoding="utf-8")
+    line = text[: text.index('"bin/x"')].count("\n") + 1
+    assert (first["path"], first["pointer"], first["line"]) == ("tools.json", "/tools/1/command/0", line)
+
+
+def test_list_prints_a_row_for_each_tool(project: Path) -> None:
+    said = toolwright("list", "--json", cwd=project)
+    assert (said.status, said.err) == (0, "")
+    rows = said.json
+    assert [list(row)[: len(ROW_KEYS)] for row in rows] == [ROW_KEYS] * 2
+    clock = rows[0]
+    assert clock == {
+        "name": "get_time",
+        "key": "manifest:clock/get_time",
+        "format": "manifest",
+        "description": "Tell the time.",
+        "version": None,
+        "effect": "change",
+        "trust": None,
+        "path": "clock/tools.json",
+        "pointer": "/tools/0",
+        "role": "tool",
+        "deprecated": False,
+    }
+
+
+def test_show_prints_the_whole_record(project: Path, here: Callable[..., Said]) -> None:
+    row = next(row for row in here("list", "--json", "--from", project).json if row["name"] == "get_time")
+    record = here("show", "get_time", "--json", "--from", project).json
+    assert {key: record[key] for key in row} == row
+    assert record["input_schema"] == TIME["schema"]
+    assert record["invocation"]["kind"] == "run_process"
+    assert record["invocation"]["program"] == str(project / "clock" / "tools" / "bin" / "get_time")
+
+
+def test_show_argv_prints_what_would_run(project: Path) -> None:
+    said = toolwright("show", "get_time", "--argv", '{"zone": "UTC"}', "--json", cwd=project)
+    assert (said.status, said.err) == (0, "")
+    found = said.json
+    assert list(found)[:4] == ["argv", "stdin", "env", "cwd"]
+    assert found["argv"] == [str(project / "clock" / "tools" / "bin" / "get_time")]
+    assert found["stdin"] == '{"zone": "UTC"}'
+    assert found["cwd"] == str(project)
+
+
+@pytest.mark.parametrize("dialect", list(DIALECTS))
+def test_export_prints_exactly_what_goes_into_the_request(
+    dialect: str, project: Path, here: Callable[..., Said]
+) -> None:
+    said = here("export", "--dialect", dialect, "--from", project)
+    assert said.status == 0
+    with library.open(project, environment=surroundings(project)) as workshop:
+        assert said.json == workshop.declare(dialect).payload
+    if dialect == "gemini":
+        assert [list(item) for item in said.json] == [["functionDeclarations"]]
+
+
+def test_export_takes_names(project: Path, here: Callable[..., Said]) -> None:
+    said = here("export", "--dialect", "anthropic", "--from", project, "capability:task/add_task")
+    assert [tool["name"] for tool in said.json] == ["add_task"]
+
+
+def test_export_writes_losses_as_a_list(tmp_path: Path, here: Callable[..., Said]) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string", "contentEncoding": "base64"}}}
+    manifest(tmp_path / "m", {**TIME, "schema": {**schema, "patternProperties": {"^x": {}}}})
+    losses = tmp_path / "losses.json"
+    said = here("export", "--dialect", "gemini", "--from", tmp_path / "m", "--losses", losses)
+    assert said.status == 0
+    found = json.loads(losses.read_text(encoding="utf-8"))
+    assert found
+    assert all(list(loss) == ["tool", "pointer", "keyword", "what"] for loss in found)
+    assert re.search(r"loss(es)?; see ", said.err)
+
+
+def test_select_prints_names_keys_scores_and_reasons(project: Path, here: Callable[..., Said]) -> None:
+    said = here("select", "add a task", "--json", "--from", project / "groups")
+    assert said.json == [
+        {
+            "name": "add_task",
+            "key": "capability:task/add_task",
+            "score": None,
+            "because": 'task: keyword "task"',
+        }
+    ]
+
+
+def test_select_explains_what_was_left_out(project: Path, here: Callable[..., Said]) -> None:
+    said = here("select", "hello", "--json", "--explain", "--from", project)
+    assert list(said.json) == ["selected", "left_out", "note"]
+    assert [row["name"] for row in said.json["selected"]] == ["get_time"]
+    assert [row["name"] for row in said.json["left_out"]] == ["add_task"]
+    assert said.err == ""
+
+
+def test_where_nothing_fits_select_prints_an_empty_list_and_the_reason(
+    project: Path, here: Callable[..., Said]
+) -> None:
+    said = here("select", "hello", "--json", "--from", project / "groups")
+    assert (said.status, said.json) == (0, [])
+    assert said.err.startswith("no tool fits this message")
+
+
+def test_list_filters_by_format_and_effect(project: Path, here: Callable[..., Said]) -> None:
+    def names(*options: str) -> list[str]:
+        return [row["name"] for row in here("list", "--json", "--from", project, *options).json]
+
+    assert names("--format", "capability") == ["add_task"]
+    assert names("--effect", "create") == ["add_task"]
+    assert names("--effect", "read") == []
+    assert names("--trust", "signed") == []
+
+
+def test_list_shows_skills_and_searches_rye_items(tmp_path: Path, here: Callable[..., Said]) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "SKILL.md").write_text("---\ndescription: Notes.\n---\nText.\n", encoding="utf-8")
+    said = here("list", "--skills", "--json", "--from", tmp_path)
+    assert said.json == [{"name": "notes", "description": "Notes.", "path": str(tmp_path / "notes")}]
+    assert here("list", "--search", "deploy", "--json", "--from", tmp_path).json == []
+
+
+# -- exit codes -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        ("check {project}", 0),
+        ("check {broken}", 65),
+        ("check {odd}", 0),
+        ("check {odd} --strict", 65),
+        ("check {empty}", 0),
+        ("check {missing}", 66),
+        ("list --from {missing}", 66),
+        ("--config {missing} list", 78),
+        ("show get_time --from {project}", 0),
+        ("show nothing --from {project}", 64),
+        ("show get_time --from {project} --argv [1]", 65),
+        ("show add_task --from {project} --argv @{missing}", 66),
+        ("export --dialect openai nothing --from {project}", 64),
+        ("export --from {project}", 2),
+        ("export --dialect nobody --from {project}", 2),
+        ("export --dialect openai --losses {missing}/x --from {project}", 66),
+        ("check {project} --sarif {missing}/x", 66),
+        ("select", 2),
+        ("select hello --context nonsense", 2),
+        ("select hello --context =1", 2),
+        ("select hello --limit 0", 2),
+        ("list --from skil={project}", 2),
+        ("list --from=", 2),
+        ("list --config=", 2),
+        ("list --state=", 2),
+        ("nothing", 2),
+        ("check --nothing", 2),
+        ("init Bad.Name", 2),
+        ("list --format nothing", 2),
+    ],
+)
+def test_the_exit_code_says_what_happened(
+    arguments: str, status: int, project: Path, broken: Path, tmp_path: Path, here: Callable[..., Said]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    manifest(tmp_path / "odd", {**TIME, "zip": 1})
+    places = {name: tmp_path / name for name in ("project", "broken", "empty", "missing", "odd")}
+    said = here(*(part.format(**places) for part in arguments.split()))
+    assert said.status == status, said
+    if status in (2, 64, 66, 78):
+        assert said.out == ""
+        assert said.err != ""
+
+
+def test_an_error_is_one_sentence_and_what_to_do_next(project: Path, here: Callable[..., Said]) -> None:
+    said = here("show", "get_tim", "--from", project)
+    assert said.err == "toolwright: there is no tool 'get_tim'\n  did you mean get_time?\n"
+
+
+def test_a_name_that_several_formats_declare_is_refused_with_the_keys(
+    tmp_path: Path, here: Callable[..., Said]
+) -> None:
+    manifest(tmp_path / "one")
+    (tmp_path / "two").mkdir()
+    group(tmp_path / "three")
+    path = tmp_path / "three" / "task_tools.json"
+    path.write_text(path.read_text(encoding="utf-8").replace("add_task", "get_time"), encoding="utf-8")
+    said = here("show", "get_time", "--from", tmp_path)
+    assert said.status == 64
+    assert "manifest:one/get_time, capability:task/get_time" in said.err
+    assert here("show", "capability:task/get_time", "--from", tmp_path).status == 0
+
+
+def test_a_tool_that_was_left_out_is_not_simply_unknown(broken: Path, here: Callable[..., Said]) -> None:
+    said = here("show", "bad", "--from", broken)
+    assert said.status == 64
+    assert said.err.startswith("1 error, 1 warning; `toolwright check` shows them\n")
+
+
+def test_an_unknown_command_is_corrected(here: Callable[..., Said]) -> None:
+    assert "No such command 'chekc'. Did you mean 'check'?" in here("chekc").err
+
+
+def test_without_a_command_the_help_is_shown(here: Callable[..., Said]) -> None:
+    said = here()
+    assert said.status == 2
+    assert "Commands:" in said.err
+
+
+def test_wrong_arguments_of_a_call_name_the_tool(project: Path, here: Callable[..., Said]) -> None:
+    said = here("show", "get_time", "--argv", '{"a": 1, "a": 2}', "--from", project)
+    assert said.status == 65
+    assert "the key 'a' stands there twice" in said.err
+
+
+def test_arguments_come_from_stdin_and_from_files(project: Path) -> None:
+    (project / "arguments.json").write_text('{"zone":"A"}', encoding="utf-8")
+    from_file = toolwright("show", "get_time", "--argv", "@arguments.json", "--json", cwd=project)
+    assert from_file.json["stdin"] == '{"zone":"A"}'
+    from_stdin = toolwright("show", "get_time", "--argv", "-", "--json", cwd=project, stdin=b'{"zone":"B"}')
+    assert from_stdin.json["stdin"] == '{"zone":"B"}'
+    assert toolwright("show", "get_time", "--argv", "-", cwd=project, stdin=b"\xff").status == 65
+    too_long = b'{"a":"' + b"x" * 2_000_000 + b'"}'
+    assert toolwright("show", "get_time", "--argv", "-", cwd=project, stdin=too_long).status == 66
+
+
+def test_a_context_value_is_json_or_else_text(project: Path, here: Callable[..., Said]) -> None:
+    path = project / "groups" / "task_tools.json"
+    rule = {"strategy": "context", "context_check": "has_project"}
+    path.write_text(json.dumps({**GROUP, "selection": rule}), encoding="utf-8")
+
+    def chosen(value: str) -> bool:
+        found = here("select", "x", "--context", f"project_id={value}", "--json", "--from", path)
+        assert found.status == 0
+        return bool(found.json)
+
+    assert chosen("p1")
+    assert chosen('"p1"')
+    assert not chosen("null")
+    assert chosen("[" * 5000)  # too deep for JSON, so it is text
+
+
+# -- options --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["--from {p} -q --state {s} list --json", "list --json --from {p} -q --state {s}", "-q list --from {p} --json"],
+)
+def test_shared_options_stand_before_or_after_the_command(
+    line: str, project: Path, tmp_path: Path, here: Callable[..., Said]
+) -> None:
+    said = here(*line.format(p=project, s=tmp_path / "kept").split())
+    assert [row["name"] for row in said.json] == ["get_time", "add_task"]
+
+
+def test_sources_before_and_after_the_command_add_up(project: Path, here: Callable[..., Said]) -> None:
+    said = here("--from", project / "clock", "list", "--from", project / "groups", "--json")
+    assert [row["name"] for row in said.json] == ["get_time", "add_task"]
+
+
+def test_state_is_kept_where_the_option_says(project: Path, tmp_path: Path, here: Callable[..., Said]) -> None:
+    assert here("--state", tmp_path / "kept", "list", "--from", project).status == 0
+    assert list((tmp_path / "kept" / "cache").iterdir())
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_state_folder_that_cannot_be_written_is_no_error(project: Path, here: Callable[..., Said]) -> None:
+    said = here("--state", project / "clock" / "tools.json" / "x", "list", "--from", project)
+    assert (said.status, said.err) == (0, "")
+
+
+def test_quiet_says_only_what_was_asked_for(broken: Path, here: Callable[..., Said]) -> None:
+    assert here("list", "--from", broken).err == "1 error, 1 warning; `toolwright check` shows them\n"
+    assert here("list", "--from", broken, "-q").err == ""
+    loud, quiet = here("check", broken), here("check", broken, "-q")
+    assert loud.out == quiet.out + "2 tools: 1 error, 1 warning\n"
+
+
+def test_verbose_names_what_was_passed_over(project: Path, here: Callable[..., Said]) -> None:
+    (project / "clock" / "package.json").write_text('{"name": "x"}', encoding="utf-8")
+    assert "package.json" not in here("check", project).out
+    assert "package.json: not a declaration" in here("check", project, "-v").out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_examples(command: str, here: Callable[..., Said]) -> None:
+    said = here(command, "--help")
+    assert said.status == 0
+    assert re.search(rf"Examples:\n +toolwright {command}\b", said.out)
+    assert here(command, "-h").out == said.out
+
+
+def test_the_current_folder_is_the_source_where_nothing_is_named(project: Path) -> None:
+    assert toolwright("check", cwd=project).out == "2 tools: no problems\n"
+
+
+def test_a_configuration_of_the_project_is_found_from_below(project: Path) -> None:
+    (project / "toolwright.toml").write_text('[[source]]\npath = "clock"\n', encoding="utf-8")
+    (project / "deep" / "er").mkdir(parents=True)
+    rows = toolwright("list", "--json", cwd=project / "deep" / "er").json
+    assert [(row["name"], row["path"]) for row in rows] == [("get_time", str(project / "clock" / "tools.json"))]
+
+
+def test_paths_are_relative_below_the_current_folder_and_absolute_elsewhere(project: Path) -> None:
+    inside = toolwright("list", "--json", "--from", project / "clock", cwd=project).json
+    assert [row["path"] for row in inside] == ["clock/tools.json"]
+    outside = toolwright("list", "--json", "--from", "../clock", cwd=project / "groups").json
+    assert [row["path"] for row in outside] == [str(project / "clock" / "tools.json")]
+
+
+def test_pointers_follow_rfc_6901(tmp_path: Path, here: Callable[..., Said]) -> None:
+    manifest(tmp_path / "m", {**TIME, "a/b~c": 1})
+    problems = here("check", tmp_path / "m", "--json").json["problems"]
+    assert [problem["pointer"] for problem in problems] == ["/tools/0/a~1b~0c"]
+
+
+# -- one program ----------------------------------------------------------------------------------------------
+
+
+def test_python_m_toolwright_is_the_same_program(broken: Path) -> None:
+    module = [sys.executable, "-m", "toolwright"]
+    for arguments in (["check", "--json"], ["show", "nope"]):
+        assert toolwright(*arguments, cwd=broken, program=module) == toolwright(*arguments, cwd=broken)
+
+
+def test_python_m_toolwright_does_not_import_from_the_current_folder(project: Path) -> None:
+    for name in ("click", "yaml", "orjson", "rich", "tomllib", "glob"):
+        (project / f"{name}.py").write_text("raise SystemExit('imported from the project')", encoding="utf-8")
+    said = toolwright("check", cwd=project, program=[sys.executable, "-m", "toolwright"])
+    assert (said.status, said.out, said.err) == (0, "2 tools: no problems\n", "")
+
+
+def test_the_version_is_told_before_anything_is_imported(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.argv = ['toolwright', '--version']\n"
+        "from toolwright.__main__ import main\n"
+        "main(); assert 'click' not in sys.modules"
+    )
+    said = toolwright(cwd=tmp_path, program=[sys.executable, "-c", code])
+    assert (said.status, said.out) == (0, f"toolwright {library.__version__}\n")
+    assert toolwright("-v", "--version", cwd=tmp_path).out == said.out
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("toolwright ", {f"plain,{name}" for name in COMMANDS}),
+        ("toolwright export --dialect ", {f"plain,{name}" for name in DIALECTS}),
+        ("toolwright check --st", {"plain,--strict", "plain,--state"}),
+        ("toolwright check proj", {"file,proj"}),
+        ("toolwright list --from proj", {"file,proj"}),
+    ],
+)
+def test_the_shell_completes_commands_options_and_paths(words: str, offered: set[str], tmp_path: Path) -> None:
+    said = toolwright(
+        cwd=tmp_path,
+        env={
+            "_TOOLWRIGHT_COMPLETE": "bash_complete",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split(" ")) - 1),
+        },
+    )
+    assert (said.status, said.err) == (0, "")
+    assert set(said.out.split()) == offered
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_installed_by_one_line(shell: str, tmp_path: Path) -> None:
+    said = toolwright(cwd=tmp_path, env={"_TOOLWRIGHT_COMPLETE": f"{shell}_source"})
+    assert said.status == 0
+    assert "_TOOLWRIGHT_COMPLETE" in said.out
+
+
+# -- terminals, pipes, streams --------------------------------------------------------------------------------
+
+
+def on_a_terminal(*arguments: str | Path, cwd: Path, columns: int = 80, **env: str) -> str:
+    """What a terminal of that width gets."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    variables = environment(cwd / ".home", **{"TERM": "xterm", **env})
+    with subprocess.Popen(
+        [PROGRAM, *arguments], cwd=cwd, env=variables, stdin=theirs, stdout=theirs, stderr=theirs
+    ):
+        os.close(theirs)
+        shown = b"".join(_until_closed(ours))
+    os.close(ours)
+    return shown.decode("utf-8").replace("\r\n", "\n")
+
+
+def _until_closed(descriptor: int) -> Iterator[bytes]:
+    while True:
+        assert select.select([descriptor], [], [], WAIT_S)[0], "the terminal stayed silent"
+        try:
+            part = os.read(descriptor, 65536)
+        except OSError:  # how Linux says that the other side is closed
+            return
+        if not part:
+            return
+        yield part
+
+
+def test_colours_are_for_terminals_only(broken: Path) -> None:
+    assert "\x1b[31m" in on_a_terminal("check", cwd=broken)
+    assert "\x1b[1m" in on_a_terminal("list", cwd=broken)
+    assert "\x1b" not in toolwright("check", cwd=broken).out
+    assert "\x1b" not in on_a_terminal("check", cwd=broken, NO_COLOR="1")
+    assert "\x1b" not in on_a_terminal("list", cwd=broken, NO_COLOR="1")
+    assert "\x1b" not in on_a_terminal("show", "get_time", cwd=broken, TERM="dumb")
+
+
+def test_json_has_no_colours_on_a_terminal_either(broken: Path) -> None:
+    assert json.loads(on_a_terminal("check", "--json", cwd=broken))["tools"] == 2
+
+
+def test_a_narrow_terminal_cuts_descriptions_and_never_names(tmp_path: Path) -> None:
+    manifest(tmp_path, {**TIME, "name": "n" * 50, "description": "word " * 50})
+    heading, row = on_a_terminal("list", cwd=tmp_path, columns=90, NO_COLOR="1").splitlines()
+    assert heading.split() == ["NAME", "FORMAT", "EFFECT", "DESCRIPTION"]
+    assert row.startswith("n" * 50 + "  ")
+    assert row.endswith("…")
+    assert len(row) <= 90
+    assert "n" * 50 in on_a_terminal("list", cwd=tmp_path, columns=20, NO_COLOR="1")
+
+
+def test_wide_characters_count_double_on_a_terminal(tmp_path: Path) -> None:
+    manifest(tmp_path, {**TIME, "description": "説明" * 50})
+    row = on_a_terminal("list", cwd=tmp_path, columns=60, NO_COLOR="1").splitlines()[1]
+    cells = sum(2 if character in "説明" else 1 for character in row)
+    assert 50 < cells <= 60
+
+
+def test_a_pipe_gets_whole_lines(tmp_path: Path) -> None:
+    manifest(tmp_path, {**TIME, "description": "word " * 100 + "end"})
+    assert toolwright("list", cwd=tmp_path, env={"COLUMNS": "40"}).out.splitlines()[1].endswith("word end")
+
+
+@pytest.mark.parametrize("arguments", [["list", "--json"], ["check"], ["--help"]])
+def test_a_reader_that_goes_away_is_no_error(arguments: list[str], project: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ended = subprocess.run(
+            [PROGRAM, *arguments],
+            cwd=project,
+            env=environment(project / ".home"),
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            timeout=WAIT_S,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+def by_shell(command: str, cwd: Path) -> Said:
+    """The program as ``$0``, started by a shell, for what only a shell can arrange."""
+    return toolwright(cwd=cwd, program=["/bin/sh", "-c", command, PROGRAM])
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("options", ["", "--json"])
+def test_output_that_cannot_be_written_is_told(options: str, project: Path) -> None:
+    said = by_shell(f'"$0" list {options} > /dev/full', project)
+    assert said.status == 74
+    assert said.err.startswith("toolwright: the output: no space left on device\n")
+
+
+def test_closed_streams_are_no_error(project: Path) -> None:
+    assert by_shell('"$0" list >&-', project) == Said(0, "", "")
+    assert by_shell('"$0" check nowhere 2>&-', project).status == 66
+    assert by_shell('"$0" show get_time --argv - <&-', project).status == 66
+
+
+def test_a_current_folder_that_was_removed_is_told(project: Path) -> None:
+    for arguments in ("list --json", "init x"):
+        said = by_shell(f'mkdir gone; cd gone; rmdir ../gone; exec "$0" {arguments}', project)
+        assert said.status == 66
+        assert said.err.startswith("toolwright: the current folder: no such file or directory")
+
+
+def test_a_terminal_without_the_characters_gets_escapes_and_json_stays_utf8(tmp_path: Path) -> None:
+    manifest(tmp_path / "説", {**TIME, "description": "説明"})
+    env = {"PYTHONIOENCODING": "iso-8859-1"}
+    shown = toolwright("show", "get_time", cwd=tmp_path, env=env)
+    assert (shown.status, shown.err) == (0, "")
+    assert r"\u8aac\u660e" in shown.out
+    assert r"\u8aac/tools.json" in shown.out
+    rows = toolwright("list", "--json", cwd=tmp_path, env=env).json
+    assert (rows[0]["description"], rows[0]["path"]) == ("説明", "説/tools.json")
+
+
+# -- text from declarations -----------------------------------------------------------------------------------
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202eevil\u200b\ufeff\u2028\x7f\U000e0041\r"
+
+
+def test_declarations_cannot_drive_the_terminal(tmp_path: Path, here: Callable[..., Said]) -> None:
+    """Attack: names, descriptions and paths that recolour, hide or rewrite what a person reads."""
+    folder = tmp_path / f"dir\x1b[31m\n{HOSTILE}"
+    schema = {"type": "object", "properties": {"a": {"type": "string", "description": HOSTILE}}}
+    manifest(
+        folder,
+        {**TIME, "description": f"good\n{HOSTILE}", "schema": schema},
+        {**TIME, "name": HOSTILE},
+        {**TIME, "name": "worse", HOSTILE: 1, "command": [HOSTILE]},
+    )
+    commands = (
+        ["check"], ["check", "-v"], ["list"], ["show", "get_time"], ["select", HOSTILE, "--explain"],
+        ["show", HOSTILE], ["show", "get_time", "--argv", json.dumps({"a": HOSTILE})],
+        ["export", "--dialect", "openai", "-v"], ["check", HOSTILE], ["--config", HOSTILE, "list"],
+        ["list", "--from", f"{HOSTILE}=x"],
+    )  # fmt: skip
+    for command in commands:
+        for more in ([], ["--json"]):
+            said = here("--from", folder, *command, *more)
+            assert re.findall(r"[^\n -~…]", said.out + said.err) == [], (command, said)
+            assert said.status != 70
+
+
+def test_escaped_json_still_says_what_was_declared(tmp_path: Path, here: Callable[..., Said]) -> None:
+    manifest(tmp_path / "m", {**TIME, "description": f"line\n\t{HOSTILE}"})
+    said = here("list", "--json", "--from", tmp_path / "m")
+    assert said.json[0]["description"] == f"line\n\t{HOSTILE}"
+    assert not re.search(r"[^ -~]", said.out.rstrip("\n"))
+
+
+def test_a_declaration_cannot_forge_lines_of_a_report(tmp_path: Path, here: Callable[..., Said]) -> None:
+    """Attack: a line break in a name or description that begins a line of its own."""
+    forged = "x\nother.json:1: error: forged [manifest.x]"
+    manifest(tmp_path / "m", {**TIME, "description": forged}, {**TIME, "name": forged}, {**TIME, forged: 1})
+    for command in (["check", tmp_path / "m", "-v"], ["list", "--from", tmp_path / "m"]):
+        assert not re.search("^other.json", here(*command).out, re.MULTILINE)
+    shown = here("show", "get_time", "--from", tmp_path / "m").out
+    assert re.search("^ +other.json", shown, re.MULTILINE)
+    assert not re.search("^other.json", shown, re.MULTILINE)
+
+
+# -- bad input ------------------------------------------------------------------------------------------------
+
+
+def _directory(place: Path) -> None:
+    (place / "tools.json").mkdir()
+
+
+def _links(place: Path) -> None:
+    (place / "tools.json").symlink_to("tools.json")
+    (place / "a").symlink_to("b")
+    (place / "b").symlink_to("a")
+    (place / "self").symlink_to(".")
+
+
+def _sparse(place: Path) -> None:
+    with (place / "tools.json").open("wb") as file:
+        file.truncate(1 << 30)
+
+
+def _fifo(place: Path) -> None:
+    os.mkfifo(place / "tools.json")
+
+
+def _text(text: str | bytes) -> Callable[[Path], None]:
+    content = text if isinstance(text, bytes) else text.encode("utf-8")
+
+    def make(place: Path) -> None:
+        (place / "tools.json").write_bytes(content)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("make", "status", "says"),
+    [
+        (lambda place: None, 0, "no tools found: looked for SKILL.md"),
+        (_directory, 65, "read manifest: it is a directory"),
+        (_links, 65, "read manifest: its symbolic links lead in a circle"),
+        (_sparse, 65, "read manifest: it has 1,073,741,824 bytes, more than the 1,048,576"),
+        (_fifo, 65, "read manifest: not a regular file"),
+        (_text(b"\x7fELF\x02\x01\xd0\xff"), 65, "parse manifest: line 1, column 7: not UTF-8 (byte 0xd0)"),
+        (_text(""), 65, "parse manifest: line 1, column 1: the file is empty"),
+        (_text('{"tools": [}'), 65, "parse manifest: line 1, column 12"),
+        (_text('{"name": "x", "version": "1.0.0", "dependencies": {}}'), 0, "no tools found"),
+        (_text('{"mcpServers": {"x": {"command": "npx"}}}'), 0, "a list of MCP servers"),
+        (_text('[{"type": "function", "function": {"name": "x"}}]'), 65, "not a tool declaration of a format"),
+        (_text('{"tools": [{"type": "function", "name": "x"}]}'), 65, "not a tool declaration of a format"),
+        (_text("[" * 100_000), 65, "nested more than 100 levels deep"),
+        (_text('{"tools": 5}'), 65, ""),
+    ],
+)
+def test_what_is_no_declaration_is_told_without_a_traceback(
+    make: Callable[[Path], None], status: int, says: str, tmp_path: Path, here: Callable[..., Said]
+) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    make(place)
+    said = here("check", place)
+    assert said.status == status, said
+    assert says in said.out
+    assert "Traceback" not in said.out + said.err
+    named = here("check", place / "tools.json", "--json")
+    assert named.status in (0, 65, 66)
+    if named.status != 66:
+        assert named.json["tools"] == 0
+    for command in (["list"], ["select", "x"], ["export", "--dialect", "mcp"]):
+        assert here(*command, "--json", "--from", place).json == []
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("missing", "no such file or directory"),
+        ("x" * 5000, "the path is too long"),
+        ("x/" * 5000, "the path is too long"),
+        ("x" * 100_000, "the path is too long"),
+        ("tools.json/x", "a part of the path is not a directory"),
+        ("loop", "its symbolic links lead in a circle"),
+    ],
+)
+def test_a_path_that_cannot_be_read_ends_with_66(
+    name: str, says: str, tmp_path: Path, here: Callable[..., Said]
+) -> None:
+    manifest(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
+    said = here("check", f"{tmp_path}/{name}")
+    assert (said.status, said.out) == (66, "")
+    assert said.err.splitlines()[0].endswith(says)
+    assert len(said.err) < 1500
+
+
+def test_a_file_without_permission_is_told(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may read everything")
+    manifest(tmp_path / "file").chmod(0)
+    manifest(tmp_path / "folder")
+    (tmp_path / "folder").chmod(0)
+    try:
+        assert "permission denied" in toolwright("check", "file", cwd=tmp_path).out
+        said = toolwright("check", "folder", cwd=tmp_path)
+        assert said.status == 66
+        assert "permission denied" in said.err
+    finally:
+        (tmp_path / "folder").chmod(0o700)
+
+
+def test_names_that_are_not_utf8_are_told(tmp_path: Path, here: Callable[..., Said]) -> None:
+    place = os.fsencode(tmp_path) + b"/bad\xff"
+    os.mkdir(place)
+    manifest(tmp_path / "good")
+    said = here("check", tmp_path)
+    assert said.status == 0
+    assert r'names that are not UTF-8 are left out (1 of them, such as "bad\xff")' in said.out
+    path = os.fsdecode(place)
+    good = ["--from", tmp_path / "good"]
+    for arguments, status in (
+        (["check", path], 66),
+        (["list", "--from", path], 66),
+        (["--config", path, *good, "list"], 78),
+        ([*good, "show", "\udcff"], 64),
+        ([*good, "show", "get_time", "--argv", '{"zone": "\udcff"}'], 65),
+        ([*good, "select", "\udcff", "--context", "\udcff=\udcff"], 0),
+        (["init", "\udcff"], 2),
+    ):
+        said = here(*arguments)
+        assert said.status == status, (arguments, said)
+    assert toolwright("list", "--json", cwd=Path(path), home=tmp_path / "home").status == 66
+    argv = ["show", "get_time", "--argv", "{}", "--json", *good]
+    assert toolwright(*argv, cwd=Path(path), home=tmp_path / "home").json["cwd"].endswith(r"bad\xff")
+
+
+def test_a_path_in_two_formats_words_is_a_path(tmp_path: Path, here: Callable[..., Said]) -> None:
+    manifest(tmp_path / "a=b")
+    assert here("check", tmp_path / "a=b").status == 0
+    said = here("check", "skil=x")
+    assert said.err == "toolwright: unknown format 'skil' in 'skil=x'\n  did you mean skill=x?\n"
+    assert "formats are skill, manifest" in here("check", "zzz=x").err
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a = \nb = 1", "not valid TOML: Invalid value (at line 1, column 5)"),
+        ("\xff", "not valid TOML"),
+        ("[manifst]", "unknown key 'manifst'\n  did you mean 'manifest'?"),
+        ("[manifest]\nstrickt = true", "unknown key 'manifest.strickt'\n  did you mean 'strict'?"),
+        ("[manifest]\nzzz = true", "unknown key 'manifest.zzz'\n  known here: strict"),
+        ('[manifest]\nstrict = "yes"', "manifest.strict: must be true or false, got a string"),
+        ("x = " + "[" * 5000, "not valid TOML"),
+        ("x = " + "9" * 5000, "not valid TOML"),
+        ("[timeouts]\ndefault_s = nan", "timeouts.default_s: must be above 0"),
+        ("[timeouts]\ndefault_s = 1" + "0" * 400, "timeouts.default_s: must be above 0"),
+        ('[[source]]\npath = "a\\u0000b"', "source[0].path: must not hold a NUL character"),
+    ],
+)
+def test_a_wrong_configuration_ends_with_78(
+    text: str, says: str, tmp_path: Path, here: Callable[..., Said]
+) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_bytes(text.encode("latin-1"))
+    said = here("--config", path, "list", "--json")
+    assert (said.status, said.out) == (78, "")
+    assert says in said.err
+    assert len(said.err.splitlines()) == 2
+
+
+def test_an_internal_error_is_told_in_a_sentence(project: Path) -> None:
+    code = (
+        "import sys\nfrom toolwright.doors import cli\nfrom toolwright.config import Environment\n"
+        "sys.exit(cli.run(sys.argv[1:], environment=Environment(home='', path='', state=7, "
+        "user_config='', user_space='')))"
+    )
+    program = [sys.executable, "-c", code]
+    said = toolwright("check", cwd=project, program=program)
+    assert said.status == 70
+    assert said.err.startswith("toolwright: internal error (")
+    assert "Traceback" in toolwright("check", "-vv", cwd=project, program=program).err
+
+
+# -- check: --fix, --watch, --sarif -----------------------------------------------------------------------------
+
+UNMENDED = """{
+  "tools": [
+    {
+      "Name": "get_time",
+      "description": "Keeps  its   blanks — and ünicode.",
+      "schema": {"type": "object", "properties": {}, "additionalProperties": false},
+      "command": ["tools/bin/get_time"],
+      "zip": 1
+    }
+  ]
+}
+"""
+
+
+def test_fix_mends_what_has_one_safe_mend_and_nothing_else(tmp_path: Path, here: Callable[..., Said]) -> None:
+    path = manifest(tmp_path / "m")
+    path.write_text(UNMENDED, encoding="utf-8")
+    path.chmod(0o640)
+    before = here("check", path, "--json").json["problems"]
+    assert [problem["code"] for problem in before] == [
+        "manifest.root.key-case", "manifest.root.unknown-keys", "manifest.command.without-dot",
+    ]  # fmt: skip
+    said = here("check", path, "--fix")
+    assert said.status == 0
+    assert said.out.splitlines()[:2] == [
+        f'fixed {path}:4: tools[0].Name: key "Name" should be written "name"',
+        f'fixed {path}:7: tools[0].command[0]: should be written "./tools/bin/get_time" (got "tools/bin/get_time")',
+    ]
+    assert said.out.splitlines()[-1] == "1 tool: 1 warning; fixed 2 problems"
+    expected = UNMENDED.replace('"Name"', '"name"').replace('"tools/bin', '"./tools/bin')
+    assert path.read_text(encoding="utf-8") == expected
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert sorted(entry.name for entry in path.parent.iterdir()) == ["tools", "tools.json"]
+    again = here("check", path, "--fix", "--json").json
+    assert again["fixed"] == 0
+    assert [problem["code"] for problem in again["problems"]] == ["manifest.root.unknown-keys"]
+
+
+def test_check_without_fix_changes_no_file(tmp_path: Path, here: Callable[..., Said]) -> None:
+    path = manifest(tmp_path / "m")
+    path.write_text(UNMENDED, encoding="utf-8")
+    assert here("check", path).status == 0
+    assert path.read_text(encoding="utf-8") == UNMENDED
+
+
+def next_document(process: subprocess.Popen[bytes], deadline: float) -> Any:
+    """The next line of JSON that the process prints."""
+    assert process.stdout is not None
+    assert select.select([process.stdout], [], [], max(0, deadline - time.monotonic()))[0], "no output in time"
+    return json.loads(process.stdout.readline())
+
+
+def test_watch_checks_again_when_a_file_changes_until_interrupted(tmp_path: Path) -> None:
+    path = manifest(tmp_path)
+    deadline = time.monotonic() + WAIT_S
+    with subprocess.Popen(
+        [PROGRAM, "check", "--watch", "--json", "tools.json"],
+        cwd=tmp_path,
+        env=environment(tmp_path / ".home"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        bufsize=0,
+    ) as process:
+        try:
+            assert next_document(process, deadline)["problems"] == []
+            path.write_text('{"tools": [', encoding="utf-8")
+            assert [problem["code"] for problem in next_document(process, deadline)["problems"]] == [
+                "manifest.root.parse-error"
+            ]
+            path.unlink()  # as editors do it: gone for a moment
+            manifest(tmp_path, TIME, {**TIME, "name": "second"})
+            assert next_document(process, deadline)["tools"] == 2
+            process.send_signal(signal.SIGINT)
+            assert process.wait(WAIT_S) == 130
+        finally:
+            process.kill()
+
+
+def test_sarif_is_written_beside_the_report(broken: Path) -> None:
+    said = toolwright("check", "--sarif", "problems.sarif", cwd=broken)
+    assert said.status == 65
+    document = json.loads((broken / "problems.sarif").read_text(encoding="utf-8"))
+    problems = toolwright("check", "--json", cwd=broken).json["problems"]
+    (run,) = document["runs"]
+    assert [
+        (result["ruleId"], result["locations"][0]["physicalLocation"]["region"]["startLine"])
+        for result in run["results"]
+    ] == [(problem["code"], problem["line"]) for problem in problems]

@@ -1,0 +1,586 @@
+"""The rye format, where a case of tests/conformance cannot say it: spaces, chains, fixes, declarations, odd
+bytes, real files, the page."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.conftest import shared
+from tests.strategies import json_values
+from toolwright import app, formats, jsontext, schema
+from toolwright.catalog import mending
+from toolwright.config import Config, Environment
+from toolwright.dialects import DIALECTS
+from toolwright.formats import rye
+from toolwright.model import (
+    CallPython,
+    Compiled,
+    DeclareOptions,
+    Document,
+    Fix,
+    Linked,
+    NotCallable,
+    Problem,
+    Role,
+    Rules,
+    Severity,
+    Tool,
+    Unit,
+)
+
+PAGE = Path(__file__).parents[2] / "docs" / "formats" / "rye.md"
+ROOTS = ("/srv/p/.ai/tools/", "/srv/u/.ai/tools/", "/srv/s/.ai/tools/")
+
+
+def document(item: str, text: str | bytes, space: int = 0) -> Document:
+    content = text if isinstance(text, bytes) else text.encode("utf-8")
+    return Document(
+        path=ROOTS[space] + item,
+        content=content,
+        parsed=jsontext.read(content) if item.endswith(".json") else None,
+        place="rye",
+        item=item,
+        space=space,
+        project="/srv/p",
+    )
+
+
+def compiled(item: str, text: str | bytes) -> Compiled:
+    return rye.compile_document(document(item, text), Rules())
+
+
+def linked(*items: tuple[str, int, str]) -> Linked:
+    """Items by id with suffix, space and text."""
+    units = []
+    for item, space, text in items:
+        found = document(item, text, space)
+        units.append(
+            Unit(path=found.path, item=item, space=space, compiled=rye.compile_document(found, Rules()))
+        )
+    return rye.link(units, Rules())
+
+
+def python(category: str, executor: str = "rye/core/runtimes/python/function", **more: Any) -> str:
+    lines = [
+        '"""Says hello."""',
+        '__version__ = "1.0.0"',
+        '__tool_type__ = "python"',
+        f"__executor_id__ = {executor!r}",
+        f"__category__ = {category!r}",
+        '__tool_description__ = "Say hello"',
+        *(f"{name} = {value!r}" for name, value in more.items()),
+        "def execute(params, project_path):\n    return {'success': True}",
+        "if __name__ == '__main__':\n    execute({}, '.')",
+    ]
+    return "\n".join(lines)
+
+
+def yaml(category: str, **more: Any) -> str:
+    return json.dumps(
+        {
+            "tool_id": "t",
+            "tool_type": "yaml",
+            "version": "1.0.0",
+            "description": "List files",
+            "executor_id": "rye/core/primitives/execute",
+            "category": category,
+            "config": {"command": "ls"},
+            **more,
+        }
+    )
+
+
+def errors(problems: Any) -> list[str]:
+    return [
+        f"{problem.code}: {problem.message}" for problem in problems if problem.severity is Severity.ERROR
+    ]
+
+
+# -- spaces and chains --------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("rye.id.spaces")
+def test_the_first_space_wins_and_the_shadowed_item_is_reported() -> None:
+    found = linked(
+        ("a/b.py", 1, python("a")), ("a/b.yaml", 0, yaml("a", tool_id="b")), ("a/c.py", 2, python("a"))
+    )
+    assert [(tool.name, tool.origin.path) for tool in found.tools] == [
+        ("a/b", "/srv/p/.ai/tools/a/b.yaml"),
+        ("a/c", "/srv/s/.ai/tools/a/c.py"),
+    ]
+    assert [
+        (problem.severity, problem.code, problem.path, problem.message) for problem in found.problems
+    ] == [
+        (
+            Severity.WARNING,
+            "rye.id.spaces",
+            "/srv/u/.ai/tools/a/b.py",
+            '"a/b" of user space is shadowed by /srv/p/.ai/tools/a/b.yaml',
+        )
+    ]
+
+
+@pytest.mark.requirement("rye.id.user-space", "rye.id.spaces")
+def test_the_user_space_is_the_home_folder_or_what_user_space_names(tmp_path: Path) -> None:
+    for root in ("project", "home", "elsewhere"):
+        folder = tmp_path / root / ".ai" / "tools" / "a"
+        folder.mkdir(parents=True)
+        (folder / f"{root}.py").write_text(python("a"), encoding="utf-8")
+
+    def names(**variables: str) -> list[str]:
+        environment = Environment.read({"HOME": str(tmp_path / "home"), **variables})
+        workshop = app.open(str(tmp_path / "project"), config=Config(), environment=environment)
+        return [tool.name for tool in workshop.tools]
+
+    assert Environment.read({"HOME": "/home/me", "USER_SPACE": "/srv/u"}).user_space == "/srv/u"
+    assert names() == ["a/project", "a/home"]
+    assert names(USER_SPACE=str(tmp_path / "elsewhere")) == ["a/project", "a/elsewhere"]
+
+
+@pytest.mark.requirement("rye.executor.space-rule")
+def test_a_user_tool_cannot_chain_to_a_runtime_of_the_project() -> None:
+    runtime = yaml("my", tool_type="runtime")
+    found = linked(
+        ("my/fast.yaml", 0, runtime),
+        ("a/t.py", 1, python("a", "my/fast")),
+        ("b/t.py", 0, python("b", "my/fast")),
+    )
+    assert [tool.name for tool in found.tools] == ["my/fast", "b/t"]
+    assert errors(found.problems) == [
+        "rye.executor.space-rule: Tool 'a/t' from user space cannot depend on 'my/fast' from project space. "
+        "Lower precedence spaces cannot depend on higher precedence spaces."
+    ]
+
+
+def test_a_project_tool_may_chain_to_a_runtime_of_the_user() -> None:
+    found = linked(
+        ("a/t.py", 0, python("a", "my/fast")), ("my/fast.yaml", 1, yaml("my", tool_type="runtime"))
+    )
+    assert found.tools[0].chain == ("a/t", "my/fast", "rye/core/primitives/execute")
+    assert errors(found.problems) == []
+
+
+def chain_of(length: int) -> list[tuple[str, int, str]]:
+    """A tool and runtimes that make a chain of ``length`` elements, the primitive included."""
+    ids = [f"r/r{number}" for number in range(length - 2)]
+    executors = [*ids[1:], "rye/core/primitives/execute"]
+    runtimes = [
+        (f"{name}.yaml", 0, yaml("r", tool_type="runtime", executor_id=executor))
+        for name, executor in zip(ids, executors, strict=True)
+    ]
+    return [("a/t.py", 0, python("a", ids[0])), *runtimes]
+
+
+@pytest.mark.requirement("rye.executor.depth")
+def test_a_chain_has_at_most_ten_elements() -> None:
+    found = linked(*chain_of(10))
+    assert errors(found.problems) == []
+    assert len(found.tools[0].chain) == 10
+    found = linked(*chain_of(11))
+    assert errors(found.problems) == [
+        "rye.executor.depth: Chain too deep (max 10): a/t. Name a runtime nearer to the end"
+    ]
+    assert "a/t" not in [tool.name for tool in found.tools]
+
+
+def test_a_primitive_of_the_project_is_known_and_not_run() -> None:
+    primitive = yaml("rye/core/primitives", tool_type="primitive", executor_id=None)
+    found = linked(
+        ("a/t.yaml", 0, yaml("a", executor_id="rye/core/primitives/foo")),
+        ("rye/core/primitives/foo.yaml", 0, primitive),
+    )
+    assert found.tools[0].invocation == NotCallable(reason="Unknown primitive: rye/core/primitives/foo")
+    assert [problem.code for problem in found.problems] == ["rye.executor.unavailable"]
+
+
+def test_a_broken_file_keeps_its_id_so_that_nothing_else_takes_its_place() -> None:
+    found = linked(("a/t.py", 0, "def execute(:"), ("a/t.yaml", 0, yaml("a")))
+    assert found.tools == ()
+    assert [problem.code for problem in found.problems] == ["rye.id.extension-order"]
+
+
+def test_items_of_two_projects_do_not_serve_each_other() -> None:
+    one = document("a/t.py", python("a", "my/fast"))
+    two = Document(path="/srv/q/.ai/tools/my/fast.yaml", item="my/fast.yaml", place="rye", content=b"")
+    two_compiled = rye.compile_document(document("my/fast.yaml", yaml("my", tool_type="runtime")), Rules())
+    found = rye.link(
+        [
+            Unit(path=one.path, item=one.item, compiled=rye.compile_document(one, Rules())),
+            Unit(path=two.path, item=two.item, compiled=two_compiled),
+        ],
+        Rules(),
+    )
+    assert errors(found.problems) == ["rye.executor.unknown: Executor not found: my/fast"]
+
+
+# -- what runs ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("rye.file.no-code-at-load")
+def test_a_tool_that_removes_files_when_imported_removes_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / ".ai" / "tools" / "a"
+    folder.mkdir(parents=True)
+    victim = tmp_path / "victim"
+    victim.write_text("alive", encoding="utf-8")
+    text = f"import os\nos.remove({str(victim)!r})\n" + python("a")
+    (folder / "t.py").write_text(text, encoding="utf-8")
+    workshop = app.open(
+        str(tmp_path), config=Config(), environment=Environment.read({"HOME": str(tmp_path / "home")})
+    )
+    assert [tool.name for tool in workshop.tools] == ["a/t"]
+    assert victim.read_text(encoding="utf-8") == "alive"
+
+
+@pytest.mark.requirement(
+    "rye.file.toml-config-only", "rye.python.class-not-callable", "rye.yaml.nothing-to-run"
+)
+def test_what_cannot_be_called_says_why_and_is_never_declared(tmp_path: Path) -> None:
+    folder = tmp_path / ".ai" / "tools" / "a"
+    folder.mkdir(parents=True)
+    files = {
+        "limits.toml": "x = 1\n",
+        "sink.py": python("a").replace('"python"', '"runtime"').replace("def execute", "def run"),
+        "library.yaml": yaml("a", tool_type="library", executor_id=None),
+        "collect.yaml": yaml("a", tool_type="config", executor_id=None),
+        "hello.py": python("a"),
+    }
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    workshop = app.open(
+        str(tmp_path), config=Config(), environment=Environment.read({"HOME": str(tmp_path / "home")})
+    )
+    reasons = {
+        tool.name: tool.invocation.reason
+        for tool in workshop.tools
+        if isinstance(tool.invocation, NotCallable)
+    }
+    assert reasons == {
+        "a/limits": "configuration only",
+        "a/sink": "no execute() in this file: other tools import it",
+        "a/library": "not executable",
+        "a/collect": "not executable",
+    }
+    assert [entry["function"]["name"] for entry in workshop.declare("openai").payload] == ["a_hello"]
+
+
+@pytest.mark.requirement("rye.yaml.actions")
+def test_the_parameters_of_the_chosen_action_are_validated() -> None:
+    actions = {
+        "deploy": {
+            "description": "Deploy",
+            "parameters": [{"name": "service_name", "type": "string", "required": True}],
+        },
+        "rollback": {"parameters": [{"name": "deployment_id", "type": "string", "required": True}]},
+    }
+    (tool,) = compiled("a/t.yaml", yaml("a", actions=actions)).tools
+    assert tool.input_schema is not None
+    assert schema.flaws(tool.input_schema) == ()
+
+    def complaints(arguments: dict[str, Any]) -> list[str]:
+        assert tool.input_schema is not None
+        return [str(found.pointer) for found in schema.complaints(tool.input_schema, arguments)]
+
+    assert complaints({"action": "rollback"}) == ["('deployment_id',)"]
+    assert complaints({"action": "rollback", "deployment_id": "7"}) == []
+    assert complaints({"action": "deploy", "service_name": "web"}) == []
+    assert complaints({}) == ["('action',)"]
+    assert complaints({"action": "burn"}) == ["('action',)"]
+
+
+@pytest.mark.requirement("rye.yaml.documentation")
+def test_documentation_is_kept_and_not_declared() -> None:
+    text = yaml("a", documentation={"url": "https://docs.example.com", "examples": ["Deploy to production"]})
+    (tool,) = compiled("a/t.yaml", text).tools
+    assert tool.notes.documentation == {
+        "url": "https://docs.example.com",
+        "examples": ["Deploy to production"],
+    }
+    declared = DIALECTS["anthropic"].declare([tool], DeclareOptions())
+    assert "Deploy to production" not in json.dumps(declared.payload)
+
+
+@pytest.mark.requirement("rye.yaml.tags")
+def test_tags_and_the_beginning_of_the_body_are_kept_for_search() -> None:
+    signature = "# rye:signed:2026-04-09T00:59:52Z:" + "4f" * 32 + ":cG3p:4b987fd4e40303ac\n"
+    (tool,) = compiled(
+        "a/t.py", f"#!/usr/bin/env python3\n{signature}" + python("a", __tags__=["kubernetes"])
+    ).tools
+    assert tool.notes.tags == ("kubernetes",)
+    assert tool.notes.category == "a"
+    assert tool.notes.head.startswith('"""Says hello."""')
+    assert len(tool.notes.head) == 200
+
+
+@pytest.mark.requirement("rye.resolve.inject", "rye.yaml.timeout")
+def test_the_authors_settings_travel_with_the_call() -> None:
+    resolve = [{"path": "agent/agent.yaml", "mode": "deep_merge"}]
+    (tool,) = compiled("a/t.py", python("a", CONFIG_RESOLVE=resolve, __timeout__=5)).tools
+    assert tool.invocation == CallPython(
+        style=tool.invocation.style,  # type: ignore[union-attr]
+        file="/srv/p/.ai/tools/a/t.py",
+        settings=jsontext.compact({"config_resolve": resolve}),
+    )
+    assert tool.needs.timeout_s == 5.0
+
+
+# -- fixes --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("rye.lint.category-dir")
+@pytest.mark.parametrize(
+    ("name", "line", "mended"),
+    [
+        ("t.py", '__category__ = "file-system"  # where', '__category__ = "rye/file-system"  # where'),
+        ("t.py", "__category__: str = 'file-system'", "__category__: str = 'rye/file-system'"),
+        ("t.yaml", "category: file-system", "category: rye/file-system"),
+        ("t.yaml", "'category': \"file-system\"", "'category': \"rye/file-system\""),
+        (
+            "t.ts",
+            "export const __category__ = `file-system`;",
+            "export const __category__ = `rye/file-system`;",
+        ),
+        ("t.sh", "# __category__ = file-system", "# __category__ = rye/file-system"),
+        ("t.json", '{"category": "file-system"}', '{"category": "rye/file-system"}'),
+    ],
+)
+def test_a_wrong_category_can_be_mended(tmp_path: Path, name: str, line: str, mended: str) -> None:
+    path = tmp_path / name
+    text = (
+        line
+        if name.endswith(".json")
+        else f"# one\n{line}\n# three\n"
+        if name != "t.ts"
+        else f"// one\n{line}\n"
+    )
+    path.write_text(text, encoding="utf-8")
+    given_document = Document(
+        path=str(path),
+        content=text.encode(),
+        parsed=jsontext.read(text.encode()) if name.endswith(".json") else None,
+        place="rye",
+        item=f"rye/file-system/{name}",
+    )
+    (problem,) = [
+        found
+        for found in rye.compile_document(given_document, Rules()).problems
+        if found.code == "rye.yaml.category-path"
+    ]
+    assert problem.hint == 'write "rye/file-system", or move the file; sign it again afterwards'
+    assert mending.mend([problem], [str(tmp_path)]).problems == [problem]
+    assert path.read_text(encoding="utf-8") == text.replace(line, mended)
+
+
+def test_a_category_that_is_not_written_out_is_not_mended() -> None:
+    found = compiled("rye/a/t.py", 'BASE = "x"\n__category__ = BASE + "/a"\n')
+    problems: list[tuple[str, Fix | None]] = [(problem.code, problem.fix) for problem in found.problems]
+    assert ("rye.yaml.category-path", None) in problems
+
+
+# -- the document's own examples ----------------------------------------------------------------------------
+
+
+def blocks() -> dict[str, list[str]]:
+    text = (shared("specs") / "rye.md").read_text(encoding="utf-8")
+    found: dict[str, list[str]] = {}
+    for language, block in re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL):
+        found.setdefault(language, []).append(block)
+    return found
+
+
+@pytest.mark.requirement(
+    "rye.python.runtime-description", "rye.js.export-const", "rye.schema.precedence", "rye.type.observed"
+)
+def test_every_example_of_the_document_loads() -> None:
+    examples = blocks()
+    found = linked(
+        ("category/path/tool.py", 0, examples["python"][0]),
+        ("category/path/tool_name.yaml", 0, examples["yaml"][1]),
+        ("mcp/context7/query-docs.yaml", 0, examples["yaml"][2]),
+        ("mcp/servers/context7.yaml", 0, examples["yaml"][3]),
+        ("utility/hello_node.ts", 0, examples["typescript"][0]),
+        ("sinks/file_sink.py", 0, examples["python"][-1].replace("# ...", "...")),
+    )
+    roles = {tool.name: tool.role for tool in found.tools}
+    assert roles == {
+        "category/path/tool": Role.TOOL,
+        "category/path/tool_name": Role.TOOL,
+        "mcp/context7/query-docs": Role.TOOL,
+        "mcp/servers/context7": Role.PART,
+        "utility/hello_node": Role.TOOL,
+        "sinks/file_sink": Role.PART,
+    }
+    query = next(tool for tool in found.tools if tool.name == "mcp/context7/query-docs")
+    assert query.input_schema is not None
+    assert query.input_schema.document["required"] == ["libraryId", "query"]
+
+
+def test_every_optional_field_of_the_document_is_accepted() -> None:
+    for block in blocks()["yaml"][4:]:
+        fields = {
+            "tool_id": "t", "tool_type": "yaml", "version": '"1.0.0"', "executor_id": "subprocess",
+            "category": "a", "description": "d", "config": '{command: "true"}',
+        }  # fmt: skip
+        own = re.findall(r"^(\w+):", block, re.MULTILINE)
+        text = "".join(f"{key}: {value}\n" for key, value in fields.items() if key not in own) + block
+        assert errors(compiled("a/t.yaml", text).problems) == [], text
+
+
+# -- real files ---------------------------------------------------------------------------------------------
+
+
+def real_projects() -> dict[str, list[dict[str, Any]]]:
+    """The entries of the corpus by the project that holds them; only files below .ai/tools are tools."""
+    folder = shared("corpus/rye")
+    projects: dict[str, list[dict[str, Any]]] = {}
+    for entry in json.loads((folder / "INDEX.json").read_text(encoding="utf-8"))["files"]:
+        root, marker, item = entry["file"].partition("/.ai/tools/")
+        if marker:
+            projects.setdefault(str(folder / root), []).append({**entry, "item": item})
+        else:
+            assert entry["expected"]["tools_accepted"] == 0
+    return projects
+
+
+@pytest.mark.requirement(
+    "rye.type.support-item", "rye.file.not-a-tool", "rye.file.later-format", "rye.yaml.unknown-keys"
+)
+def test_real_files_give_what_is_written_down() -> None:
+    seen = 0
+    for root, entries in real_projects().items():
+        units = []
+        for entry in entries:
+            path = f"{root}/.ai/tools/{entry['item']}"
+            content = Path(path).read_bytes()
+            parsed = jsontext.read(content) if path.endswith(".json") else None
+            found = Document(
+                path=path, content=content, parsed=parsed, place="rye", item=entry["item"], project=root
+            )
+            units.append(Unit(path=path, item=entry["item"], compiled=rye.compile_document(found, Rules())))
+        whole = rye.link(units, Rules())
+        for entry, unit in zip(entries, units, strict=True):
+            tools = [tool for tool in whole.tools if tool.origin.path == unit.path]
+            problems = [
+                *unit.compiled.problems,
+                *(found for found in whole.problems if found.path == unit.path),
+            ]
+            agree(entry, tools, problems)
+            seen += 1
+    assert seen == 86
+
+
+def agree(entry: dict[str, Any], tools: list[Tool], problems: list[Problem]) -> None:
+    expected, file = entry["expected"], entry["file"]
+    wrong = [problem for problem in problems if problem.severity is Severity.ERROR]
+    if any("npm file" in note for note in entry["notes"]):  # decided since: rye.file.not-a-tool
+        assert (tools, problems) == ([], []), file
+        return
+    if expected.get("reading") == "literal":  # decided since: rye.type.support-item
+        assert [tool.role for tool in tools] == [Role.SUPPORT], file
+        assert wrong == [], file
+    else:
+        assert len([tool for tool in tools if tool.role is not Role.SUPPORT]) == expected["tools_accepted"], (
+            file
+        )
+        texts = {problem.message for problem in wrong} | {
+            f"{problem.code}: {problem.message}" for problem in wrong
+        }
+        assert len(wrong) == len(expected.get("problems", [])), file
+        assert set(expected.get("problems", [])) <= texts, file
+    for code, words in expected.get("lint", {}).items():
+        told = [problem.message for problem in problems if problem.code == code]
+        assert len(told) == len(words), (file, code)
+        assert all(any(word in message for message in told) for word in words), (file, code)
+
+
+# -- odd bytes ----------------------------------------------------------------------------------------------
+
+SUFFIXES = st.sampled_from(
+    [".py", ".yaml", ".yml", ".json", ".js", ".ts", ".mjs", ".cjs", ".sh", ".toml", ".md"]
+)
+
+
+@given(SUFFIXES, st.binary(max_size=60) | st.text("a:{}[]\"'=#_\n \\", max_size=60).map(str.encode))
+def test_no_bytes_make_it_raise(suffix: str, content: bytes) -> None:
+    found = compiled(f"a/t{suffix}", content)
+    assert found.tools == () or suffix == ".toml"
+
+
+KEYS = st.sampled_from(rye._KEYS)
+VALUES = json_values | st.sampled_from(
+    [
+        {"properties": {"a": {"type": "str", "default": 1}}, "required": ["b"]},
+        [{"name": "a", "type": "integer", "default": "x", "enum": []}],
+        {"command": "x", "args": [[]], "env": {"a": []}},
+        {"image": "x", "env": ["A", 5]},
+        {"a": {"parameters": [{"name": "x"}]}},
+        "mcp", "http", "runtime", "mcp_server", "rye/core/runtimes/mcp/http", "rye/core/runtimes/bash/bash",
+        "python",
+    ]
+)  # fmt: skip
+
+
+@given(st.dictionaries(KEYS, VALUES, max_size=8), st.sampled_from([".json", ".yaml", ".py"]))
+def test_no_value_of_any_key_makes_it_raise(members: dict[str, Any], suffix: str) -> None:
+    base: dict[str, Any] = json.loads(yaml("a", tool_id="t-1"))
+    values = {**base, **members}
+    if suffix == ".py":
+        text = "\n".join(f"{rye._IN_CODE[key]} = {value!r}" for key, value in values.items())
+    else:
+        text = json.dumps(values)
+    name, found = formats.compile_document(document(f"a/t-1{suffix}", text), Rules())
+    assert name == "rye"
+    linked_again = rye.link(
+        [Unit(path=f"{ROOTS[0]}a/t-1{suffix}", item=f"a/t-1{suffix}", compiled=found)], Rules()
+    )
+    assert len(linked_again.tools) <= len(found.tools) <= 1
+    assert bool(errors(found.problems)) == (found.tools == ())
+
+
+@given(
+    st.sampled_from(["..", ".", "a", "b.yaml", "", "\\..", "/", "C:", "~"])
+    .flatmap(
+        lambda _: st.lists(st.sampled_from(["..", ".", "a", "b.yaml", "", "\\..", "\\", "C:"]), max_size=6)
+    )
+    .map("/".join)
+)
+@pytest.mark.requirement("rye.resolve.contained")
+def test_no_configuration_path_leaves_its_folder(path: str) -> None:
+    found = compiled("a/t.yaml", yaml("a", config_resolve={"path": path}))
+    if found.tools:
+        assert not path.startswith("/")
+        assert os.path.normpath(f"/srv/config/{path}").startswith("/srv/config")
+
+
+# -- the page -----------------------------------------------------------------------------------------------
+
+
+def test_the_examples_of_the_page_load_without_a_problem() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    examples = re.findall(r"`\.ai/tools/([\w./-]+)`:?\n\n```\w+\n(.*?)```", text, re.DOTALL)
+    assert {item.rpartition(".")[2] for item, _ in examples} == {"py", "yaml", "ts", "sh", "toml", "json"}
+    units = []
+    for item, example in examples:
+        found = document(item, example)
+        units.append(Unit(path=found.path, item=item, compiled=rye.compile_document(found, Rules())))
+    whole = rye.link(units, Rules())
+    assert [problem for unit in units for problem in unit.compiled.problems] == []
+    assert whole.problems == ()
+    assert len(whole.tools) == len(examples)
+
+
+def test_the_page_lists_every_code() -> None:
+    folder = Path(rye.__file__).parent
+    source = "".join(
+        (folder / name).read_text(encoding="utf-8")
+        for name in ("rye.py", "_rye_chain.py", "_rye_parameters.py")
+    )
+    used = set(re.findall(r'"(rye\.[a-z]+\.[a-z-]+)"', source))
+    assert used == set(re.findall(r"\| `(rye\.[a-z.-]+)`", PAGE.read_text(encoding="utf-8")))

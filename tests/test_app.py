@@ -1,0 +1,318 @@
+"""The workshop: opened on anything, asked for everything, and never deciding by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import toolwright
+from tests.program import PATH, WAIT_S
+from toolwright.config import Config, Environment, resolve
+from toolwright.dialects import DIALECTS
+from toolwright.errors import SourceError, UnknownTool, UsageError
+
+
+def surroundings(folder: Path) -> Environment:
+    return Environment.read({"HOME": str(folder / "home"), "PATH": PATH})
+
+
+def manifest(folder: Path, *names: str) -> Path:
+    tools = [
+        {
+            "name": name,
+            "description": f"Does {name}.",
+            "schema": {"type": "object", "properties": {"x": {"type": "string"}}},
+            "command": ["./tools/bin/run"],
+        }
+        for name in names
+    ]
+    (folder / "tools" / "bin").mkdir(parents=True, exist_ok=True)
+    program = folder / "tools" / "bin" / "run"
+    program.write_text("#!/bin/sh\n", encoding="utf-8")
+    program.chmod(0o755)
+    path = folder / "tools.json"
+    path.write_text(json.dumps({"tools": tools}), encoding="utf-8")
+    return path
+
+
+def group(folder: Path, selection: Mapping[str, Any], *, executor: str = "notes") -> Path:
+    tool = {
+        "name": "add_note",
+        "description": "Add a note.",
+        "category": "creation",
+        "input_schema": {"type": "object", "properties": {}},
+        "metadata": {
+            "executor": executor, "requires_context": [], "cost_estimate": "low", "latency_estimate": "fast",
+        },
+    }  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "notes_tools.json"
+    document = {
+        "group": "notes", "version": "1.0.0", "description": "Notes.", "selection": selection, "tools": [tool],
+    }  # fmt: skip
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return path
+
+
+def rye(folder: Path, category: str, name: str) -> None:
+    place = folder / ".ai" / "tools" / category
+    place.mkdir(parents=True, exist_ok=True)
+    (place / f"{name}.py").write_text(
+        f'__version__ = "1.0.0"\n__tool_type__ = "python"\n__category__ = "{category}"\n'
+        f'__executor_id__ = "rye/core/runtimes/python/function"\n__tool_description__ = "Do the {name}"\n'
+        'CONFIG_SCHEMA = {"type": "object", "properties": {}}\n'
+        "def execute(params, project_path):\n    return {}\n",
+        encoding="utf-8",
+    )
+
+
+def names(workshop: toolwright.Workshop) -> list[str]:
+    return [tool.name for tool in workshop.tools]
+
+
+# -- opening --------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_a_file_and_several_can_be_opened(tmp_path: Path) -> None:
+    one, two = manifest(tmp_path / "one", "a"), manifest(tmp_path / "two", "b")
+    home = surroundings(tmp_path)
+    assert names(toolwright.open(tmp_path, environment=home)) == ["a", "b"]
+    assert names(toolwright.open(str(one), environment=home)) == ["a"]
+    assert names(toolwright.open([two, str(one.parent)], environment=home)) == ["b", "a"]
+    assert names(toolwright.open(f"manifest={one.parent}", environment=home)) == ["a"]
+
+
+def test_a_configuration_can_be_opened(tmp_path: Path) -> None:
+    manifest(tmp_path / "one", "a")
+    (tmp_path / "toolwright.toml").write_text('[[source]]\npath = "one"\n', encoding="utf-8")
+    home = surroundings(tmp_path)
+    config = resolve(home, cwd=str(tmp_path))
+    assert names(toolwright.open(config, environment=home)) == ["a"]
+    assert names(toolwright.open(config=config, environment=home)) == ["a"]
+
+
+def test_paths_take_the_place_of_a_configurations_sources(tmp_path: Path) -> None:
+    manifest(tmp_path / "one", "a")
+    manifest(tmp_path / "two", "b")
+    home = surroundings(tmp_path)
+    config = resolve(home, cwd=str(tmp_path), sources=["one"])
+    assert names(toolwright.open(tmp_path / "two", config=config, environment=home)) == ["b"]
+
+
+def test_nothing_to_open_and_two_configurations_are_refused(tmp_path: Path) -> None:
+    home = surroundings(tmp_path)
+    for arguments in ((), ([],), (Config(),)):
+        with pytest.raises(UsageError, match="nothing to open"):
+            toolwright.open(*arguments, environment=home)
+    with pytest.raises(UsageError, match="two configurations"):
+        toolwright.open(Config(), config=Config(), environment=home)
+
+
+def test_a_path_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="no such file or directory"):
+        toolwright.open(tmp_path / "missing", environment=surroundings(tmp_path))
+
+
+def test_a_wrong_declaration_is_a_value(tmp_path: Path) -> None:
+    manifest(tmp_path / "one", "a", "")
+    with toolwright.open(tmp_path, environment=surroundings(tmp_path)) as workshop:
+        assert names(workshop) == ["a"]
+        assert [problem.severity for problem in workshop.problems] == [toolwright.Severity.ERROR]
+
+
+def test_a_workshop_can_be_entered_both_ways(tmp_path: Path) -> None:
+    manifest(tmp_path / "one", "a")
+
+    async def asked() -> list[str]:
+        async with toolwright.open(tmp_path, environment=surroundings(tmp_path)) as workshop:
+            return names(workshop)
+
+    with toolwright.open(tmp_path, environment=surroundings(tmp_path)) as workshop:
+        assert names(workshop) == asyncio.run(asked())
+
+
+def test_state_is_kept_only_where_there_is_a_folder_for_it(tmp_path: Path) -> None:
+    manifest(tmp_path / "one", "a")
+    home = surroundings(tmp_path)
+    toolwright.open(tmp_path / "one", config=Config(), environment=home)
+    assert not (tmp_path / "home").exists()
+    toolwright.open(tmp_path / "one", environment=home)
+    assert os.listdir(os.path.join(home.state, "cache"))
+
+
+# -- what there is --------------------------------------------------------------------------------------------
+
+
+def test_tools_are_found_by_key_and_by_name(tmp_path: Path) -> None:
+    manifest(tmp_path / "one", "a", "b")
+    workshop = toolwright.open(tmp_path, environment=surroundings(tmp_path))
+    assert workshop.find("a") == workshop.find("manifest:one/a") == workshop.tools[0]
+    with pytest.raises(UnknownTool, match="there is no tool 'c'"):
+        workshop.find("c")
+
+
+def test_a_reload_sees_what_changed_and_leaves_what_was_taken(tmp_path: Path) -> None:
+    path = manifest(tmp_path / "one", "a")
+    workshop = toolwright.open(tmp_path, environment=surroundings(tmp_path))
+    before = workshop.tools
+    assert not workshop.changed()
+    manifest(path.parent, "a", "b")
+    assert workshop.changed()
+    assert names(workshop) == ["a"]
+    workshop.reload()
+    assert not workshop.changed()
+    assert names(workshop) == ["a", "b"]
+    assert [tool.name for tool in before] == ["a"]
+
+
+def test_looking_for_changes_runs_nothing(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "broken-tool"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\necho x >> {tmp_path}/ran\nexit 1\n", encoding="utf-8")
+    program.chmod(0o755)
+    workshop = toolwright.open(f"executable={program.parent}", environment=surroundings(tmp_path))
+    assert (tmp_path / "ran").read_text(encoding="utf-8") == "x\n"
+    assert not workshop.changed()
+    assert (tmp_path / "ran").read_text(encoding="utf-8") == "x\n"
+
+
+def test_further_skill_folders_come_after_the_sources(tmp_path: Path) -> None:
+    for name in ("one", "more/two"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "SKILL.md").write_text("---\ndescription: D.\n---\n", encoding="utf-8")
+    (tmp_path / "x.toml").write_text(
+        '[[source]]\npath = "one"\n[skills]\nextra_dirs = ["more"]\n', encoding="utf-8"
+    )
+    home = surroundings(tmp_path)
+    workshop = toolwright.open(resolve(home, cwd=str(tmp_path), file="x.toml"), environment=home)
+    assert [skill.name for skill in workshop.skills] == ["one", "two"]
+
+
+def test_a_bundle_in_the_current_folder_is_no_installed_one(tmp_path: Path) -> None:
+    """Attack: a clone that passes for an installed rye bundle, where Python searches the current folder."""
+    rye(tmp_path / "evil", "x", "t")
+    (tmp_path / "evil-1.dist-info").mkdir()
+    (tmp_path / "evil-1.dist-info" / "entry_points.txt").write_text(
+        "[rye.bundles]\nevil = evil:bundle\n", encoding="utf-8"
+    )
+    rye(tmp_path / "mine", "y", "t")
+    code = "import toolwright; print([tool.origin.path for tool in toolwright.open('mine').tools])"
+    for path, shown in (("", False), (str(tmp_path), True)):
+        env = {"HOME": str(tmp_path / "home"), "PATH": PATH, **({"PYTHONPATH": path} if path else {})}
+        said = subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=WAIT_S
+        )  # fmt: skip
+        assert said.stderr == ""
+        assert ("evil" in said.stdout) is shown
+        assert "mine/.ai/tools/y/t.py" in said.stdout
+
+
+# -- which tools a message sees -------------------------------------------------------------------------------
+
+
+def test_the_hosts_checks_decide_about_context(tmp_path: Path) -> None:
+    group(tmp_path / "g", {"strategy": "context", "context_check": "is_weekend"})
+    workshop = toolwright.open(
+        tmp_path / "g",
+        context_checks={"is_weekend": lambda context: context.get("day") == "sat"},
+        environment=surroundings(tmp_path),
+    )
+    assert [choice.name for choice in workshop.select("x", context={"day": "sat"}).chosen] == ["add_note"]
+    assert workshop.select("x", context={"day": "mon"}).chosen == ()
+    assert workshop.select("x").note
+
+
+def test_the_configuration_says_how_keywords_match(tmp_path: Path) -> None:
+    group(tmp_path / "g", {"strategy": "keyword", "keywords": ["may"]})
+    home = surroundings(tmp_path)
+    word = toolwright.open(tmp_path / "g", environment=home)
+    assert word.select("maybe").chosen == ()
+    substring = toolwright.open(tmp_path / "g", config=Config(keyword_match="substring"), environment=home)
+    assert [choice.name for choice in substring.select("maybe").chosen] == ["add_note"]
+
+
+def test_the_hosts_handlers_stand_in_for_files(tmp_path: Path) -> None:
+    group(tmp_path / "g", {"strategy": "always"}, executor="hosted")
+    home = surroundings(tmp_path)
+    assert toolwright.open(tmp_path / "g", environment=home).problems
+    assert toolwright.open(tmp_path / "g", handlers={"hosted": object()}, environment=home).problems == ()
+
+
+def test_rye_items_are_searched_by_their_own_language(tmp_path: Path) -> None:
+    rye(tmp_path, "web", "deploy")
+    rye(tmp_path, "web", "test")
+    workshop = toolwright.open(tmp_path, environment=surroundings(tmp_path))
+    assert [choice.name for choice in workshop.search("deploy OR nothing")] == ["web/deploy"]
+    assert [choice.name for choice in workshop.search(item_id="web/test")] == ["web/test"]
+    with pytest.raises(UsageError):
+        workshop.search()
+
+
+# -- what a provider is sent ----------------------------------------------------------------------------------
+
+
+def test_all_named_or_selected_tools_are_declared(tmp_path: Path) -> None:
+    manifest(tmp_path / "one", "a", "b")
+    group(tmp_path / "g", {"strategy": "keyword", "keywords": ["note"]})
+    workshop = toolwright.open(tmp_path, environment=surroundings(tmp_path))
+
+    def declared(**more: Any) -> list[str]:
+        return [tool["name"] for tool in workshop.declare("anthropic", **more).payload]
+
+    assert declared() == ["a", "b", "add_note"]
+    assert declared(names=["manifest:one/b"]) == ["b"]
+    assert declared(message="hello") == ["a", "b"]
+    assert declared(message="a note") == ["a", "b", "add_note"]
+    with pytest.raises(UnknownTool):
+        declared(names=["nothing"])
+
+
+def test_names_do_not_move_while_the_selection_does(tmp_path: Path) -> None:
+    manifest(tmp_path / "one", "same")
+    manifest(tmp_path / "two", "same")
+    workshop = toolwright.open(tmp_path, environment=surroundings(tmp_path))
+    together = workshop.declare("openai").names
+    for key in ("manifest:one/same", "manifest:two/same"):
+        assert workshop.declare("openai", names=[key]).names.spoken(key) == together.spoken(key)
+
+
+@pytest.mark.parametrize("name", list(DIALECTS))
+def test_every_dialect_answers_by_its_name(name: str) -> None:
+    assert toolwright.Workshop.dialect(name) is DIALECTS[name]
+
+
+def test_an_unknown_dialect_or_mode_is_refused(tmp_path: Path) -> None:
+    manifest(tmp_path / "one", "a")
+    workshop = toolwright.open(tmp_path, environment=surroundings(tmp_path))
+    with pytest.raises(UsageError, match="unknown dialect 'nobody'"):
+        workshop.declare("nobody")
+    with pytest.raises(UsageError, match="unknown tool mode 'loose'"):
+        workshop.declare("openai", mode="loose")
+
+
+# -- the package ----------------------------------------------------------------------------------------------
+
+
+def test_importing_the_package_imports_nothing_else() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import toolwright; "
+        "print(sorted(name for name in set(sys.modules) - before if name.partition('.')[0] != 'typing'))"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code], env={}, capture_output=True, text=True, timeout=WAIT_S, check=True
+    )
+    loaded = [name for name in said.stdout.strip("[]\n").replace("'", "").split(", ") if "toolwright" in name]
+    assert loaded == ["toolwright"]
+
+
+def test_public_names_are_listed_and_others_are_not_there() -> None:
+    assert set(toolwright.__all__) <= set(dir(toolwright))
+    assert not hasattr(toolwright, "nothing")

@@ -1,0 +1,516 @@
+"""Configuration: every documented key, what is refused, and what a file that was merely found may do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import toolwright
+from toolwright.catalog.sources import Source
+from toolwright.config import (
+    FORMATS,
+    Config,
+    Environment,
+    current_folder,
+    find_file,
+    named_source,
+    read_file,
+    resolve,
+)
+from toolwright.errors import ConfigError, SourceError, UsageError
+from toolwright.model import Severity
+
+WHOLE = """
+[[source]]
+path = "skills"
+
+[[source]]
+path = "bin/tools"
+format = "executable"
+trusted = true
+
+[[source]]
+mcp = ["npx", "-y", "@modelcontextprotocol/server-filesystem", "."]
+name = "files"
+
+[[source]]
+mcp = "https://example.org/mcp"
+
+[[source]]
+openapi = "api.yaml"
+tags = ["pets"]
+paths = ["/pets"]
+secret = "PETS_TOKEN"
+
+[[source]]
+path = "groups"
+handlers = "handlers"
+
+[manifest]
+strict = true
+
+[skills]
+context_mode = "read_on_demand"
+allow_scripts = true
+disabled = ["a"]
+extra_dirs = ["more"]
+
+[selection]
+keyword_match = "substring"
+
+[grants."skill:notes/*"]
+needs = ["fs.write"]
+env = ["EDITOR"]
+
+[timeouts]
+default_s = 90
+
+[trust]
+unsigned = "warn"
+
+[audit]
+retention_days = 30
+day_file = false
+
+[rye]
+dev_mode = true
+load_dotenv = true
+
+[isolation]
+undeclared = "open"
+require = "restricted"
+
+[[policy]]
+match = { effect = "change" }
+decision = "ask"
+because = "changes data"
+
+[[policy]]
+match = { effect = "read" }
+decision = "allow"
+because = "only reads"
+"""
+"""Every key, each with a value that widens where it can."""
+
+WIDENING = [
+    "skills.allow_scripts",
+    "skills.extra_dirs",
+    "trust.unsigned",
+    "audit.retention_days",
+    "audit.day_file",
+    "rye.dev_mode",
+    "rye.load_dotenv",
+    "isolation.undeclared",
+    "timeouts.default_s",
+    "source[1].trusted",
+    "source[2].mcp",
+    "source[3].mcp",
+    "source[4].openapi",
+    "source[4].secret",
+    "source[5].handlers",
+    "grants",
+    "policy[1].decision",
+]
+
+
+def surroundings(home: Path, **more: str) -> Environment:
+    return Environment.read({"HOME": str(home), "PATH": "/usr/bin:/bin", **more})
+
+
+def written(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def ignored(config: Config) -> list[str]:
+    """The keys that were reported as not counting."""
+    found = [problem for problem in config.problems if problem.code == "config.untrusted"]
+    assert all(problem.severity is Severity.WARNING and problem.hint for problem in found)
+    return [problem.message.partition(" is ignored")[0] for problem in found]
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A project with every key in its file, and the folders that it names."""
+    folder = tmp_path / "clone"
+    written(folder / "toolwright.toml", WHOLE)
+    for name in ("skills", "bin/tools", "groups", "handlers", "more"):
+        (folder / name).mkdir(parents=True)
+    return folder
+
+
+# -- keys -----------------------------------------------------------------------------------------------------
+
+
+def test_every_key_of_a_trusted_file_counts(clone: Path) -> None:
+    config = read_file(str(clone / "toolwright.toml"), trusted=True)
+    assert config.sources == (
+        Source(path=f"{clone}/skills"),
+        Source(path=f"{clone}/bin/tools", format="executable", probe=True),
+        Source(path=f"{clone}/groups", handlers=f"{clone}/handlers"),
+    )
+    assert config.manifest_strict is True
+    assert config.context_mode == "read_on_demand"
+    assert config.allow_scripts is True
+    assert config.skills_disabled == ("a",)
+    assert config.extra_dirs == (f"{clone}/more",)
+    assert config.keyword_match == "substring"
+    assert config.timeout_s == 90.0
+    assert config.later == {
+        "trust.unsigned": "warn",
+        "audit.retention_days": 30,
+        "audit.day_file": False,
+        "rye.dev_mode": True,
+        "rye.load_dotenv": True,
+        "isolation.undeclared": "open",
+        "isolation.require": "restricted",
+        "grants": {"skill:notes/*": {"needs": ["fs.write"], "env": ["EDITOR"]}},
+        "policy": [
+            {"match": {"effect": "change"}, "decision": "ask", "because": "changes data"},
+            {"match": {"effect": "read"}, "decision": "allow", "because": "only reads"},
+        ],
+    }
+    assert ignored(config) == []
+    assert {problem.code for problem in config.problems} == {"source.unsupported"}
+    assert (config.file, config.trusted) == (str(clone / "toolwright.toml"), True)
+
+
+def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
+    path = written(tmp_path / "toolwright.toml", "")
+    config = read_file(str(path), trusted=False)
+    assert (config.sources, config.problems, config.timeout_s) == ((), (), 30.0)
+
+
+def test_settings_reach_the_formats(clone: Path) -> None:
+    rules = read_file(str(clone / "toolwright.toml"), trusted=True).rules(context_checks=("b", "a"))
+    assert rules.manifest_strict
+    assert rules.read_on_demand
+    assert rules.skills_disabled == ("a",)
+    assert rules.context_checks == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("[manifst]", "unknown key 'manifst'", "did you mean 'manifest'?"),
+        ("[[sources]]", "unknown key 'sources'", "did you mean 'source'?"),
+        ("[skills]\nallow_script = true", "unknown key 'skills.allow_script'", "did you mean 'allow_scripts'?"),
+        ('[[source]]\npaht = "x"', "unknown key 'source[0].paht'", "did you mean 'path'?"),
+        ('[grants.x]\nneed = ["a"]', "unknown key 'grants.x.need'", "did you mean 'needs'?"),
+        ('[[policy]]\ndecison = "deny"', "unknown key 'policy[0].decison'", "did you mean 'decision'?"),
+        ("zzzzz = 1", "unknown key 'zzzzz'", "known here: manifest, skills, selection, timeouts"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_a_suggestion(
+    text: str, message: str, hint: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path / "toolwright.toml", text)
+    for trusted in (False, True):
+        with pytest.raises(ConfigError) as caught:
+            read_file(str(path), trusted=trusted)
+        assert caught.value.message == f"{path}: {message}"
+        assert caught.value.hint is not None
+        assert caught.value.hint.startswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('[manifest]\nstrict = "yes"', "manifest.strict: must be true or false, got a string"),
+        ("[manifest]\nstrict = 1", "manifest.strict: must be true or false, got a whole number"),
+        ("[audit]\nretention_days = true", "audit.retention_days: must be a whole number, got true or false"),
+        ("[audit]\nretention_days = 2001-01-01", "must be a whole number, got a date or time"),
+        ('[skills]\ndisabled = "a"', "skills.disabled: must be a list, got a string"),
+        ("[skills]\ndisabled = [1]", "skills.disabled[0]: must be a string, got a whole number"),
+        ('[skills]\ncontext_mode = "half"', "must be one of full, read_on_demand (got 'half')"),
+        ('manifest = "x"', "manifest: must be a table, written [manifest]"),
+        ('source = "x"', "source: must be a list of tables, written [[source]]"),
+        ("source = [1]", "source[0]: must be a table"),
+        ("grants = 1", "grants: must be tables, written"),
+        ("[grants]\nx = 1", "grants.x: must be a table"),
+        ("policy = {}", "policy: must be a list of tables, written [[policy]]"),
+        ('[[policy]]\ndecision = "deny"', "policy[0]: needs because"),
+        ('[[policy]]\nbecause = "x"', "policy[0]: needs decision"),
+        ('[[policy]]\ndecision = "maybe"\nbecause = "x"', "must be one of allow, ask, deny"),
+        ("[[source]]", "source[0]: needs exactly one of path, mcp and openapi"),
+        ('[[source]]\npath = "a"\nmcp = "b"', "source[0]: needs exactly one of path, mcp and openapi"),
+        ('[[source]]\npath = "a"\nformat = "toml"', "source[0].format: must be one of skill, manifest"),
+        ('[[source]]\nmcp = ["npx", 1]', "source[0].mcp[1]: must be a string"),
+        ('[[source]]\npath = "a\\u0000"', "source[0].path: must not hold a NUL character"),
+        ("[timeouts]\ndefault_s = 0", "timeouts.default_s: must be above 0"),
+        ("[timeouts]\ndefault_s = -1.5", "timeouts.default_s: must be above 0"),
+        ("[timeouts]\ndefault_s = inf", "timeouts.default_s: must be above 0"),
+        ("[timeouts]\ndefault_s = nan", "timeouts.default_s: must be above 0"),
+        ("a = 1\na = 2", "not valid TOML"),
+        ("a = " + "[" * 10_000, "not valid TOML"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_place(text: str, says: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "toolwright.toml", text)
+    with pytest.raises(ConfigError) as caught:
+        read_file(str(path), trusted=True)
+    assert caught.value.message.startswith(f"{path}: ")
+    assert says in caught.value.message
+    assert caught.value.hint
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    written(tmp_path / "bytes.toml", "").write_bytes(b"\xff\xfe")
+    os.mkfifo(tmp_path / "fifo.toml")
+    with (tmp_path / "big.toml").open("wb") as file:
+        file.truncate(1 << 30)
+    (tmp_path / "loop.toml").symlink_to("loop.toml")
+    for name in ("bytes.toml", "fifo.toml", "big.toml", "loop.toml", "missing.toml", "."):
+        with pytest.raises(ConfigError) as caught:
+            resolve(surroundings(tmp_path / "home"), cwd=str(tmp_path), file=name)
+        assert caught.value.exit_code == 78
+        assert caught.value.hint
+
+
+# -- what a file that was found may do -----------------------------------------------------------------------
+
+
+def test_each_widening_key_of_a_found_file_is_reported_and_ignored(clone: Path, tmp_path: Path) -> None:
+    config = resolve(surroundings(tmp_path / "home"), cwd=str(clone))
+    assert sorted(ignored(config)) == sorted(WIDENING)
+    assert {problem.path for problem in config.problems} == {str(clone / "toolwright.toml")}
+    assert config.trusted is False
+    assert config.sources == (
+        Source(path=f"{clone}/skills"),
+        Source(path=f"{clone}/bin/tools", format="executable", probe=False),
+        Source(path=f"{clone}/groups", handlers=None),
+    )
+    assert config.allow_scripts is False
+    assert config.extra_dirs == ()
+    assert config.timeout_s == 30.0
+    assert config.later == {
+        "isolation.require": "restricted",
+        "policy": [{"match": {"effect": "change"}, "decision": "ask", "because": "changes data"}],
+    }
+
+
+def test_what_narrows_counts_in_a_found_file_too(clone: Path, tmp_path: Path) -> None:
+    config = resolve(surroundings(tmp_path / "home"), cwd=str(clone))
+    assert config.manifest_strict
+    assert config.skills_disabled == ("a",)
+    assert config.context_mode == "read_on_demand"
+
+
+NARROW = """
+[[source]]
+path = "skills"
+trusted = false
+[skills]
+allow_scripts = false
+extra_dirs = []
+[trust]
+unsigned = "refuse"
+[rye]
+dev_mode = false
+load_dotenv = false
+[isolation]
+undeclared = "closed"
+require = "supervised"
+[timeouts]
+default_s = 5
+"""
+
+
+def test_values_that_widen_nothing_are_not_reported(tmp_path: Path) -> None:
+    (tmp_path / "skills").mkdir()
+    written(tmp_path / "toolwright.toml", NARROW)
+    config = resolve(surroundings(tmp_path / "home"), cwd=str(tmp_path))
+    assert config.problems == ()
+    assert config.timeout_s == 5
+    assert config.later["isolation.undeclared"] == "closed"
+
+
+def test_a_project_narrows_what_the_user_allows(tmp_path: Path) -> None:
+    user = '[skills]\nallow_scripts = true\n[timeouts]\ndefault_s = 60\n[rye]\ndev_mode = true\n'
+    written(tmp_path / "home" / ".config" / "toolwright" / "config.toml", user)
+    (tmp_path / "clone" / "skills").mkdir(parents=True)
+    written(tmp_path / "clone" / "toolwright.toml", NARROW)
+    config = resolve(surroundings(tmp_path / "home"), cwd=str(tmp_path / "clone"))
+    assert (config.allow_scripts, config.timeout_s, config.later["rye.dev_mode"]) == (False, 5, False)
+
+
+def test_a_project_cannot_weaken_what_the_user_demands(tmp_path: Path) -> None:
+    """Attack: a clone that takes the user's own limits away by stating weaker ones."""
+    user = (
+        '[manifest]\nstrict = true\n[timeouts]\ndefault_s = 10\n[skills]\ndisabled = ["x"]\n'
+        '[isolation]\nundeclared = "closed"\nrequire = "supervised"\n'
+        '[[policy]]\nmatch = {}\ndecision = "deny"\nbecause = "no"\n'
+    )
+    weaker = (
+        '[manifest]\nstrict = false\n[timeouts]\ndefault_s = 11\n[skills]\ndisabled = []\n'
+        '[isolation]\nundeclared = "project"\nrequire = "restricted"\n'
+        '[[policy]]\nmatch = {}\ndecision = "ask"\nbecause = "please"\n'
+    )
+    written(tmp_path / "home" / ".config" / "toolwright" / "config.toml", user)
+    written(tmp_path / "clone" / "toolwright.toml", weaker)
+    config = resolve(surroundings(tmp_path / "home"), cwd=str(tmp_path / "clone"))
+    assert config.manifest_strict
+    assert config.timeout_s == 10
+    assert config.skills_disabled == ("x",)
+    assert config.later["isolation.undeclared"] == "closed"
+    assert config.later["isolation.require"] == "supervised"
+    assert [rule["decision"] for rule in config.later["policy"]] == ["deny", "ask"]
+    assert ignored(config) == ["isolation.undeclared", "isolation.require", "timeouts.default_s"]
+
+
+def test_a_file_named_on_the_command_line_is_trusted(clone: Path, tmp_path: Path) -> None:
+    config = resolve(surroundings(tmp_path / "home"), cwd=str(clone), file="toolwright.toml")
+    assert config.trusted
+    assert ignored(config) == []
+    assert config == resolve(
+        surroundings(tmp_path / "home"), cwd=str(tmp_path), file=str(clone / "toolwright.toml")
+    )
+
+
+def test_the_users_own_configuration_is_trusted(tmp_path: Path) -> None:
+    folder = tmp_path / "home" / ".config" / "toolwright"
+    written(folder / "config.toml", WHOLE)
+    config = resolve(surroundings(tmp_path / "home"), cwd=str(tmp_path))
+    assert ignored(config) == []
+    assert config.sources[1] == Source(path=f"{folder}/bin/tools", format="executable", probe=True)
+    assert (config.allow_scripts, config.timeout_s) == (True, 90.0)
+
+
+def test_a_named_file_replaces_one_that_would_be_found(clone: Path, tmp_path: Path) -> None:
+    other = written(tmp_path / "other.toml", "[manifest]\nstrict = true\n")
+    config = resolve(surroundings(tmp_path / "home"), cwd=str(clone), file=str(other))
+    assert (config.file, config.problems) == (str(other), ())
+
+
+@pytest.mark.parametrize("path", ["../elsewhere", "{elsewhere}", "link", "inner/../../elsewhere", "/etc"])
+def test_a_found_file_cannot_name_sources_outside_of_its_folder(path: str, tmp_path: Path) -> None:
+    """Attack: a clone that lists files from elsewhere on the machine as its tools."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / "clone" / "inner").mkdir(parents=True)
+    (tmp_path / "clone" / "link").symlink_to(elsewhere)
+    text = f'[[source]]\npath = "{path.format(elsewhere=elsewhere)}"\n[[source]]\npath = "inner"\n'
+    written(tmp_path / "clone" / "toolwright.toml", text)
+    config = resolve(surroundings(tmp_path / "home"), cwd=str(tmp_path / "clone"))
+    assert ignored(config) == ["source[0].path"]
+    assert config.sources == (Source(path=str(tmp_path / "clone" / "inner")),)
+
+
+# -- where things are -----------------------------------------------------------------------------------------
+
+
+def test_the_nearest_file_above_is_found(tmp_path: Path) -> None:
+    deep = tmp_path / "a" / "b"
+    deep.mkdir(parents=True)
+    outer = written(tmp_path / "toolwright.toml", "")
+    assert find_file(str(deep)) == str(outer)
+    inner = written(tmp_path / "a" / "toolwright.toml", "")
+    assert find_file(str(deep)) == str(inner)
+    (deep / "toolwright.toml").mkdir()
+    assert find_file(str(deep)) == str(inner)
+
+
+def test_flags_come_before_files_and_files_before_the_current_folder(clone: Path, tmp_path: Path) -> None:
+    home = surroundings(tmp_path / "home")
+    assert resolve(home, cwd=str(tmp_path)).sources == (Source(path=str(tmp_path), named=True),)
+    assert len(resolve(home, cwd=str(clone)).sources) == 3
+    named = resolve(home, cwd=str(clone), sources=["skills", "executable=bin/tools"])
+    assert named.sources == (
+        Source(path=f"{clone}/skills", named=True),
+        Source(path=f"{clone}/bin/tools", format="executable", probe=True, named=True),
+    )
+
+
+def test_state_lies_where_the_flag_or_the_platform_says(tmp_path: Path) -> None:
+    home = surroundings(tmp_path / "home", XDG_STATE_HOME=str(tmp_path / "xdg"))
+    assert resolve(home, cwd=str(tmp_path)).state == str(tmp_path / "xdg" / "toolwright")
+    assert resolve(home, cwd=str(tmp_path), state="mine").state == str(tmp_path / "mine")
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, {"state": "/h/.local/state/toolwright", "user_config": "/h/.config/toolwright/config.toml"}),
+        ({"XDG_STATE_HOME": "/s", "XDG_CONFIG_HOME": "/c"}, {"state": "/s/toolwright", "user_space": "/h"}),
+        ({"XDG_STATE_HOME": "relative", "XDG_CONFIG_HOME": ""}, {"state": "/h/.local/state/toolwright"}),
+        ({"USER_SPACE": "/u"}, {"user_space": "/u", "home": "/h"}),
+        ({"NO_COLOR": "1"}, {"colours": False}),
+        ({"NO_COLOR": ""}, {"colours": True}),
+        ({"TERM": "dumb"}, {"colours": False}),
+    ],
+)
+def test_the_environment_is_read_once(values: Mapping[str, str], expected: Mapping[str, Any]) -> None:
+    found = Environment.read({"HOME": "/h", **values})
+    assert {name: getattr(found, name) for name in expected} == dict(expected)
+
+
+def test_a_probed_program_sees_no_credentials() -> None:
+    found = Environment.read({"HOME": "/h", "PATH": "/bin", "API_KEY": "secret", "LD_PRELOAD": "x"})
+    assert found.probe_environment() == {"PATH": "/bin", "LANG": "C.UTF-8"}
+
+
+def test_the_current_folder_is_where_we_are() -> None:
+    assert current_folder() == os.getcwd()
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_a_source_may_name_its_format(format_: str) -> None:
+    found = named_source(f"{format_}=a/../b", "/here")
+    assert found == Source(path="/here/b", format=format_, probe=format_ == "executable", named=True)
+
+
+def test_a_source_is_a_path_first(tmp_path: Path) -> None:
+    (tmp_path / "x=y").mkdir()
+    assert named_source("x=y", str(tmp_path)).path == str(tmp_path / "x=y")
+    assert named_source("./skill=y", str(tmp_path)).path == str(tmp_path / "skill=y")
+    assert named_source("/abs", "/here").path == "/abs"
+    for text in ("", "skill=", "nothing=y"):
+        with pytest.raises(UsageError) as caught:
+            named_source(text, str(tmp_path))
+        assert caught.value.exit_code == 2
+
+
+# -- a missing path -------------------------------------------------------------------------------------------
+
+
+def opened(folder: Path, text: str) -> toolwright.Workshop:
+    path = written(folder / "toolwright.toml", text)
+    home = surroundings(folder / "home")
+    return toolwright.open(resolve(home, cwd=str(folder), file=str(path)), environment=home)
+
+
+@pytest.mark.requirement("capability.file.missing-dir", "executable.discover.missing-dir")
+@pytest.mark.parametrize(
+    "keys", ["", 'format = "capability"', 'format = "executable"\ntrusted = true', 'format = "skill"']
+)
+def test_a_missing_directory_of_a_source_is_no_tools_and_no_error(keys: str, tmp_path: Path) -> None:
+    with opened(tmp_path, f'[[source]]\npath = "missing"\n{keys}\n') as workshop:
+        assert len(workshop.tools) == 0
+        (problem,) = workshop.problems
+    assert (problem.code, problem.severity) == ("source.missing", Severity.WARNING)
+    assert problem.path == str(tmp_path / "missing")
+    assert problem.message == "no such file or directory: the source has no tools"
+
+
+def test_a_missing_path_hides_no_other_source(tmp_path: Path) -> None:
+    written(tmp_path / "there" / "SKILL.md", "---\ndescription: Notes.\n---\n")
+    text = '[[source]]\npath = "missing"\n[[source]]\npath = "there"\n[skills]\nextra_dirs = ["gone"]\n'
+    with opened(tmp_path, text) as workshop:
+        assert [skill.name for skill in workshop.skills] == ["there"]
+        assert [problem.path for problem in workshop.problems] == [
+            str(tmp_path / "missing"),
+            str(tmp_path / "gone"),
+        ]
+
+
+def test_a_missing_path_that_a_person_named_is_an_error(tmp_path: Path) -> None:
+    home = surroundings(tmp_path / "home")
+    config = resolve(home, cwd=str(tmp_path), sources=["missing"])
+    with pytest.raises(SourceError) as caught:
+        toolwright.open(config, environment=home)
+    assert caught.value.exit_code == 66
