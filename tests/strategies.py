@@ -22,15 +22,17 @@ from toolwright.model import (
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=12)
 scalars = st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.floats(-1e6, 1e6) | texts
 json_values = st.recursive(
-    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3), max_leaves=8
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
 )
 json_objects = st.dictionaries(texts, json_values, max_size=4)
 
 # -- schemas ------------------------------------------------------------------------------------------------
 
-property_names = st.sampled_from(["a", "b", "file_path", "filter", "type", "properties", "anyOf", "items"]) | st.text(
-    "abcXYZ019_-. é/$", min_size=1, max_size=8
-)
+property_names = st.sampled_from(
+    ["a", "b", "file_path", "filter", "type", "properties", "anyOf", "items"]
+) | st.text("abcXYZ019_-. é/$", min_size=1, max_size=8)
 _patterns = st.sampled_from(["^[a-z]+$", "(?=x)x", r"(a)\1", r"\p{L}+", "a{2,3}", r"^\d+\.\d*$"])
 _formats = st.sampled_from(["uri", "date-time", "date", "email", "uuid", "int32", "float", "regex", "x-own"])
 _type_names = st.sampled_from(["string", "number", "integer", "boolean", "object", "array", "null"])
@@ -123,7 +125,9 @@ def _wild_above(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     properties = {"properties": st.dictionaries(property_names, inner, max_size=2)}
     return st.one_of(
         _wild_objects(inner),
-        _node({"type": st.just("array")}, {"items": inner, "maxItems": _counts, "uniqueItems": st.booleans()}),
+        _node(
+            {"type": st.just("array")}, {"items": inner, "maxItems": _counts, "uniqueItems": st.booleans()}
+        ),
         _node({"type": st.just("array"), "prefixItems": some}, {"items": inner}),
         _node({"anyOf": some}, {"type": _type_names}),
         _node({"oneOf": some}, properties),
@@ -150,7 +154,10 @@ def argument_schemas(draw: st.DrawFn) -> dict[str, Any]:
         definitions = {}
     if tame or draw(st.booleans()):
         return {**draw(_tame_objects(inner)), **definitions}
-    return {**draw(_wild_objects(inner) | wild_schemas.filter(lambda schema: isinstance(schema, dict))), **definitions}
+    return {
+        **draw(_wild_objects(inner) | wild_schemas.filter(lambda schema: isinstance(schema, dict))),
+        **definitions,
+    }
 
 
 _bare_leaves = st.one_of(
@@ -264,7 +271,11 @@ def tools(draw: st.DrawFn, schema: st.SearchStrategy[Any] | None = None) -> Tool
         effect=draw(st.sampled_from(Effect)),
         output_schema=draw(st.none() | argument_schemas().map(Schema.of)),
         role=draw(st.sampled_from([Role.TOOL, Role.TOOL, Role.TOOL, Role.PART, Role.SUPPORT])),
-        notes=Notes(documentation=draw(st.none() | st.fixed_dictionaries({"examples": st.lists(json_values, max_size=2)}))),
+        notes=Notes(
+            documentation=draw(
+                st.none() | st.fixed_dictionaries({"examples": st.lists(json_values, max_size=2)})
+            )
+        ),
     )
 
 

@@ -55,9 +55,13 @@ def group(folder: Path, selection: Mapping[str, Any], *, executor: str = "notes"
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "notes_tools.json"
-    document = {
-        "group": "notes", "version": "1.0.0", "description": "Notes.", "selection": selection, "tools": [tool],
-    }  # fmt: skip
+    document: dict[str, Any] = {
+        "group": "notes",
+        "version": "1.0.0",
+        "description": "Notes.",
+        "tools": [tool],
+    }
+    document["selection"] = selection
     path.write_text(json.dumps(document), encoding="utf-8")
     return path
 
@@ -78,7 +82,7 @@ def names(workshop: toolwright.Workshop) -> list[str]:
     return [tool.name for tool in workshop.tools]
 
 
-# -- opening --------------------------------------------------------------------------------------------------
+# -- opening ------------------------------------------------------------------------------------------------
 
 
 def test_a_folder_a_file_and_several_can_be_opened(tmp_path: Path) -> None:
@@ -109,9 +113,10 @@ def test_paths_take_the_place_of_a_configurations_sources(tmp_path: Path) -> Non
 
 def test_nothing_to_open_and_two_configurations_are_refused(tmp_path: Path) -> None:
     home = surroundings(tmp_path)
-    for arguments in ((), ([],), (Config(),)):
+    ways: list[Any] = [None, [], Config()]
+    for nothing in ways:
         with pytest.raises(UsageError, match="nothing to open"):
-            toolwright.open(*arguments, environment=home)
+            toolwright.open(nothing, environment=home)
     with pytest.raises(UsageError, match="two configurations"):
         toolwright.open(Config(), config=Config(), environment=home)
 
@@ -148,7 +153,7 @@ def test_state_is_kept_only_where_there_is_a_folder_for_it(tmp_path: Path) -> No
     assert os.listdir(os.path.join(home.state, "cache"))
 
 
-# -- what there is --------------------------------------------------------------------------------------------
+# -- what there is ------------------------------------------------------------------------------------------
 
 
 def test_tools_are_found_by_key_and_by_name(tmp_path: Path) -> None:
@@ -208,14 +213,20 @@ def test_a_bundle_in_the_current_folder_is_no_installed_one(tmp_path: Path) -> N
     for path, shown in (("", False), (str(tmp_path), True)):
         env = {"HOME": str(tmp_path / "home"), "PATH": PATH, **({"PYTHONPATH": path} if path else {})}
         said = subprocess.run(
-            [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=WAIT_S
-        )  # fmt: skip
+            [sys.executable, "-c", code],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            check=False,
+        )
         assert said.stderr == ""
         assert ("evil" in said.stdout) is shown
         assert "mine/.ai/tools/y/t.py" in said.stdout
 
 
-# -- which tools a message sees -------------------------------------------------------------------------------
+# -- which tools a message sees -----------------------------------------------------------------------------
 
 
 def test_the_hosts_checks_decide_about_context(tmp_path: Path) -> None:
@@ -256,7 +267,7 @@ def test_rye_items_are_searched_by_their_own_language(tmp_path: Path) -> None:
         workshop.search()
 
 
-# -- what a provider is sent ----------------------------------------------------------------------------------
+# -- what a provider is sent --------------------------------------------------------------------------------
 
 
 def test_all_named_or_selected_tools_are_declared(tmp_path: Path) -> None:
@@ -298,7 +309,7 @@ def test_an_unknown_dialect_or_mode_is_refused(tmp_path: Path) -> None:
         workshop.declare("openai", mode="loose")
 
 
-# -- the package ----------------------------------------------------------------------------------------------
+# -- the package --------------------------------------------------------------------------------------------
 
 
 def test_importing_the_package_imports_nothing_else() -> None:

@@ -13,8 +13,8 @@ PACKAGE = "toolwright"
 
 ROOMS = (
     "jsontext",
-    "model",
     "errors",
+    "model",
     "schema",
     "formats",
     "dialects",

@@ -144,7 +144,7 @@ def clone(tmp_path: Path) -> Path:
     return folder
 
 
-# -- keys -----------------------------------------------------------------------------------------------------
+# -- keys ---------------------------------------------------------------------------------------------------
 
 
 def test_every_key_of_a_trusted_file_counts(clone: Path) -> None:
@@ -199,7 +199,11 @@ def test_settings_reach_the_formats(clone: Path) -> None:
     [
         ("[manifst]", "unknown key 'manifst'", "did you mean 'manifest'?"),
         ("[[sources]]", "unknown key 'sources'", "did you mean 'source'?"),
-        ("[skills]\nallow_script = true", "unknown key 'skills.allow_script'", "did you mean 'allow_scripts'?"),
+        (
+            "[skills]\nallow_script = true",
+            "unknown key 'skills.allow_script'",
+            "did you mean 'allow_scripts'?",
+        ),
         ('[[source]]\npaht = "x"', "unknown key 'source[0].paht'", "did you mean 'path'?"),
         ('[grants.x]\nneed = ["a"]', "unknown key 'grants.x.need'", "did you mean 'needs'?"),
         ('[[policy]]\ndecison = "deny"', "unknown key 'policy[0].decison'", "did you mean 'decision'?"),
@@ -272,7 +276,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         assert caught.value.hint
 
 
-# -- what a file that was found may do -----------------------------------------------------------------------
+# -- what a file that was found may do ----------------------------------------------------------------------
 
 
 def test_each_widening_key_of_a_found_file_is_reported_and_ignored(clone: Path, tmp_path: Path) -> None:
@@ -331,7 +335,7 @@ def test_values_that_widen_nothing_are_not_reported(tmp_path: Path) -> None:
 
 
 def test_a_project_narrows_what_the_user_allows(tmp_path: Path) -> None:
-    user = '[skills]\nallow_scripts = true\n[timeouts]\ndefault_s = 60\n[rye]\ndev_mode = true\n'
+    user = "[skills]\nallow_scripts = true\n[timeouts]\ndefault_s = 60\n[rye]\ndev_mode = true\n"
     written(tmp_path / "home" / ".config" / "toolwright" / "config.toml", user)
     (tmp_path / "clone" / "skills").mkdir(parents=True)
     written(tmp_path / "clone" / "toolwright.toml", NARROW)
@@ -347,7 +351,7 @@ def test_a_project_cannot_weaken_what_the_user_demands(tmp_path: Path) -> None:
         '[[policy]]\nmatch = {}\ndecision = "deny"\nbecause = "no"\n'
     )
     weaker = (
-        '[manifest]\nstrict = false\n[timeouts]\ndefault_s = 11\n[skills]\ndisabled = []\n'
+        "[manifest]\nstrict = false\n[timeouts]\ndefault_s = 11\n[skills]\ndisabled = []\n"
         '[isolation]\nundeclared = "project"\nrequire = "restricted"\n'
         '[[policy]]\nmatch = {}\ndecision = "ask"\nbecause = "please"\n'
     )
@@ -401,7 +405,7 @@ def test_a_found_file_cannot_name_sources_outside_of_its_folder(path: str, tmp_p
     assert config.sources == (Source(path=str(tmp_path / "clone" / "inner")),)
 
 
-# -- where things are -----------------------------------------------------------------------------------------
+# -- where things are ---------------------------------------------------------------------------------------
 
 
 def test_the_nearest_file_above_is_found(tmp_path: Path) -> None:
@@ -475,7 +479,7 @@ def test_a_source_is_a_path_first(tmp_path: Path) -> None:
         assert caught.value.exit_code == 2
 
 
-# -- a missing path -------------------------------------------------------------------------------------------
+# -- a missing path -----------------------------------------------------------------------------------------
 
 
 def opened(folder: Path, text: str) -> toolwright.Workshop:

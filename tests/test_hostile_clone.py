@@ -1,8 +1,8 @@
 """A cloned project full of traps: looking at it starts nothing, imports nothing and reads nothing else.
 
-Every trap, were it run or imported, would leave a file in ``marks``. Besides that the commands run with a PATH
-whose programs leave marks too, and under an audit hook that notes every process, connection, import, write
-and escape through a link. The last tests spring some traps on purpose: they do work.
+Every trap, were it run or imported, would leave a file in ``marks``. The commands run with a PATH whose
+programs leave marks too, and under an audit hook that notes every process, connection, import, write and
+escape through a link. The last tests spring some traps on purpose: they do work.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from toolwright.dialects import DIALECTS
 
 SECRET = "TOP-SECRET-OF-THE-USER"
 PROGRAMS = (
-    "git", "sh", "bash", "env", "python", "python3", "node", "bun", "deno", "npx", "uvx", "tsx", "docker", "wc",
-    "curl", "ruff",
+    "git", "sh", "bash", "env", "python", "python3", "node", "bun", "deno", "npx", "uvx", "tsx", "docker",
+    "wc", "curl", "ruff",
 )  # fmt: skip
 
 
@@ -121,7 +121,16 @@ def clone(tmp_path: Path) -> Clone:
     mark = marks / "yaml"
 
     # What Python imports by itself, or instead of something installed.
-    for name in ("sitecustomize", "usercustomize", "conftest", "__init__", "setup", "click", "yaml", "orjson"):
+    for name in (
+        "sitecustomize",
+        "usercustomize",
+        "conftest",
+        "__init__",
+        "setup",
+        "click",
+        "yaml",
+        "orjson",
+    ):
         trap.python(f"{name}.py")
     trap.write("evil.pth", f"import pathlib; pathlib.Path({str(marks / 'pth')!r}).touch()\n")
     trap.write("pyproject.toml", '[project.entry-points."toolwright.plugins"]\nevil = "evil:load"\n')
@@ -145,8 +154,12 @@ def clone(tmp_path: Path) -> Clone:
         f"config: !!python/object/apply:subprocess.check_output [[touch, '{mark}']]\n",
     )
     touch = f"require('fs').writeFileSync('{marks}/js', '')"
-    trap.write(f"{tools}/run.js", f"{touch};\nexport const __version__ = '1.0.0';\nexport default () => {{}};\n")
-    trap.write(f"{tools}/run.ts", f"{touch};\nexport const __version__ = '1.0.0';\nexport default () => {{}};\n")
+    trap.write(
+        f"{tools}/run.js", f"{touch};\nexport const __version__ = '1.0.0';\nexport default () => {{}};\n"
+    )
+    trap.write(
+        f"{tools}/run.ts", f"{touch};\nexport const __version__ = '1.0.0';\nexport default () => {{}};\n"
+    )
     trap.shell(f"{tools}/run.sh", '__version__="1.0.0"\n__category__="evil"\n')
     trap.write(f"{tools}/run.toml", 'version = "1.0.0"\n[tool]\ncommand = "./bin/evil-tool"\n')
     trap.write(
@@ -180,7 +193,11 @@ def clone(tmp_path: Path) -> Clone:
                             "command": ["./tools/bin/evil"],
                         }
                         for number, reference in enumerate(
-                            ("http://127.0.0.1:9/schema.json", "file:///etc/passwd", f"file://{home}/secret.json")
+                            (
+                                "http://127.0.0.1:9/schema.json",
+                                "file:///etc/passwd",
+                                f"file://{home}/secret.json",
+                            )
                         )
                     ),
                 ]
@@ -322,7 +339,9 @@ def watch(event, args):
     try:
         if event in STARTS:
             noticed.append([event, repr(args)[:300]])
-        elif event == "exec" and below(os.path.realpath(args[0].co_filename), clone):
+        elif event == "exec" and below(os.path.realpath(args[0].co_filename), clone) and os.path.exists(
+            args[0].co_filename
+        ):
             noticed.append([event, args[0].co_filename])
         elif event == "import" and args[1] and below(os.path.realpath(args[1]), clone):
             noticed.append([event, args[1]])
@@ -372,7 +391,7 @@ def test_looking_at_a_hostile_clone_runs_nothing(clone: Clone) -> None:
     told = dict(zip(map(tuple, lines), report["statuses"], strict=True))
     assert {status for line, status in told.items() if line[0] == "check"} <= {0, 65}
     assert told["check",] == 65
-    assert {status for line, status in told.items() if line[0] in ("list", "select", "export", "init")} == {0}
+    assert {status for line, status in told.items() if line[0] != "check"} == {0}
 
 
 def test_the_traps_are_seen_and_named(clone: Clone) -> None:
@@ -409,7 +428,7 @@ def test_fix_writes_only_into_the_project_and_runs_nothing(clone: Clone) -> None
     assert after == {**outside, str(clone.home / "report.json"): after[str(clone.home / "report.json")]}
 
 
-# -- the traps work -------------------------------------------------------------------------------------------
+# -- the traps work -----------------------------------------------------------------------------------------
 
 
 def test_a_trap_that_is_run_leaves_its_mark(clone: Clone) -> None:

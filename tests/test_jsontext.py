@@ -59,7 +59,9 @@ def test_both_readers_agree_on_every_valid_text(value: Any, indent: Any, ascii_o
 @st.composite
 def damaged(draw: st.DrawFn) -> str:
     """A JSON text with a few characters changed, so that it is nearly one, and sometimes one."""
-    text = draw(json_values.map(json.dumps) | st.sampled_from(['{"a": [1, 2.5e3, "x\\n"], "b": null}', "-0.5E-7"]))
+    text = draw(
+        json_values.map(json.dumps) | st.sampled_from(['{"a": [1, 2.5e3, "x\\n"], "b": null}', "-0.5E-7"])
+    )
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, len(text)))
         new = draw(st.sampled_from('{}[]",:\\/u0123456789abcdefn.eE+- \n\t\x01é') | st.just(""))
@@ -67,24 +69,26 @@ def damaged(draw: st.DrawFn) -> str:
     return text
 
 
-string_texts = st.lists(
-    st.sampled_from(
-        [":", ":", r"\u003a", r"\u003A", r"\\u003a", r"\"", r"\n", r"\\", r"\u0061", "a", "é", "{", "0" * 17]
-        + [r"\u0000", r"\ud83d\ude00", r"\ud83d", r"\u00", "\t"]
-    ),
-    max_size=3,
-).map(lambda parts: f'"{"".join(parts)}"')
-"""Strings as they stand in a text, with everything that counting colons, digits and escapes could trip over."""
-number_texts = st.sampled_from(
-    ["0", "-0", "-0.0", "1e2", "1E-2", "1.50", "1e999", "-1e999", "1e-999", "5e-324", "9" * 15, "9" * 16, "9" * 20]
-    + ["18446744073709551615", "18446744073709551616", "0.1234567890123456789", "01", "1.", "+1", "NaN", "-Infinity"]
-)
+_ODD_STRINGS = (
+    ":", r"\u003a", r"\u003A", r"\\u003a", r"\"", r"\n", r"\\", r"\u0061", "a", "é", "{", "0" * 17, r"\u0000",
+    r"\ud83d\ude00", r"\ud83d", r"\u00", "\t",
+)  # fmt: skip
+_ODD_NUMBERS = (
+    "0", "-0", "-0.0", "1e2", "1E-2", "1.50", "1e999", "-1e999", "1e-999", "5e-324", "9" * 15, "9" * 16,
+    "9" * 20, "18446744073709551615", "18446744073709551616", "0.1234567890123456789", "01", "1.", "+1",
+    "NaN", "-Infinity",
+)  # fmt: skip
+# Everything that counting colons, digits and escapes could trip over, as it stands in a text.
+string_texts = st.lists(st.sampled_from(_ODD_STRINGS), max_size=3).map(lambda parts: f'"{"".join(parts)}"')
+number_texts = st.sampled_from(_ODD_NUMBERS)
 keyed_texts = st.sampled_from(['"a"', r'"\u0061"', '"b"', '":"', r'"\u003a"', '""'])
 raw_texts = st.recursive(
     string_texts | number_texts | st.sampled_from(["null", "true", "false", "True"]),
-    lambda inner: st.lists(inner, max_size=4).map(lambda items: f"[{','.join(items)}]")
-    | st.lists(st.tuples(keyed_texts, inner), max_size=4).map(
-        lambda members: "{" + ",".join(f"{key} :{value}" for key, value in members) + "}"
+    lambda inner: (
+        st.lists(inner, max_size=4).map(lambda items: f"[{','.join(items)}]")
+        | st.lists(st.tuples(keyed_texts, inner), max_size=4).map(
+            lambda members: "{" + ",".join(f"{key} :{value}" for key, value in members) + "}"
+        )
     ),
 )
 
@@ -143,7 +147,10 @@ def test_no_bytes_make_it_raise(content: bytes) -> None:
         ("-Infinity", "line 1, column 1: -Infinity is not a JSON number"),
         ("1e999", "line 1, column 1: the number is too large"),
         ("-1e999", "line 1, column 1: the number is too large"),
-        ("\ufeff{}", "line 1, column 1: the file begins with a byte-order mark; save it as UTF-8 without one"),
+        (
+            "\ufeff{}",
+            "line 1, column 1: the file begins with a byte-order mark; save it as UTF-8 without one",
+        ),
     ],
 )
 def test_a_refusal_says_what_and_where(text: str, expected: str) -> None:
@@ -156,7 +163,9 @@ def test_bytes_that_are_not_utf8_are_named_with_their_place() -> None:
     assert defect(b'"\xc0\x80"') == "line 1, column 2: not UTF-8 (byte 0xc0)"  # NUL in two bytes
 
 
-@pytest.mark.parametrize("text", ["[" * DEPTH_MAX + "]" * DEPTH_MAX, '{"a":' * DEPTH_MAX + "1" + "}" * DEPTH_MAX])
+@pytest.mark.parametrize(
+    "text", ["[" * DEPTH_MAX + "]" * DEPTH_MAX, '{"a":' * DEPTH_MAX + "1" + "}" * DEPTH_MAX]
+)
 def test_nesting_is_read_to_its_limit_and_no_further(text: str) -> None:
     assert jsontext.read(text.encode()).defect is None
     assert careful(text).defect is None
@@ -166,7 +175,7 @@ def test_nesting_is_read_to_its_limit_and_no_further(text: str) -> None:
 
 
 def test_many_brackets_are_not_deep_ones() -> None:
-    value = [[{"a": []}] for _ in range(500)] + ["[[[{{{" * 100]
+    value: list[Any] = [[{"a": []}] for _ in range(500)] + ["[[[{{{" * 100]
     text = jsontext.compact(value)
     assert jsontext.read(text) == Parsed(value)
     assert jsontext.read(text, depth_max=4) == Parsed(value)
@@ -305,15 +314,30 @@ def test_numbers_without_a_json_form_are_refused(bits: str) -> None:
 
 def test_the_rfcs_own_examples_are_written_as_it_has_them() -> None:
     numbers = rb'{"numbers":[333333333.33333329,1E30,4.50,2e-3,0.000000000000000000000000001],'
-    string = rb'"string":"\u20ac$\u000F\u000aA' + rb"'\u0042\u0022\u005c\\\"\/" + rb'","literals":[null,true,false]}'
-    assert jsontext.canonical(jsontext.read(numbers + string).value) == (
-        '{"literals":[null,true,false],"numbers":[333333333.3333333,1e+30,4.5,0.002,1e-27],'
-        '"string":"€$\\u000f\\nA\'B\\"\\\\\\\\\\"/"}'
-    ).encode()
+    string = (
+        rb'"string":"\u20ac$\u000F\u000aA'
+        + rb"'\u0042\u0022\u005c\\\"\/"
+        + rb'","literals":[null,true,false]}'
+    )
+    assert (
+        jsontext.canonical(jsontext.read(numbers + string).value)
+        == (
+            '{"literals":[null,true,false],"numbers":[333333333.3333333,1e+30,4.5,0.002,1e-27],'
+            '"string":"€$\\u000f\\nA\'B\\"\\\\\\\\\\"/"}'
+        ).encode()
+    )
 
 
 def test_keys_are_sorted_by_their_utf16_units() -> None:
-    keys = ["\r", "1", "\x80", "ö", "€", "😀", "\ufb33"]  # the emoji begins with a surrogate, so before U+FB33
+    keys = [
+        "\r",
+        "1",
+        "\x80",
+        "ö",
+        "€",
+        "😀",
+        "\ufb33",
+    ]  # the emoji begins with a surrogate, so before U+FB33
     assert list(jsontext.read(jsontext.canonical(dict.fromkeys(sorted(keys), 0))).value) == keys
 
 

@@ -4,10 +4,9 @@ The public names, one by one. Importing this package imports nothing else: each 
 module when it is first asked for, so that ``import toolwright`` costs next to nothing.
 """
 
-from typing import TYPE_CHECKING
-
 __version__ = "0.1.0"
 
+TYPE_CHECKING = False  # type checkers know the name; importing typing would cost more than all the rest
 if TYPE_CHECKING:
     from toolwright.app import Workshop, open
     from toolwright.config import Config

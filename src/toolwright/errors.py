@@ -10,8 +10,7 @@ Wrong declarations are ``Problem`` values and wrong calls are ``ToolError`` valu
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from toolwright.model import Kind
+from enum import StrEnum
 
 
 class ToolwrightError(Exception):
@@ -47,6 +46,24 @@ class UnknownTool(ToolwrightError):
     """A name that belongs to no tool, or to several."""
 
     exit_code = 64
+
+
+class Kind(StrEnum):
+    """Why a call did not succeed."""
+
+    UNKNOWN_TOOL = "unknown_tool"
+    INVALID_ARGUMENTS = "invalid_arguments"
+    DENIED = "denied"
+    NEEDS_APPROVAL = "needs_approval"
+    UNAVAILABLE = "unavailable"
+    NOT_AUDITED = "not_audited"
+    TIMED_OUT = "timed_out"
+    FAILED = "failed"
+    BAD_OUTPUT = "bad_output"
+    TOO_LARGE = "too_large"
+    UNKNOWN_OUTCOME = "unknown_outcome"
+    CANCELLED = "cancelled"
+    INTERNAL = "internal"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from toolwright import jsontext
+from toolwright.errors import Kind
 from toolwright.jsontext import JsonObject, JsonValue, Pointer
 
 # -- problems: wrong declarations are values ----------------------------------------------------------------
@@ -553,24 +554,6 @@ class ToolCall:
     defect: str | None = None
     declared: bool = True
     """False when the spoken name belongs to no declared tool."""
-
-
-class Kind(StrEnum):
-    """Why a call did not succeed."""
-
-    UNKNOWN_TOOL = "unknown_tool"
-    INVALID_ARGUMENTS = "invalid_arguments"
-    DENIED = "denied"
-    NEEDS_APPROVAL = "needs_approval"
-    UNAVAILABLE = "unavailable"
-    NOT_AUDITED = "not_audited"
-    TIMED_OUT = "timed_out"
-    FAILED = "failed"
-    BAD_OUTPUT = "bad_output"
-    TOO_LARGE = "too_large"
-    UNKNOWN_OUTCOME = "unknown_outcome"
-    CANCELLED = "cancelled"
-    INTERNAL = "internal"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,12 @@ from toolwright.model import Loss, Schema
 DEPTH_MAX: Final = 64
 NODES_MAX: Final = 10_000
 PATTERN_BYTES_MAX: Final = 1 << 20
+PATTERNS_BYTES_MAX: Final = 64 << 20
+"""What all patterns that are compiled together may take; many of them share it."""
+PATTERN_CHARS_MAX: Final = 10_000
 COMPLAINTS_MAX: Final = 50
+LISTED_VALUES_MAX: Final = 2_000
+"""In a value with more parts only one complaint is looked for: a single one can cost 20 KB of memory."""
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _DIALECTS: Final = (
@@ -76,8 +81,12 @@ class Complaint:
 # -- is it a schema? ----------------------------------------------------------------------------------------
 
 
-def flaws(given: Schema | JsonValue) -> tuple[Flaw, ...]:
-    """What keeps a schema from being used; nothing for a good one."""
+def flaws(given: Schema | JsonValue, *, patterns: int = 0) -> tuple[Flaw, ...]:
+    """What keeps a schema from being used; nothing for a good one.
+
+    ``patterns`` is how many there are in the document around it, where that has more than this schema.
+    """
+    schema: JsonValue
     if isinstance(given, Schema):
         schema = given.document
         if _is_plain(given.text) and _meta(_DIALECT).is_valid(schema):
@@ -96,7 +105,7 @@ def flaws(given: Schema | JsonValue) -> tuple[Flaw, ...]:
     if not needs_compiling:
         return ()
     try:
-        _compile(schema, {})
+        _compile(schema, {}, max(patterns, patterns_in(schema)))
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
         pointer = tuple(getattr(error, "instance_path", ()))
         if "regex" in str(error):
@@ -104,7 +113,7 @@ def flaws(given: Schema | JsonValue) -> tuple[Flaw, ...]:
                 Flaw(
                     pointer,
                     "the pattern is not a regular expression that runs in linear time",
-                    "check its brackets; look-around and back references are not supported",
+                    "check its brackets; look-around, back references and huge repetitions are not supported",
                 ),
             )
         return (Flaw(pointer, _first_line(error)),)
@@ -122,7 +131,8 @@ class _Part(Enum):
 
 def _is_plain(text: bytes) -> bool:
     """Whether a text is too small for any cap and has no word that needs a closer look: most are so."""
-    return text.count(b"{") + text.count(b"[") < DEPTH_MAX and not any(word in text for word in _TELLING_BYTES)
+    is_small = text.count(b"{") + text.count(b"[") < DEPTH_MAX
+    return is_small and not any(word in text for word in _TELLING_BYTES)
 
 
 def _caps_and_references(schema: JsonValue) -> tuple[list[Flaw], bool]:
@@ -153,12 +163,17 @@ def _caps_and_references(schema: JsonValue) -> tuple[list[Flaw], bool]:
                         below = _Part.SCHEMA
                     elif part is _Part.SCHEMA and key in _MAPS_OF_SCHEMAS:
                         below = _Part.NAMES
-                        needs_compiling = needs_compiling or key == "patternProperties"
+                        if key == "patternProperties":
+                            needs_compiling = True
+                            if any(len(pattern) > PATTERN_CHARS_MAX for pattern in item):
+                                found.append(Flaw((*pointer, key), _LONG_PATTERN))
                     elif key in _DATA_KEYWORDS:
                         below = _Part.DATA
                     stack.append(((*pointer, key), item, resource, below))
                 elif kind is str and key in _TELLING and part is _Part.SCHEMA:
                     needs_compiling = True
+                    if key == "pattern" and len(item) > PATTERN_CHARS_MAX:
+                        found.append(Flaw((*pointer, key), _LONG_PATTERN))
                     if key in _REFERRING:
                         references.append((value, resource, item))
                     elif key in _ANCHORS:
@@ -174,9 +189,31 @@ def _caps_and_references(schema: JsonValue) -> tuple[list[Flaw], bool]:
     if references and not found:
         targets = {id(holder): _target(base, target, anchors) for holder, base, target in references}
         if _written_out(schema, targets) > NODES_MAX:
-            # Attack: a ladder of alternatives that each refer to the next rung twice; a check climbs every way.
+            # Attack: a ladder of alternatives that refer to the next rung twice; a check climbs every way.
             found.append(Flaw((), f"the schema has more than {NODES_MAX} parts, references written out"))
     return found, needs_compiling
+
+
+_LONG_PATTERN: Final = f"a pattern has more than {PATTERN_CHARS_MAX:,} characters"
+
+
+def patterns_in(given: Schema | JsonValue) -> int:
+    """How many patterns a schema has, at most."""
+    if isinstance(given, Schema):
+        if b'"pattern' not in given.text:
+            return 0
+        given = given.document
+    count = 0
+    stack = [given]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, dict):
+            named = value.get("patternProperties")
+            count += ("pattern" in value) + (len(named) if isinstance(named, dict) else 0)
+            stack.extend(value.values())
+        elif isinstance(value, list):
+            stack.extend(value)
+    return count
 
 
 def _target(resource: JsonValue, reference: str, anchors: Mapping[tuple[int, str], JsonObject]) -> JsonValue:
@@ -188,7 +225,8 @@ def _target(resource: JsonValue, reference: str, anchors: Mapping[tuple[int, str
     for step in fragment.split("/")[1:]:
         step = step.replace("~1", "/").replace("~0", "~")
         if isinstance(value, list):
-            value = value[int(step)] if len(step) < 6 and step.isdecimal() and int(step) < len(value) else None
+            is_index = step.isdecimal() and len(step) < 6 and int(step) < len(value)
+            value = value[int(step)] if is_index else None
         else:
             value = value.get(step) if isinstance(value, dict) else None
     return value
@@ -238,14 +276,17 @@ def _refuse(uri: str) -> JsonValue:
     raise ValueError(f"references are never fetched: {uri[:200]}")
 
 
-def _compile(schema: JsonValue, resources: Mapping[str, JsonValue]) -> Any:
+def _compile(schema: JsonValue, resources: Mapping[str, JsonValue], patterns: int) -> Any:
     def retrieve(uri: str) -> JsonValue:
         return resources[uri] if uri in resources else _refuse(uri)
 
     return jsonschema_rs.validator_for(
         schema,
         retriever=retrieve,
-        pattern_options=jsonschema_rs.RegexOptions(size_limit=PATTERN_BYTES_MAX),
+        # Attack: patterns that each grow to just below their limit, in every tool of a document.
+        pattern_options=jsonschema_rs.RegexOptions(
+            size_limit=min(PATTERN_BYTES_MAX, PATTERNS_BYTES_MAX // max(patterns, 1))
+        ),
         validate_formats=False,
     )
 
@@ -258,12 +299,13 @@ def _meta(dialect: str) -> Any:
 
 def compile_schema(schema: JsonValue, resources: Mapping[str, JsonValue] | None = None) -> Any:
     """A validator for a schema value; ``resources`` are the only documents its references may lead to."""
-    return _compile(schema, resources or {})
+    return _compile(schema, resources or {}, patterns_in(schema))
 
 
 @lru_cache(maxsize=1024)
 def _validator(text: bytes) -> Any:
-    return _compile(Schema(text).document, {})
+    schema = Schema(text).document
+    return _compile(schema, {}, patterns_in(schema))
 
 
 def complaints(schema: Schema, value: JsonValue) -> tuple[Complaint, ...]:
@@ -275,8 +317,18 @@ def complaints(schema: Schema, value: JsonValue) -> tuple[Complaint, ...]:
 
 
 def _complaints(validator: Any, value: JsonValue, schema: JsonValue = None) -> Iterator[Complaint]:
-    for error in islice(validator.iter_errors(value), COMPLAINTS_MAX):
+    for error in islice(_errors(validator, value), COMPLAINTS_MAX):
         yield _best(error, schema)
+
+
+def _errors(validator: Any, value: JsonValue) -> Iterator[Any]:
+    if sum(1 for _ in islice(walk(value), LISTED_VALUES_MAX + 1)) <= LISTED_VALUES_MAX:
+        yield from validator.iter_errors(value)  # makes all errors before it gives the first
+        return
+    try:
+        validator.validate(value)
+    except jsonschema_rs.ValidationError as error:
+        yield error
 
 
 def _rank(complaint: Complaint) -> tuple[int, int]:
@@ -327,8 +379,8 @@ def _message(name: str, kind: Any, error: Any, schema: JsonValue) -> str:
         case "type":
             return f"expected {' or '.join(kind.types)}, got {got}"
         case "enum":
-            options = [_short(option) for option in kind.options]
-            return f"must be one of {', '.join(options[:20])} (got {got}){_meant(error.instance, kind.options)}"
+            options = ", ".join(map(_short, kind.options[:20]))
+            return f"must be one of {options} (got {got}){_meant(error.instance, kind.options)}"
         case "const":
             return f"must be {_short(kind.expected_value)} (got {got})"
         case "additionalProperties" | "unevaluatedProperties":
@@ -905,19 +957,9 @@ class _Narrowing:
     def look_up(self, reference: str) -> JsonValue:
         if not reference.startswith("#"):
             return None
-        fragment = unquote(reference[1:])
-        value: JsonValue = self.root
-        if fragment and not fragment.startswith("/"):
-            nodes = (node for _, node in walk(self.root) if isinstance(node, dict))
-            value = next((node for node in nodes if node.get("$anchor") == fragment), None)
-        for step in fragment.split("/")[1:]:
-            key = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(value, dict):
-                value = value.get(key)
-            elif isinstance(value, list) and key.isascii() and key.isdigit() and int(key) < len(value):
-                value = value[int(key)]
-            else:
-                return None
+        nodes = [node for _, node in walk(self.root) if isinstance(node, dict)]
+        anchors = {(id(self.root), str(node["$anchor"])): node for node in nodes if "$anchor" in node}
+        value = _target(self.root, reference, anchors)
         return value if isinstance(value, dict) and _meta(_DIALECT).is_valid(value) else None
 
     def both(self, first: JsonObject, second: JsonObject, place: Pointer) -> JsonObject:
@@ -1117,8 +1159,10 @@ _BEYOND_LINEAR: Final = re.compile(r"\\[pP0]")
 def _regular(pattern: str, wanted: Patterns) -> bool:
     if wanted is Patterns.ANY:
         return True
+    if len(pattern) > PATTERN_CHARS_MAX:
+        return False
     try:
-        _compile({"pattern": pattern}, {})
+        compile_schema({"pattern": pattern})
     except (jsonschema_rs.ValidationError, ValueError):
         if wanted is Patterns.LINEAR:
             return False

@@ -12,6 +12,7 @@ from toolwright import jsontext
 from toolwright.calls.commands import Command, command
 from toolwright.formats import executable, manifest, skill
 from toolwright.jsontext import JsonObject
+from toolwright.errors import Kind
 from toolwright.model import (
     AsArgv,
     CallHttp,
@@ -22,7 +23,6 @@ from toolwright.model import (
     Document,
     Flag,
     Invocation,
-    Kind,
     NotCallable,
     Origin,
     Positional,

@@ -115,7 +115,9 @@ whole_tools = st.builds(
     key=texts,
     name=texts,
     scope=texts,
-    origin=st.builds(Origin, format=texts, path=texts, pointer=pointers, line=st.none() | st.integers(1, 10**6)),
+    origin=st.builds(
+        Origin, format=texts, path=texts, pointer=pointers, line=st.none() | st.integers(1, 10**6)
+    ),
     invocation=invocations,
     description=texts,
     spoken=texts,
@@ -127,12 +129,22 @@ whole_tools = st.builds(
     version=maybe,
     intake=st.builds(Intake, fill_defaults=st.booleans(), lenient_booleans=some, reserved_names=some),
     reply=st.sampled_from(Reply),
-    needs=st.builds(Needs, stated=st.booleans(), capabilities=some, env=some, context=some, timeout_s=durations),
+    needs=st.builds(
+        Needs, stated=st.booleans(), capabilities=some, env=some, context=some, timeout_s=durations
+    ),
     selection=selections,
     effect=st.sampled_from(Effect),
-    retry=st.none() | st.builds(Retry, max_attempts=st.integers(1, 9), backoff=texts, multiplier=st.floats(1, 9)),
+    retry=st.none()
+    | st.builds(Retry, max_attempts=st.integers(1, 9), backoff=texts, multiplier=st.floats(1, 9)),
     chain=some,
-    notes=st.builds(Notes, cost=odd_json, tags=some, documentation=odd_json, metadata=json_values, deprecated=st.booleans()),
+    notes=st.builds(
+        Notes,
+        cost=odd_json,
+        tags=some,
+        documentation=odd_json,
+        metadata=json_values,
+        deprecated=st.booleans(),
+    ),
 )
 problems = st.builds(
     Problem,
@@ -274,13 +286,22 @@ def execute(params, project_path):
 
 
 def test_a_warm_load_tells_what_a_cold_one_tells_for_every_format(bench: Bench) -> None:
-    bench.put("m/tools.json", {"tools": [TOOL, {"name": "beta", "command": []}, {**TOOL, "schema": {"type": "x"}}]})
+    bench.put(
+        "m/tools.json", {"tools": [TOOL, {"name": "beta", "command": []}, {**TOOL, "schema": {"type": "x"}}]}
+    )
     group = {"group": "g", "selection": {"strategy": "keyword", "keywords": ["time"]}}
-    tool = {"name": "now", "description": "N", "category": "retrieval", "input_schema": {"type": "object", "properties": {}}}
+    tool = {
+        "name": "now",
+        "description": "N",
+        "category": "retrieval",
+        "input_schema": {"type": "object", "properties": {}},
+    }
     bench.put("g/g_tools.json", {**group, "tools": [{**tool, "metadata": {"cost_estimate": 10**30}}, tool]})
     bench.put("skills/notes/SKILL.md", "---\nname: n\nmetadata: {requires: {bins: [git]}}\n---\nText\n")
     bench.put("skills/gone/SKILL.md", "---\nmetadata: {requires: {bins: [missing]}}\n---\n")
-    execution = [{"tool": "st", "binary": "git", "subcommand": "status", "args": [{"param": "p", "kind": "flag"}]}]
+    execution = [
+        {"tool": "st", "binary": "git", "subcommand": "status", "args": [{"param": "p", "kind": "flag"}]}
+    ]
     parameters = {"type": "object", "properties": {"p": {"type": "string"}}}
     bench.put(
         "skills/notes/tools.json",
@@ -431,7 +452,13 @@ def test_no_cut_and_no_addition_changes_an_answer(simple: Bench) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"toolwright cache 2\n", b"toolwright cache 2\n" + b"\xff" * 100, b"toolwright cache 2\n" + b"\0" * 1000, b"{}"],
+    [
+        b"",
+        b"toolwright cache 2\n",
+        b"toolwright cache 2\n" + b"\xff" * 100,
+        b"toolwright cache 2\n" + b"\0" * 1000,
+        b"{}",
+    ],
 )
 def test_a_file_that_is_no_cache_is_replaced(simple: Bench, content: bytes) -> None:
     expected = everything(simple.load(keep=False))
@@ -448,7 +475,11 @@ def test_a_planted_cache_with_other_tools_is_not_believed(simple: Bench) -> None
     file = simple.file()
     good = file.read_bytes()
     assert good.count(b"tools/bin/alpha") >= 1
-    for old, new in ((b"tools/bin/alpha", b"../../bin/shell"), (b'"alpha"', b'"omega"'), (b"m/alpha", b"m/omega")):
+    for old, new in (
+        (b"tools/bin/alpha", b"../../bin/shell"),
+        (b'"alpha"', b'"omega"'),
+        (b"m/alpha", b"m/omega"),
+    ):
         assert old in good
         file.write_bytes(good.replace(old, new))
         report = simple.load()
@@ -620,5 +651,3 @@ def test_loads_at_the_same_time_do_not_disturb_each_other(simple: Bench) -> None
 def test_the_magic_line_names_the_version_of_the_layout() -> None:
     assert cache._MAGIC.startswith(b"toolwright cache ")
     assert cache._MAGIC.endswith(b"\n")
-
-

@@ -33,7 +33,7 @@ def catalog(*tools: Tool) -> Catalog:
 
 
 def tool(key: str, **more: Any) -> Tool:
-    format, _, rest = key.partition(":")
+    rest = key.partition(":")[2]
     return make_tool(rest.rpartition("/")[2], key=key, scope=rest.rpartition("/")[0], **more)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -11,7 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from toolwright import jsontext, schema
+from toolwright.calls import commands
 from toolwright.catalog import files
+from toolwright.formats import _node, _source, _yaml
+from toolwright.sandbox import portable
 
 
 def refusal(path: str | Path, limit: int = files.DOCUMENT_BYTES_MAX) -> str:
@@ -133,3 +138,37 @@ def test_a_fingerprint_tells_size_time_and_file(tmp_path: Path) -> None:
     (tmp_path / "b").write_bytes(b"22")
     os.replace(tmp_path / "b", path)
     assert files.fingerprint(path.stat())[2] != first[2]
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "limits.md"
+
+
+def test_the_page_of_limits_has_their_values() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    for value in (
+        files.DOCUMENT_BYTES_MAX,
+        files.ENTRIES_MAX,
+        files.DEPTH_MAX,
+        jsontext.DEPTH_MAX,
+        jsontext.VALUES_MAX,
+        jsontext.INTEGER_DIGITS_MAX,
+        _yaml.NODES_MAX,
+        _source.PARTS_MAX,
+        _source.TEXT_MAX,
+        _node.PROBLEMS_MAX,
+        _node.SHOWN_CHARS_MAX,
+        _node.NAME_CHARS_MAX,
+        schema.DEPTH_MAX,
+        schema.NODES_MAX,
+        schema.PATTERN_BYTES_MAX,
+        schema.COMPLAINTS_MAX,
+        portable.PROBE_OUTPUT_BYTES_MAX,
+        portable.PROBES_AT_ONCE,
+        commands.ELEMENT_BYTES_MAX,
+        commands.ARGV_BYTES_MAX,
+    ):
+        assert f"| {value:,} " in page or f" {value:,} " in page, value
+    source = Path(files.__file__).parents[1]
+    places = {name for row in page.splitlines() for name in re.findall(r"`([a-z_/]+\.py)`", row)}
+    assert len(places) > 8
+    assert [name for name in places if not (source / name).is_file()] == []

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from toolwright.catalog import loading
 from toolwright.catalog.cache import Cache
 from toolwright.catalog.sources import Source
-from toolwright.model import Problem, ProbeOutcome, Rules, Severity
+from toolwright.model import ProbeOutcome, Problem, Rules, Severity
 
 
 def machine(*installed: str) -> loading.Machine:
@@ -23,7 +23,9 @@ def machine(*installed: str) -> loading.Machine:
     return loading.Machine(prober=prober, which=lambda name: name if name in installed else None)
 
 
-def load(*paths: Path, rules: Rules | None = None, keep: Cache | None = None, programs: Sequence[str] = ()) -> Any:
+def load(
+    *paths: Path, rules: Rules | None = None, keep: Cache | None = None, programs: Sequence[str] = ()
+) -> Any:
     wanted = [Source(path=str(path), named=True) for path in paths]
     return loading.load(wanted, rules or Rules(), machine(*programs), keep=keep)
 
@@ -60,7 +62,10 @@ def test_a_schema_that_is_none_drops_its_tool_and_no_other(tmp_path: Path) -> No
     invalid = of_code(report, "schema.invalid")
     assert [problem.name for problem in invalid] == ["bad", "remote"]
     assert [problem.pointer for problem in invalid] == [("tools", 1), ("tools", 2)]
-    assert invalid[1].message == '"remote": input schema: $ref: "https://example.org/schema" leads out of the schema'
+    assert (
+        invalid[1].message
+        == '"remote": input schema: $ref: "https://example.org/schema" leads out of the schema'
+    )
     assert invalid[1].hint == 'refer to parts of the same schema only ("#/$defs/...")'
 
 
@@ -91,8 +96,8 @@ def test_two_tools_of_one_key_both_stay_and_the_second_gets_another(tmp_path: Pa
 
 def test_a_name_that_two_formats_declare_is_reported(tmp_path: Path) -> None:
     put(tmp_path / "m" / "tools.json", {"tools": [tool("a")]})
-    group = {"group": "g", "selection": {"strategy": "always"}}
-    group["tools"] = [{"name": "a", "description": "D", "input_schema": {"type": "object", "properties": {}}}]  # type: ignore[assignment]
+    same = {"name": "a", "description": "D", "input_schema": {"type": "object", "properties": {}}}
+    group = {"group": "g", "selection": {"strategy": "always"}, "tools": [same]}
     put(tmp_path / "g" / "g_tools.json", group)
     report = load(tmp_path)
     (clash,) = of_code(report, "catalog.name-clash")
@@ -130,7 +135,10 @@ def test_problems_have_the_line_of_their_place(tmp_path: Path) -> None:
 
 
 def test_a_place_that_is_not_there_has_the_line_of_what_is_around_it(tmp_path: Path) -> None:
-    put(tmp_path / "tools.json", '{"tools": [\n{"name": "a",\n"schema": {\n"type": "x"}, "command": ["/bin/true"]}]}')
+    put(
+        tmp_path / "tools.json",
+        '{"tools": [\n{"name": "a",\n"schema": {\n"type": "x"}, "command": ["/bin/true"]}]}',
+    )
     (invalid,) = of_code(load(tmp_path), "schema.invalid")
     assert invalid.line == 2
 
@@ -159,7 +167,9 @@ def test_a_file_gone_after_it_was_read_costs_the_lines_and_nothing_else(tmp_path
 def test_what_is_missing_on_the_machine_is_looked_up_each_time(tmp_path: Path) -> None:
     put(tmp_path / "tools.json", {"tools": [{**tool("a"), "command": ["./tools/bin/a"]}]})
     keep = Cache(str(tmp_path / "cache"))
-    assert [problem.code for problem in load(tmp_path, keep=keep).problems] == ["manifest.command.missing-file"]
+    assert [problem.code for problem in load(tmp_path, keep=keep).problems] == [
+        "manifest.command.missing-file"
+    ]
     put(tmp_path / "tools" / "bin" / "a", "").chmod(0o755)
     warm = load(tmp_path, keep=keep)
     assert warm.warm
@@ -206,16 +216,16 @@ def test_the_same_folder_gives_the_same_answer_twice(tmp_path: Path) -> None:
     assert first.stamp == second.stamp
 
 
-@given(
-    st.dictionaries(
-        st.sampled_from(
-            ["tools.json", "m/tools.json", "s/SKILL.md", "s/tools.json", "g/g_tools.json", ".ai/tools/x/a.py"]
-            + [".ai/tools/x/b.yaml", ".ai/tools/c.js", "x.json", "s/allowlist.json", "s/execution.json"]
-        ),
-        st.binary(max_size=60)
-        | st.sampled_from([b"{}", b"[]", b'{"tools":[{"command":[]}]}', b'{"group":"g"}', b'{"allowlist":{}}', b"---\n---\n"]),
-    )
-)
+_NAMES = (
+    "tools.json", "m/tools.json", "s/SKILL.md", "s/tools.json", "s/allowlist.json", "s/execution.json",
+    "x.json", "g/g_tools.json", ".ai/tools/x/a.py", ".ai/tools/x/b.yaml", ".ai/tools/c.js",
+)  # fmt: skip
+_CONTENTS = (
+    b"{}", b"[]", b'{"tools":[{"command":[]}]}', b'{"group":"g"}', b'{"allowlist":{}}', b"---\n---\n",
+)  # fmt: skip
+
+
+@given(st.dictionaries(st.sampled_from(_NAMES), st.binary(max_size=60) | st.sampled_from(_CONTENTS)))
 def test_no_files_make_a_load_raise(tmp_path_factory: Any, contents: dict[str, bytes]) -> None:
     folder = tmp_path_factory.mktemp("any")
     for name, content in contents.items():

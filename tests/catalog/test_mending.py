@@ -17,7 +17,9 @@ def rename(path: Path, pointer: Pointer, new: str) -> Problem:
 
 
 def rewrite(path: Path, pointer: Pointer, new: str) -> Problem:
-    return Problem(code="x", message="m", path=str(path), pointer=pointer, fix=Fix(part=FixPart.VALUE, new=new))
+    return Problem(
+        code="x", message="m", path=str(path), pointer=pointer, fix=Fix(part=FixPart.VALUE, new=new)
+    )
 
 
 def reword(path: Path, line: int | None, old: str | None, new: str) -> Problem:
@@ -46,7 +48,11 @@ def test_a_problem_without_a_fix_is_left(document: Path) -> None:
 
 def test_a_place_that_is_gone_is_left(document: Path) -> None:
     before = document.read_bytes()
-    gone = [rename(document, ("other",), '"x"'), rewrite(document, ("list", 9), "1"), rename(document, (), '"x"')]
+    gone = [
+        rename(document, ("other",), '"x"'),
+        rewrite(document, ("list", 9), "1"),
+        rename(document, (), '"x"'),
+    ]
     assert mend(gone, [str(document.parent)]).problems == []
     assert document.read_bytes() == before
 
@@ -74,7 +80,9 @@ def test_a_line_is_mended_where_the_old_text_stands_once(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("line", "old"), [(None, "a"), (99, "a"), (1, None), (1, "missing")])
-def test_a_line_that_does_not_hold_the_text_is_left(line: int | None, old: str | None, tmp_path: Path) -> None:
+def test_a_line_that_does_not_hold_the_text_is_left(
+    line: int | None, old: str | None, tmp_path: Path
+) -> None:
     path = tmp_path / "tool.py"
     path.write_text("a = 1\n", encoding="utf-8")
     assert mend([reword(path, line, old, "b")], [str(tmp_path)]).problems == []

@@ -45,7 +45,14 @@ def said(folder: Path, problems: Sequence[Problem]) -> list[str]:
 
 def test_a_folder_is_looked_at_together_with_those_in_it(tmp_path: Path) -> None:
     put(tmp_path, "tools.json", "g_tools.json", "other.json", "notes.txt")
-    put(tmp_path, "notes/SKILL.md", "notes/tools.json", "groups/a_tools.json", "m/tools.json", "m/deep/tools.json")
+    put(
+        tmp_path,
+        "notes/SKILL.md",
+        "notes/tools.json",
+        "groups/a_tools.json",
+        "m/tools.json",
+        "m/deep/tools.json",
+    )
     put(tmp_path, ".ai/tools/x/a.py", "sub/.ai/tools/b.yaml", "sub/deep/.ai/tools/c.py")
     assert found(tmp_path, look(tmp_path)) == [
         "? g_tools.json",
@@ -70,7 +77,10 @@ def test_skills_lie_one_level_deep_or_in_a_folder_called_skills(tmp_path: Path) 
 
 
 def test_the_files_of_a_skill_are_one_document(tmp_path: Path) -> None:
-    put(tmp_path, *(f"notes/{name}" for name in ("SKILL.md", "tools.json", "allowlist.json", "execution.json")))
+    put(
+        tmp_path,
+        *(f"notes/{name}" for name in ("SKILL.md", "tools.json", "allowlist.json", "execution.json")),
+    )
     put(tmp_path, "notes/other.json")
     (candidate,) = look(tmp_path).candidates
     assert [os.path.basename(path) for path, _ in candidate.files] == [
@@ -84,7 +94,10 @@ def test_the_files_of_a_skill_are_one_document(tmp_path: Path) -> None:
 
 def test_a_folder_of_skills_may_be_a_skill_or_hold_them(tmp_path: Path) -> None:
     put(tmp_path, "skills/a/SKILL.md", "skills/b/SKILL.md")
-    assert found(tmp_path, look(tmp_path / "skills", "skill")) == ["skill skills/a/SKILL.md", "skill skills/b/SKILL.md"]
+    assert found(tmp_path, look(tmp_path / "skills", "skill")) == [
+        "skill skills/a/SKILL.md",
+        "skill skills/b/SKILL.md",
+    ]
     assert found(tmp_path, look(tmp_path / "skills" / "a", "skill")) == ["skill skills/a/SKILL.md"]
 
 
@@ -100,15 +113,27 @@ def test_a_named_format_finds_only_its_own_files(tmp_path: Path) -> None:
 
 
 def test_rye_items_are_all_files_of_their_kinds_below_ai_tools(tmp_path: Path) -> None:
-    put(tmp_path, *(f".ai/tools/a{suffix}" for suffix in (".py", ".yaml", ".js", ".sh", ".toml", ".md", ".txt", "")))
+    put(
+        tmp_path,
+        *(f".ai/tools/a{suffix}" for suffix in (".py", ".yaml", ".js", ".sh", ".toml", ".md", ".txt", "")),
+    )
     put(tmp_path, ".ai/tools/deep/er/b.py", ".ai/tools/_private.py", ".ai/directives/x.md")
     put(tmp_path, *(f".ai/tools/{name}/c.py" for name in ("node_modules", "__pycache__", ".git", ".venv")))
     result = look(tmp_path)
-    assert [candidate.item for candidate in result.candidates] == ["a.js", "a.py", "a.sh", "a.toml", "a.yaml", "deep/er/b.py"]
+    assert [candidate.item for candidate in result.candidates] == [
+        "a.js",
+        "a.py",
+        "a.sh",
+        "a.toml",
+        "a.yaml",
+        "deep/er/b.py",
+    ]
     assert {candidate.project for candidate in result.candidates} == {str(tmp_path)}
     assert [candidate.scope for candidate in result.candidates][-1] == "deep/er"
     below = look(tmp_path / ".ai" / "tools" / "deep")
-    assert [(candidate.place, candidate.project) for candidate in below.candidates] == [("rye", str(tmp_path))]
+    assert [(candidate.place, candidate.project) for candidate in below.candidates] == [
+        ("rye", str(tmp_path))
+    ]
 
 
 def test_rye_folders_have_a_depth_limit(tmp_path: Path) -> None:
@@ -146,7 +171,8 @@ def test_programs_of_a_place_without_trust_are_named_and_not_asked(tmp_path: Pat
     for path in ("bin", "bin/a-tool"):
         report = loading.load([Source(path=str(tmp_path / path), format="executable")], Rules(), machine)
         assert said(tmp_path, report.problems) == [
-            f"source.not-probed {path}: programs here were not asked for their schemas, because asking runs them"
+            f"source.not-probed {path}: programs here were not asked for their schemas, "
+            "because asking runs them"
         ]
     assert asked == []
 
@@ -171,7 +197,15 @@ def test_programs_are_asked_together_and_answers_go_to_the_right_one(tmp_path: P
 
 
 def test_a_named_file_is_read_as_what_it_is(tmp_path: Path) -> None:
-    put(tmp_path, "a.json", "notes/SKILL.md", "notes/tools.json", "p/.ai/tools/x/b.py", "t/tools.json", "run.py")
+    put(
+        tmp_path,
+        "a.json",
+        "notes/SKILL.md",
+        "notes/tools.json",
+        "p/.ai/tools/x/b.py",
+        "t/tools.json",
+        "run.py",
+    )
     (tmp_path / "run.py").chmod(0o755)
     assert found(tmp_path, look(tmp_path, path="a.json")) == ["? a.json"]
     assert found(tmp_path, look(tmp_path, "manifest", path="a.json")) == ["manifest a.json"]
@@ -189,7 +223,8 @@ def test_a_named_file_that_no_format_has_is_refused(tmp_path: Path) -> None:
         "source.unknown-file a.txt: not a declaration: no format of tools has files like this one"
     ]
     assert said(tmp_path, look(tmp_path, "rye", path="b.py").problems) == [
-        "source.unknown-file b.py: a rye tool gets its id from its path below .ai/tools, and this file is not there"
+        "source.unknown-file b.py: a rye tool gets its id from its path below .ai/tools, "
+        "and this file is not there"
     ]
     assert said(tmp_path, look(tmp_path, "rye").problems) == [
         "source.unknown-file .: there is no .ai/tools in this folder"
@@ -199,9 +234,13 @@ def test_a_named_file_that_no_format_has_is_refused(tmp_path: Path) -> None:
 def test_a_path_named_twice_is_one_document(tmp_path: Path) -> None:
     put(tmp_path, "m/tools.json", "notes/SKILL.md", "bin/a-tool", ".ai/tools/x.py")
     (tmp_path / "bin" / "a-tool").chmod(0o755)
-    named = [Source(path=str(tmp_path / path), named=True) for path in ("", "m", "m/tools.json", "notes", "", ".ai/tools")]
+    named = [
+        Source(path=str(tmp_path / path), named=True)
+        for path in ("", "m", "m/tools.json", "notes", "", ".ai/tools")
+    ]
     probed = [
-        Source(path=str(tmp_path / path), format="executable", probe=True) for path in ("bin", "bin", "bin/a-tool")
+        Source(path=str(tmp_path / path), format="executable", probe=True)
+        for path in ("bin", "bin", "bin/a-tool")
     ]
     assert sorted(found(tmp_path, listing([*named, *probed]))) == [
         "? m/tools.json",
@@ -247,7 +286,9 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_folders_behind_links_that_lead_out_are_not_looked_at(tmp_path: Path, home: Path) -> None:
-    project = put(tmp_path / "p", f"m -> {home}", f"skills/s -> {home / 'skill'}", f"sub/.ai -> {home / '.ai'}")
+    project = put(
+        tmp_path / "p", f"m -> {home}", f"skills/s -> {home / 'skill'}", f"sub/.ai -> {home / '.ai'}"
+    )
     result = look(project)
     assert result.candidates == []
     text = "a link that leads out of the source is not followed"
@@ -269,7 +310,12 @@ def test_files_behind_links_that_lead_out_are_not_read(tmp_path: Path, home: Pat
         "notes/tools.json",
         f"notes/SKILL.md -> {home / 'skill/SKILL.md'}",
     )
-    results = [look(project), look(project / "m", "manifest"), look(project / "notes", "skill"), look(project, "rye")]
+    results = [
+        look(project),
+        look(project / "m", "manifest"),
+        look(project / "notes", "skill"),
+        look(project, "rye"),
+    ]
     results.append(look(project, path="notes/tools.json"))  # what lies beside a named file is not named
     for result in results:
         assert result.candidates
@@ -298,7 +344,15 @@ def test_a_link_that_was_named_itself_is_followed(tmp_path: Path, home: Path) ->
 
 
 def test_links_that_lead_in_a_circle_are_no_obstacle(tmp_path: Path) -> None:
-    put(tmp_path, "loop -> loop", "a -> b", "b -> a", "skills/loop -> loop", "m/tools.json -> tools.json", "ok/tools.json")
+    put(
+        tmp_path,
+        "loop -> loop",
+        "a -> b",
+        "b -> a",
+        "skills/loop -> loop",
+        "m/tools.json -> tools.json",
+        "ok/tools.json",
+    )
     put(tmp_path, "n/tools.json -> nowhere")
     result = look(tmp_path)
     assert [(os.path.relpath(found.path, tmp_path), found.unreadable) for found in result.candidates] == [
@@ -323,12 +377,27 @@ def test_what_is_no_file_is_reported_and_never_waited_for(tmp_path: Path) -> Non
     )
     assert said(tmp_path, report.problems) == [
         "manifest.root.read-error f/tools.json: read manifest: it is a directory",
-        "capability.file.other-error g/g_tools.json: [Registry] Error loading g_tools.json: not a regular file",
+        "capability.file.other-error g/g_tools.json: "
+        "[Registry] Error loading g_tools.json: not a regular file",
         "manifest.root.read-error m/tools.json: read manifest: not a regular file",
     ]
 
 
-ODD_NAMES = ["a b", "a\nb", 'q"uote', "emoji 😀", "-rf", "%2e%2e", "a\\b", "ä", "a\u0308", "\u202egpj", "*?[x]", "~", "$HOME"]
+ODD_NAMES = [
+    "a b",
+    "a\nb",
+    'q"uote',
+    "emoji 😀",
+    "-rf",
+    "%2e%2e",
+    "a\\b",
+    "ä",
+    "a\u0308",
+    "\u202egpj",
+    "*?[x]",
+    "~",
+    "$HOME",
+]
 
 
 def test_names_with_odd_characters_are_names(tmp_path: Path) -> None:
@@ -387,7 +456,10 @@ def test_the_spaces_of_rye_are_asked_for_only_when_an_item_needs_them(tmp_path: 
     assert asked == []
     result = listing([Source(path=str(tmp_path / "p"))], rye_spaces=spaces)
     assert asked == ["spaces"]
-    assert [(candidate.item, candidate.space) for candidate in result.candidates] == [("a.py", 0), ("b.py", 1)]
+    assert [(candidate.item, candidate.space) for candidate in result.candidates] == [
+        ("a.py", 0),
+        ("b.py", 1),
+    ]
 
 
 def test_bundles_are_found_in_installed_metadata_without_importing_them(tmp_path: Path) -> None:

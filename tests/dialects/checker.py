@@ -295,7 +295,9 @@ def _gemini(payload: Any) -> Found:
                 continue
             if schema.get("type") != "object":
                 yield "root-type"
-            if not all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,63}", name) for name in schema.get("properties", {})):
+            if not all(
+                re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,63}", name) for name in schema.get("properties", {})
+            ):
                 yield "property-name"
         for node, _ in nodes(function.get("parameters")):
             yield from _gemini_schema(node)
@@ -317,7 +319,9 @@ def _gemini_schema(node: dict[str, Any]) -> Found:
     if not isinstance(kind, str | None) or not ({"type", "anyOf"} & node.keys()):
         yield "type"
     enum = node.get("enum")
-    if enum is not None and (kind != "string" or not enum or not all(isinstance(value, str) for value in enum)):
+    if enum is not None and (
+        kind != "string" or not enum or not all(isinstance(value, str) for value in enum)
+    ):
         yield "enum"
     formats = {"string": {"enum", "date-time"}, "number": {"float", "double"}, "integer": {"int32", "int64"}}
     if "format" in node and node["format"] not in formats.get(str(kind), ()):
@@ -359,7 +363,9 @@ def _ollama(payload: Any) -> Found:
 def _mcp(payload: Any) -> Found:
     yield from names([tool.get("name") for tool in payload], re.compile(r"[A-Za-z0-9._-]{1,128}"))
     for tool in payload:
-        yield from shape(tool, {"name", "inputSchema"}, {"title", "description", "outputSchema", "annotations"})
+        yield from shape(
+            tool, {"name", "inputSchema"}, {"title", "description", "outputSchema", "annotations"}
+        )
         schema = tool.get("inputSchema", {})
         if schema.get("type") != "object":
             yield "root-type"
@@ -371,5 +377,7 @@ def _mcp(payload: Any) -> Found:
             yield "output-type"
         hints = {"readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"}
         annotations = tool.get("annotations", {})
-        if not annotations.keys() <= hints or not all(isinstance(value, bool) for value in annotations.values()):
+        if not annotations.keys() <= hints or not all(
+            isinstance(value, bool) for value in annotations.values()
+        ):
             yield "annotations"

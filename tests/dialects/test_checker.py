@@ -79,7 +79,9 @@ OPENAI_STRICT: list[tuple[str, dict[str, Any]]] = [
     ("strict-enum-chars", closed({"a": {"enum": [f"{number:0100d}" for number in range(251)]}})),
     (
         "strict-chars",
-        closed({f"p{number}": {"enum": [f"{number}{value:0150d}" for value in range(90)]} for number in range(9)}),
+        closed(
+            {f"p{number}": {"enum": [f"{number}{value:0150d}" for value in range(90)]} for number in range(9)}
+        ),
     ),
 ]
 ANTHROPIC_STRICT: list[tuple[str, dict[str, Any]]] = [
@@ -149,7 +151,11 @@ BROKEN: list[tuple[str, str, Any]] = [
         [anthropic(), *(anthropic(name=f"f{number}", defer_loading=True) for number in range(10_001))],
     ),
     *(("anthropic", rule, [anthropic(schema, strict=True)]) for rule, schema in ANTHROPIC_STRICT),
-    ("anthropic", "strict-tools", [anthropic(CLOSED, name=f"f{number}", strict=True) for number in range(21)]),
+    (
+        "anthropic",
+        "strict-tools",
+        [anthropic(CLOSED, name=f"f{number}", strict=True) for number in range(21)],
+    ),
     ("gemini", "shape", gemini({"name": "f", "strict": True})),
     ("gemini", "tools-max", gemini(*({"name": f"f{number}"} for number in range(513)))),
     ("gemini", "name", gemini({"name": "9lives"})),

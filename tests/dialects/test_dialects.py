@@ -31,11 +31,17 @@ def message(dialect: str, spoken: str, arguments: dict[str, Any]) -> Any:
     """A model's call, as the provider sends it."""
     text = json.dumps(arguments)
     return {
-        "openai": {"tool_calls": [{"id": "c1", "type": "function", "function": {"name": spoken, "arguments": text}}]},
-        "openai-responses": {"output": [{"type": "function_call", "call_id": "c1", "name": spoken, "arguments": text}]},
+        "openai": {
+            "tool_calls": [{"id": "c1", "type": "function", "function": {"name": spoken, "arguments": text}}]
+        },
+        "openai-responses": {
+            "output": [{"type": "function_call", "call_id": "c1", "name": spoken, "arguments": text}]
+        },
         "anthropic": {"content": [{"type": "tool_use", "id": "c1", "name": spoken, "input": arguments}]},
         "gemini": {"parts": [{"functionCall": {"id": "c1", "name": spoken, "args": arguments}}]},
-        "ollama": {"message": {"tool_calls": [{"id": "c1", "function": {"name": spoken, "arguments": arguments}}]}},
+        "ollama": {
+            "message": {"tool_calls": [{"id": "c1", "function": {"name": spoken, "arguments": arguments}}]}
+        },
         "mcp": {"id": "c1", "method": "tools/call", "params": {"name": spoken, "arguments": arguments}},
     }[dialect]
 
@@ -48,7 +54,9 @@ options = st.builds(
 @every_dialect
 @thorough
 @given(data=st.data(), toolset=toolsets())
-def test_a_payload_keeps_every_rule_of_its_provider(name: str, data: st.DataObject, toolset: list[Tool]) -> None:
+def test_a_payload_keeps_every_rule_of_its_provider(
+    name: str, data: st.DataObject, toolset: list[Tool]
+) -> None:
     deferred = frozenset(data.draw(st.sets(st.sampled_from([tool.key for tool in toolset] or ["none"]))))
     chosen = data.draw(options)
     declared = DIALECTS[name].declare(
@@ -99,7 +107,9 @@ def test_names_do_not_depend_on_the_selection(name: str, toolset: list[Tool], da
 @every_dialect
 @thorough
 @given(toolset=toolsets(), mode=st.sampled_from(ToolMode))
-def test_declaring_is_deterministic_and_changes_no_tool(name: str, toolset: list[Tool], mode: ToolMode) -> None:
+def test_declaring_is_deterministic_and_changes_no_tool(
+    name: str, toolset: list[Tool], mode: ToolMode
+) -> None:
     before = [tool.input_schema.text if tool.input_schema else b"" for tool in toolset]
     first = DIALECTS[name].declare(toolset, DeclareOptions(mode=mode))
     second = DIALECTS[name].declare(toolset, DeclareOptions(mode=mode))

@@ -125,7 +125,9 @@ TREE = {
 }
 
 
-@pytest.mark.parametrize("form", [gemini.SCHEMA, gemini.JSON_SCHEMA, ollama.FORM, openai.STRICT, anthropic.STRICT])
+@pytest.mark.parametrize(
+    "form", [gemini.SCHEMA, gemini.JSON_SCHEMA, ollama.FORM, openai.STRICT, anthropic.STRICT]
+)
 def test_references_are_written_out_where_the_form_has_none(form: Form) -> None:
     item = {"type": "object", "properties": {"b": {"type": "string"}}, "required": ["b"]}
     found = narrowed({**of({"$ref": "#/$defs/B"}, required=["a"]), "$defs": {"B": item}}, form)
@@ -136,7 +138,10 @@ def test_references_are_written_out_where_the_form_has_none(form: Form) -> None:
 
 
 def test_what_stands_beside_a_reference_is_kept() -> None:
-    document = {**of({"$ref": "#/$defs/B", "description": "mine"}), "$defs": {"B": {"type": "string", "description": "its"}}}
+    document = {
+        **of({"$ref": "#/$defs/B", "description": "mine"}),
+        "$defs": {"B": {"type": "string", "description": "its"}},
+    }
     found = narrowed(document, gemini.SCHEMA)
     assert found.document == of({"type": "string", "description": "mine"})
 
@@ -146,7 +151,9 @@ def test_a_schema_that_refers_to_itself_is_cut_where_it_repeats() -> None:
     inner = {"type": "array", "items": {"type": "object", "description": "a node"}}
     assert found.document == {
         "type": "object",
-        "properties": {"root": {"type": "object", "description": "a node", "properties": {"children": inner}}},
+        "properties": {
+            "root": {"type": "object", "description": "a node", "properties": {"children": inner}}
+        },
     }
     assert ("properties/root/properties/children/items", "$ref") in losses(found)
 
@@ -162,7 +169,9 @@ def test_references_stay_where_the_provider_follows_them(form: Form) -> None:
 
 
 @every_form
-@pytest.mark.parametrize("target", ["https://example.com/x.json", "other.json#/a", "#/$defs/none", "#/properties/a/x"])
+@pytest.mark.parametrize(
+    "target", ["https://example.com/x.json", "other.json#/a", "#/$defs/none", "#/properties/a/x"]
+)
 def test_a_reference_that_leads_nowhere_is_dropped_never_followed(form: Form, target: str) -> None:
     found = narrowed(of({"$ref": target, "type": "string"}), form)
     assert found.document is not None
@@ -209,7 +218,12 @@ def test_conjunctions_and_alternatives_that_multiply_are_stopped(form: Form, key
 @every_form
 def test_references_in_a_circle_end(form: Form) -> None:
     circle = {"A": {"$ref": "#/$defs/B"}, "B": {"anyOf": [{"$ref": "#/$defs/A"}]}}
-    for document in (of({"$ref": "#/$defs/A"}), {"$ref": "#/$defs/A"}, {"allOf": [{"$ref": "#"}]}, {"$ref": "#"}):
+    for document in (
+        of({"$ref": "#/$defs/A"}),
+        {"$ref": "#/$defs/A"},
+        {"allOf": [{"$ref": "#"}]},
+        {"$ref": "#"},
+    ):
         found = narrowed({**document, "$defs": circle}, form)
         assert found.document is not None or found.because
 
@@ -240,7 +254,10 @@ def test_a_conjunction_at_the_root_is_merged() -> None:
     document = {
         "allOf": [
             {"type": "object", "properties": {"a": {"type": "number", "minimum": 1}}, "required": ["a"]},
-            {"properties": {"a": {"type": "integer", "minimum": 3}, "b": {"type": "string"}}, "required": ["b"]},
+            {
+                "properties": {"a": {"type": "integer", "minimum": 3}, "b": {"type": "string"}},
+                "required": ["b"],
+            },
         ]
     }
     found = narrowed(document, gemini.SCHEMA)
@@ -371,7 +388,10 @@ def test_a_null_with_two_meanings_cannot_be_strict() -> None:
     ("item", "because"),
     [
         ({"type": "object"}, "it has an open object at properties.a"),
-        ({"type": "object", "additionalProperties": {"type": "string"}}, "it has an open object at properties.a"),
+        (
+            {"type": "object", "additionalProperties": {"type": "string"}},
+            "it has an open object at properties.a",
+        ),
         ({"type": "object", "patternProperties": {"x": {}}}, "it has an open object at properties.a"),
         ({"description": "anything"}, "it takes a value of any type at properties.a"),
         (True, "it takes a value of any type at properties.a"),
@@ -459,9 +479,15 @@ def test_mcp_keeps_an_older_draft_that_says_so() -> None:
     ("document", "because"),
     [
         ({"type": "strin"}, 'its schema is not valid: type: must be one of "array", "boolean"...'),
-        ({"type": "object", "properties": 5}, "its schema is not valid: properties: expected object, got integer 5"),
+        (
+            {"type": "object", "properties": 5},
+            "its schema is not valid: properties: expected object, got integer 5",
+        ),
         ({"type": "string"}, 'its arguments are no object (type "string")'),
-        ({"type": "object", "required": "a"}, 'its schema is not valid: required: expected array, got string "a"'),
+        (
+            {"type": "object", "required": "a"},
+            'its schema is not valid: required: expected array, got string "a"',
+        ),
     ],
 )
 def test_a_schema_that_is_none_is_refused_with_the_reason(form: Form, document: Any, because: str) -> None:
@@ -491,7 +517,13 @@ def test_a_schema_too_deep_to_walk_is_refused(form: Form) -> None:
 
 
 def test_patterns_are_kept_where_they_are_taken() -> None:
-    for pattern, kept in {"^[a-z]+$": True, "(?=x)": False, r"(a)\1": False, r"\p{L}": False, "[": False}.items():
+    for pattern, kept in {
+        "^[a-z]+$": True,
+        "(?=x)": False,
+        r"(a)\1": False,
+        r"\p{L}": False,
+        "[": False,
+    }.items():
         found = narrowed(of({"type": "string", "pattern": pattern}), openai.PLAIN)
         assert found.document is not None
         assert ("pattern" in found.document["properties"]["a"]) is kept

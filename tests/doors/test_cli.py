@@ -48,11 +48,14 @@ GROUP = {
             "category": "creation",
             "input_schema": {"type": "object", "properties": {"title": {"type": "string"}}},
             "metadata": {
-                "executor": "task", "requires_context": [], "cost_estimate": "low", "latency_estimate": "fast",
+                "executor": "task",
+                "requires_context": [],
+                "cost_estimate": "low",
+                "latency_estimate": "fast",
             },
         }
     ],
-}  # fmt: skip
+}
 
 
 def manifest(folder: Path, *tools: Mapping[str, Any]) -> Path:
@@ -118,7 +121,7 @@ def surroundings(folder: Path, **more: Any) -> Environment:
     )
 
 
-# -- the shapes that programs rely on -------------------------------------------------------------------------
+# -- the shapes that programs rely on -----------------------------------------------------------------------
 
 
 def test_check_prints_one_document_with_all_problems(broken: Path) -> None:
@@ -251,7 +254,7 @@ def test_list_shows_skills_and_searches_rye_items(tmp_path: Path, here: Callable
     assert here("list", "--search", "deploy", "--json", "--from", tmp_path).json == []
 
 
-# -- exit codes -----------------------------------------------------------------------------------------------
+# -- exit codes ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -369,12 +372,16 @@ def test_a_context_value_is_json_or_else_text(project: Path, here: Callable[...,
     assert chosen("[" * 5000)  # too deep for JSON, so it is text
 
 
-# -- options --------------------------------------------------------------------------------------------------
+# -- options ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "line",
-    ["--from {p} -q --state {s} list --json", "list --json --from {p} -q --state {s}", "-q list --from {p} --json"],
+    [
+        "--from {p} -q --state {s} list --json",
+        "list --json --from {p} -q --state {s}",
+        "-q list --from {p} --json",
+    ],
 )
 def test_shared_options_stand_before_or_after_the_command(
     line: str, project: Path, tmp_path: Path, here: Callable[..., Said]
@@ -388,7 +395,9 @@ def test_sources_before_and_after_the_command_add_up(project: Path, here: Callab
     assert [row["name"] for row in said.json] == ["get_time", "add_task"]
 
 
-def test_state_is_kept_where_the_option_says(project: Path, tmp_path: Path, here: Callable[..., Said]) -> None:
+def test_state_is_kept_where_the_option_says(
+    project: Path, tmp_path: Path, here: Callable[..., Said]
+) -> None:
     assert here("--state", tmp_path / "kept", "list", "--from", project).status == 0
     assert list((tmp_path / "kept" / "cache").iterdir())
     assert not (tmp_path / "home").exists()
@@ -428,7 +437,9 @@ def test_a_configuration_of_the_project_is_found_from_below(project: Path) -> No
     (project / "toolwright.toml").write_text('[[source]]\npath = "clock"\n', encoding="utf-8")
     (project / "deep" / "er").mkdir(parents=True)
     rows = toolwright("list", "--json", cwd=project / "deep" / "er").json
-    assert [(row["name"], row["path"]) for row in rows] == [("get_time", str(project / "clock" / "tools.json"))]
+    assert [(row["name"], row["path"]) for row in rows] == [
+        ("get_time", str(project / "clock" / "tools.json"))
+    ]
 
 
 def test_paths_are_relative_below_the_current_folder_and_absolute_elsewhere(project: Path) -> None:
@@ -444,7 +455,7 @@ def test_pointers_follow_rfc_6901(tmp_path: Path, here: Callable[..., Said]) -> 
     assert [problem["pointer"] for problem in problems] == ["/tools/0/a~1b~0c"]
 
 
-# -- one program ----------------------------------------------------------------------------------------------
+# -- one program --------------------------------------------------------------------------------------------
 
 
 def test_python_m_toolwright_is_the_same_program(broken: Path) -> None:
@@ -481,7 +492,9 @@ def test_the_version_is_told_before_anything_is_imported(tmp_path: Path) -> None
         ("toolwright list --from proj", {"file,proj"}),
     ],
 )
-def test_the_shell_completes_commands_options_and_paths(words: str, offered: set[str], tmp_path: Path) -> None:
+def test_the_shell_completes_commands_options_and_paths(
+    words: str, offered: set[str], tmp_path: Path
+) -> None:
     said = toolwright(
         cwd=tmp_path,
         env={
@@ -501,7 +514,7 @@ def test_completion_is_installed_by_one_line(shell: str, tmp_path: Path) -> None
     assert "_TOOLWRIGHT_COMPLETE" in said.out
 
 
-# -- terminals, pipes, streams --------------------------------------------------------------------------------
+# -- terminals, pipes, streams ------------------------------------------------------------------------------
 
 
 def on_a_terminal(*arguments: str | Path, cwd: Path, columns: int = 80, **env: str) -> str:
@@ -621,7 +634,7 @@ def test_a_terminal_without_the_characters_gets_escapes_and_json_stays_utf8(tmp_
     assert (rows[0]["description"], rows[0]["path"]) == ("説明", "説/tools.json")
 
 
-# -- text from declarations -----------------------------------------------------------------------------------
+# -- text from declarations ---------------------------------------------------------------------------------
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202eevil\u200b\ufeff\u2028\x7f\U000e0041\r"
 
@@ -667,7 +680,7 @@ def test_a_declaration_cannot_forge_lines_of_a_report(tmp_path: Path, here: Call
     assert not re.search("^other.json", shown, re.MULTILINE)
 
 
-# -- bad input ------------------------------------------------------------------------------------------------
+# -- bad input ----------------------------------------------------------------------------------------------
 
 
 def _directory(place: Path) -> None:
@@ -712,7 +725,11 @@ def _text(text: str | bytes) -> Callable[[Path], None]:
         (_text('{"tools": [}'), 65, "parse manifest: line 1, column 12"),
         (_text('{"name": "x", "version": "1.0.0", "dependencies": {}}'), 0, "no tools found"),
         (_text('{"mcpServers": {"x": {"command": "npx"}}}'), 0, "a list of MCP servers"),
-        (_text('[{"type": "function", "function": {"name": "x"}}]'), 65, "not a tool declaration of a format"),
+        (
+            _text('[{"type": "function", "function": {"name": "x"}}]'),
+            65,
+            "not a tool declaration of a format",
+        ),
         (_text('{"tools": [{"type": "function", "name": "x"}]}'), 65, "not a tool declaration of a format"),
         (_text("[" * 100_000), 65, "nested more than 100 levels deep"),
         (_text('{"tools": 5}'), 65, ""),
@@ -742,7 +759,7 @@ def test_what_is_no_declaration_is_told_without_a_traceback(
         ("missing", "no such file or directory"),
         ("x" * 5000, "the path is too long"),
         ("x/" * 5000, "the path is too long"),
-        ("x" * 100_000, "the path is too long"),
+        ("x" * 1_000_000, "the path is too long"),
         ("tools.json/x", "a part of the path is not a directory"),
         ("loop", "its symbolic links lead in a circle"),
     ],
@@ -781,7 +798,7 @@ def test_names_that_are_not_utf8_are_told(tmp_path: Path, here: Callable[..., Sa
     assert said.status == 0
     assert r'names that are not UTF-8 are left out (1 of them, such as "bad\xff")' in said.out
     path = os.fsdecode(place)
-    good = ["--from", tmp_path / "good"]
+    good = ["--from", str(tmp_path / "good")]
     for arguments, status in (
         (["check", path], 66),
         (["list", "--from", path], 66),
@@ -846,7 +863,7 @@ def test_an_internal_error_is_told_in_a_sentence(project: Path) -> None:
     assert "Traceback" in toolwright("check", "-vv", cwd=project, program=program).err
 
 
-# -- check: --fix, --watch, --sarif -----------------------------------------------------------------------------
+# -- check: --fix, --watch, --sarif -------------------------------------------------------------------------
 
 UNMENDED = """{
   "tools": [
@@ -874,7 +891,8 @@ def test_fix_mends_what_has_one_safe_mend_and_nothing_else(tmp_path: Path, here:
     assert said.status == 0
     assert said.out.splitlines()[:2] == [
         f'fixed {path}:4: tools[0].Name: key "Name" should be written "name"',
-        f'fixed {path}:7: tools[0].command[0]: should be written "./tools/bin/get_time" (got "tools/bin/get_time")',
+        f'fixed {path}:7: tools[0].command[0]: should be written "./tools/bin/get_time"'
+        ' (got "tools/bin/get_time")',
     ]
     assert said.out.splitlines()[-1] == "1 tool: 1 warning; fixed 2 problems"
     expected = UNMENDED.replace('"Name"', '"name"').replace('"tools/bin', '"./tools/bin')
@@ -896,7 +914,9 @@ def test_check_without_fix_changes_no_file(tmp_path: Path, here: Callable[..., S
 def next_document(process: subprocess.Popen[bytes], deadline: float) -> Any:
     """The next line of JSON that the process prints."""
     assert process.stdout is not None
-    assert select.select([process.stdout], [], [], max(0, deadline - time.monotonic()))[0], "no output in time"
+    assert select.select([process.stdout], [], [], max(0, deadline - time.monotonic()))[0], (
+        "no output in time"
+    )
     return json.loads(process.stdout.readline())
 
 

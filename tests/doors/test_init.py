@@ -37,7 +37,9 @@ def test_a_new_tool_passes_the_check(format_: str, tmp_path: Path) -> None:
     source = ["--from", f"{'executable=' if format_ == 'executable' else ''}word-count"]
     checked = toolwright("check", "--strict", "--json", *source, cwd=tmp_path)
     assert (checked.status, checked.json["tools"], checked.json["problems"]) == (0, 1, [])
-    assert [row["name"] for row in toolwright("list", "--json", *source, cwd=tmp_path).json] == [TOOL[format_]]
+    assert [row["name"] for row in toolwright("list", "--json", *source, cwd=tmp_path).json] == [
+        TOOL[format_]
+    ]
 
 
 def test_the_files_and_the_next_step_are_told(tmp_path: Path) -> None:

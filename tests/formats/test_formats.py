@@ -72,7 +72,9 @@ def test_no_format_claims_the_real_files_of_another() -> None:
         for entry in json.loads((folder / "INDEX.json").read_text(encoding="utf-8"))["files"]:
             path = folder / entry["file"]
             if path.suffix == ".json" and "extra" not in path.parts:
-                beside = {other.name: other.read_bytes() for other in path.parent.iterdir() if other.is_file()}
+                beside = {
+                    other.name: other.read_bytes() for other in path.parent.iterdir() if other.is_file()
+                }
                 found = marks(document(path.read_bytes(), str(path), neighbours=beside))
                 assert found in ([own], []), path  # an empty tools.json marks nothing
                 counted += 1
@@ -124,7 +126,7 @@ def test_the_markers_of_three_formats_are_refused_too() -> None:
 
 
 def test_a_repeated_marker_is_a_marker() -> None:
-    """Attack: a member that is left out because it is repeated must not change which format reads the file."""
+    """Attack: a member that is left out because it is repeated must not change which format reads a file."""
     texts = {
         "skill": '{"allowlist": {}, "allowlist": {}, "tools": []}',
         "capability": '{"group": "a", "group": "b", "tools": []}',
@@ -137,12 +139,16 @@ def test_a_repeated_marker_is_a_marker() -> None:
 # -- no marker ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", [{}, {"tools": []}, {"tools": None}, {"name": "package", "version": "1.0.0"}])
+@pytest.mark.parametrize(
+    "value", [{}, {"tools": []}, {"tools": None}, {"name": "package", "version": "1.0.0"}]
+)
 def test_no_marker_and_no_tools_are_no_declaration_and_no_mistake(value: Any) -> None:
     assert compiled(written(value, "/p/tools.json")) == (None, [])
 
 
-@pytest.mark.parametrize("value", [[], 5, "x", None, {"tools": 5}, {"tools": [{"name": "a"}]}, {"tools": {"a": 1}}])
+@pytest.mark.parametrize(
+    "value", [[], 5, "x", None, {"tools": 5}, {"tools": [{"name": "a"}]}, {"tools": {"a": 1}}]
+)
 def test_another_shape_is_an_error_and_nothing_is_guessed(value: Any) -> None:
     name, said = compiled(written(value, "/p/tools.json"))
     assert name is None
@@ -184,7 +190,7 @@ def test_a_file_that_cannot_be_read_is_reported_in_the_words_of_its_likely_forma
 @pytest.mark.parametrize("name", formats.FORMATS)
 def test_a_format_has_its_name_and_takes_no_units(name: str) -> None:
     format = formats.FORMATS[name]
-    assert format.NAME == name
+    assert name == format.NAME
     linked = formats.link(name, (), Rules())
     assert (linked.tools, linked.skills, linked.problems) == ((), (), ())
     linked = formats.link(name, [Unit(path="/p/x", compiled=Compiled())], Rules())
@@ -200,7 +206,11 @@ PLACES = [(None, ".json"), *((name, ".json") for name in formats.FORMATS if name
     st.sampled_from(PLACES),
     st.binary(max_size=200)
     | json_values.map(jsontext.compact)
-    | st.builds(lambda base, more: jsontext.compact({**base, **more}), st.sampled_from([*MARKED.values()]), json_objects),
+    | st.builds(
+        lambda base, more: jsontext.compact({**base, **more}),
+        st.sampled_from([*MARKED.values()]),
+        json_objects,
+    ),
 )
 def test_no_bytes_make_a_format_raise_and_the_outcome_is_always_the_same(
     place: tuple[str | None, str], content: bytes

@@ -111,7 +111,7 @@ def test_constants_that_double_constants_do_not_unfold_without_end() -> None:
     doubled = "\n".join(f"{new} = {old} + {old}" for old, new in pairwise(names))
     assert "more than 10000 values" in why(f"n0 = ['x']\n{doubled}\nX = n39")
     assert "10000 values" in why(f"n0 = 'x'\n{doubled}\nX = n39")
-    long = "x" * 100_000
+    long = "x" * 90_000
     assert "1048576 characters" in why(f"n0 = '{long}'\n{doubled}\nX = n5")
 
 
@@ -119,18 +119,25 @@ def test_constants_that_double_constants_do_not_unfold_without_end() -> None:
     "text",
     [
         "x = " + "(" * 5000,
-        "x = " + "-" * 100_000 + "1",
-        "x = " + "not " * 50_000 + "1",
-        "x = " + "1+" * 100_000 + "1",
-        "x = a" + ".b" * 50_000,
+        "x = " + "-" * 90_000 + "1",
+        "x = " + "not " * 20_000 + "1",
+        "x = " + "1+" * 45_000 + "1",
+        "x = a" + ".b" * 45_000,
         "x = " + "lambda:" * 5000 + "1",
-        "if 1: pass\n" + "elif 1: pass\n" * 20_000,
+        "if 1: pass\n" + "elif 1: pass\n" * 7_000,
     ],
 )
 def test_endless_nesting_is_a_defect_and_nothing_worse(text: str) -> None:
     defect = read(text).found.defect
     assert defect is not None
     assert "nested" in defect.message
+
+
+def test_a_long_file_is_not_parsed_because_its_tree_would_fill_the_memory() -> None:
+    found = read("X = 1\n" + "#" * _python_source.SOURCE_BYTES_MAX).found
+    assert found.refused == "it has 100,006 bytes, more than the 100,000 a Python file may have"
+    assert found.values == {}
+    assert read("X = 1\n".ljust(_python_source.SOURCE_BYTES_MAX)).found.values == {"X": 1}
 
 
 @pytest.mark.parametrize(

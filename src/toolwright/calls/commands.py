@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from toolwright import jsontext
+from toolwright.errors import Kind
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import (
     AsArgv,
@@ -22,7 +23,6 @@ from toolwright.model import (
     CallPython,
     Flag,
     JsonOnStdin,
-    Kind,
     NotCallable,
     Positional,
     PythonStyle,

@@ -11,6 +11,7 @@ looked like), then the sections. ``loading`` lies below and decides what is wort
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -216,7 +217,7 @@ class Snapshot:
                 mark,
                 name,
                 Compiled(
-                    tools=tuple(tool(part) if isinstance(part, int) else _tag(part) for part in tools),
+                    tools=tuple(map(tool, tools)),
                     **{key: convert[key](value) for key, value in rest.items()},
                 ),
                 stands,
@@ -235,10 +236,11 @@ _ROLES: Final = {role.value[0]: role for role in Role}
 
 # -- the file -----------------------------------------------------------------------------------------------
 
-_MAGIC: Final = b"toolwright cache 2\n"
+_MAGIC: Final = b"toolwright cache 3\n"
 _LENGTH_BYTES: Final = 8
 _MARK_CHARS: Final = 24
 _HEAD_BYTES: Final = len(_MAGIC) + _LENGTH_BYTES + _MARK_CHARS
+_RECORDS_BYTES_MAX: Final = 64 << 20
 
 
 class Cache:
@@ -307,13 +309,20 @@ def _parse(descriptor: int, name: str) -> Snapshot:
 
 
 def _render(loaded: Loaded, name: str) -> list[bytes]:
-    records = [encode(tool) for tool in loaded.tools]
-    numbers = {id(tool): number for number, tool in enumerate(loaded.tools)}
+    # First those of the catalog, then those that linking left out: a document that is linked anew has all.
+    tools = {id(tool): tool for tool in loaded.tools}
+    tools |= {id(tool): tool for kept in loaded.units for tool in kept.compiled.tools if id(tool) not in tools}
+    numbers = {identity: number for number, identity in enumerate(tools)}
+    records: list[bytes] = []
     ends: list[int] = []
     total = 0
-    for record in records:
-        total += len(record)
+    for tool in tools.values():
+        records.append(encode(tool))
+        total += len(records[-1])
         ends.append(total)
+        if total > _RECORDS_BYTES_MAX:
+            # Attack: what the tools of a document share (an allowlist, keywords) is written with each of them.
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
     sections = {
         "keys": orjson.dumps([tool.key for tool in loaded.tools]),
         "names": orjson.dumps([tool.name for tool in loaded.tools]),
@@ -332,7 +341,7 @@ def _render(loaded: Loaded, name: str) -> list[bytes]:
     directory = orjson.dumps(
         {
             "name": name,
-            "count": len(records),
+            "count": len(loaded.tools),
             "programs": dict(loaded.programs),
             "stamp": len(loaded.stamp),
             "sections": listed,
@@ -349,7 +358,7 @@ def _unit(kept: Kept, numbers: Mapping[int, int]) -> list[Any]:
         for name in ("problems", "conditions", "skills", "notes")
         if (value := getattr(compiled, name))
     }
-    tools = [numbers.get(id(tool), tool) for tool in compiled.tools]
+    tools = [numbers[id(tool)] for tool in compiled.tools]
     return [kept.mark, kept.format, kept.stands, tools, rest]
 
 

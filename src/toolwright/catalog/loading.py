@@ -257,9 +257,15 @@ def _sound(compiled: Compiled, *, whole: bool) -> Compiled:
     """Leave out tools whose schema is none: their arguments could not be checked, and providers refuse the
     whole request for one of them. With ``whole`` one such tool takes the document with it."""
     bad: dict[str, list[Problem]] = {}
+    patterns = sum(
+        schema.patterns_in(found)
+        for tool in compiled.tools
+        for found in (tool.input_schema, tool.output_schema)
+        if found is not None
+    )
     for tool in compiled.tools:
         for which, found in (("input", tool.input_schema), ("output", tool.output_schema)):
-            for flaw in schema.flaws(found) if found is not None else ():
+            for flaw in schema.flaws(found, patterns=patterns) if found is not None else ():
                 place = jsontext.place_text(flaw.pointer)
                 bad.setdefault(tool.key, []).append(
                     Problem(

@@ -177,7 +177,7 @@ def read_call(
     key = names.keys.get(name)
     raw, value, defect = _arguments(arguments)
     places = names.nullable.get(key or "", ())
-    if value is not None and sum(_drop_nulls(value, place) for place in places):
+    if value is not None and sum(_drop_nulls(value, place) for place in places) > 0:
         raw = jsontext.compact(value).decode("utf-8")
     return ToolCall(
         id=call_id if isinstance(call_id, str) and call_id else f"{LOCAL_ID}{position}",

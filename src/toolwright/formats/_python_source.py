@@ -5,15 +5,18 @@ f-strings of constants, displays with ``*`` and ``**``, ``+`` and ``|``, simple 
 ``dict(...)``. What is left is reported as unread, never dropped and never guessed.
 
 The interpreter's own parser bounds how deep brackets, blocks and operators may nest, and says so by an
-exception; each of them is a defect of the file here. This module knows no format.
+exception; each of them is a defect of the file here. It needs up to a thousand bytes of memory for one of
+text, so a long file is not parsed at all. This module knows no format.
 """
 
 from __future__ import annotations
 
 import ast
 import warnings
+from bisect import bisect_left
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Final
 
 from toolwright.formats._source import Budget, NotLiteral, SourceValues, Unread, plain
@@ -25,6 +28,7 @@ _MUTATORS: Final = frozenset(
         "setdefault", "sort", "update",
     }
 )  # fmt: skip
+SOURCE_BYTES_MAX: Final = 100_000
 _FLOAT_EXACT: Final = 1 << 53
 
 
@@ -54,6 +58,10 @@ class PythonSource:
 
 def read(text: str, wanted: Set[str]) -> PythonSource:
     """Read the ``wanted`` module-level names of a program. Never raises, whatever the text."""
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > SOURCE_BYTES_MAX:
+        why = f"it has {size:,} bytes, more than the {SOURCE_BYTES_MAX:,} a Python file may have"
+        return PythonSource(SourceValues(refused=why))
     try:
         tree = _parse(text)
     except SyntaxError as error:
@@ -240,9 +248,11 @@ class _Folding:
     def name(self, name: str, node: ast.expr, pointer: Pointer | None, before: int, depth: int) -> JsonValue:
         if name in self.module.changed:
             raise NotLiteral(f"{name} is changed in line {self.module.changed[name]}", node.lineno)
-        for number, expression in reversed(self.module.bindings.get(name, ())):
-            if number < before:
-                return self.fold(expression, pointer, number, depth)
+        bound = self.module.bindings.get(name, [])
+        earlier = bisect_left(bound, before, key=itemgetter(0))
+        if earlier:
+            number, expression = bound[earlier - 1]
+            return self.fold(expression, pointer, number, depth)
         raise NotLiteral(f"{name} is not a constant of this file", node.lineno)
 
     def f_string(self, parts: list[ast.expr], before: int, depth: int) -> str:

@@ -40,6 +40,8 @@ class SourceValues:
     unread: tuple[Unread, ...] = ()
     repeated: tuple[tuple[str, int], ...] = ()
     defect: Defect | None = None
+    refused: str | None = None
+    """Why the text was not looked at, in a few words."""
 
 
 class NotLiteral(Exception):

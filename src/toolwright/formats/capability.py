@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from toolwright.formats._node import Node, Reader, shown
+from toolwright.formats._node import NAME_CHARS_MAX, Node, Reader, shown
 from toolwright.jsontext import Duplicate, JsonValue, compact, place_text
 from toolwright.model import (
     Always,
@@ -292,6 +292,13 @@ class _Group:
             )
             return None
         group: str = node.value
+        if len(group) > NAME_CHARS_MAX:  # every tool of the file carries it
+            node.error(
+                "capability.group.required",
+                f"must not be longer than {NAME_CHARS_MAX} characters (got {len(group):,})",
+                hint="shorten it; no tool of this file is loaded without a name for the group",
+            )
+            return None
         if self.file != f"{group}_tools.json":
             self.reader.add(
                 "capability.file.name",
@@ -643,8 +650,7 @@ class _Group:
             elif item.value not in _CONTEXT_KEYS:
                 item.warn(
                     code,
-                    f"unusual context key {shown(item.value)}"
-                    f"{item.did_you_mean(item.value, _CONTEXT_KEYS)}",
+                    f"unusual context key {shown(item.value)}{item.did_you_mean(item.value, _CONTEXT_KEYS)}",
                     hint="calls are refused unless the host provides a value under exactly this key",
                 )
         return tuple(dict.fromkeys(key for key in node.value if isinstance(key, str)))

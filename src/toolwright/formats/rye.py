@@ -305,6 +305,9 @@ def _from_json(text: str, document: Document, reader: Reader) -> _Declared | Com
 
 def _from_python(text: str, document: Document, reader: Reader) -> _Declared | Compiled:
     source = _python_source.read(text, _WANTED)
+    if source.found.refused is not None:
+        reader.add("rye.file.unreadable", f"the file cannot be read: {source.found.refused}")
+        return Compiled(problems=tuple(reader.problems))
     if source.found.defect is not None:
         reader.add(
             "rye.file.broken-python", f"not Python: {source.found.defect}", line=source.found.defect.line

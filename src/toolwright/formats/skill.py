@@ -243,8 +243,12 @@ def _heading(document: Document, reader: Reader) -> _Heading:
             "metadata.requires.bins: expected a list of program names, or of such lists",
             parsed.lines.get(place),
         )
+    name = text("name")
+    if len(name) > NAME_CHARS_MAX:  # every tool of the skill carries it
+        warn(f"name: longer than {NAME_CHARS_MAX} characters (got {len(name):,})", parsed.lines.get(("name",)))
+        name = ""
     return _Heading(
-        name=text("name") or plain.name,
+        name=name or plain.name,
         description=text("description"),
         bins=bins or (),
         bins_line=parsed.lines.get(place),

@@ -86,14 +86,16 @@ def place(problem: Problem) -> str:
 
 
 def write_problems(problems: Iterable[Problem]) -> None:
-    """``file:line: severity: message [code]``, with the hint below."""
+    """``file:line: severity: message [code]``, and the hint below unless it was just given."""
+    given = None
     for problem in problems:
         severity = click.style(problem.severity.value, fg=_COLOURS[problem.severity], bold=True)
         code = click.style(f"[{problem.code}]", dim=True)
         where = click.style(place(problem), bold=True)
         click.echo(f"{where}: {severity}: {printable(problem.message)} {code}")
-        if problem.hint:
+        if problem.hint and problem.hint != given:
             click.echo(f"    {printable(problem.hint)}")
+        given = problem.hint
 
 
 def count_problems(problems: Sequence[Problem]) -> str:

@@ -12,8 +12,8 @@ from toolwright import jsontext
 from toolwright.calls import commands
 from toolwright.catalog import files
 from toolwright.doors.cli import Shared, _render, complain, examples, shared_options
-from toolwright.errors import KINDS, SourceError, UnknownTool
-from toolwright.model import Kind, Tool, ToolError
+from toolwright.errors import KINDS, Kind, SourceError, UnknownTool
+from toolwright.model import Tool, ToolError
 
 _LABEL_CHARS = 12
 _FACTS = ("name", "key", "format", "role", "version", "effect", "path", "pointer", "line", "description")

@@ -1,0 +1,458 @@
+"""The docs are whole and true: everything is documented, every command line parses, what can run does run."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import click
+import pytest
+import yaml
+
+import toolwright
+from tests.program import PATH, PROGRAM, WAIT_S
+from toolwright import config
+from toolwright.dialects import DIALECTS
+from toolwright.doors import cli
+from toolwright.errors import KINDS
+from toolwright.formats import FORMATS
+
+ROOT = Path(__file__).parent.parent.parent
+DOCS = ROOT / "docs"
+SOURCE = Path(toolwright.__file__).parent
+COMMANDS = DOCS / "reference" / "commands.md"
+CONFIGURATION = DOCS / "reference" / "configuration.md"
+PROBLEMS = DOCS / "reference" / "problems.md"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
+
+
+def text(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def page_id(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def section(page: Path, heading: str) -> str:
+    """The part of a page below a heading of the second level."""
+    found = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text(page), re.MULTILINE | re.DOTALL)
+    assert found, f"{page_id(page)} has no section {heading!r}"
+    return found.group(1)
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text(page), re.MULTILINE | re.DOTALL)
+
+
+# -- everything is documented -------------------------------------------------------------------------------
+
+
+@cache
+def commands() -> dict[str, click.Command]:
+    context = click.Context(cli.group)
+    found = {name: cli.group.get_command(context, name) for name in cli.group.list_commands(context)}
+    return {name: command for name, command in found.items() if command is not None}
+
+
+def options(command: click.Command) -> list[click.Option]:
+    return [parameter for parameter in command.params if isinstance(parameter, click.Option)]
+
+
+def test_every_command_has_a_section_and_every_section_a_command() -> None:
+    headings = re.findall(r"^## ([a-z]+)$", text(COMMANDS), re.MULTILINE)
+    assert headings == list(commands())
+    shared = {option.name for option in options(cli.group)}
+    for name, command in commands().items():
+        described = section(COMMANDS, name)
+        for option in options(command):
+            if option.name not in shared:
+                for spelling in option.opts:
+                    assert f"`{spelling}" in described, f"{name} {spelling}"
+                if isinstance(option.type, click.Choice):
+                    for choice in option.type.choices:
+                        assert f"`{choice}`" in described, f"{name} {option.name} {choice}"
+
+
+def test_every_shared_option_is_described() -> None:
+    described = section(COMMANDS, "Options of every command")
+    for option in options(cli.group):
+        for spelling in option.opts:
+            assert f"`{spelling}" in described, spelling
+    assert "`--help`" in described
+
+
+def test_no_option_is_described_that_does_not_exist() -> None:
+    known = {"-h", "--help", *(spelling for option in options(cli.group) for spelling in option.opts)}
+    for name, command in commands().items():
+        mine = known | {spelling for option in options(command) for spelling in option.opts}
+        described = set(re.findall(r"^\| `(--?[a-z-]+)", section(COMMANDS, name), re.MULTILINE))
+        assert described <= mine, name
+
+
+def test_every_error_kind_and_its_exit_code_are_described() -> None:
+    described = section(COMMANDS, "Exit codes")
+    for kind, row in KINDS.items():
+        assert re.search(rf"^\| `{kind}` \| .+ \| {row.exit_code} \|$", described, re.MULTILINE), kind
+
+
+def test_every_exit_code_is_described() -> None:
+    described = section(COMMANDS, "Exit codes")
+    for code in (0, 2, 64, 65, 66, 69, 70, 74, 77, 78, 130):
+        assert re.search(rf"^\| {code} \| ", described, re.MULTILINE), code
+
+
+def test_every_configuration_key_is_described() -> None:
+    settings = section(CONFIGURATION, "Settings")
+    for name, keys in config._SECTIONS.items():
+        for key, rule in keys.items():
+            row = re.search(rf"^\| `{name}\.{key}` \|.*$", settings, re.MULTILINE)
+            assert row, f"{name}.{key}"
+            assert all(f"`{choice}`" in row.group() for choice in rule.choices), f"{name}.{key}"
+    for heading, keys in (
+        ("Sources", config._SOURCE_KEYS),
+        ("Grants", config._GRANT_KEYS),
+        ("Policy", config._POLICY_KEYS),
+    ):
+        described = re.findall(r"^\| `([a-z]+)` \|", section(CONFIGURATION, heading), re.MULTILINE)
+        assert set(described) == set(keys), heading
+
+
+def test_no_configuration_key_is_described_that_does_not_exist() -> None:
+    described = set(
+        re.findall(r"^\| `([a-z_]+\.[a-z_]+)` \|", section(CONFIGURATION, "Settings"), re.MULTILINE)
+    )
+    assert described == {f"{name}.{key}" for name, keys in config._SECTIONS.items() for key in keys}
+
+
+def test_every_dialect_and_format_is_described() -> None:
+    readme = text(ROOT / "README.md")
+    exported = section(COMMANDS, "export")
+    for name in DIALECTS:
+        assert f"`{name}`" in readme
+        assert f"`{name}`" in exported
+        assert any(f"`{name}`" in text(page) for page in (DOCS / "dialects").glob("*.md")), name
+    for name in FORMATS:
+        assert f"(docs/formats/{name}.md)" in readme
+        assert (DOCS / "formats" / f"{name}.md").exists()
+
+
+# -- codes --------------------------------------------------------------------------------------------------
+
+FAMILIES = ("source", "catalog", "schema", "config", *FORMATS)
+CODE = re.compile(rf"(?:{'|'.join(FAMILIES)})\.[a-z][a-z0-9-]*(?:\.[a-z][a-z0-9-]*)*")
+NO_CODES = {"config.toml", "config.server"}
+"""A file name and a place in a YAML file."""
+
+
+def requirement_ids() -> set[str]:
+    found = set()
+    for path in sorted((ROOT / "tests" / "requirements").glob("*.toml")):
+        found |= {entry["id"] for entry in tomllib.loads(text(path))["requirement"]}
+    return found
+
+
+def codes() -> set[str]:
+    """Every text in the source that looks like a problem code."""
+    keys = {f"{name}.{key}" for name, keys in config._SECTIONS.items() for key in keys}
+    found = set()
+    for path in SOURCE.rglob("*.py"):
+        if "templates" not in path.parts:
+            for node in ast.walk(ast.parse(text(path))):
+                if (
+                    isinstance(node, ast.Constant)
+                    and isinstance(node.value, str)
+                    and CODE.fullmatch(node.value)
+                ):
+                    found.add(node.value)
+    return found - keys - NO_CODES
+
+
+def test_every_code_that_is_no_requirement_is_described() -> None:
+    described = set(re.findall(rf"^\| `({CODE.pattern})` \|", text(PROBLEMS), re.MULTILINE))
+    assert described == codes() - requirement_ids()
+
+
+def test_every_requirement_that_is_a_code_stands_on_the_page_of_its_format() -> None:
+    missing = []
+    for code in sorted(codes() & requirement_ids()):
+        if f"`{code}`" not in text(DOCS / "formats" / f"{code.partition('.')[0]}.md"):
+            missing.append(code)
+    assert missing == []
+
+
+def test_no_format_page_names_a_code_that_does_not_exist() -> None:
+    known = codes() | requirement_ids()
+    for name in FORMATS:
+        page = DOCS / "formats" / f"{name}.md"
+        named = set(re.findall(rf"^\| `({name}\.[a-z0-9-]+\.[a-z0-9-]+)` \|", text(page), re.MULTILINE))
+        assert named <= known, page_id(page)
+
+
+# -- command lines ------------------------------------------------------------------------------------------
+
+
+def command_lines(page: Path) -> Iterator[str]:
+    """What a page tells people to type: lines of console and shell blocks, and code in the text."""
+    content = text(page)
+    for block in re.findall(r"^```(?:console|sh|yaml)?\n(.*?)^```$", content, re.MULTILINE | re.DOTALL):
+        for line in block.splitlines():
+            found = re.match(r"(?:\$ |exec |.*\b(?:run|entry): |)(toolwright .*)", line)
+            if found:
+                yield found.group(1)
+    prose = re.sub(r"^```.*?^```$", "", content, flags=re.MULTILINE | re.DOTALL)
+    yield from re.findall(r"`(toolwright [^`]+)`", prose)
+
+
+def words(line: str) -> list[str]:
+    """The arguments of a command line, without comments, redirections and pipes."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|>&;")
+    lexer.whitespace_split = True
+    lexer.commenters = "#"
+    found = []
+    for word in lexer:
+        if set(word) <= set("|>&;"):
+            break
+        found.append(word)
+    return found[1:]
+
+
+def parse(arguments: list[str]) -> None:
+    """Understand a command line without running it; click complains about what is wrong."""
+    with cli.group.make_context("toolwright", [*arguments], obj=cli.Shared()) as context:
+        rest = [*context._protected_args, *context.args]
+        name, command, more = cli.group.resolve_command(context, rest)
+        assert command is not None
+        with command.make_context(name, more, parent=context):
+            pass
+
+
+LINES = sorted({(page_id(page), line) for page in PAGES for line in command_lines(page)})
+
+
+@pytest.mark.parametrize(("page", "line"), LINES)
+def test_a_command_line_in_the_docs_parses(page: str, line: str) -> None:
+    with suppress(click.exceptions.Exit):  # --help, --version
+        parse(words(line))
+
+
+def test_the_examples_of_the_help_texts_parse() -> None:
+    for command in (cli.group, *commands().values()):
+        lines = re.findall(r"^ +(toolwright .*)$", command.epilog or "", re.MULTILINE)
+        assert lines
+        for line in lines:
+            parse(words(line))
+
+
+def test_a_wrong_command_line_would_be_noticed() -> None:
+    for line in ("toolwright chekc", "toolwright check --strct", "toolwright export", "toolwright init a b"):
+        with pytest.raises(click.UsageError):
+            parse(words(line))
+
+
+# -- examples that run --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Path:
+    """The example workshop, to run command lines in."""
+    folder = tmp_path / "workshop"
+    shutil.copytree(ROOT / "examples", folder, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def in_shell(line: str, cwd: Path) -> tuple[int, str]:
+    ended = subprocess.run(
+        ["/bin/sh", "-c", f"toolwright() {{ '{PROGRAM}' \"$@\"; }}\n{line}"],
+        cwd=cwd,
+        env={"PATH": PATH, "HOME": str(cwd.parent / "home")},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert "Traceback" not in ended.stderr
+    return ended.returncode, ended.stdout
+
+
+RUNNING = ["README.md", "docs/start.md", "docs/guides/checking.md", "docs/guides/models.md"]
+NOT_RUN = ("make ", "toolwright check path/to/tools", "toolwright check --watch")
+"""Another program; the broken manifest below; a command that does not end."""
+
+
+@pytest.mark.parametrize("name", RUNNING)
+def test_the_command_lines_of_a_page_run(name: str, workshop: Path) -> None:
+    lines = [
+        line for block in blocks(ROOT / name, "console") for line in re.findall(r"^\$ (.*)$", block, re.M)
+    ]
+    ran = [line for line in lines if not line.startswith(NOT_RUN)]
+    assert ran
+    for line in ran:
+        status, _ = in_shell(line, workshop)
+        # The workshop's own configuration is only found here, which is worth a warning.
+        assert status == (65 if "--strict" in line and line.startswith("toolwright check") else 0), line
+
+
+def test_start_shows_what_is_really_printed(tmp_path: Path) -> None:
+    first = blocks(DOCS / "start.md", "console")[0]
+    command, *expected = first.splitlines()
+    tool = {
+        "name": "get_time",
+        "description": "Tell the time.",
+        "schema": {
+            "type": "object",
+            "properties": {"zone": {"type": "string"}},
+            "additionalProperties": False,
+        },
+        "command": ["bin/get_time"],
+    }
+    place = tmp_path / "path" / "to" / "tools"
+    place.mkdir(parents=True)
+    pretty = json.dumps({"tools": [tool]}, indent=2)
+    line = pretty[: pretty.index("bin/get_time")].count("\n") + 1
+    shown = int(re.findall(r"tools\.json:(\d+):", first)[0])
+    (place / "tools.json").write_text("\n" * (shown - line) + pretty, encoding="utf-8")
+    status, out = in_shell(command.removeprefix("$ "), tmp_path)
+    assert status == 65
+    assert out.splitlines() == expected
+
+
+def ran(code: str, cwd: Path) -> str:
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        cwd=cwd,
+        env={"PATH": PATH, "HOME": str(cwd.parent / "home")},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, ""), code
+    return ended.stdout
+
+
+@pytest.mark.parametrize("name", ["docs/guides/checking.md", "docs/guides/models.md"])
+def test_the_programs_of_a_guide_run(name: str, workshop: Path) -> None:
+    programs = blocks(ROOT / name, "python")
+    assert programs
+    for program in programs:
+        ran(program, workshop)
+
+
+def test_the_program_of_the_readme_runs(workshop: Path) -> None:
+    (workshop / "manifest").rename(workshop / "tools")
+    (program,) = blocks(ROOT / "README.md", "python")
+    ran(program, workshop)
+
+
+def test_the_configurations_in_the_docs_are_accepted(workshop: Path) -> None:
+    pages = [CONFIGURATION, DOCS / "guides" / "checking.md"]
+    for page in pages:
+        for block in blocks(page, "toml"):
+            path = workshop / "shown.toml"
+            path.write_text(block, encoding="utf-8")
+            assert config.read_file(str(path), trusted=True).problems == ()
+
+
+def test_the_hooks_in_the_guide_are_yaml_and_their_entries_run(workshop: Path) -> None:
+    ci, hooks = (yaml.safe_load(block) for block in blocks(DOCS / "guides" / "checking.md", "yaml"))
+    (hook,) = hooks["repos"][0]["hooks"]
+    for path in ("tools.json", "a/b_tools.json", "x/SKILL.md", "p/.ai/tools/x/y.py"):
+        assert re.search(hook["files"], path)
+    assert not re.search(hook["files"], "README.md")
+    assert in_shell(hook["entry"], workshop)[0] == 0
+    assert in_shell(ci["steps"][0]["run"], workshop)[0] == 65
+    assert (workshop / ci["steps"][1]["with"]["sarif_file"]).exists()
+
+
+# -- links and what must not be there -----------------------------------------------------------------------
+
+
+def slugs(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", text(page), flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_links_between_pages_resolve(page: Path) -> None:
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text(page)):
+        parts = urlsplit(target)
+        if parts.scheme:
+            continue
+        path = (page.parent / parts.path).resolve() if parts.path else page
+        if not path.exists() or (parts.fragment and parts.fragment not in slugs(path)):
+            broken.append(target)
+    assert broken == []
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    seen: set[Path] = set()
+    waiting = [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        if page in seen:
+            continue
+        seen.add(page)
+        for target in re.findall(r"\]\(([^)\s#]+)", text(page)):
+            path = (page.parent / target).resolve()
+            if path.is_dir():
+                waiting += path.glob("*.md")
+            elif path.suffix == ".md" and path.exists():
+                waiting.append(path)
+    assert [page_id(page) for page in DOCS.rglob("*.md") if page not in seen] == []
+
+
+def tracked() -> list[Path]:
+    git = shutil.which("git")
+    if git is None or not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout, so nothing is tracked")
+    listed = subprocess.run(
+        [git, "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, timeout=WAIT_S
+    )
+    return [ROOT / name for name in listed.stdout.decode("utf-8").split("\0") if name]
+
+
+def this_machine() -> set[str]:
+    """Paths and package indexes of the machine that the tests run on."""
+    command = [sys.executable, "-m", "pip", "config", "list"]
+    settings = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False).stdout
+    places = {
+        f"{path}/" for path in (ROOT, ROOT.parent, Path(sys.base_prefix), Path.home()) if len(path.parts) > 1
+    }
+    for value in re.findall(r"(?:index-url|find-links)='(.*)'", settings):
+        for address in value.split():
+            parts = urlsplit(address)
+            places.add(parts.hostname or parts.path)
+    return places - {"pypi.org", "files.pythonhosted.org"}
+
+
+def test_no_tracked_file_names_this_machine() -> None:
+    places = this_machine()
+    assert f"{ROOT}/" in places
+    wrong = []
+    for path in tracked():
+        if not path.is_file():
+            continue
+        content = path.read_bytes().decode("utf-8", "replace")
+        for place in places:
+            if re.search(rf"(?<![\w.-]){re.escape(place)}", content):
+                wrong.append(f"{path.relative_to(ROOT)} names {place}")
+    assert wrong == []
+
+
+def test_requirement_files_name_no_index() -> None:
+    for path in (ROOT / "requirements").iterdir():
+        assert not re.search(r"^\s*(?:-i|--(?:extra-)?index-url|--find-links)", text(path), re.MULTILINE)
+        assert "://" not in text(path)
