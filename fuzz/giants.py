@@ -8,10 +8,13 @@ here: ``journey`` lies below and measures.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from declarations import Declaration
 
 from toolwright.catalog.files import DOCUMENT_BYTES_MAX
+from toolwright.formats._python_source import SOURCE_BYTES_MAX
+from toolwright.jsontext import VALUES_MAX
 
 Numbered = Callable[[int], str]
 
@@ -29,27 +32,53 @@ def filled(head: str, unit: str | Numbered, tail: str = "", limit: int = DOCUMEN
             room -= len(parts[-1].encode())
             number += 1
         body = "".join(parts[:-1])
-    return f"{head}{body.rstrip(',')}{tail}".encode()
+    if body.rstrip(" ").endswith(","):
+        body = body.rstrip(" ").removesuffix(",")
+    return f"{head}{body}{tail}".encode()
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A JSON text that repeats a unit."""
+
+    head: str
+    unit: str | Numbered
+    tail: str = ""
+
+    def texts(self) -> Iterator[tuple[str, bytes]]:
+        """As dense as it can be, and, where that has too many values, with as many as are read."""
+        yield "", filled(self.head, self.unit, self.tail)
+        sample = self.unit if isinstance(self.unit, str) else self.unit(1000)
+        values = sum(map(sample.count, ",[{"))
+        length = -(-values * DOCUMENT_BYTES_MAX // (VALUES_MAX - 500))
+        if sample.endswith(",") and len(sample) < length:
+            yield " (spaced)", filled(self.head, lambda number: self.at(number).ljust(length), self.tail)
+
+    def at(self, number: int) -> str:
+        return self.unit if isinstance(self.unit, str) else self.unit(number)
 
 
 def giants() -> Iterator[tuple[str, Declaration]]:
     """Each giant under a name that says its format and its trick."""
-    for name, text in _any_json():
+    for name, text in _spelt(_any_json()):
         yield f"manifest: {name}", Declaration("manifest", {"tools.json": text})
-        yield f"rye json: {name}", _rye("x.json", text)
-    for name, text in _manifests():
+        yield f"rye json: {name}", _rye("big.json", text)
+    for name, text in _spelt(_manifests()):
         yield f"manifest: {name}", Declaration("manifest", {"tools.json": text})
-    for name, text in _skills():
+    for name, text in _spelt(_skills()):
         yield f"skill: {name}", _skill(text)
     for name, text in _front_matters():
         yield f"SKILL.md: {name}", Declaration("skill", {"notes/SKILL.md": text})
     yield from _three_files()
-    for name, text in _groups():
+    for name, text in _spelt(_groups()):
         yield f"capability: {name}", Declaration("capability", {"big_tools.json": text})
-    for name, text in _printed():
+    for name, text in _spelt(_printed()):
         yield f"executable: {name}", Declaration("executable", {"bin/big-tool": text})
+    for name, text in _spelt(_rye_json()):
+        yield f"rye json: {name}", _rye("big.json", text)
     for name, text in _yaml():
         yield f"rye yaml: {name}", _rye("big.yaml", text)
+    yield "rye python: too long", _rye("big.py", filled(_PYTHON, "a;"))
     for name, text in _python():
         yield f"rye python: {name}", _rye("big.py", text)
     for name, text in _javascript():
@@ -59,6 +88,12 @@ def giants() -> Iterator[tuple[str, Declaration]]:
         yield f"rye bash: {name}", _rye("big.sh", text)
     for name, text in _toml():
         yield f"rye toml: {name}", _rye("big.toml", text)
+
+
+def _spelt(shapes: Iterator[tuple[str, Shape]]) -> Iterator[tuple[str, bytes]]:
+    for name, shape in shapes:
+        for how, text in shape.texts():
+            yield name + how, text
 
 
 def _skill(tools: bytes) -> Declaration:
@@ -72,137 +107,184 @@ def _rye(name: str, text: bytes) -> Declaration:
 _LONG = "k" * 300_000
 
 
-def _any_json() -> Iterator[tuple[str, bytes]]:
-    yield "open brackets", filled("", "[")
-    yield "open members", filled("", '{"a":')
-    yield "open brackets and members", filled("", '[{"a":')
-    yield "just not too deep", filled('{"tools":' + "[" * 90, "[[]],", "]" * 90 + "}")
-    yield "numbers", filled('{"tools":[', "1,", "]}")
-    yield "strings", filled('{"tools":[', '"a",', "]}")
-    yield "empty objects", filled('{"tools":[', "{},", "]}")
-    yield "empty arrays", filled('{"tools":[', "[],", "]}")
-    yield "distinct keys", filled("{", lambda number: f'"{number:x}":1,', "}")
-    yield "one repeated key", filled("{", '"a":1,', "}")
-    yield "distinct repeated keys", filled("{", lambda number: f'"{number // 2:x}":1,', "}")
-    yield "repeated keys far below", filled(
-        '{"tools":' + '{"a":' * 90 + "{", lambda number: f'"{number // 2:x}":1,', "}" * 92
+def _any_json() -> Iterator[tuple[str, Shape]]:
+    yield "open brackets", Shape("", "[")
+    yield "open members", Shape("", '{"a":')
+    yield "open brackets and members", Shape("", '[{"a":')
+    yield "just not too deep", Shape('{"tools":' + "[" * 90, "[[]],", "]" * 90 + "}")
+    yield "numbers", Shape('{"tools":[', "1,", "]}")
+    yield "strings", Shape('{"tools":[', '"a",', "]}")
+    yield "empty objects", Shape('{"tools":[', "{},", "]}")
+    yield "empty arrays", Shape('{"tools":[', "[],", "]}")
+    yield "distinct keys", Shape("{", lambda number: f'"{number:x}":1,', "}")
+    yield "one repeated key", Shape("{", '"a":1,', "}")
+    yield "distinct repeated keys", Shape("{", lambda number: f'"{number // 2:x}":1,', "}")
+    yield (
+        "repeated keys far below",
+        Shape('{"tools":' + '{"a":' * 90 + "{", lambda number: f'"{number // 2:x}":1,', "}" * 92),
     )
-    yield "a long key above many values", filled(f'{{"{_LONG}":[', "{},", "]}")
-    yield "one string", filled('{"tools":"', "a", '"}')
-    yield "an unclosed string", filled('{"tools":"', "a")
-    yield "escapes", filled('{"tools":"', "\\u0041", '"}')
-    yield "escaped colons", filled('{"tools":"', "\\u003a", '"}')
-    yield "surrogate pairs", filled('{"tools":"', "\\ud83d\\ude00", '"}')
-    yield "blanks", filled('{"tools":', " ", "[]}")
-    yield "line ends", filled('{"tools":', "\n", "[}")
-    yield "one number", filled('{"tools":', "1", "}")
-    yield "long numbers", filled('{"tools":[', "9" * 4300 + ",", "]}")
-    yield "long fractions", filled('{"tools":[', "0." + "9" * 4300 + ",", "]}")
-    yield "minus signs", filled('{"tools":[', "-")
-    yield "commas", filled('{"tools":[', ",")
-    yield "quotes", filled("", '"')
-    yield "NUL", filled("", "\0")
-    yield "not UTF-8", b"\xff" * DOCUMENT_BYTES_MAX
-    yield "four-byte characters", filled('{"tools":"', "\U0001f600", '"}')
+    yield "a long key above many values", Shape(f'{{"{_LONG}":[', "{},", "]}")
+    yield "one string", Shape('{"tools":"', "a", '"}')
+    yield "an unclosed string", Shape('{"tools":"', "a")
+    yield "escapes", Shape('{"tools":"', "\\u0041", '"}')
+    yield "escaped colons", Shape('{"tools":"', "\\u003a", '"}')
+    yield "surrogate pairs", Shape('{"tools":"', "\\ud83d\\ude00", '"}')
+    yield "blanks", Shape('{"tools":', " ", "[]}")
+    yield "line ends", Shape('{"tools":', "\n", "[}")
+    yield "one number", Shape('{"tools":', "1", "}")
+    yield "long numbers", Shape('{"tools":[', "9" * 4300 + ",", "]}")
+    yield "long fractions", Shape('{"tools":[', "0." + "9" * 4300 + ",", "]}")
+    yield "minus signs", Shape('{"tools":[', "-")
+    yield "commas", Shape('{"tools":[', ",")
+    yield "quotes", Shape("", '"')
+    yield "NUL", Shape("", "\0")
+    yield "four-byte characters", Shape('{"tools":"', "\U0001f600", '"}')
 
 
-def _manifests() -> Iterator[tuple[str, bytes]]:
+def _manifests() -> Iterator[tuple[str, Shape]]:
     command = '"command":["./tools/bin/x"]'
     one = f'{{"tools":[{{"name":"a",{command}'
-    yield "tools that have a command only", filled('{"tools":[', f"{{{command}}},", "]}")
-    yield "small good tools", filled(
-        '{"tools":[', lambda number: f'{{"name":"t{number}",{command}}},', "]}"
+    yield "tools that have a command only", Shape('{"tools":[', f"{{{command}}},", "]}")
+    yield "small good tools", Shape('{"tools":[', lambda number: f'{{"name":"t{number}",{command}}},', "]}")
+    yield "one name again and again", Shape('{"tools":[', f'{{"name":"a",{command}}},', "]}")
+    yield "names in odd cases", Shape('{"tools":[', f'{{"NAME":"a","naMe":"b",{command}}},', "]}")
+    yield "repeated members in tools", Shape('{"tools":[', f'{{"name":"a","name":"b",{command}}},', "]}")
+    yield "unknown keys", Shape(f"{one},", lambda number: f'"{number:x}":1,', "}]}")
+    yield "keys that nearly fit", Shape(f"{one},", lambda number: f'"descriptio{number:x}":1,', "}]}")
+    yield "a long key", Shape(f'{one},"', "k", '":1}]}')
+    yield (
+        "a long name with many problems",
+        Shape(f'{{"tools":[{{"name":"{_LONG}",{command},"envPassthrough":[', "1,", "]}]}"),
     )
-    yield "one name again and again", filled('{"tools":[', f'{{"name":"a",{command}}},', "]}")
-    yield "names in odd cases", filled('{"tools":[', f'{{"NAME":"a","naMe":"b",{command}}},', "]}")
-    yield "repeated members in tools", filled('{"tools":[', f'{{"name":"a","name":"b",{command}}},', "]}")
-    yield "unknown keys", filled(f"{one},", lambda number: f'"{number:x}":1,', "}]}")
-    yield "keys that nearly fit", filled(f"{one},", lambda number: f'"descriptio{number:x}":1,', "}]}")
-    yield "a long key", filled(f'{one},"', "k", '":1}]}')
-    yield "a long name with many problems", filled(
-        f'{{"tools":[{{"name":"{_LONG}",{command},"envPassthrough":[', "1,", "]}]}"
+    yield "arguments", Shape('{"tools":[{"name":"a","command":["./tools/bin/x",', '"",', "]}]}")
+    yield "steps up", Shape('{"tools":[{"name":"a","command":["./tools/bin/', "../", '"]}]}')
+    yield "slashes", Shape('{"tools":[{"name":"a","command":["./tools/bin/', "/a", '"]}]}')
+    yield "environment names", Shape(f'{one},"envPassthrough":[', lambda number: f'"A{number:X}",', "]}]}")
+    yield "wrong environment names", Shape(f'{one},"envPassthrough":[', '"",', "]}]}")
+    yield (
+        "a schema of properties",
+        Shape(
+            f'{one},"schema":{{"type":"object","properties":{{', lambda number: f'"{number:x}":{{}},', "}}}]}"
+        ),
     )
-    yield "arguments", filled('{"tools":[{"name":"a","command":["./tools/bin/x",', '"",', "]}]}")
-    yield "steps up", filled('{"tools":[{"name":"a","command":["./tools/bin/', "../", '"]}]}')
-    yield "slashes", filled('{"tools":[{"name":"a","command":["./tools/bin/', "/a", '"]}]}')
-    yield "environment names", filled(
-        f'{one},"envPassthrough":[', lambda number: f'"A{number:X}",', "]}]}"
+    yield (
+        "a schema of wrong properties",
+        Shape(
+            f'{one},"schema":{{"type":"object","properties":{{', lambda number: f'"{number:x}":1,', "}}}]}"
+        ),
     )
-    yield "wrong environment names", filled(f'{one},"envPassthrough":[', '"",', "]}]}")
-    yield "a schema of properties", filled(
-        f'{one},"schema":{{"type":"object","properties":{{', lambda number: f'"{number:x}":{{}},', "}}}]}"
+    yield "a schema of required names", Shape(f'{one},"schema":{{"required":[', '"a",', "]}}]}")
+    yield (
+        "a schema of distinct required names",
+        Shape(f'{one},"schema":{{"required":[', lambda number: f'"{number:x}",', "]}}]}"),
     )
-    yield "a schema of wrong properties", filled(
-        f'{one},"schema":{{"type":"object","properties":{{', lambda number: f'"{number:x}":1,', "}}}]}"
+    yield (
+        "a schema of one enumeration",
+        Shape(f'{one},"schema":{{"properties":{{"a":{{"enum":[', lambda number: f"{number},", "]}}}}]}"),
     )
-    yield "a schema of required names", filled(f'{one},"schema":{{"required":[', '"a",', "]}}]}")
-    yield "a schema of distinct required names", filled(
-        f'{one},"schema":{{"required":[', lambda number: f'"{number:x}",', "]}}]}"
+    yield (
+        "a schema of equal long texts",
+        Shape(f'{one},"schema":{{"properties":{{"a":{{"enum":[', f'"{"a" * 1000}",', "]}}}}]}"),
     )
-    yield "a schema of one enumeration", filled(
-        f'{one},"schema":{{"properties":{{"a":{{"enum":[', lambda number: f"{number},", "]}}}}]}"
+    yield "a schema of alternatives", Shape(f'{one},"schema":{{"anyOf":[', '{"type":"object"},', "]}}]}")
+    yield "a schema of references", Shape(f'{one},"schema":{{"anyOf":[', '{"$ref":"#"},', "]}}]}")
+    yield (
+        "a ladder of references",
+        Shape(
+            f'{one},"schema":{{"$defs":{{',
+            lambda number: (
+                f'"d{number}":{{"allOf":[{{"$ref":"#/$defs/d{number + 1}"}},{{"$ref":"#/$defs/d{number + 1}"}}]}},'
+            ),
+            '"z":{}}}}]}',
+        ),
     )
-    yield "a schema of equal long texts", filled(
-        f'{one},"schema":{{"properties":{{"a":{{"enum":[', f'"{"a" * 1000}",', "]}}}}]}"
+    yield (
+        "references by long paths",
+        Shape(f'{one},"schema":{{"anyOf":[', '{"$ref":"#' + "/a" * 500 + '"},', "]}}]}"),
     )
-    yield "a schema of alternatives", filled(f'{one},"schema":{{"anyOf":[', '{"type":"object"},', "]}}]}")
-    yield "a schema of references", filled(f'{one},"schema":{{"anyOf":[', '{"$ref":"#"},', "]}}]}")
-    yield "a ladder of references", filled(
-        f'{one},"schema":{{"$defs":{{',
-        lambda number: f'"d{number}":{{"allOf":[{{"$ref":"#/$defs/d{number + 1}"}},{{"$ref":"#/$defs/d{number + 1}"}}]}},',
-        '"z":{}}}}]}',
+    yield (
+        "a pattern of repetitions",
+        Shape(f'{one},"schema":{{"properties":{{"a":{{"pattern":"', "a{1,9}", '"}}}}]}'),
     )
-    yield "references by long paths", filled(
-        f'{one},"schema":{{"anyOf":[', '{"$ref":"#' + "/a" * 500 + '"},', "]}}]}"
+    yield "a pattern of groups", Shape(f'{one},"schema":{{"properties":{{"a":{{"pattern":"', "(", '"}}}}]}')
+    yield (
+        "patterns",
+        Shape(
+            f'{one},"schema":{{"properties":{{',
+            lambda number: f'"{number:x}":{{"pattern":"(a+)+{number}$"}},',
+            "}}}]}",
+        ),
     )
-    yield "a pattern of repetitions", filled(
-        f'{one},"schema":{{"properties":{{"a":{{"pattern":"', "a{1,9}", '"}}}}]}'
+    yield (
+        "patterns that count",
+        Shape(
+            f'{one},"schema":{{"properties":{{',
+            lambda number: f'"{number:x}":{{"pattern":"(\\\\w{{1,99}}{number}){{9}}"}},',
+            "}}}]}",
+        ),
     )
-    yield "a pattern of groups", filled(f'{one},"schema":{{"properties":{{"a":{{"pattern":"', "(", '"}}}}]}')
-    yield "patterns", filled(
-        f'{one},"schema":{{"properties":{{', lambda number: f'"{number:x}":{{"pattern":"(a+)+{number}$"}},', "}}}]}"
+    yield (
+        "names by pattern",
+        Shape(
+            f'{one},"schema":{{"patternProperties":{{', lambda number: f'"^[a-z]*{number}$":{{}},', "}}}]}"
+        ),
     )
-    yield "patterns that count", filled(
-        f'{one},"schema":{{"properties":{{',
-        lambda number: f'"{number:x}":{{"pattern":"(\\\\w{{1,99}}{number}){{9}}"}},',
-        "}}}]}",
+    yield (
+        "anchors",
+        Shape(
+            f'{one},"schema":{{"$defs":{{', lambda number: f'"{number}":{{"$anchor":"a{number}"}},', "}}}]}"
+        ),
     )
-    yield "names by pattern", filled(
-        f'{one},"schema":{{"patternProperties":{{', lambda number: f'"^[a-z]*{number}$":{{}},', "}}}]}"
+    yield (
+        "identities",
+        Shape(
+            f'{one},"schema":{{"$defs":{{',
+            lambda number: f'"{number}":{{"$id":"http://a/{number}"}},',
+            "}}}]}",
+        ),
     )
-    yield "anchors", filled(
-        f'{one},"schema":{{"$defs":{{', lambda number: f'"{number}":{{"$anchor":"a{number}"}},', "}}}]}"
+    yield "a description", Shape(f'{one},"description":"', "a ", '"}]}')
+    yield (
+        "tools with schemas",
+        Shape(
+            '{"tools":[',
+            lambda number: (
+                f'{{"name":"t{number}",{command},"schema":{{"type":"object","properties":'
+                '{"a":{"type":"string"}},"required":["a"]}},'
+            ),
+            "]}",
+        ),
     )
-    yield "identities", filled(
-        f'{one},"schema":{{"$defs":{{', lambda number: f'"{number}":{{"$id":"http://a/{number}"}},', "}}}]}"
+    yield (
+        "tools whose schemas need a look",
+        Shape(
+            '{"tools":[',
+            lambda number: (
+                f'{{"name":"t{number}",{command},"schema":{{"$ref":"#/$defs/a","$defs":'
+                f'{{"a":{{"pattern":"a{number}"}}}}}}}},'
+            ),
+            "]}",
+        ),
     )
-    yield "a description", filled(f'{one},"description":"', "a ", '"}]}')
-    yield "tools with schemas", filled(
-        '{"tools":[',
-        lambda number: f'{{"name":"t{number}",{command},"schema":{{"type":"object","properties":'
-        '{"a":{"type":"string"}},"required":["a"]}},',
-        "]}",
-    )
-    yield "tools whose schemas need a look", filled(
-        '{"tools":[',
-        lambda number: f'{{"name":"t{number}",{command},"schema":{{"$ref":"#/$defs/a","$defs":'
-        f'{{"a":{{"pattern":"a{number}"}}}}}}}},',
-        "]}",
-    )
-    yield "tools whose schemas are none", filled(
-        '{"tools":[', lambda number: f'{{"name":"t{number}",{command},"schema":{{"type":"{number}"}}}},', "]}"
+    yield (
+        "tools whose schemas are none",
+        Shape(
+            '{"tools":[',
+            lambda number: f'{{"name":"t{number}",{command},"schema":{{"type":"{number}"}}}},',
+            "]}",
+        ),
     )
 
 
-def _skills() -> Iterator[tuple[str, bytes]]:
+def _skills() -> Iterator[tuple[str, Shape]]:
     def whole(tools: str = "[]", allowlist: str = "{}", execution: str = "[]") -> tuple[str, str]:
         text = f'{{"allowlist":{allowlist},"tools":{tools},"execution":{execution}}}'
         head, _, tail = text.partition("@")
         return head, tail
 
-    def around(unit: str | Numbered, **parts: str) -> bytes:
+    def around(unit: str | Numbered, **parts: str) -> Shape:
         head, tail = whole(**parts)
-        return filled(head, unit, tail)
+        return Shape(head, unit, tail)
 
     tool = '[{"name":"a"}]'
     run = '{"tool":"a","binary":"b","subcommand":""'
@@ -213,44 +295,64 @@ def _skills() -> Iterator[tuple[str, bytes]]:
     yield "relative binaries", around(lambda number: f'"./{number:x}":[],', allowlist="{@}")
     yield "tools without execution", around(lambda number: f'{{"name":"t{number}"}},', tools="[@]")
     yield "executions without tools", around(run + "},", tools="[]", allowlist='{"b":[""]}', execution="[@]")
-    yield "one execution again and again", around(
-        run + "},", tools=tool, allowlist='{"b":[""]}', execution="[@]"
+    yield (
+        "one execution again and again",
+        around(run + "},", tools=tool, allowlist='{"b":[""]}', execution="[@]"),
     )
-    yield "mappings", around(
-        lambda number: f'{{"param":"{number:x}","kind":"flag"}},',
-        tools=tool,
-        allowlist='{"b":[""]}',
-        execution=f'[{run},"args":[@]}}]',
+    yield (
+        "mappings",
+        around(
+            lambda number: f'{{"param":"{number:x}","kind":"flag"}},',
+            tools=tool,
+            allowlist='{"b":[""]}',
+            execution=f'[{run},"args":[@]}}]',
+        ),
     )
-    yield "mappings of one flag", around(
-        '{"param":"p","kind":"flag"},',
-        tools=tool,
-        allowlist='{"b":[""]}',
-        execution=f'[{run},"args":[@]}}]',
+    yield (
+        "mappings of one flag",
+        around(
+            '{"param":"p","kind":"flag"},',
+            tools=tool,
+            allowlist='{"b":[""]}',
+            execution=f'[{run},"args":[@]}}]',
+        ),
     )
-    yield "wrong mappings", around(
-        "1,", tools=tool, allowlist='{"b":[""]}', execution=f'[{run},"args":[@]}}]'
+    yield (
+        "wrong mappings",
+        around("1,", tools=tool, allowlist='{"b":[""]}', execution=f'[{run},"args":[@]}}]'),
     )
-    yield "mappings with unknown keys", around(
-        '{"parm":"p","knd":1},', tools=tool, allowlist='{"b":[""]}', execution=f'[{run},"args":[@]}}]'
+    yield (
+        "mappings with unknown keys",
+        around(
+            '{"parm":"p","knd":1},', tools=tool, allowlist='{"b":[""]}', execution=f'[{run},"args":[@]}}]'
+        ),
     )
-    yield "unmapped parameters", around(
-        lambda number: f'"{number:x}":{{}},',
-        tools='[{"name":"a","parameters":{"properties":{@}}}]',
-        allowlist='{"b":[""]}',
-        execution=f"[{run}}}]",
+    yield (
+        "unmapped parameters",
+        around(
+            lambda number: f'"{number:x}":{{}},',
+            tools='[{"name":"a","parameters":{"properties":{@}}}]',
+            allowlist='{"b":[""]}',
+            execution=f"[{run}}}]",
+        ),
     )
-    yield "an unmapped long parameter", around(
-        "k",
-        tools='[{"name":"a","parameters":{"properties":{"@":{}}}}]',
-        allowlist='{"b":[""]}',
-        execution=f"[{run}}}]",
+    yield (
+        "an unmapped long parameter",
+        around(
+            "k",
+            tools='[{"name":"a","parameters":{"properties":{"@":{}}}}]',
+            allowlist='{"b":[""]}',
+            execution=f"[{run}}}]",
+        ),
     )
-    yield "repeated parameters", around(
-        '"p":{},',
-        tools='[{"name":"a","parameters":{"properties":{@}}}]',
-        allowlist='{"b":[""]}',
-        execution=f"[{run}}}]",
+    yield (
+        "repeated parameters",
+        around(
+            '"p":{},',
+            tools='[{"name":"a","parameters":{"properties":{@}}}]',
+            allowlist='{"b":[""]}',
+            execution=f"[{run}}}]",
+        ),
     )
     yield "unknown root keys", around(lambda number: f'"{number:x}":1,', tools='[],@"z":1')
     yield "keys that nearly fit", around(lambda number: f'"allow_list{number}":1,', tools='[],@"z":1')
@@ -258,28 +360,49 @@ def _skills() -> Iterator[tuple[str, bytes]]:
     count = 3000
     tools = ",".join(f'{{"name":"t{number}"}}' for number in range(count))
     runs = ",".join(f'{{"tool":"t{number}","binary":"b","subcommand":""}}' for number in range(count))
-    yield "many tools and a long allowlist", around(
-        lambda number: f'"s{number:x}",', tools=f"[{tools}]", allowlist='{"b":["",@]}', execution=f"[{runs}]"
+    yield (
+        "many tools and a long allowlist",
+        around(
+            lambda number: f'"s{number:x}",',
+            tools=f"[{tools}]",
+            allowlist='{"b":["",@]}',
+            execution=f"[{runs}]",
+        ),
     )
-    yield "many tools and many binaries", around(
-        lambda number: f'"s{number:x}":[],',
-        tools=f"[{tools}]",
-        allowlist='{@,"b":[""]}',
-        execution=f"[{runs}]",
+    yield (
+        "many tools and many binaries",
+        around(
+            lambda number: f'"s{number:x}":[],',
+            tools=f"[{tools}]",
+            allowlist='{@,"b":[""]}',
+            execution=f"[{runs}]",
+        ),
     )
-    yield "tools with runs", filled(
-        f'{{"allowlist":{{"b":[""]}},"execution":[{runs}],"tools":[',
-        lambda number: f'{{"name":"t{number}"}},',
-        "]}",
+    yield (
+        "tools with runs",
+        Shape(
+            f'{{"allowlist":{{"b":[""]}},"execution":[{runs}],"tools":[',
+            lambda number: f'{{"name":"t{number}"}},',
+            "]}",
+        ),
     )
-    yield "later keys", around(
-        '{"param":"p","condition":1},', tools=tool, allowlist='{"b":[""]}', execution=f'[{run},"args":[@]}}]'
+    yield (
+        "later keys",
+        around(
+            '{"param":"p","condition":1},',
+            tools=tool,
+            allowlist='{"b":[""]}',
+            execution=f'[{run},"args":[@]}}]',
+        ),
     )
-    yield "resolvers", around(
-        '{"param":"p","resolveCommand":{"script":"x","args":[1,1,1]}},',
-        tools=tool,
-        allowlist='{"b":[""]}',
-        execution=f'[{run},"args":[@]}}]',
+    yield (
+        "resolvers",
+        around(
+            '{"param":"p","resolveCommand":{"script":"x","args":[1,1,1]}},',
+            tools=tool,
+            allowlist='{"b":[""]}',
+            execution=f'[{run},"args":[@]}}]',
+        ),
     )
 
 
@@ -294,7 +417,7 @@ def _front_matters() -> Iterator[tuple[str, bytes]]:
     yield "one long name", filled("---\nname: ", "n", "\n---\n")
     yield "a long text", filled("---\nname: n\n---\n", "word ")
     for name, text in _yaml():
-        yield name, b"---\n" + text[: DOCUMENT_BYTES_MAX - 10].rstrip() + b"\n---\n"
+        yield name, b"---\n" + text[: DOCUMENT_BYTES_MAX - 10] + b"\n---\n"
 
 
 def _three_files() -> Iterator[tuple[str, Declaration]]:
@@ -319,101 +442,208 @@ def _three_files() -> Iterator[tuple[str, Declaration]]:
         yield f"three files: {name}", Declaration("skill", files | changed)
 
 
-def _groups() -> Iterator[tuple[str, bytes]]:
+def _groups() -> Iterator[tuple[str, Shape]]:
     always = '{"group":"big","selection":{"strategy":"always"}'
-    yield "keywords", filled(
-        '{"group":"big","selection":{"strategy":"keyword","keywords":[', lambda number: f'"{number:x}",', "]}}"
+    yield (
+        "keywords",
+        Shape(
+            '{"group":"big","selection":{"strategy":"keyword","keywords":[',
+            lambda number: f'"{number:x}",',
+            "]}}",
+        ),
     )
-    yield "keywords of a tool", filled(
-        '{"group":"big","tools":[{"name":"a","description":"b"}],"selection":{"strategy":"keyword","keywords":[',
-        lambda number: f'"{number:x} b",',
-        "]}}",
+    yield (
+        "keywords of a tool",
+        Shape(
+            '{"group":"big","tools":[{"name":"a","description":"b"}],"selection":{"strategy":"keyword","keywords":[',
+            lambda number: f'"{number:x} b",',
+            "]}}",
+        ),
     )
-    yield "one long keyword", filled(
-        '{"group":"big","tools":[{"name":"a","description":"b"}],"selection":{"strategy":"keyword","keywords":["',
-        "a b ",
-        '"]}}',
+    yield (
+        "one long keyword",
+        Shape(
+            '{"group":"big","tools":[{"name":"a","description":"b"}],"selection":{"strategy":"keyword","keywords":["',
+            "a b ",
+            '"]}}',
+        ),
     )
-    yield "wrong keywords", filled('{"group":"big","selection":{"strategy":"keyword","keywords":[', "1,", "]}}")
-    yield "empty keywords", filled(
-        '{"group":"big","selection":{"strategy":"keyword","keywords":[', '"",', "]}}"
+    yield (
+        "wrong keywords",
+        Shape('{"group":"big","selection":{"strategy":"keyword","keywords":[', "1,", "]}}"),
     )
-    yield "unknown keys", filled('{"group":"big",', lambda number: f'"{number:x}":1,', "}")
-    yield "keys that nearly fit", filled('{"group":"big",', lambda number: f'"selectio{number:x}":1,', "}")
-    yield "tools of nothing", filled(f'{always},"tools":[', "{},", "]}")
-    yield "wrong tools", filled(f'{always},"tools":[', "1,", "]}")
-    yield "small tools", filled(
-        f'{always},"tools":[', lambda number: f'{{"name":"t{number}","description":""}},', "]}"
+    yield (
+        "empty keywords",
+        Shape('{"group":"big","selection":{"strategy":"keyword","keywords":[', '"",', "]}}"),
     )
-    yield "one tool again and again", filled(f'{always},"tools":[', '{"name":"a","description":""},', "]}")
-    yield "executors", filled(
-        f'{always},"tools":[',
-        lambda number: f'{{"name":"t{number}","description":"","metadata":{{"executor":"e{number}"}}}},',
-        "]}",
+    yield "unknown keys", Shape('{"group":"big",', lambda number: f'"{number:x}":1,', "}")
+    yield "keys that nearly fit", Shape('{"group":"big",', lambda number: f'"selectio{number:x}":1,', "}")
+    yield "tools of nothing", Shape(f'{always},"tools":[', "{},", "]}")
+    yield "wrong tools", Shape(f'{always},"tools":[', "1,", "]}")
+    yield (
+        "small tools",
+        Shape(f'{always},"tools":[', lambda number: f'{{"name":"t{number}","description":""}},', "]}"),
+    )
+    yield "one tool again and again", Shape(f'{always},"tools":[', '{"name":"a","description":""},', "]}")
+    yield (
+        "executors",
+        Shape(
+            f'{always},"tools":[',
+            lambda number: f'{{"name":"t{number}","description":"","metadata":{{"executor":"e{number}"}}}},',
+            "]}",
+        ),
     )
     schema = f'{always},"tools":[{{"name":"a","description":"b","input_schema":{{"type":"object"'
-    yield "required names", filled(f'{schema},"required":[', lambda number: f'"{number:x}",', "]}}]}")
-    yield "required numbers", filled(f'{schema},"required":[', "1,", "]}}]}")
-    yield "properties", filled(f'{schema},"properties":{{', lambda number: f'"{number:x}":{{}},', "}}}]}")
+    yield "required names", Shape(f'{schema},"required":[', lambda number: f'"{number:x}",', "]}}]}")
+    yield "required numbers", Shape(f'{schema},"required":[', "1,", "]}}]}")
+    yield "properties", Shape(f'{schema},"properties":{{', lambda number: f'"{number:x}":{{}},', "}}}]}")
     meta = f'{always},"tools":[{{"name":"a","description":"b","metadata":{{'
-    yield "context keys", filled(f'{meta}"requires_context":[', lambda number: f'"user_i{number:x}",', "]}}]}")
-    yield "wrong context keys", filled(f'{meta}"requires_context":[', "1,", "]}}]}")
-    yield "a long group", filled('{"group":"', "g", '","tools":[{"name":"a"},{},{},{}]}')
-    yield "a long group of many tools", filled(
-        f'{{"group":"{_LONG}","selection":{{"strategy":"always"}},"tools":[',
-        lambda number: f'{{"name":"t{number}","description":""}},',
-        "]}",
+    yield (
+        "context keys",
+        Shape(f'{meta}"requires_context":[', lambda number: f'"user_i{number:x}",', "]}}]}"),
     )
-    yield "a long description of many tools", filled(
-        f'{{"group":"big","description":"{_LONG}","selection":{{"strategy":"always"}},"tools":[',
-        lambda number: f'{{"name":"t{number}","description":""}},',
-        "]}",
+    yield "wrong context keys", Shape(f'{meta}"requires_context":[', "1,", "]}}]}")
+    yield "a long group", Shape('{"group":"', "g", '","tools":[{"name":"a"},{},{},{}]}')
+    yield (
+        "a long group of many tools",
+        Shape(
+            f'{{"group":"{_LONG}","selection":{{"strategy":"always"}},"tools":[',
+            lambda number: f'{{"name":"t{number}","description":""}},',
+            "]}",
+        ),
     )
-    yield "keywords of many tools", filled(
-        '{"group":"big","selection":{"strategy":"keyword","keywords":['
-        + ",".join(f'"w{number}"' for number in range(30_000))
-        + ']},"tools":[',
-        lambda number: f'{{"name":"t{number}","description":""}},',
-        "]}",
+    yield (
+        "a long description of many tools",
+        Shape(
+            f'{{"group":"big","description":"{_LONG}","selection":{{"strategy":"always"}},"tools":[',
+            lambda number: f'{{"name":"t{number}","description":""}},',
+            "]}",
+        ),
     )
-    yield "a long version of many tools", filled(
-        f'{{"group":"big","version":"{_LONG}","tools":[',
-        lambda number: f'{{"name":"t{number}","description":""}},',
-        "]}",
+    yield (
+        "keywords of many tools",
+        Shape(
+            '{"group":"big","selection":{"strategy":"keyword","keywords":['
+            + ",".join(f'"w{number}"' for number in range(30_000))
+            + ']},"tools":[',
+            lambda number: f'{{"name":"t{number}","description":""}},',
+            "]}",
+        ),
     )
-    yield "a version of digits", filled('{"group":"big","version":"', "1", '"}')
-    yield "a version of hyphens", filled('{"group":"big","version":"1.0.0-', "-.", '"}')
+    yield (
+        "a long version of many tools",
+        Shape(
+            f'{{"group":"big","version":"{_LONG}","tools":[',
+            lambda number: f'{{"name":"t{number}","description":""}},',
+            "]}",
+        ),
+    )
+    yield "a version of digits", Shape('{"group":"big","version":"', "1", '"}')
+    yield "a version of hyphens", Shape('{"group":"big","version":"1.0.0-', "-.", '"}')
 
 
-def _printed() -> Iterator[tuple[str, bytes]]:
+def _printed() -> Iterator[tuple[str, Shape]]:
     head = '{"name":"big","description":"b","parameters":{"type":"object"'
-    yield "properties", filled(f'{head},"properties":{{', lambda number: f'"{number:x}":{{}},', "}}}")
-    yield "good properties", filled(
-        f'{head},"properties":{{', lambda number: f'"{number:x}":{{"type":"string"}},', "}}}"
+    yield "properties", Shape(f'{head},"properties":{{', lambda number: f'"{number:x}":{{}},', "}}}")
+    yield (
+        "good properties",
+        Shape(f'{head},"properties":{{', lambda number: f'"{number:x}":{{"type":"string"}},', "}}}"),
     )
-    yield "required names", filled(
-        f'{head},"properties":{{}},"required":[', lambda number: f'"{number:x}",', "]}}"
+    yield (
+        "required names",
+        Shape(f'{head},"properties":{{}},"required":[', lambda number: f'"{number:x}",', "]}}"),
     )
-    yield "a required name again and again", filled(f'{head},"properties":{{}},"required":[', '"a",', "]}}")
-    yield "values that do not fit", filled(
-        f'{head},"properties":{{"a":{{"type":"string","enum":[', "1,", "]}}}}"
+    yield "a required name again and again", Shape(f'{head},"properties":{{}},"required":[', '"a",', "]}}")
+    yield (
+        "values that do not fit",
+        Shape(f'{head},"properties":{{"a":{{"type":"string","enum":[', "1,", "]}}}}"),
     )
-    yield "values that do not fit below a long name", filled(
-        f'{head},"properties":{{"{_LONG}":{{"type":"string","enum":[', "1,", "]}}}}"
+    yield (
+        "values that do not fit below a long name",
+        Shape(f'{head},"properties":{{"{_LONG}":{{"type":"string","enum":[', "1,", "]}}}}"),
     )
-    yield "unsupported keywords below a long name", filled(
-        f'{head},"properties":{{"{_LONG}":{{"type":"object","properties":{{',
-        lambda number: f'"{number:x}":{{"$ref":""}},',
-        "}}}}}",
+    yield (
+        "unsupported keywords below a long name",
+        Shape(
+            f'{head},"properties":{{"{_LONG}":{{"type":"object","properties":{{',
+            lambda number: f'"{number:x}":{{"$ref":""}},',
+            "}}}}}",
+        ),
     )
-    yield "prefix items", filled(
-        f'{head},"properties":{{"a":{{"type":"array","prefixItems":[', '{"$ref":""},', "]}}}}"
+    yield (
+        "prefix items",
+        Shape(f'{head},"properties":{{"a":{{"type":"array","prefixItems":[', '{"$ref":""},', "]}}}}"),
     )
-    yield "depth", filled(head + ',"properties":{"a":' + '{"not":' * 80 + "[", "1,", "]" + "}" * 83)
-    yield "unknown keys", filled('{"name":"big",', lambda number: f'"{number:x}":1,', "}")
-    yield "keys that nearly fit", filled('{"name":"big",', lambda number: f'"descriptio{number:x}":1,', "}")
-    yield "repeated keys", filled('{"name":"big",', '"a":1,', "}")
-    yield "a name", filled('{"name":"', "a_", '","description":"b"}')
+    yield "depth", Shape(head + ',"properties":{"a":' + '{"not":' * 80 + "[", "1,", "]" + "}" * 83)
+    yield "unknown keys", Shape('{"name":"big",', lambda number: f'"{number:x}":1,', "}")
+    yield "keys that nearly fit", Shape('{"name":"big",', lambda number: f'"descriptio{number:x}":1,', "}")
+    yield "repeated keys", Shape('{"name":"big",', '"a":1,', "}")
+    yield "a name", Shape('{"name":"', "a_", '","description":"b"}')
+
+
+_RYE_JSON = (
+    '{"tool_type":"script","version":"1.0.0","executor_id":"rye/core/runtimes/python/script",'
+    '"category":"huge","description":"d"'
+)
+
+
+def _rye_json() -> Iterator[tuple[str, Shape]]:
+    head = _RYE_JSON
+    yield "unknown keys", Shape(f"{head},", lambda number: f'"{number:x}":1,', "}")
+    yield "keys that nearly fit", Shape(f"{head},", lambda number: f'"executor_i{number:x}":1,', "}")
+    yield "repeated keys", Shape(f"{head},", '"a":1,', "}")
+    for key in ("requires", "tags", "parameters", "actions", "outputs", "config", "metadata", "env_config", "anchor"):
+        yield f"numbers in {key}", Shape(f'{head},"{key}":[', "1,", "]}")
+        yield f"texts in {key}", Shape(f'{head},"{key}":[', lambda number: f'"a.{number}",', "]}")
+        yield f"members of {key}", Shape(f'{head},"{key}":{{', lambda number: f'"a{number}":1,', "}}")
+        yield f"objects in {key}", Shape(f'{head},"{key}":[', lambda number: f'{{"name":"a{number}"}},', "]}")
+    yield "parameters with patterns", Shape(
+        f'{head},"parameters":[', lambda number: f'{{"name":"a{number}","pattern":"[\\\\w\\\\s]{{900}}{number}"}},', "]}"
+    )
+    yield "parameters with wrong keys", Shape(
+        f'{head},"parameters":[', lambda number: f'{{"name":"a{number}","descriptio":1,"requird":1}},', "]}"
+    )
+    yield "parameters with defaults", Shape(
+        f'{head},"parameters":[',
+        lambda number: f'{{"name":"a{number}","type":"string","minLength":9,"default":"{number}"}},',
+        "]}",
+    )
+    yield "parameters with defaults and patterns", Shape(
+        f'{head},"parameters":[',
+        lambda number: f'{{"name":"a{number}","pattern":"[\\\\w\\\\s]{{99}}{number}","default":"{number}"}},',
+        "]}",
+    )
+    yield "actions of one parameter each", Shape(
+        f'{head},"actions":{{',
+        lambda number: f'"a{number}":{{"parameters":[{{"name":"p","type":"string","default":"{number}"}}]}},',
+        "}}",
+    )
+    yield "actions of many parameters", Shape(
+        f'{head},"actions":{{', lambda number: f'"a{number}":{{"parameters":[{{"name":"p{number}"}}]}},', "}}"
+    )
+    yield "actions without anything", Shape(f'{head},"actions":{{', lambda number: f'"a{number}":{{}},', "}}")
+    for key in ("input_schema", "config_schema", "output_schema"):
+        yield f"{key} of properties", Shape(
+            f'{head},"{key}":{{"type":"object","properties":{{', lambda number: f'"a{number}":{{}},', "}}}"
+        )
+        yield f"{key} of wrong properties", Shape(
+            f'{head},"{key}":{{"type":"object","properties":{{', lambda number: f'"a{number}":1,', "}}}"
+        )
+        yield f"{key} of required names", Shape(
+            f'{head},"{key}":{{"type":"object","properties":{{}},"required":[', lambda number: f'"a{number}",', "]}}"
+        )
+        yield f"{key} of patterns", Shape(
+            f'{head},"{key}":{{"type":"object","properties":{{',
+            lambda number: f'"a{number}":{{"pattern":"[\\\\w\\\\s]{{300}}{number}"}},',
+            "}}}",
+        )
+        yield f"{key} of defaults", Shape(
+            f'{head},"{key}":{{"type":"object","properties":{{',
+            lambda number: f'"a{number}":{{"type":"string","maxLength":1,"default":"{number}"}},',
+            "}}}",
+        )
+    yield "a command of texts", Shape(f'{head},"config":{{"command":"a","args":[', '"${A}",', "]}}")
+    yield "a command of one text", Shape(f'{head},"config":{{"command":"', "${A", '"}}')
 
 
 _YAML = "tool_type: script\nversion: 1.0.0\nexecutor_id: rye/core/runtimes/python/script\ndescription: d\n"
@@ -434,11 +664,16 @@ def _yaml() -> Iterator[tuple[str, bytes]]:
     yield "colons", filled("", ": ")
     yield "anchors", filled("", lambda number: f"- &a{number} a\n")
     yield "aliases", filled("- &a a\n", "- *a\n")
-    yield "an alias bomb", filled(
-        "a0: &a0 [a,a]\n", lambda number: f"a{number + 1}: &a{number + 1} [*a{number},*a{number}]\n"
+    yield (
+        "an alias bomb",
+        filled("a0: &a0 [a,a]\n", lambda number: f"a{number + 1}: &a{number + 1} [*a{number},*a{number}]\n"),
     )
-    yield "a bomb of merges", filled(
-        "a0: &a0 {a: 1}\n", lambda number: f"a{number + 1}: &a{number + 1} {{<<: [*a{number},*a{number}]}}\n"
+    yield (
+        "a bomb of merges",
+        filled(
+            "a0: &a0 {a: 1}\n",
+            lambda number: f"a{number + 1}: &a{number + 1} {{<<: [*a{number},*a{number}]}}\n",
+        ),
     )
     yield "tags", filled("", "- !a a\n")
     yield "one long tag", filled("!", "a", " b")
@@ -480,8 +715,11 @@ _PYTHON += '__executor_id__ = "rye/core/runtimes/python/function"\n'
 
 
 def _python() -> Iterator[tuple[str, bytes]]:
+    def filled_up(head: str, unit: str | Numbered, tail: str = "") -> bytes:
+        return filled(head, unit, tail, SOURCE_BYTES_MAX)
+
     def schema(unit: str | Numbered, before: str = "", after: str = "") -> bytes:
-        return filled(f"{_PYTHON}CONFIG_SCHEMA = {before}", unit, f"{after}\ndef execute(p, q): pass\n")
+        return filled_up(f"{_PYTHON}CONFIG_SCHEMA = {before}", unit, f"{after}\ndef execute(p, q): pass\n")
 
     yield "open brackets", schema("(")
     yield "open square brackets", schema("[")
@@ -521,67 +759,78 @@ def _python() -> Iterator[tuple[str, bytes]]:
     yield "comprehensions", schema("[a for a in b],", "[", "]")
     yield "nested comprehensions", schema(" for a in b", "[a", "]")
     yield "await", schema("await ", after="1")
-    yield "decorators", filled(_PYTHON, "@a\n", "def execute(p, q): pass\n")
-    yield "functions", filled(_PYTHON, lambda number: f"def f{number}(): pass\n")
-    yield "parameters", filled(f"{_PYTHON}def execute(", lambda number: f"a{number},", "): pass\n")
-    yield "classes", filled(_PYTHON, lambda number: f"class C{number}: pass\n")
-    yield "imports", filled(_PYTHON, lambda number: f"import a{number}\n")
-    yield "imported names", filled(f"{_PYTHON}from a import (", lambda number: f"a{number},", ")\n")
-    yield "assignments", filled(_PYTHON, lambda number: f"a{number} = 1\n")
-    yield "chained assignments", filled(_PYTHON, "a=", "1\n")
-    yield "one name again and again", filled(_PYTHON, "CONFIG_SCHEMA = {}\n")
-    yield "names of names", filled(
-        f"{_PYTHON}a0 = 1\n", lambda number: f"a{number + 1} = a{number}\n", "CONFIG_SCHEMA = a40000\n"
+    yield "decorators", filled_up(_PYTHON, "@a\n", "def execute(p, q): pass\n")
+    yield "functions", filled_up(_PYTHON, lambda number: f"def f{number}(): pass\n")
+    yield "parameters", filled_up(f"{_PYTHON}def execute(", lambda number: f"a{number},", "): pass\n")
+    yield "classes", filled_up(_PYTHON, lambda number: f"class C{number}: pass\n")
+    yield "imports", filled_up(_PYTHON, lambda number: f"import a{number}\n")
+    yield "imported names", filled_up(f"{_PYTHON}from a import (", lambda number: f"a{number},", ")\n")
+    yield "assignments", filled_up(_PYTHON, lambda number: f"a{number} = 1\n")
+    yield "chained assignments", filled_up(_PYTHON, "a=", "1\n")
+    yield "one name again and again", filled_up(_PYTHON, "CONFIG_SCHEMA = {}\n")
+    yield (
+        "names of names",
+        filled_up(
+            f"{_PYTHON}a0 = 1\n", lambda number: f"a{number + 1} = a{number}\n", f"CONFIG_SCHEMA = a{SOURCE_BYTES_MAX // 40}\n"
+        ),
     )
-    yield "names that double", filled(
-        f"{_PYTHON}a0 = [1]\n",
-        lambda number: f"a{number + 1} = [a{number}, a{number}]\n",
-        "CONFIG_SCHEMA = a20\n",
+    yield (
+        "names that double",
+        filled_up(
+            f"{_PYTHON}a0 = [1]\n",
+            lambda number: f"a{number + 1} = [a{number}, a{number}]\n",
+            f"CONFIG_SCHEMA = a20\n",
+        ),
     )
-    yield "texts that double", filled(
-        f'{_PYTHON}a0 = "a"\n',
-        lambda number: f"a{number + 1} = a{number} + a{number}\n",
-        "CONFIG_SCHEMA = a90\n",
+    yield (
+        "texts that double",
+        filled_up(
+            f'{_PYTHON}a0 = "a"\n',
+            lambda number: f"a{number + 1} = a{number} + a{number}\n",
+            f"CONFIG_SCHEMA = a90\n",
+        ),
     )
-    yield "one name bound often and read often", filled(
-        f"{_PYTHON}b = 1\n" + "b = 2\n" * 40_000 + "CONFIG_SCHEMA = [", "b,", "]\n"
+    yield (
+        "one name bound often and read often",
+        filled_up(f"{_PYTHON}b = 1\n" + "b = 2\n" * (SOURCE_BYTES_MAX // 20) + "CONFIG_SCHEMA = [", "b,", "]\n"),
     )
-    yield "a name that is bound late and read often", filled(
-        f"{_PYTHON}b = 1\nCONFIG_SCHEMA = [" + "b," * 9000 + "]\n", "b = 2\n"
+    yield (
+        "a name that is bound late and read often",
+        filled_up(f"{_PYTHON}b = 1\nCONFIG_SCHEMA = [" + "b," * (SOURCE_BYTES_MAX // 6) + "]\n", "b = 2\n"),
     )
-    yield "lists that are added", filled(f"{_PYTHON}a = [1,2,3,4,5,6,7,8]\nCONFIG_SCHEMA = ", "a+", "a\n")
-    yield "blocks", filled(_PYTHON, lambda number: " " * (number % 90) + "if 1:\n")
-    yield "ifs on one line", filled(_PYTHON, "if 1: pass\n")
-    yield "elifs", filled(f"{_PYTHON}if 1: pass\n", "elif 1: pass\n")
-    yield "withs", filled(f"{_PYTHON}with ", "a,", "a: pass\n")
-    yield "matches", filled(f"{_PYTHON}match a:\n", " case 1: pass\n")
-    yield "alternatives of a match", filled(f"{_PYTHON}match a:\n case ", "1|", "1: pass\n")
-    yield "tries", filled(_PYTHON, "try: pass\nfinally: pass\n")
-    yield "passes", filled(_PYTHON, "pass\n")
-    yield "semicolons", filled(_PYTHON, "a;")
-    yield "empty lines", filled(_PYTHON, "\n")
-    yield "comments", filled(_PYTHON, "#\n")
-    yield "continued lines", filled(_PYTHON, "\\\n")
-    yield "form feeds", filled(_PYTHON, "\f")
-    yield "carriage returns", filled(_PYTHON, "\r")
-    yield "one name", filled(_PYTHON, "a")
-    yield "a wide name", filled(_PYTHON, "\u4e00")
-    yield "names to normalise", filled(_PYTHON, "\ufdfa ")
-    yield "one number", filled(f"{_PYTHON}CONFIG_SCHEMA = ", "9")
-    yield "one hexadecimal number", filled(f"{_PYTHON}CONFIG_SCHEMA = 0x", "f")
-    yield "one text", filled(f'{_PYTHON}CONFIG_SCHEMA = "', "a", '"')
-    yield "an unclosed text", filled(f'{_PYTHON}CONFIG_SCHEMA = """', "a\n")
-    yield "doubtful escapes", filled(f'{_PYTHON}CONFIG_SCHEMA = "', "\\d", '"')
-    yield "named characters", filled(f'{_PYTHON}CONFIG_SCHEMA = "', "\\N{DIGIT ONE}", '"')
-    yield "a docstring", filled('"""', "a\n", f'"""\n{_PYTHON}')
-    yield "options", filled(f"{_PYTHON}p = 1\n", 'p.add_argument("--a")\n')
-    yield "annotations", filled(_PYTHON, lambda number: f"a{number}: int = 1\n")
-    yield "changes", filled(f"{_PYTHON}a = []\n", "a.append(1)\n")
-    yield "deep targets", filled(_PYTHON, "(", "a" + ")" * 10 + " = 1\n", limit=300)
-    yield "dangling names", filled(_PYTHON, "a\n")
-    yield "indentation", filled(f"{_PYTHON}if 1:\n", lambda number: " " * (number % 99 + 1) + "if 1:\n")
-    yield "dollar signs", filled(_PYTHON, "$")
-    yield "an encoding line", filled("# coding: utf-7\n", "+AGE-")
+    yield "lists that are added", filled_up(f"{_PYTHON}a = [1,2,3,4,5,6,7,8]\nCONFIG_SCHEMA = ", "a+", "a\n")
+    yield "blocks", filled_up(_PYTHON, lambda number: " " * (number % 90) + "if 1:\n")
+    yield "ifs on one line", filled_up(_PYTHON, "if 1: pass\n")
+    yield "elifs", filled_up(f"{_PYTHON}if 1: pass\n", "elif 1: pass\n")
+    yield "withs", filled_up(f"{_PYTHON}with ", "a,", "a: pass\n")
+    yield "matches", filled_up(f"{_PYTHON}match a:\n", " case 1: pass\n")
+    yield "alternatives of a match", filled_up(f"{_PYTHON}match a:\n case ", "1|", "1: pass\n")
+    yield "tries", filled_up(_PYTHON, "try: pass\nfinally: pass\n")
+    yield "passes", filled_up(_PYTHON, "pass\n")
+    yield "semicolons", filled_up(_PYTHON, "a;")
+    yield "empty lines", filled_up(_PYTHON, "\n")
+    yield "comments", filled_up(_PYTHON, "#\n")
+    yield "continued lines", filled_up(_PYTHON, "\\\n")
+    yield "form feeds", filled_up(_PYTHON, "\f")
+    yield "carriage returns", filled_up(_PYTHON, "\r")
+    yield "one name", filled_up(_PYTHON, "a")
+    yield "a wide name", filled_up(_PYTHON, "\u4e00")
+    yield "names to normalise", filled_up(_PYTHON, "\ufdfa ")
+    yield "one number", filled_up(f"{_PYTHON}CONFIG_SCHEMA = ", "9")
+    yield "one hexadecimal number", filled_up(f"{_PYTHON}CONFIG_SCHEMA = 0x", "f")
+    yield "one text", filled_up(f'{_PYTHON}CONFIG_SCHEMA = "', "a", '"')
+    yield "an unclosed text", filled_up(f'{_PYTHON}CONFIG_SCHEMA = """', "a\n")
+    yield "doubtful escapes", filled_up(f'{_PYTHON}CONFIG_SCHEMA = "', "\\d", '"')
+    yield "named characters", filled_up(f'{_PYTHON}CONFIG_SCHEMA = "', "\\N{DIGIT ONE}", '"')
+    yield "a docstring", filled_up('"""', "a\n", f'"""\n{_PYTHON}')
+    yield "options", filled_up(f"{_PYTHON}p = 1\n", 'p.add_argument("--a")\n')
+    yield "annotations", filled_up(_PYTHON, lambda number: f"a{number}: int = 1\n")
+    yield "changes", filled_up(f"{_PYTHON}a = []\n", "a.append(1)\n")
+    yield "deep targets", filled_up(_PYTHON, "(", "a" + ")" * 10 + " = 1\n")
+    yield "dangling names", filled_up(_PYTHON, "a\n")
+    yield "indentation", filled_up(f"{_PYTHON}if 1:\n", lambda number: " " * (number % 99 + 1) + "if 1:\n")
+    yield "dollar signs", filled_up(_PYTHON, "$")
+    yield "an encoding line", filled_up("# coding: utf-7\n", "+AGE-")
 
 
 def _javascript() -> Iterator[tuple[str, bytes]]:
@@ -633,15 +882,21 @@ def _javascript() -> Iterator[tuple[str, bytes]]:
     yield "constants of long names", filled(constants, "const a", " = 1")
     yield "colons", filled(f"{constants}export const CONFIG_SCHEMA", ":")
     yield "annotations", filled(f"{constants}export const CONFIG_SCHEMA: ", "a=>")
-    yield "names of names", filled(
-        f"{constants}const a0 = 1;\n",
-        lambda number: f"const a{number + 1} = a{number};\n",
-        "export const CONFIG_SCHEMA = a30000;\n",
+    yield (
+        "names of names",
+        filled(
+            f"{constants}const a0 = 1;\n",
+            lambda number: f"const a{number + 1} = a{number};\n",
+            "export const CONFIG_SCHEMA = a30000;\n",
+        ),
     )
-    yield "names that double", filled(
-        f"{constants}const a0 = [1];\n",
-        lambda number: f"const a{number + 1} = [a{number}, a{number}];\n",
-        "export const CONFIG_SCHEMA = a20;\n",
+    yield (
+        "names that double",
+        filled(
+            f"{constants}const a0 = [1];\n",
+            lambda number: f"const a{number + 1} = [a{number}, a{number}];\n",
+            "export const CONFIG_SCHEMA = a20;\n",
+        ),
     )
     yield "functions", filled(constants, "export function a() {}\n")
     yield "async functions", filled(constants, "export async ")

@@ -76,7 +76,10 @@ def check(case: Case, folder: Path) -> None:
     found = [line(problem, folder) for problem in report.problems]
     expected = list(data.get("problems", []))
     assert len(found) == len(expected) and all(map(_matches, found, expected)), (
-        "problems differ\n  found:\n    " + "\n    ".join(found) + "\n  expected:\n    " + "\n    ".join(expected)
+        "problems differ\n  found:\n    "
+        + "\n    ".join(found)
+        + "\n  expected:\n    "
+        + "\n    ".join(expected)
     )
     assert [record.name for record in records if record.role is not Role.SUPPORT] == data["tools"]
     if "support" in data:
@@ -113,8 +116,10 @@ def _reach(value: Any, path: str) -> Any:
     for step in path.split("."):
         if isinstance(value, Schema):
             value = value.document
-        value = value[int(step)] if step.isdigit() and isinstance(value, (tuple, list)) else (
-            value[step] if isinstance(value, Mapping) else getattr(value, step)
+        value = (
+            value[int(step)]
+            if step.isdigit() and isinstance(value, (tuple, list))
+            else (value[step] if isinstance(value, Mapping) else getattr(value, step))
         )
     return value
 

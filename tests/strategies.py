@@ -238,8 +238,9 @@ tool_names = st.one_of(
     st.from_regex(r"[a-z]{1,8}(_[a-z]{1,8}){0,3}", fullmatch=True),
     st.sampled_from(
         [
-            "a/b-c", "a/b_c", "a_b_c", "code.sandbox.js.run", "rye/file-system/write", "tool_search_tool_bm25",
-            "x" * 64, "x" * 65, "x" * 200, "9lives", "-", "é", "日本語", " spaced ", "__proto__", "local#0",
+            "a/b-c", "a/b_c", "a_b_c", "code.sandbox.js.run", "rye/file-system/write",
+            "tool_search_tool_bm25", "x" * 64, "x" * 65, "x" * 200, "9lives", "-", "é", "日本語", " spaced ",
+            "__proto__", "local#0",
         ]
     ),
     st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=80),

@@ -147,9 +147,11 @@ def test_a_workshop_can_be_entered_both_ways(tmp_path: Path) -> None:
 def test_state_is_kept_only_where_there_is_a_folder_for_it(tmp_path: Path) -> None:
     manifest(tmp_path / "one", "a")
     home = surroundings(tmp_path)
-    toolwright.open(tmp_path / "one", config=Config(), environment=home)
+    with toolwright.open(tmp_path / "one", config=Config(), environment=home):
+        pass
     assert not (tmp_path / "home").exists()
-    toolwright.open(tmp_path / "one", environment=home)
+    with toolwright.open(tmp_path / "one", environment=home):
+        assert not (tmp_path / "home").exists()  # the answer first, the cache when the workshop closes
     assert os.listdir(os.path.join(home.state, "cache"))
 
 

@@ -119,7 +119,11 @@ def test_pure_files_know_no_files_clocks_or_processes() -> None:
             if top not in PURE_IMPORTS and top != PACKAGE and name not in PURE_PARTS:
                 wrong.append(f"{path.relative_to(SOURCE)} imports {name}")
         for node in ast.walk(tree(path)):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IMPURE_CALLS:
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id in IMPURE_CALLS
+            ):
                 wrong.append(f"{path.relative_to(SOURCE)}:{node.lineno} calls {node.func.id}()")
     assert wrong == []
 
@@ -130,7 +134,12 @@ def test_the_environment_is_read_in_one_place() -> None:
         if path.name == "config.py" and path.parent == SOURCE:
             continue
         for node in ast.walk(tree(path)):
-            if isinstance(node, ast.Attribute) and node.attr in ("environ", "environb", "getenv", "expanduser"):
+            if isinstance(node, ast.Attribute) and node.attr in (
+                "environ",
+                "environb",
+                "getenv",
+                "expanduser",
+            ):
                 wrong.append(f"{path.relative_to(SOURCE)}:{node.lineno} reads os.{node.attr}")
     assert wrong == []
 

@@ -96,7 +96,9 @@ def test_a_flaw_is_told_with_its_place(document: Any, place: str, message: str) 
 
 def test_the_hint_of_a_pattern_says_what_is_not_supported() -> None:
     (flaw,) = schema.flaws({"pattern": "(?<=a)b"})
-    assert flaw.hint == "check its brackets; look-around, back references and huge repetitions are not supported"
+    assert (
+        flaw.hint == "check its brackets; look-around, back references and huge repetitions are not supported"
+    )
 
 
 def test_size_and_depth_have_limits() -> None:

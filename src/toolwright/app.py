@@ -45,11 +45,13 @@ def open(
     context_checks: Mapping[str, ContextCheck] | None = None,
     handlers: Mapping[str, object] | None = None,
     environment: Environment | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Workshop:
     """Open a workshop on a folder, a file, several of them, or a ``Config``.
 
     ``context_checks`` are the checks that capability groups name; ``handlers`` the host's own code for
-    executors or groups. Both are only ever called by name, never looked up from a declaration.
+    executors or groups. Both are only ever called by name, never looked up from a declaration. ``progress``
+    is told how many documents of how many have been read.
     """
     surroundings = environment or Environment.read()
     cwd = current_folder()
@@ -71,7 +73,7 @@ def open(
         config = replace(config, sources=tuple(named_source(text, cwd) for text in named))
     elif not config.sources:
         raise UsageError("nothing to open", "name a folder, a file or a Config with sources")
-    return Workshop(config, surroundings, context_checks or {}, handlers or {})
+    return Workshop(config, surroundings, context_checks or {}, handlers or {}, progress)
 
 
 class Workshop:
@@ -83,11 +85,13 @@ class Workshop:
         environment: Environment,
         context_checks: Mapping[str, ContextCheck],
         handlers: Mapping[str, object],
+        progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self.config = config
         self._environment = environment
         self._checks = dict(context_checks)
         self._handlers = dict(handlers)
+        self._progress = progress
         self._report = self._load()
 
     def __enter__(self) -> Workshop:
@@ -96,7 +100,7 @@ class Workshop:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        return None
+        self.close()
 
     async def __aenter__(self) -> Workshop:
         return self
@@ -104,7 +108,11 @@ class Workshop:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        return None
+        self.close()
+
+    def close(self) -> None:
+        """Write down what makes the next start faster. A workshop that was never closed loses nothing else."""
+        self._report.keep()
 
     # -- what there is --------------------------------------------------------------------------------------
 
@@ -236,6 +244,7 @@ class Workshop:
             loading.Machine(
                 prober=partial(_probe, self._environment),
                 which=lambda name: shutil.which(name, path=self._environment.path),
+                progress=self._progress,
             ),
             rye_spaces=self._rye_spaces,
             keep=Cache(folder),

@@ -199,20 +199,12 @@ _LONG_PATTERN: Final = f"a pattern has more than {PATTERN_CHARS_MAX:,} character
 
 def patterns_in(given: Schema | JsonValue) -> int:
     """How many patterns a schema has, at most."""
-    if isinstance(given, Schema):
-        if b'"pattern' not in given.text:
-            return 0
-        given = given.document
-    count = 0
-    stack = [given]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, dict):
-            named = value.get("patternProperties")
-            count += ("pattern" in value) + (len(named) if isinstance(named, dict) else 0)
-            stack.extend(value.values())
-        elif isinstance(value, list):
-            stack.extend(value)
+    text = given.text if isinstance(given, Schema) else compact(given)
+    count = text.count(b'"pattern":"')
+    if b'"patternProperties":' in text:
+        document = given.document if isinstance(given, Schema) else given
+        named = (value.get("patternProperties") for _, value in walk(document) if isinstance(value, dict))
+        count += sum(len(patterns) for patterns in named if isinstance(patterns, dict))
     return count
 
 

@@ -227,7 +227,9 @@ class Bench:
         machine = loading.Machine(
             prober=self.prober, which=lambda name: f"/bin/{name}" if name in self.installed else None
         )
-        return loading.load(sources, self.rules, machine, keep=Cache(str(self.state)) if keep else None)
+        report = loading.load(sources, self.rules, machine, keep=Cache(str(self.state)) if keep else None)
+        report.keep()
+        return report
 
     def file(self) -> Path:
         (file,) = self.state.iterdir()
@@ -582,6 +584,7 @@ machine = loading.Machine(prober=lambda paths: [], which=lambda name: name)
 source = Source(path={str(simple.folder)!r}, named=True)
 report = loading.load([source], Rules(), machine, keep=Cache({str(simple.state)!r}))
 assert not report.warm
+report.keep()
 assert loading.load([source], Rules(), machine, keep=Cache({str(simple.state)!r})).warm
 """
     subprocess.run(

@@ -27,7 +27,9 @@ def load(
     *paths: Path, rules: Rules | None = None, keep: Cache | None = None, programs: Sequence[str] = ()
 ) -> Any:
     wanted = [Source(path=str(path), named=True) for path in paths]
-    return loading.load(wanted, rules or Rules(), machine(*programs), keep=keep)
+    report = loading.load(wanted, rules or Rules(), machine(*programs), keep=keep)
+    report.keep()
+    return report
 
 
 def put(path: Path, text: str | bytes | dict[str, Any]) -> Path:

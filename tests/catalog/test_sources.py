@@ -330,10 +330,21 @@ def test_folders_behind_links_in_the_rye_tree_are_not_entered(tmp_path: Path, ho
 
 
 def test_links_that_stay_in_the_source_are_followed(tmp_path: Path) -> None:
-    put(tmp_path, "real/tools.json", "same -> real", "m/tools.json -> ../real/tools.json", "up -> .")
+    put(
+        tmp_path,
+        "far/off/tools.json",
+        "near -> far/off",
+        "real/tools.json",
+        "m/tools.json -> ../real/tools.json",
+    )
     result = look(tmp_path)
-    assert found(tmp_path, result) == ["? m/tools.json", "? real/tools.json", "? same/tools.json"]
+    assert found(tmp_path, result) == ["? m/tools.json", "? near/tools.json", "? real/tools.json"]
     assert {candidate.unreadable for candidate in result.candidates} == {None}
+
+
+def test_links_to_what_is_looked_at_anyway_bring_no_tool_twice(tmp_path: Path) -> None:
+    put(tmp_path, "real/tools.json", "same -> real", "up -> .")
+    assert found(tmp_path, look(tmp_path)) == ["? real/tools.json"]
 
 
 def test_a_link_that_was_named_itself_is_followed(tmp_path: Path, home: Path) -> None:

@@ -20,24 +20,24 @@ RULES: dict[str, frozenset[str]] = {
     "openai": frozenset(
         {
             "shape", "tools-max", "name", "name-unique", "description-max", "root-type", "root-keyword",
-            "array-items", "pattern", "id", "draft",
-            "strict-keyword", "strict-closed", "strict-required", "strict-typed", "strict-format", "strict-depth",
-            "strict-properties", "strict-enum", "strict-enum-chars", "strict-chars",
+            "array-items", "pattern", "id", "draft", "strict-keyword", "strict-closed", "strict-required",
+            "strict-typed", "strict-format", "strict-depth", "strict-properties", "strict-enum",
+            "strict-enum-chars", "strict-chars",
         }
     ),
     "anthropic": frozenset(
         {
-            "shape", "name", "name-unique", "property-name", "root-type", "root-keyword", "draft", "examples",
-            "defer-all", "defer-max",
-            "strict-keyword", "strict-closed", "strict-typed", "strict-format", "strict-enum", "strict-min-items",
-            "strict-reference", "strict-tools", "strict-optional", "strict-unions",
+            "shape", "name", "name-unique", "property-name", "root-type", "root-keyword", "draft",
+            "examples", "defer-all", "defer-max", "strict-keyword", "strict-closed", "strict-typed",
+            "strict-format", "strict-enum", "strict-min-items", "strict-reference", "strict-tools",
+            "strict-optional", "strict-unions",
         }
     ),
     "gemini": frozenset(
         {
-            "shape", "tools-max", "name", "name-unique", "property-name", "two-schemas", "keyword", "type", "enum",
-            "format", "object-empty", "array-items", "required-unknown", "root-type", "json-keyword",
-            "json-reference",
+            "shape", "tools-max", "name", "name-unique", "property-name", "two-schemas", "keyword", "type",
+            "enum", "format", "object-empty", "array-items", "required-unknown", "root-type",
+            "json-keyword", "json-reference",
         }
     ),
     "ollama": frozenset({"shape", "name", "name-unique", "root-type", "keyword", "property"}),
@@ -175,9 +175,9 @@ def _hard(pattern: str) -> bool:
 
 def _openai_strict(schema: Schema) -> Found:
     allowed = {
-        "type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf", "$ref", "$defs",
-        "definitions", "description", "title", "pattern", "format", "multipleOf", "maximum", "exclusiveMaximum",
-        "minimum", "exclusiveMinimum", "minItems", "maxItems",
+        "type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf", "$ref",
+        "$defs", "definitions", "description", "title", "pattern", "format", "multipleOf", "maximum",
+        "exclusiveMaximum", "minimum", "exclusiveMinimum", "minItems", "maxItems",
     }  # fmt: skip
     formats = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
     properties = enums = chars = 0
@@ -249,8 +249,9 @@ def _anthropic(payload: Any) -> Found:
 
 def _anthropic_strict(schema: Schema) -> Found:
     allowed = {
-        "type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf", "allOf", "$ref",
-        "$defs", "definitions", "default", "description", "title", "format", "pattern", "minItems",
+        "type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf",
+        "allOf", "$ref", "$defs", "definitions", "default", "description", "title", "format", "pattern",
+        "minItems",
     }  # fmt: skip
     formats = {"date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"}
     for node, _ in nodes(schema):
@@ -310,8 +311,9 @@ def _gemini(payload: Any) -> Found:
 
 def _gemini_schema(node: dict[str, Any]) -> Found:
     allowed = {
-        "anyOf", "description", "enum", "format", "items", "maxItems", "maxLength", "maxProperties", "maximum",
-        "minItems", "minLength", "minProperties", "minimum", "nullable", "pattern", "properties", "required", "type",
+        "anyOf", "description", "enum", "format", "items", "maxItems", "maxLength", "maxProperties",
+        "maximum", "minItems", "minLength", "minProperties", "minimum", "nullable", "pattern", "properties",
+        "required", "type",
     }  # fmt: skip
     if not node.keys() <= allowed:
         yield "keyword"

@@ -279,7 +279,10 @@ def test_a_conjunction_that_contradicts_itself_keeps_its_first_part_and_says_so(
     [
         ({"type": ["string", "null"]}, {"type": "string", "nullable": True}),
         ({"anyOf": [{"type": "string"}, {"type": "null"}]}, {"type": "string", "nullable": True}),
-        ({"type": ["string", "null"], "enum": ["x", None]}, {"type": "string", "enum": ["x"], "nullable": True}),
+        (
+            {"type": ["string", "null"], "enum": ["x", None]},
+            {"type": "string", "enum": ["x"], "nullable": True},
+        ),
         ({"enum": ["x", None]}, {"enum": ["x"], "type": "string", "nullable": True}),
         ({"type": ["null"]}, {"type": "null"}),
         (
@@ -294,15 +297,18 @@ def test_a_conjunction_that_contradicts_itself_keeps_its_first_part_and_says_so(
             {"anyOf": [{"type": "string"}, {"type": "integer"}, {"type": "null"}]},
             {"anyOf": [{"type": "string"}, {"type": "integer"}], "nullable": True},
         ),
-        ({"oneOf": [{"type": "string"}, {"type": "integer"}]}, {"anyOf": [{"type": "string"}, {"type": "integer"}]}),
+        ({"oneOf": [{"type": "string"}, {"type": "null"}]}, {"type": "string", "nullable": True}),
         ({"const": "x"}, {"enum": ["x"], "type": "string"}),
         ({"type": "integer", "enum": [1, 2]}, {"type": "integer", "description": "one of: [1,2]"}),
-        ({"type": "integer", "exclusiveMinimum": 0, "description": "d"}, {"type": "integer", "description": "d (exclusiveMinimum: 0)"}),
+        (
+            {"type": "integer", "exclusiveMinimum": 0, "description": "d"},
+            {"type": "integer", "description": "d (exclusiveMinimum: 0)"},
+        ),
         ({"type": "string", "default": "x", "title": "T"}, {"type": "string", "description": 'default: "x"'}),
         ({"type": "string", "format": "uri"}, {"type": "string", "description": 'format: "uri"'}),
         ({"type": "string", "format": "date-time"}, {"type": "string", "format": "date-time"}),
     ],
-)  # fmt: skip
+)
 def test_gemini_says_it_in_its_own_words(written: Any, said: Any) -> None:
     assert narrowed(of(written), gemini.SCHEMA).document == of(said)
 
@@ -428,13 +434,16 @@ def deep(levels: int) -> dict[str, Any]:
             "it has 5001 properties, more than 5000",
         ),
         (of({"enum": list(range(1001))}), "it has 1001 enum values, more than 1000"),
-        (of({"enum": ["x" * 100 + str(number) for number in range(251)]}), "it has an enum of more than 15000 characters"),
+        (
+            of({"enum": ["x" * 100 + str(number) for number in range(251)]}),
+            "it has an enum of more than 15000 characters",
+        ),
         (
             of({"enum": ["x" * 1000 + str(number) for number in range(130)]}),
             "it has 130281 characters in names and values, more than 120000",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_schema_beyond_the_limits_cannot_be_strict(document: Any, because: str) -> None:
     assert narrowed(document, openai.STRICT).because == because
 

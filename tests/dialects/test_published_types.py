@@ -200,11 +200,10 @@ def test_what_the_published_types_say_is_read() -> None:
     )
     assert read("openai", chat.model_dump(mode="json")) == [("c", "k", {"q": "x"})]
 
-    items = pydantic.TypeAdapter(list[Any])
-    output = items.validate_python([{"type": "function_call", "call_id": "c", **function}])
-    assert read("openai-responses", {"output": items.dump_python(output, mode="json")}) == [
-        ("c", "k", {"q": "x"})
-    ]
+    items = pydantic.TypeAdapter(openai_responses.ResponseOutputItem)
+    item = items.validate_python({"type": "function_call", "call_id": "c", **function})
+    output = {"output": [items.dump_python(item, mode="json")]}
+    assert read("openai-responses", output) == [("c", "k", {"q": "x"})]
 
     message = anthropic_types.Message.model_validate(
         {

@@ -66,7 +66,7 @@ def write_program(path: Path, text: str) -> Path:
 
 
 def load(folder: Path, *, prober=None, keep: Cache | None = None) -> loading.LoadReport:
-    return loading.load(
+    report = loading.load(
         [Source(path=str(folder), format="executable", probe=True)],
         Rules(),
         loading.Machine(
@@ -74,6 +74,8 @@ def load(folder: Path, *, prober=None, keep: Cache | None = None) -> loading.Loa
         ),
         keep=keep,
     )
+    report.keep()
+    return report
 
 
 # -- any document -------------------------------------------------------------------------------------------

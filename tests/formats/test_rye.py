@@ -532,7 +532,7 @@ def test_no_value_of_any_key_makes_it_raise(members: dict[str, Any], suffix: str
     base: dict[str, Any] = json.loads(yaml("a", tool_id="t-1"))
     values = {**base, **members}
     if suffix == ".py":
-        text = "\n".join(f"{rye._IN_CODE[key]} = {value!r}" for key, value in values.items())
+        text = "\n".join(f"{rye._IN_CODE.get(key, key)} = {value!r}" for key, value in values.items())
     else:
         text = json.dumps(values)
     name, found = formats.compile_document(document(f"a/t-1{suffix}", text), Rules())

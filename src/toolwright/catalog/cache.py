@@ -238,6 +238,7 @@ _ROLES: Final = {role.value[0]: role for role in Role}
 
 _MAGIC: Final = b"toolwright cache 3\n"
 _LENGTH_BYTES: Final = 8
+_FILES_MAX: Final = 50
 _MARK_CHARS: Final = 24
 _HEAD_BYTES: Final = len(_MAGIC) + _LENGTH_BYTES + _MARK_CHARS
 _RECORDS_BYTES_MAX: Final = 64 << 20
@@ -280,11 +281,20 @@ class Cache:
             except BaseException:
                 os.unlink(temporary)
                 raise
+            _prune(folder)
 
     def _path(self, identity: object) -> str | None:
         if self._folder is None:
             return None
         return os.path.join(self._folder, _mark(repr((_code_mark(), identity)).encode("utf-8")) + ".cache")
+
+
+def _prune(folder: str) -> None:
+    """Keep the newest caches: every other set of sources, rules or code leaves one behind."""
+    with os.scandir(folder) as entries:
+        found = sorted(entries, key=lambda entry: entry.stat().st_mtime_ns, reverse=True)
+    for entry in found[_FILES_MAX:]:
+        os.unlink(entry.path)
 
 
 def _parse(descriptor: int, name: str) -> Snapshot:
@@ -311,7 +321,9 @@ def _parse(descriptor: int, name: str) -> Snapshot:
 def _render(loaded: Loaded, name: str) -> list[bytes]:
     # First those of the catalog, then those that linking left out: a document that is linked anew has all.
     tools = {id(tool): tool for tool in loaded.tools}
-    tools |= {id(tool): tool for kept in loaded.units for tool in kept.compiled.tools if id(tool) not in tools}
+    tools |= {
+        id(tool): tool for kept in loaded.units for tool in kept.compiled.tools if id(tool) not in tools
+    }
     numbers = {identity: number for number, identity in enumerate(tools)}
     records: list[bytes] = []
     ends: list[int] = []

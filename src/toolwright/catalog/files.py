@@ -40,7 +40,9 @@ def read(path: str, limit: int = DOCUMENT_BYTES_MAX) -> FileRead:
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            return FileRead(None, "it is a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file")
+            return FileRead(
+                None, "it is a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+            )
         if status.st_size > limit:
             return FileRead(None, too_long(status.st_size, limit))
         content = os.read(descriptor, status.st_size + 1)

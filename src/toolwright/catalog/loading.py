@@ -32,6 +32,7 @@ from toolwright.model import (
     Tool,
     Unit,
 )
+
 _Answer = TypeVar("_Answer")
 
 
@@ -42,6 +43,8 @@ class Machine:
     prober: Prober
     which: Callable[[str], str | None]
     """Where a program lies on PATH."""
+    progress: Callable[[int, int], None] | None = None
+    """Told, from time to time, how many documents of how many have been read."""
 
 
 class Fresh:
@@ -95,9 +98,11 @@ class Shelves:
 class LoadReport:
     """A catalog and everything that is wrong with what it was made from."""
 
-    def __init__(self, shelves: Shelves, found: Listing, *, warm: bool) -> None:
+    def __init__(self, shelves: Shelves, found: Listing, keep: Callable[[], None], *, warm: bool) -> None:
         self._shelves = shelves
         self._found = found
+        self.keep = keep
+        """Write the cache, once there is time for it: the answer comes first."""
         self.warm = warm
         """True when nothing had to be read."""
         self.catalog = Catalog(shelves, lambda: shelves.ask(lambda held: held.skills))
@@ -130,7 +135,9 @@ class LoadReport:
     @property
     def notes(self) -> tuple[str, ...]:
         """What only verbose output names."""
-        return tuple(note for unit in self._shelves.ask(lambda held: held.units) for note in unit.compiled.notes)
+        return tuple(
+            note for unit in self._shelves.ask(lambda held: held.units) for note in unit.compiled.notes
+        )
 
 
 def load(
@@ -182,12 +189,11 @@ def _load(
     if snapshot is not None:
         shelves = Shelves(snapshot, again)
         if snapshot.stamp == found.stamp and _same_programs(snapshot, machine):
-            return LoadReport(shelves, found, warm=True)
+            return LoadReport(shelves, found, lambda: None, warm=True)
         loaded = _cold(found, rules, machine, shelves.ask(lambda held: held.units))
     else:
         loaded = _cold(found, rules, machine, ())
-    kept.save(identity, loaded)
-    return LoadReport(Shelves(Fresh(loaded), again), found, warm=False)
+    return LoadReport(Shelves(Fresh(loaded), again), found, lambda: kept.save(identity, loaded), warm=False)
 
 
 def _same_programs(snapshot: Snapshot, machine: Machine) -> bool:
@@ -231,11 +237,17 @@ def _compile_all(found: Listing, rules: Rules, machine: Machine, earlier: Sequen
     known = {kept.mark: kept for kept in earlier if not _asked_in_vain(kept)}
     marks = found.marks
     fresh = [candidate for candidate, mark in zip(found.candidates, marks, strict=True) if mark not in known]
-    read = (
-        _compile(candidate, document, rules)
-        for candidate, document in sources.documents(fresh, machine.prober)
-    )
+    read = _compiled(fresh, rules, machine)
     return [known[mark] if mark in known else Kept(mark, *next(read), True) for mark in marks]
+
+
+def _compiled(
+    fresh: Sequence[Candidate], rules: Rules, machine: Machine
+) -> Iterator[tuple[str | None, Compiled]]:
+    for number, (candidate, document) in enumerate(sources.documents(fresh, machine.prober), 1):
+        yield _compile(candidate, document, rules)
+        if machine.progress is not None and (number % 200 == 0 or number == len(fresh)):
+            machine.progress(number, len(fresh))
 
 
 def _asked_in_vain(kept: Kept) -> bool:
@@ -296,7 +308,7 @@ def _distinct(tools: Sequence[Tool], problems: list[Problem]) -> list[Tool]:
         number = 2
         while key in taken:
             name, _, rest = tool.key.partition(":")
-            key = f"{name}:{tool.scope}~{number}{rest[len(tool.scope):]}"
+            key = f"{name}:{tool.scope}~{number}{rest[len(tool.scope) :]}"
             number += 1
         if key != tool.key:
             first = taken[tool.key]
@@ -311,7 +323,12 @@ def _distinct(tools: Sequence[Tool], problems: list[Problem]) -> list[Tool]:
         same = other.origin.format == tool.origin.format
         if other is not tool and not (same and tool.origin.format in _OWN_NAME_RULES):
             problems.append(
-                _clash(tool, other, "catalog.name-clash", f"shares its name with {other.key!r} of {other.origin.path}")
+                _clash(
+                    tool,
+                    other,
+                    "catalog.name-clash",
+                    f"shares its name with {other.key!r} of {other.origin.path}",
+                )
             )
     return list(taken.values())
 

@@ -248,10 +248,17 @@ class _Look:
             inner = os.path.join(path, name)
             if not self.contained(inner, names[name]):
                 continue
+            if names[name].is_symlink() and self.looked_at_anyway(inner):
+                continue
             inner_names = self.names(inner)
             self.look_into(inner, inner_names)
             if name == "skills":
                 self.skill_root(inner, inner_names)
+
+    def looked_at_anyway(self, link: str) -> bool:
+        """Whether a link leads to the source itself or to one of its folders, whose tools would come twice."""
+        target = os.path.realpath(link)
+        return target == self.root or os.path.dirname(target) == self.root
 
     def look_into(self, path: str, names: Mapping[str, os.DirEntry[str]]) -> None:
         if "SKILL.md" in names:

@@ -45,14 +45,16 @@ FORMATS: dict[str, Format] = {
 }
 
 
+_MARKED: tuple[Format, ...] = (skill, manifest, capability)
+_DECIDED_BY_PLACE = (rye.NAME, executable.NAME)
+
+
 def compile_document(document: Document, rules: Rules) -> tuple[str | None, Compiled]:
     """Find the document's format and compile it; None where it is no declaration at all."""
-    if document.place == executable.NAME:
+    if document.place in _DECIDED_BY_PLACE:
         # Attack: a program that prints another format's declaration to be read as one.
-        return executable.NAME, executable.compile_document(document, rules)
-    marked = (
-        [name for name, format in FORMATS.items() if format.recognises(document)] if document.parsed else []
-    )
+        return document.place, FORMATS[document.place].compile_document(document, rules)
+    marked = [format.NAME for format in _MARKED if format.recognises(document)] if document.parsed else []
     if len(marked) > 1:
         return marked[0], _mixed(document, marked)
     if len(marked) == 1:
@@ -106,6 +108,15 @@ def _unknown(document: Document) -> Compiled:
     if document.parsed is None or document.parsed.defect is not None:
         why = document.unreadable or (document.parsed and str(document.parsed.defect)) or "no content"
         reader.add("source.unreadable", f"the file cannot be read: {why}")
+        return Compiled(problems=tuple(reader.problems))
+    for repeated in document.parsed.duplicates[:1]:
+        reader.add(
+            "source.unknown-shape",
+            f'duplicate key "{repeated.key}": which one counts must not depend on the reader',
+            pointer=repeated.pointer,
+            line=repeated.line,
+            hint="keep one of them",
+        )
         return Compiled(problems=tuple(reader.problems))
     root = document.parsed.value
     if isinstance(root, dict) and root.get("tools", []) in ([], None):

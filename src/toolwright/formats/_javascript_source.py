@@ -20,10 +20,11 @@ from toolwright.jsontext import DEPTH_MAX, JsonObject, JsonValue, Pointer
 
 _SKIPPED: Final = r"//[^\n]*|/\*.*?(?:\*/|\Z)"
 _TEXTS: Final = r"\"(?:\\.|[^\"\\\n])*\"?|'(?:\\.|[^'\\\n])*'?|`(?:\\.|[^`\\])*`?"
-# A slash begins a pattern only where a value may begin; elsewhere it divides.
+# A slash begins a pattern only where a value may begin; elsewhere it divides. Nothing in it is tried twice:
+# a text of slashes and brackets would otherwise be read hundreds of times.
 _PATTERN: Final = (
     r"(?:(?<=[(,=:\[!&|?{};])|(?<=[(,=:\[!&|?{};] )|(?<=return ))"
-    r"/(?![*/])(?:\\.|\[(?:\\.|[^\]\\\n]){0,200}\]|[^/\\\n\[]){1,500}/"
+    r"/(?![*/])(?>[^/\\\n\[]|\\.|\[[^\]\\\n]{0,200}+(?>\\.[^\]\\\n]{0,200}+){0,50}+\]){1,500}+/"
 )
 _TOP: Final = re.compile(
     rf"(?:{_SKIPPED}|{_TEXTS}|{_PATTERN})|(?P<open>[(\[{{])|(?P<close>[)\]}}])"

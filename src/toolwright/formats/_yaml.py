@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 import yaml
@@ -45,6 +46,7 @@ except ImportError:  # PyYAML built without libyaml: the same events, some twent
     from yaml import SafeLoader as _Parser  # type: ignore[assignment]
 
 NODES_MAX: Final = 10_000
+TAG_DIRECTIVES_MAX: Final = 16
 
 _WORDS: Final[dict[str, bool | None]] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
@@ -65,6 +67,7 @@ _UNPRINTABLE: Final = re.compile(
     "[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
 )
 
+_TAG_DIRECTIVE: Final = re.compile("(?:\\A|(?<=[\n\r\x85\u2028\u2029]))%TAG")  # after every line end of YAML
 _CORE: Final = "tag:yaml.org,2002:"
 _SCALAR_TAGS: Final = frozenset({"str", "int", "float", "bool", "null"})
 
@@ -91,6 +94,11 @@ def read(
     text = decode(content)
     if isinstance(text, Defect):
         return ParsedYaml(defect=text)
+    directives = list(islice(_TAG_DIRECTIVE.finditer(text), TAG_DIRECTIVES_MAX + 1))
+    if len(directives) > TAG_DIRECTIVES_MAX:
+        # Attack: the parser compares each of them with all others.
+        line = text.count("\n", 0, directives[-1].start()) + 1
+        return ParsedYaml(defect=Defect(f"more than {TAG_DIRECTIVES_MAX} %TAG directives", line, 1))
     try:
         building = _Building(parser(content), nodes_max, depth_max)
         value = building.document()

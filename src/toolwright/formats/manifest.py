@@ -60,9 +60,10 @@ def recognises(document: Document) -> bool:
     if not isinstance(tools, list):
         return False
     # A repeated member is left out of the value, and marks the format all the same.
-    return any(isinstance(tool, dict) and _has_folded(tool, "command") for tool in tools) or any(
-        found.key.lower() == "command" and len(found.pointer) == 2 for found in parsed.duplicates
-    )
+    for tool in tools:
+        if type(tool) is dict and _has_folded(tool, "command"):
+            return True
+    return any(found.key.lower() == "command" and len(found.pointer) == 2 for found in parsed.duplicates)
 
 
 def compile_document(document: Document, rules: Rules) -> Compiled:
@@ -105,11 +106,11 @@ def _field_order(problem: Problem) -> int:
 def _folded(value: dict[str, JsonValue], key: str) -> JsonValue:
     if key in value:
         return value[key]
-    return next((item for name, item in value.items() if name.lower() == key.lower()), None)
+    return next((item for name, item in value.items() if len(name) == len(key) and name.lower() == key), None)
 
 
 def _has_folded(value: dict[str, JsonValue], key: str) -> bool:
-    return key in value or any(name.lower() == key.lower() for name in value)
+    return key in value or any(len(name) == len(key) and name.lower() == key for name in value)
 
 
 class _Manifest:

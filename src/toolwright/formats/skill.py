@@ -245,7 +245,9 @@ def _heading(document: Document, reader: Reader) -> _Heading:
         )
     name = text("name")
     if len(name) > NAME_CHARS_MAX:  # every tool of the skill carries it
-        warn(f"name: longer than {NAME_CHARS_MAX} characters (got {len(name):,})", parsed.lines.get(("name",)))
+        warn(
+            f"name: longer than {NAME_CHARS_MAX} characters (got {len(name):,})", parsed.lines.get(("name",))
+        )
         name = ""
     return _Heading(
         name=name or plain.name,

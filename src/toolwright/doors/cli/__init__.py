@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from toolwright.app import Workshop
     from toolwright.config import Config, Environment
 
+_LONG_LOAD = 500
+
 _COMMANDS = {
     "check": "Load and lint everything; show all problems at once.",
     "list": "List the tools there are.",
@@ -67,7 +69,17 @@ class Shared:
     def workshop(self, more: Sequence[str] = ()) -> Workshop:
         from toolwright import app
 
-        return app.open(self.resolved(more), environment=self.environment)
+        progress = None if self.quiet or not sys.stderr.isatty() else _tell_progress
+        workshop = app.open(self.resolved(more), environment=self.environment, progress=progress)
+        click.get_current_context().call_on_close(workshop.close)
+        return workshop
+
+
+def _tell_progress(done: int, total: int) -> None:
+    """How far a long load has come, on one line that is wiped at the end."""
+    if total >= _LONG_LOAD:
+        text = f"reading {done:,} of {total:,} declarations" if done < total else ""
+        click.echo(f"\r\x1b[K{text}", nl=False, err=True)
 
 
 class _Group(click.Group):
