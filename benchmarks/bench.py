@@ -129,16 +129,16 @@ def write_python(folder: Path, count: int) -> None:
             f'"""Search collection {number}."""\n\nimport json\nimport sys\n\n'
             '__version__ = "1.0.0"\n__tool_type__ = "python"\n'
             '__executor_id__ = "rye/core/runtimes/python/function"\n'
-            f'__category__ = "{category}"\n__tool_description__ = "Search collection {number} for entries"\n\n'
+            f'__category__ = "{category}"\n__tool_description__ = "Search collection {number}"\n\n'
             f"CONFIG_SCHEMA = {json.dumps(schema(number), indent=4)}\n\n\n"
             "def execute(params: dict, project_path: str) -> dict:\n"
             '    return {"success": True, "output": params["query"]}\n\n\n'
-            'if __name__ == "__main__":\n    print(json.dumps(execute(json.load(sys.stdin), sys.argv[-1])))\n',
+            'if __name__ == "__main__":\n    print(json.dumps(execute(json.load(sys.stdin), ".")))\n',
             encoding="utf-8",
         )
 
 
-# -- measuring ------------------------------------------------------------------------------------------------
+# -- measuring ----------------------------------------------------------------------------------------------
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -274,8 +274,10 @@ def main() -> int:
     for row in rows:
         verdict = "met" if row.met else "MISSED"
         print(
-            f"{row.name:<{width}}  {row.value:>8} {row.unit:<3}  goal {row.goal:>5} {row.unit:<3}  {verdict:<6}  {row.detail}"
+            f"{row.name:<{width}}  {row.value:>8} {row.unit:<3}  goal {row.goal:>5} {row.unit:<3}  {verdict}"
         )
+        if row.detail:
+            print(f"    {row.detail}")
     (ROOT / "build").mkdir(exist_ok=True)
     report = [{key: value for key, value in asdict(row).items() if key != "detail"} for row in rows]
     (ROOT / "build" / "bench.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")

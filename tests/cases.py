@@ -31,7 +31,8 @@ class Case:
 
     @property
     def requirements(self) -> Sequence[str]:
-        return self.data["requirements"]
+        named: list[str] = self.data["requirements"]
+        return named
 
 
 def cases() -> Iterator[Case]:
@@ -75,11 +76,10 @@ def check(case: Case, folder: Path) -> None:
     records = list(report.catalog.tools)
     found = [line(problem, folder) for problem in report.problems]
     expected = list(data.get("problems", []))
-    assert len(found) == len(expected) and all(map(_matches, found, expected)), (
-        "problems differ\n  found:\n    "
-        + "\n    ".join(found)
-        + "\n  expected:\n    "
-        + "\n    ".join(expected)
+    agree = len(found) == len(expected) and all(map(_matches, found, expected))
+    listed = "\n    "
+    assert agree, (
+        f"problems differ\n  found:\n    {listed.join(found)}\n  expected:\n    {listed.join(expected)}"
     )
     assert [record.name for record in records if record.role is not Role.SUPPORT] == data["tools"]
     if "support" in data:

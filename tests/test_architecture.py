@@ -35,9 +35,9 @@ SEPARATE = ("formats", "dialects", "doors")
 PURE = ("jsontext.py", "model.py", "errors.py", "schema.py", "catalog/catalog.py")
 PURE_ROOMS = ("formats", "dialects", "calls", "selection")
 PURE_IMPORTS = {
-    "__future__", "ast", "base64", "bisect", "collections", "contextlib", "dataclasses", "difflib", "enum", "functools",
-    "hashlib", "itertools", "json", "math", "operator", "posixpath", "re", "string", "types", "typing",
-    "unicodedata", "warnings",
+    "__future__", "ast", "base64", "bisect", "collections", "contextlib", "dataclasses", "difflib", "enum",
+    "functools", "hashlib", "itertools", "json", "math", "operator", "posixpath", "re", "string", "types",
+    "typing", "unicodedata", "warnings",
     "jsonschema_rs", "orjson", "tomllib", "yaml",
 }  # fmt: skip
 PURE_PARTS = {"urllib.parse"}
@@ -55,7 +55,7 @@ def tree(path: Path) -> ast.Module:
 
 
 def imports(path: Path) -> Iterator[str]:
-    """Every module a file imports, by its full name; ``from a import b`` counts as ``a.b`` where that is one."""
+    """Every module a file imports, by its full name; ``from a import b`` is ``a.b`` if that is one."""
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -111,7 +111,7 @@ class Workshop:
         self.close()
 
     def close(self) -> None:
-        """Write down what makes the next start faster. A workshop that was never closed loses nothing else."""
+        """Write down what makes the next start faster; one that is never closed loses nothing else."""
         self._report.keep()
 
     # -- what there is --------------------------------------------------------------------------------------

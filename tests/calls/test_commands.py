@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from toolwright import jsontext
 from toolwright.calls.commands import Command, command
+from toolwright.errors import Kind
 from toolwright.formats import executable, manifest, skill
 from toolwright.jsontext import JsonObject
-from toolwright.errors import Kind
 from toolwright.model import (
     AsArgv,
     CallHttp,

@@ -333,7 +333,7 @@ def _render(loaded: Loaded, name: str) -> list[bytes]:
         total += len(records[-1])
         ends.append(total)
         if total > _RECORDS_BYTES_MAX:
-            # Attack: what the tools of a document share (an allowlist, keywords) is written with each of them.
+            # Attack: what a document's tools share (an allowlist, keywords) is written with each of them.
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
     sections = {
         "keys": orjson.dumps([tool.key for tool in loaded.tools]),

@@ -279,10 +279,11 @@ def _sound(compiled: Compiled, *, whole: bool) -> Compiled:
         for which, found in (("input", tool.input_schema), ("output", tool.output_schema)):
             for flaw in schema.flaws(found, patterns=patterns) if found is not None else ():
                 place = jsontext.place_text(flaw.pointer)
+                what = f"{place}: {flaw.message}" if place else flaw.message
                 bad.setdefault(tool.key, []).append(
                     Problem(
                         code="schema.invalid",
-                        message=f'"{tool.name}": {which} schema: {place + ": " if place else ""}{flaw.message}',
+                        message=f'"{tool.name}": {which} schema: {what}',
                         path=tool.origin.path,
                         pointer=tool.origin.pointer,
                         line=tool.origin.line,

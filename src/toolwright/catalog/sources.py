@@ -25,7 +25,7 @@ from toolwright import jsontext
 from toolwright.catalog import files
 from toolwright.catalog.files import Fingerprint
 from toolwright.errors import SourceError
-from toolwright.model import Document, Problem, ProbeOutcome, Severity
+from toolwright.model import Document, ProbeOutcome, Problem, Severity
 
 RYE_SUFFIXES: Final = (".py", ".yaml", ".yml", ".json", ".js", ".ts", ".mjs", ".cjs", ".sh", ".toml")
 _SKIPPED: Final = frozenset({"node_modules", "__pycache__", "venv", "site-packages", "build", "dist"})
@@ -256,7 +256,7 @@ class _Look:
                 self.skill_root(inner, inner_names)
 
     def looked_at_anyway(self, link: str) -> bool:
-        """Whether a link leads to the source itself or to one of its folders, whose tools would come twice."""
+        """Whether a link leads to the source or to a folder of it, whose tools would come twice."""
         target = os.path.realpath(link)
         return target == self.root or os.path.dirname(target) == self.root
 
@@ -495,7 +495,7 @@ class _Look:
         return False
 
     def add_plain(self, home: int, wanted: Iterable[str], names: Mapping[str, os.DirEntry[str]]) -> None:
-        """Documents of one file each. Nearly all of ten thousand are such: this loop is most of a warm start."""
+        """Documents of one file each. Nearly all of many are such: this loop is most of a warm start."""
         folder, place = self.found.homes[home][:2]
         seen, add = self.found.paths, self.found.rows.append
         for name in wanted:
