@@ -36,7 +36,7 @@ class Row:
     detail: str = ""
 
 
-# -- declarations of about one KiB ----------------------------------------------------------------------------
+# -- declarations of about one KiB ---------------------------------------------------------------------------
 
 
 def schema(number: int) -> dict:
