@@ -8,12 +8,13 @@ here: ``journey`` lies below and measures.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from declarations import Declaration
 
 from toolwright.catalog.files import DOCUMENT_BYTES_MAX
 from toolwright.formats._python_source import SOURCE_BYTES_MAX
+from toolwright.formats._yaml import NODES_MAX
 from toolwright.jsontext import VALUES_MAX
 
 Numbered = Callable[[int], str]
@@ -44,13 +45,14 @@ class Shape:
     head: str
     unit: str | Numbered
     tail: str = ""
+    values_max: int = VALUES_MAX
 
     def texts(self) -> Iterator[tuple[str, bytes]]:
         """As dense as it can be, and, where that has too many values, with as many as are read."""
         yield "", filled(self.head, self.unit, self.tail)
         sample = self.unit if isinstance(self.unit, str) else self.unit(1000)
         values = sum(map(sample.count, ",[{"))
-        length = -(-values * DOCUMENT_BYTES_MAX // (VALUES_MAX - 500))
+        length = -(-values * DOCUMENT_BYTES_MAX // (self.values_max - 500))
         if sample.endswith(",") and len(sample) < length:
             yield " (spaced)", filled(self.head, lambda number: self.at(number).ljust(length), self.tail)
 
@@ -74,7 +76,7 @@ def giants() -> Iterator[tuple[str, Declaration]]:
         yield f"capability: {name}", Declaration("capability", {"big_tools.json": text})
     for name, text in _spelt(_printed()):
         yield f"executable: {name}", Declaration("executable", {"bin/big-tool": text})
-    for name, text in _spelt(_rye_json()):
+    for name, text in _spelt((name, replace(shape, values_max=NODES_MAX)) for name, shape in _rye_json()):
         yield f"rye json: {name}", _rye("big.json", text)
     for name, text in _yaml():
         yield f"rye yaml: {name}", _rye("big.yaml", text)
@@ -642,6 +644,25 @@ def _rye_json() -> Iterator[tuple[str, Shape]]:
             lambda number: f'"a{number}":{{"type":"string","maxLength":1,"default":"{number}"}},',
             "}}}",
         )
+    yield "properties that are all required", Shape(
+        f'{head},"input_schema":{{"required":[' + ",".join(f'"a{number}"' for number in range(4000)) + '],"properties":{',
+        lambda number: f'"a{number}":{{}},',
+        "}}}",
+    )
+    yield "defaults at every level", Shape(
+        f'{head},"input_schema":' + '{"default":{},"minProperties":1,"properties":{"a":' * 25 + '{"properties":{',
+        lambda number: f'"a{number}":{{"minLength":1}},',
+        "}}" + "}}" * 25 + "}",
+    )
+    yield "a description of words", Shape(
+        f'{head},"parameters":[{{"name":"a","type":"string","description":"', "a|", '"}]}'
+    )
+    yield "a description of digits", Shape(
+        f'{head},"parameters":[{{"name":"a","type":"integer","description":"', "1 ", '"}]}'
+    )
+    yield "a description of one word", Shape(
+        f'{head},"parameters":[{{"name":"a","type":"string","description":"', "a", '"}]}'
+    )
     yield "a command of texts", Shape(f'{head},"config":{{"command":"a","args":[', '"${A}",', "]}}")
     yield "a command of one text", Shape(f'{head},"config":{{"command":"', "${A", '"}}')
 
@@ -779,7 +800,7 @@ def _python() -> Iterator[tuple[str, bytes]]:
         filled_up(
             f"{_PYTHON}a0 = [1]\n",
             lambda number: f"a{number + 1} = [a{number}, a{number}]\n",
-            f"CONFIG_SCHEMA = a20\n",
+            "CONFIG_SCHEMA = a20\n",
         ),
     )
     yield (
@@ -787,7 +808,7 @@ def _python() -> Iterator[tuple[str, bytes]]:
         filled_up(
             f'{_PYTHON}a0 = "a"\n',
             lambda number: f"a{number + 1} = a{number} + a{number}\n",
-            f"CONFIG_SCHEMA = a90\n",
+            "CONFIG_SCHEMA = a90\n",
         ),
     )
     yield (

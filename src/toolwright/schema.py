@@ -630,6 +630,8 @@ class _Narrowing:
             document = schema.document
         except (ValueError, RecursionError):
             raise _DoesNotFit("its schema cannot be read") from None
+        if form.keywords is None and self.fits(schema.text, document):
+            return document
         self.root = document = self.current(document)
         always = "$ref" in document or "allOf" in document.keys() & form.root_refused
         node, active = self.opened(document, (), frozenset({"#"}), always=always)
@@ -658,6 +660,19 @@ class _Narrowing:
         if form.limits is not None:
             _measure(narrowed, form.limits)
         return narrowed
+
+    def fits(self, text: bytes, document: JsonObject) -> bool:
+        """Whether a small schema has nothing that a lenient form could change: most have not."""
+        form = self.form
+        words = (b'"$', b'"pattern', b'"array"', *(f'"{keyword}"'.encode() for keyword in form.dropped))
+        return (
+            text.count(b"{") + text.count(b"[") < DEPTH_MAX
+            and not any(word in text for word in words)
+            and document.get("type") == "object"
+            and form.root_refused.isdisjoint(document)
+            and _meta(_DIALECT).is_valid(document)
+            and self.named(document) is document
+        )
 
     def current(self, document: JsonObject) -> JsonObject:
         """The document as draft 2020-12, which is what providers validate declarations against."""

@@ -40,7 +40,7 @@ genai_types = pytest.importorskip("google.genai.types", reason=WHY)
 ollama_types = pytest.importorskip("ollama._types", reason=WHY)
 mcp_methods = pytest.importorskip("mcp_types.methods", reason=WHY)
 
-thorough = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+thorough = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 options = st.builds(DeclareOptions, mode=st.sampled_from(ToolMode), examples=st.booleans())
 
 RESULTS = [

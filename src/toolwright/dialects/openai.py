@@ -91,7 +91,7 @@ CHAT_RULES: Final = Rules(
     form=PLAIN,
     strict=STRICT,
     tools_max=128,  # "array too long. Expected an array with maximum length 128"
-    description_max=1024,  # refused by models up to 2025; newer ones are not documented
+    description_max=1024,  # Azure documents it; OpenAI's own models refused more until 2025
 )
 
 RESPONSES_RULES: Final = Rules(

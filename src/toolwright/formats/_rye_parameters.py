@@ -48,10 +48,12 @@ def read(
 ) -> Schema | None:
     """The schema of the arguments, checked; None where the declaration has none."""
     documents: list[tuple[Node, JsonObject]] = []
+    nodes = (input_schema, config_schema, parameters, actions)
+    patterns = sum(schema.patterns_in(node.value) for node in nodes if node is not None)
     for node in (input_schema, config_schema):
-        if node is not None and (document := _as_written(node)) is not None:
+        if node is not None and (document := _as_written(node, patterns)) is not None:
             documents.append((node, document))
-    if parameters is not None and (document := _from_list(parameters)) is not None:
+    if parameters is not None and (document := _from_list(parameters, patterns)) is not None:
         documents.append((parameters, document))
     for node, document in documents[1:]:
         if document != documents[0][1]:
@@ -62,24 +64,24 @@ def read(
             )
     base = documents[0][1] if documents else None
     if actions is not None:
-        base = _with_actions(actions, base or {})
+        base = _with_actions(actions, base or {}, patterns)
     return Schema.of(base) if base is not None else None
 
 
 def output(node: Node | None) -> Schema | None:
     """The schema of the results."""
-    document = _as_written(node) if node is not None else None
+    document = _as_written(node, schema.patterns_in(node.value)) if node is not None else None
     return Schema.of(document) if document is not None else None
 
 
-def _as_written(node: Node) -> JsonObject | None:
+def _as_written(node: Node, patterns: int) -> JsonObject | None:
     if node.value is None:
         return None
     if node.kind != "object":
         node.error("rye.schema.type-valid", f"must be a JSON Schema object (got {node.kind})")
         return None
     for part in _schemas(node):
-        _check(part)
+        _check(part, patterns)
     return node.value if isinstance(node.value, dict) else None
 
 
@@ -102,13 +104,16 @@ def _schemas(node: Node) -> Iterator[Node]:
         stack += reversed(below)
 
 
-def _check(part: Node, parameter: str | None = None) -> None:
-    """The rules of the format for one schema, or for one parameter of a list."""
+def _check(part: Node, patterns: int, parameter: str | None = None) -> None:
+    """The rules of the format for one schema, or for one parameter of a list.
+
+    ``patterns`` is how many the declaration has: they share what compiling them may take.
+    """
     if (kind := part.get("type")) is not None:
         _check_type(kind, f"the parameter {shown(parameter)}: " if parameter else "")
     pattern = part.get("pattern")
     if pattern is not None and pattern.kind == "string":
-        for flaw in schema.flaws({"pattern": pattern.value}):
+        for flaw in schema.flaws({"pattern": pattern.value}, patterns=patterns):
             pattern.error(
                 "rye.schema.pattern-valid", f"{flaw.message} (got {shown(pattern.value)})", hint=flaw.hint
             )
@@ -131,7 +136,7 @@ def _check(part: Node, parameter: str | None = None) -> None:
                     hint="define it, or take it out of required",
                 )
     if part.get("default") is not None:
-        _check_default(part)
+        _check_default(part, patterns)
 
 
 def _check_type(kind: Node, whom: str) -> None:
@@ -146,7 +151,7 @@ def _check_type(kind: Node, whom: str) -> None:
         )
 
 
-def _check_default(part: Node) -> None:
+def _check_default(part: Node, patterns: int) -> None:
     default = part.here("default")
     assert isinstance(part.value, dict)
     rules = {key: value for key, value in part.value.items() if key not in ("required", "name")}
@@ -155,7 +160,7 @@ def _check_default(part: Node) -> None:
         fits = not isinstance(kind, str) or kind not in _INSTANCES or _INSTANCES[kind](default.value)
         if fits and (not isinstance(enum, list) or default.value in enum):
             return
-    if schema.flaws(rules):
+    if schema.flaws(rules, patterns=patterns):
         return  # reported as what it is
     for complaint in schema.complaints(Schema.of(rules), default.value)[:1]:
         default.warn("rye.schema.default-invalid", f"does not fit its own schema: {complaint}")
@@ -164,7 +169,7 @@ def _check_default(part: Node) -> None:
 # -- the parameters list ------------------------------------------------------------------------------------
 
 
-def _from_list(node: Node) -> JsonObject | None:
+def _from_list(node: Node, patterns: int) -> JsonObject | None:
     if node.value is None:
         return None
     if node.kind != "array":
@@ -191,7 +196,7 @@ def _from_list(node: Node) -> JsonObject | None:
                     if meant
                     else "it has no effect; a whole schema goes into input_schema",
                 )
-        _check(item, name)
+        _check(item, patterns, name)
         properties[name] = {
             key: value
             for key, value in item.value.items()
@@ -224,7 +229,7 @@ def _parameter_name(item: Node, taken: JsonObject) -> str | None:
 # -- actions ------------------------------------------------------------------------------------------------
 
 
-def _with_actions(actions: Node, base: JsonObject) -> JsonObject | None:
+def _with_actions(actions: Node, base: JsonObject, patterns: int) -> JsonObject | None:
     """One function for all actions: which parameters count follows from ``action``."""
     if actions.value is None:
         return base or None
@@ -244,7 +249,8 @@ def _with_actions(actions: Node, base: JsonObject) -> JsonObject | None:
         if description is not None and description.kind == "string":
             told.append(f"{name}: {description.value}")
         listed = action.get("parameters")
-        own = (_from_list(listed) if listed is not None else None) or {"properties": {}, "required": []}
+        own = _from_list(listed, patterns) if listed is not None else None
+        own = own or {"properties": {}, "required": []}
         for parameter, spec in own["properties"].items():
             known = specs.setdefault(parameter, [])
             if spec not in known:
@@ -285,10 +291,9 @@ def advise(
     for node in (input_schema, config_schema):
         if node is not None and node.kind == "object":
             properties = node.get("properties")
-            required = node.value.get("required")
+            required = frozenset(item.value for item in node.here("required").items() if item.kind == "string")
             for name, part in properties.members() if properties is not None else ():
-                is_required = isinstance(required, list) and name in required
-                _advise_one(part, name, is_required=is_required, snake_case=snake_case)
+                _advise_one(part, name, is_required=name in required, snake_case=snake_case)
             return
     for part in parameters.items() if parameters is not None else ():
         named = part.value.get("name") if part.kind == "object" else None

@@ -79,6 +79,7 @@ _SEMVER: Final = re.compile(
 )
 _MODULE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
+KEYWORDS_MAX: Final = 1_000
 _VERSION: Final = "1.0.0"
 _GUESSED_AMONG_MAX: Final = 16
 _NO_INPUT: Final = Schema.of({"type": "object", "properties": {}})
@@ -394,6 +395,14 @@ class _Group:
                 hint="put every keyword into the array; until then none counts",
             )
             return ()
+        if len(node.value) > KEYWORDS_MAX:
+            # Attack: every tool of the group carries them, and every message is compared with all.
+            node.error(
+                code,
+                f"more than {KEYWORDS_MAX:,} keywords (got {len(node.value):,})",
+                hint="keep the words that tell these tools from others; until then none counts",
+            )
+            return ()
         keywords: list[str] = []
         for item in node.items():
             if item.kind != "string":
@@ -703,7 +712,9 @@ def _simple_rule(selection: JsonValue) -> Selection | None:
     if type(selection) is not dict or selection.keys() - {"strategy", "keywords"}:
         return None
     keywords = selection.get("keywords", [])
-    if type(keywords) is not list or not all(type(word) is str and word.strip() for word in keywords):
+    if type(keywords) is not list or len(keywords) > KEYWORDS_MAX:
+        return None
+    if not all(type(word) is str and word.strip() for word in keywords):
         return None
     strategy = selection.get("strategy")
     if strategy == "always":

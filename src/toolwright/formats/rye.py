@@ -290,7 +290,9 @@ def _from_json(text: str, document: Document, reader: Reader) -> _Declared | Com
             if not line.startswith("#"):
                 break
             lines[number] = ""
-        parsed = jsontext.read("\n".join(lines).encode("utf-8"))
+        parsed = jsontext.read("\n".join(lines).encode("utf-8"), values_max=_yaml.NODES_MAX)
+    elif len(text) > _yaml.NODES_MAX:
+        parsed = jsontext.read(text.encode("utf-8"), values_max=_yaml.NODES_MAX)  # as many as YAML may have
     if parsed.defect is not None:
         reader.add("rye.file.broken-json", f"not JSON: {parsed.defect}", line=parsed.defect.line)
         return Compiled(problems=tuple(reader.problems))
@@ -349,12 +351,20 @@ _DECISIVE: Final = (_IN_CODE["tool_type"], _IN_CODE["executor_id"])
 def _configuration(text: str, document: Document, reader: _ItemReader) -> Compiled:
     """A TOML file: listed, never called."""
     values: JsonObject = {}
+    size = len(document.content or b"")
     try:
-        # Attack: brackets nested until the reader's stack is full; a count bounds them from above.
-        if max(text.count("["), text.count("{")) < _TOML_BRACKETS_MAX or _nesting(text) <= jsontext.DEPTH_MAX:
-            values = tomllib.loads(text)
-        else:
+        # Attack: brackets nested until the reader's stack is full, or keys of so many parts that it takes
+        # hours to put them together; counts bound both from above.
+        if size > TOML_BYTES_MAX:
+            why = f"it has {size:,} bytes, more than the {TOML_BYTES_MAX:,} a TOML file may have"
+            reader.add("rye.file.unreadable", f"the file cannot be read: {why}")
+        elif max(line.count(".") for line in text.split("\n")) > _TOML_DOTS_MAX or (
+            max(text.count("["), text.count("{")) >= _TOML_BRACKETS_MAX
+            and _nesting(text) > jsontext.DEPTH_MAX
+        ):
             reader.add("rye.file.broken-toml", f"nested more than {jsontext.DEPTH_MAX} levels deep")
+        else:
+            values = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         reader.add("rye.file.broken-toml", f"not TOML: {error}")
     description, version = values.get("description"), values.get("version")
@@ -374,7 +384,9 @@ def _configuration(text: str, document: Document, reader: _ItemReader) -> Compil
     )
 
 
+TOML_BYTES_MAX: Final = 100_000
 _TOML_BRACKETS_MAX: Final = 80
+_TOML_DOTS_MAX: Final = 1_000
 
 
 def _nesting(text: str) -> int:

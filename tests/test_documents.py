@@ -1,0 +1,146 @@
+"""The format documents' own examples load, and their documented mistakes give their documented texts.
+
+The documents lie beside the checkout and are read from there; nothing of them is copied.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import shared
+from toolwright import config
+from toolwright.catalog import loading
+from toolwright.model import Rules, Severity
+from toolwright.sandbox import portable
+
+
+def load(folder: Path, *sources: str) -> loading.LoadReport:
+    return loading.load(
+        [config.named_source(text, str(folder)) for text in sources or (".",)],
+        Rules(),
+        loading.Machine(
+            prober=lambda paths: portable.probe_all(paths, env={"PATH": "/usr/bin:/bin"}),
+            which=lambda name: name,
+        ),
+    )
+
+
+def errors(report: loading.LoadReport) -> list[str]:
+    return [problem.message for problem in report.problems if problem.severity is Severity.ERROR]
+
+
+def examples(document: str) -> list[dict[str, object]]:
+    """The JSON blocks of a document that are whole declarations."""
+    text = (shared("specs") / document).read_text(encoding="utf-8")
+    found = []
+    for block in re.findall(r"```json\n(.*?)```", text, re.DOTALL):
+        try:
+            value = json.loads(block)
+        except ValueError:
+            continue  # a sketch with "..." in it
+        if isinstance(value, dict):
+            found.append(value)
+    assert found
+    return found
+
+
+def put(path: Path, value: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value), encoding="utf-8")
+
+
+def test_the_skill_document_s_example_loads(tmp_path: Path) -> None:
+    (example,) = [value for value in examples("skill.md") if "allowlist" in value]
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "SKILL.md").write_text("# Notes\n", encoding="utf-8")
+    put(tmp_path / "notes" / "tools.json", example)
+    report = load(tmp_path)
+    assert [tool.name for tool in report.catalog.tools] == ["notesmd_cli_search"]
+    assert report.problems == ()
+
+
+def test_the_manifest_document_s_examples_load(tmp_path: Path) -> None:
+    manifests = [value for value in examples("manifest.md") if "tools" in value]
+    assert len(manifests) == 2
+    for number, value in enumerate(manifests):
+        put(tmp_path / str(number) / "tools.json", value)
+    report = load(tmp_path)
+    assert [tool.name for tool in report.catalog.tools] == ["get_time", "get_time"]
+    assert errors(report) == []
+
+
+MISTAKES = {
+    "Missing `name`": {"command": ["/bin/true"]},
+    "Empty `command`": {"name": "<name>", "command": []},
+    "Relative `command[0]` not using": {"name": "<name>", "command": ["./other/x"]},
+    "Relative `command[0]` that normalizes": {"name": "<name>", "command": ["./tools/bin/../hack"]},
+    "Invalid `envPassthrough`": {
+        "name": "<name>",
+        "command": ["/bin/true"],
+        "envPassthrough": ["ok", "1BAD"],
+    },
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_documented_mistake_of_a_manifest_gives_its_documented_text(mistake: str, tmp_path: Path) -> None:
+    text = (shared("specs") / "manifest.md").read_text(encoding="utf-8")
+    (line,) = [line for line in text.splitlines() if line.startswith(f"- {mistake}")]
+    (documented,) = re.findall(r"error `(tool\[i\].*?)`(?: \(|\.|$)", line)
+    put(tmp_path / "tools.json", {"tools": [MISTAKES[mistake]]})
+    expected = documented.replace("tool[i]", "tool[0]").replace("[j]", "[1]").replace('"..."', '"1BAD"')
+    assert expected in errors(load(tmp_path, "manifest=."))
+
+
+def test_a_repeated_name_of_a_manifest_gives_its_documented_text(tmp_path: Path) -> None:
+    text = (shared("specs") / "manifest.md").read_text(encoding="utf-8")
+    assert 'tool[i] "<name>": duplicate name' in text
+    put(tmp_path / "tools.json", {"tools": [{"name": "a", "command": ["/bin/true"]}] * 2})
+    assert errors(load(tmp_path)) == ['tool[1] "a": duplicate name']
+
+
+def test_the_capability_document_s_example_loads(tmp_path: Path) -> None:
+    groups = [value for value in examples("capability.md") if value.get("group") == "journal"]
+    (journal,) = groups
+    put(tmp_path / "journal_tools.json", journal)
+    (tmp_path / "handlers").mkdir()
+    (tmp_path / "handlers" / "journals.py").touch()
+    report = load(tmp_path)
+    assert [tool.name for tool in report.catalog.tools] == ["recall_journal"]
+    assert report.problems == ()
+
+
+def test_the_executable_document_s_examples_load(tmp_path: Path) -> None:
+    schemas = [value for value in examples("executable.md") if {"name", "parameters"} <= value.keys()]
+    assert [value["name"] for value in schemas] == ["tool_name", "file_edit"]
+    for value in schemas:
+        program = tmp_path / "bin" / f"{str(value['name']).replace('_', '-')}-tool"
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/sh\ncat <<'END'\n{json.dumps(value)}\nEND\n", encoding="utf-8")
+        program.chmod(0o755)
+    report = load(tmp_path, "executable=bin")
+    assert [tool.name for tool in report.catalog.tools] == ["file_edit", "tool_name"]
+    assert errors(report) == []
+
+
+def test_the_executable_document_s_property_schemas_are_accepted(tmp_path: Path) -> None:
+    properties = [value for value in examples("executable.md") if "type" in value and "name" not in value]
+    assert len(properties) >= 3  # enum, array, nested object
+    schema = {
+        "name": "all_types",
+        "description": "Has one of each",
+        "parameters": {
+            "type": "object",
+            "properties": {f"p{n}": value for n, value in enumerate(properties)},
+        },
+    }
+    program = tmp_path / "all-types-tool"
+    program.write_text(f"#!/bin/sh\ncat <<'END'\n{json.dumps(schema)}\nEND\n", encoding="utf-8")
+    program.chmod(0o755)
+    report = load(tmp_path, "executable=.")
+    assert [tool.name for tool in report.catalog.tools] == ["all_types"]
+    assert errors(report) == []
