@@ -24,7 +24,7 @@ import sys
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,7 @@ class Declaration:
         )
 
 
-# -- seeds ----------------------------------------------------------------------------------------------------
+# -- seeds --------------------------------------------------------------------------------------------------
 
 
 def seeds() -> list[Declaration]:
@@ -124,19 +124,21 @@ def _declarations(files: dict[str, bytes], format: str | None) -> Iterator[Decla
             yield Declaration("executable", "", {base: content[start : end + 1] or b"{}"})
 
 
-# -- mutations ------------------------------------------------------------------------------------------------
+# -- mutations ----------------------------------------------------------------------------------------------
 
 FRAGMENTS: tuple[bytes, ...] = (
     b"\x00", b"\xff", b"\xef\xbb\xbf", b"\\ud800", b"\\u0000", b"\xed\xa0\x80", b"[" * 300, b'{"a":' * 200,
     b"9" * 5000, b"1e999", b"NaN", b"-Infinity", b"&a [*a, *a]", b"*a", b"!!python/object:os.system x", b"\t",
     b"'", b'"', b"\x1b[31m", b"\xe2\x80\xae", b"__proto__", b"^(a+)+$", b"(?=x)", b'"$ref": "http://x/y"',
     b'"$ref": "#"', b"${HOME}", b"{project_path}", b"---\n", b"\n---\n", b"<<: *x", b"`${x}`", b"/*", b"//",
-    b"(" * 300, b"-" * 500, b"not " * 200, b"lambda: " * 100, b"*" * 100, b"\r", b"\xe2\x80\xa8", b"null", b"{}",
-    b"[]", b"true", b'""', b"\\", b"#!/bin/sh\n", b"# rye:signed:a:b:c:d\n", b"A" * 3000, b"\xf0\x9f\x98\x80",
+    b"(" * 300, b"-" * 500, b"not " * 200, b"lambda: " * 100, b"*" * 100, b"\r", b"\xe2\x80\xa8", b"null",
+    b"{}", b"[]", b"true", b'""', b"\\", b"#!/bin/sh\n", b"# rye:signed:a:b:c:d\n", b"A" * 3000,
+    b"\xf0\x9f\x98\x80",
 )  # fmt: skip
 VALUES: tuple[Any, ...] = (
-    None, True, False, 0, -1, 1.5, 10**30, "", " ", "x", "../x", "-n", "a\nb", "\u202e", [], [[]], {}, {"a": {}},
-    ["x", 1], {"type": "object"}, {"$ref": "#"}, "object", "string", "str", {"pattern": "["}, "x" * 300,
+    None, True, False, 0, -1, 1.5, 10**30, "", " ", "x", "../x", "-n", "a\nb", "\u202e", [], [[]], {},
+    {"a": {}}, ["x", 1], {"type": "object"}, {"$ref": "#"}, "object", "string", "str", {"pattern": "["},
+    "x" * 300,
 )  # fmt: skip
 
 
@@ -209,7 +211,7 @@ def _structural(content: bytes, rng: random.Random) -> bytes | None:
         return None
 
 
-# -- one input ------------------------------------------------------------------------------------------------
+# -- one input ----------------------------------------------------------------------------------------------
 
 
 def exercise(declaration: Declaration, neighbour: Document, rules: Rules) -> str | None:
@@ -242,7 +244,7 @@ def exercise(declaration: Declaration, neighbour: Document, rules: Rules) -> str
     return None
 
 
-# -- workers --------------------------------------------------------------------------------------------------
+# -- workers ------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -256,12 +258,16 @@ class Tally:
 def work(number: int, count: int, seed: int, stop_at: float) -> int:
     """Run one worker's share; prints its tally as JSON."""
     found = seeds()
+    kinds: dict[tuple[str | None, str], list[int]] = {}
+    for index, declaration in enumerate(found):
+        kind = "" if declaration.place == "executable" else next(iter(declaration.files)).rpartition(".")[2]
+        kinds.setdefault((declaration.place, kind), []).append(index)
     documents = [declaration.document() for declaration in found]
     last = FINDINGS / f"worker-{number}.json"
     tally = Tally()
     rng = random.Random(f"{seed}/{number}")
     while tally.inputs < count and time.monotonic() < stop_at:
-        first = rng.randrange(len(found))
+        first = rng.choice(kinds[rng.choice(list(kinds))])  # as many of each kind
         declaration = mutate(found[first], rng.choice(found), rng)
         last.write_text(declaration.to_json(), encoding="utf-8")
         started = time.perf_counter()
@@ -272,7 +278,7 @@ def work(number: int, count: int, seed: int, stop_at: float) -> int:
                 raise
             wrong = f"{type(error).__name__}: {str(error)[:200]}"
         spent = time.perf_counter() - started
-        if spent > SLOW_S and time.process_time() and _cpu_slow(declaration, documents[first]):
+        if spent > SLOW_S and _cpu_slow(declaration, documents[first]):
             wrong = wrong or f"took {spent:.1f} s"
         tally.inputs += 1
         tally.slowest_s = max(tally.slowest_s, spent)
@@ -339,10 +345,11 @@ def main() -> int:
 
 
 def _together(options: argparse.Namespace, share: int) -> Tally:
-    command: Callable[[int], list[str]] = lambda number: [
-        sys.executable, __file__, "--worker", str(number), "--count", str(options.count),
-        "--seed", str(options.seed), "--seconds", str(options.seconds), "--workers", str(options.workers),
-    ]  # fmt: skip
+    def command(number: int) -> list[str]:
+        named = {"worker": number, "count": options.count, "seed": options.seed, "seconds": options.seconds}
+        given = [text for name, value in named.items() for text in (f"--{name}", str(value))]
+        return [sys.executable, __file__, "--workers", str(options.workers), *given]
+
     workers = [
         subprocess.Popen(command(number), stdout=subprocess.PIPE, text=True)
         for number in range(options.workers)

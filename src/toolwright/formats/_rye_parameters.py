@@ -291,7 +291,8 @@ def advise(
     for node in (input_schema, config_schema):
         if node is not None and node.kind == "object":
             properties = node.get("properties")
-            required = frozenset(item.value for item in node.here("required").items() if item.kind == "string")
+            listed = node.here("required").items()
+            required = frozenset(item.value for item in listed if item.kind == "string")
             for name, part in properties.members() if properties is not None else ():
                 _advise_one(part, name, is_required=name in required, snake_case=snake_case)
             return
