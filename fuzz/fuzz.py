@@ -1,374 +1,422 @@
-"""Mutates declarations and looks for what breaks: exceptions, crashes, slowness, memory, two answers to one
-question.
+"""Mutates declarations and looks for what breaks: exceptions, crashes, hangs, slowness, memory, two answers
+to one question.
 
-Every input takes the real way: strict reading, the format, the schema check, linking (alone and among
-neighbours), selection, and every dialect in plain and strict mode. Seeds are the examples, the conformance
-cases and, where it lies beside the checkout, the corpus of real files.
+Every input takes the real way (``journey``): strict reading, the format, the schema check, linking alone and
+among neighbours, selection, every dialect in plain and strict mode, and with others the loader and its cache.
+Before them go the giants, declarations at the size limit. Seeds are the examples, the conformance cases and,
+where they lie beside the checkout, the corpus of real files and the examples of the documents.
 
-    make fuzz                               100,000 inputs in two processes
-    make fuzz ARGS="--count 5000 --seed 7"  fewer, from another seed
+    make fuzz                                     100,000 inputs in two processes
+    make fuzz ARGS="--count 5000 --seed 7"        fewer, from another seed
+    make fuzz ARGS="--giants 0"                   without the giants
 
-Each worker writes its input down before it runs it, so that even an input that kills the interpreter is
-found in build/fuzz, with the command that runs it again.
+An input follows from the seed and its number, and each worker writes down the number before it begins, so
+that even an input that kills the interpreter is found. What is found lies in build/fuzz, with the command
+that runs it again.
 """
 
 from __future__ import annotations
 
 import argparse
-import base64
+import hashlib
 import json
+import os
 import random
 import resource
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
-import tomllib
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from itertools import count
 from pathlib import Path
-from typing import Any
 
-import orjson
+import journey
+from declarations import ROOT, Declaration, seeds
+from giants import giants
+from journey import RULES, Steps
+from mutations import mutated
 
-from toolwright import formats, jsontext
-from toolwright.catalog import loading
-from toolwright.dialects import DIALECTS
-from toolwright.model import DeclareOptions, Document, ProbeOutcome, Role, Rules, Tool, ToolMode, Unit
-from toolwright.selection import rules as selection
-
-ROOT = Path(__file__).parent.parent
 FINDINGS = ROOT / "build" / "fuzz"
 SLOW_S = 1.0
-MEMORY_BYTES_MAX = 200 * 1024 * 1024
-RULES = (Rules(), Rules(manifest_strict=True, read_on_demand=True, context_checks=("x",)))
-
-
-@dataclass(frozen=True)
-class Declaration:
-    """Files as an author has them; the first is the declaration itself, the others lie beside it."""
-
-    place: str | None
-    item: str
-    files: dict[str, bytes]
-
-    def to_json(self) -> str:
-        files = {name: base64.b64encode(content).decode("ascii") for name, content in self.files.items()}
-        return json.dumps({"place": self.place, "item": self.item, "files": files})
-
-    @staticmethod
-    def from_json(text: str) -> Declaration:
-        data = json.loads(text)
-        files = {name: base64.b64decode(content) for name, content in data["files"].items()}
-        return Declaration(data["place"], data["item"], files)
-
-    def document(self) -> Document:
-        (name, content), *beside = self.files.items()
-        is_json = self.place == "executable" or name.endswith(".json")
-        return Document(
-            path=f"/w/{name}",
-            content=None if name == "SKILL.md" else content,
-            parsed=jsontext.read(content) if is_json else None,
-            place=self.place,
-            item=self.item,
-            scope="scope",
-            neighbours=dict(beside) if name != "SKILL.md" else self.files,
-            probe=ProbeOutcome(exit_status=0) if self.place == "executable" else None,
-            project="/w",
-            handlers=("/w/handlers",),
-        )
-
-
-# -- seeds --------------------------------------------------------------------------------------------------
-
-
-def seeds() -> list[Declaration]:
-    found: list[Declaration] = []
-    for path in sorted((ROOT / "tests" / "conformance" / "formats").rglob("*.toml")):
-        for case in tomllib.loads(path.read_text(encoding="utf-8"))["case"]:
-            files = {
-                name: text.encode("utf-8") if isinstance(text, str) else bytes(text)
-                for name, text in case.get("files", {}).items()
-            }
-            found += _declarations(files, path.parent.name)
-    folders = [ROOT / "examples", ROOT.parent / "shared" / "corpus"]
-    for folder in folders:
-        files = {
-            str(path.relative_to(folder)): path.read_bytes()
-            for path in sorted(folder.rglob("*"))
-            if path.is_file() and path.stat().st_size < 64 * 1024
-        }
-        found += _declarations(files, None)
-    return found
-
-
-def _declarations(files: dict[str, bytes], format: str | None) -> Iterator[Declaration]:
-    for name, content in files.items():
-        folder, _, base = name.rpartition("/")
-        if ".ai/tools/" in name:
-            item = name.partition(".ai/tools/")[2]
-            yield Declaration("rye", item, {base: content})
-        elif base in ("tools.json", "SKILL.md"):
-            beside = {
-                other.rpartition("/")[2]: text
-                for other, text in files.items()
-                if other.rpartition("/")[0] == folder and other != name
-                and other.rpartition("/")[2] in ("SKILL.md", "allowlist.json", "execution.json")
-            }  # fmt: skip
-            place = "skill" if "SKILL.md" in beside or base == "SKILL.md" else format
-            yield Declaration(place, "", {base: content, **beside})
-        elif base.endswith(".json"):
-            yield Declaration("executable" if "executable" in name else None, "", {base: content})
-        elif base.endswith("-tool"):
-            start, end = content.find(b"{"), content.rfind(b"}")
-            yield Declaration("executable", "", {base: content[start : end + 1] or b"{}"})
-
-
-# -- mutations ----------------------------------------------------------------------------------------------
-
-FRAGMENTS: tuple[bytes, ...] = (
-    b"\x00", b"\xff", b"\xef\xbb\xbf", b"\\ud800", b"\\u0000", b"\xed\xa0\x80", b"[" * 300, b'{"a":' * 200,
-    b"9" * 5000, b"1e999", b"NaN", b"-Infinity", b"&a [*a, *a]", b"*a", b"!!python/object:os.system x", b"\t",
-    b"'", b'"', b"\x1b[31m", b"\xe2\x80\xae", b"__proto__", b"^(a+)+$", b"(?=x)", b'"$ref": "http://x/y"',
-    b'"$ref": "#"', b"${HOME}", b"{project_path}", b"---\n", b"\n---\n", b"<<: *x", b"`${x}`", b"/*", b"//",
-    b"(" * 300, b"-" * 500, b"not " * 200, b"lambda: " * 100, b"*" * 100, b"\r", b"\xe2\x80\xa8", b"null",
-    b"{}", b"[]", b"true", b'""', b"\\", b"#!/bin/sh\n", b"# rye:signed:a:b:c:d\n", b"A" * 3000,
-    b"\xf0\x9f\x98\x80",
-)  # fmt: skip
-VALUES: tuple[Any, ...] = (
-    None, True, False, 0, -1, 1.5, 10**30, "", " ", "x", "../x", "-n", "a\nb", "\u202e", [], [[]], {},
-    {"a": {}}, ["x", 1], {"type": "object"}, {"$ref": "#"}, "object", "string", "str", {"pattern": "["},
-    "x" * 300,
-)  # fmt: skip
-
-
-def mutate(seed: Declaration, other: Declaration, rng: random.Random) -> Declaration:
-    names = list(seed.files)
-    name = names[0] if rng.random() < 0.8 else rng.choice(names)
-    content = seed.files[name]
-    for _ in range(rng.choice((1, 1, 1, 2, 4))):
-        if rng.random() < 0.5:
-            content = _structural(content, rng) or _bytes(content, next(iter(other.files.values())), rng)
-        else:
-            content = _bytes(content, next(iter(other.files.values())), rng)
-    files = {**seed.files, name: content[: 256 * 1024]}
-    return Declaration(seed.place, seed.item, files)
-
-
-def _bytes(content: bytes, other: bytes, rng: random.Random) -> bytes:
-    at = rng.randrange(len(content) + 1)
-    end = min(len(content), at + rng.choice((1, 2, 8, 64)))
-    match rng.randrange(8):
-        case 0:
-            return content[:at] + bytes([rng.randrange(256)]) + content[end:]
-        case 1:
-            return content[:at] + rng.choice(FRAGMENTS) + content[at:]
-        case 2:
-            return content[:at] + rng.choice(FRAGMENTS) + content[end:]
-        case 3:
-            return content[:at]
-        case 4:
-            return content[:at] + content[end:]
-        case 5:
-            return content[:at] + content[at:end] * rng.choice((2, 50)) + content[end:]
-        case 6:
-            start = rng.randrange(len(other) + 1)
-            return content[:at] + other[start : start + rng.choice((20, 200, 2000))] + content[end:]
-        case _:
-            lines = content.split(b"\n")
-            rng.shuffle(lines)
-            return b"\n".join(lines)
-
-
-def _structural(content: bytes, rng: random.Random) -> bytes | None:
-    """Change one place of a JSON value; None where the content is none."""
-    try:
-        root = json.loads(content)
-    except (ValueError, RecursionError):
-        return None
-    places = list(jsontext.walk(root))
-    pointer, value = rng.choice(places)
-    if not pointer:
-        return json.dumps(rng.choice(VALUES)).encode("utf-8")
-    holder = jsontext.at(root, pointer[:-1])
-    last = pointer[-1]
-    match rng.randrange(6):
-        case 0:
-            holder[last] = rng.choice(VALUES)
-        case 1:
-            holder[last] = jsontext.at(root, rng.choice(places)[0])
-        case 2 if isinstance(holder, dict):
-            holder[rng.choice((f"{last}x", str(last).upper(), "__x__", ""))] = holder.pop(last)
-        case 3:
-            del holder[last]
-        case 4 if isinstance(holder, list):
-            holder.extend([value] * rng.choice((1, 30)))
-        case _:
-            holder[last] = {"properties": {"a": value}, "type": "object", "items": [value]}
-    try:
-        return json.dumps(root).encode("utf-8")
-    except (ValueError, RecursionError):  # it holds itself now
-        return None
-
-
-# -- one input ----------------------------------------------------------------------------------------------
-
-
-def exercise(declaration: Declaration, neighbour: Document, rules: Rules) -> str | None:
-    """Take one declaration through the house; what is wrong with the outcome, if anything."""
-    document = declaration.document()
-    name, compiled = formats.compile_document(document, rules)
-    again = formats.compile_document(declaration.document(), rules)
-    if repr(again) != repr((name, compiled)):
-        return "compiling twice gave two answers"
-    for problem in compiled.problems:
-        if not (problem.code and problem.message and problem.path):
-            return f"a problem says nothing: {problem!r}"
-        orjson.dumps([problem.message, problem.hint, problem.pointer])
-    sound = loading._sound(compiled, whole=False)
-    unit = Unit(path=document.path, item=document.item, compiled=sound)
-    tools: list[Tool] = []
-    if name is not None:
-        tools += formats.link(name, [unit], rules).tools
-        other, found = formats.compile_document(neighbour, rules)
-        if other == name:
-            formats.link(name, [Unit(path=neighbour.path, item=neighbour.item, compiled=found), unit], rules)
-    offered = [tool for tool in tools if tool.role is Role.TOOL][:200]
-    selection.select(offered, "find my task", context={"project_id": "p"}, checks={})
-    for dialect in DIALECTS.values():
-        for mode in (ToolMode.PLAIN, ToolMode.STRICT):
-            declared = dialect.declare(offered, DeclareOptions(mode=mode, examples=True))
-            jsontext.compact(declared.payload)
-            if len(set(declared.names.keys.values())) + len(declared.left_out) < len(offered):
-                return f"{dialect.NAME} {mode}: a tool was neither declared nor left out"
-    return None
-
-
-# -- workers ------------------------------------------------------------------------------------------------
+HANGS_S = 60
+MEMORY_MIB_MAX = 200
+TOGETHER = 10
+MEMORY = "/dev/shm"
+TOO_MUCH_MEMORY = 75
+"""How a worker ends that went over the limit: what it holds will not shrink, so another one takes over."""
 
 
 @dataclass
 class Tally:
-    inputs: int = 0
-    slowest_s: float = 0.0
-    memory_bytes: int = 0
-    findings: list[str] = field(default_factory=list)
+    """What a worker did; all of them are added up in the end."""
+
+    kinds: dict[str, list[float]] = field(default_factory=dict)
+    """By kind: how many inputs, how many of them gave a tool, the slowest."""
+    groups: int = 0
+    memory_mib: float = 0.0
+    giants: dict[str, list[float]] = field(default_factory=dict)
+    """By name: the slowest step and the memory."""
+    digests: dict[str, str] = field(default_factory=dict)
+    """By number: the answers to the inputs that every worker gets, each in its own order of hashes."""
+
+    def add(self, kind: str, inputs: float, accepted: float, slowest_s: float) -> None:
+        so_far = self.kinds.get(kind, [0, 0, 0.0])
+        self.kinds[kind] = [so_far[0] + inputs, so_far[1] + accepted, max(so_far[2], slowest_s)]
 
 
-def work(number: int, count: int, seed: int, stop_at: float) -> int:
-    """Run one worker's share; prints its tally as JSON."""
-    found = seeds()
-    kinds: dict[tuple[str | None, str], list[int]] = {}
-    for index, declaration in enumerate(found):
-        kind = "" if declaration.place == "executable" else next(iter(declaration.files)).rpartition(".")[2]
-        kinds.setdefault((declaration.place, kind), []).append(index)
-    documents = [declaration.document() for declaration in found]
-    last = FINDINGS / f"worker-{number}.json"
-    tally = Tally()
-    rng = random.Random(f"{seed}/{number}")
-    while tally.inputs < count and time.monotonic() < stop_at:
-        first = rng.choice(kinds[rng.choice(list(kinds))])  # as many of each kind
-        declaration = mutate(found[first], rng.choice(found), rng)
-        last.write_text(declaration.to_json(), encoding="utf-8")
-        started = time.perf_counter()
-        try:
-            wrong = exercise(declaration, documents[first], rng.choice(RULES))
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                raise
-            wrong = f"{type(error).__name__}: {str(error)[:200]}"
-        spent = time.perf_counter() - started
-        if spent > SLOW_S and _cpu_slow(declaration, documents[first]):
-            wrong = wrong or f"took {spent:.1f} s"
-        tally.inputs += 1
-        tally.slowest_s = max(tally.slowest_s, spent)
-        if wrong is not None:
-            tally.findings.append(_keep(declaration, wrong))
-        if tally.inputs % 500 == 0:
-            print(f"{number} {tally.inputs}", file=sys.stderr, flush=True)
-    tally.memory_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps(tally.__dict__))
-    return 0
+# -- inputs -------------------------------------------------------------------------------------------------
 
 
-def _cpu_slow(declaration: Declaration, neighbour: Document) -> bool:
-    """Whether an input that seemed slow really costs that much, on a machine that may be busy."""
-    started = time.process_time()
-    exercise(declaration, neighbour, RULES[0])
-    return time.process_time() - started > SLOW_S
+class Inputs:
+    """The numbered inputs of one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.found = seeds()
+        self.kinds = sorted(self.found)
+        self.good = {
+            kind: [one for one in found if journey.alone(one, one, RULES[0]).tools] or found
+            for kind, found in self.found.items()
+        }
+
+    def __getitem__(self, number: int) -> tuple[Declaration, Declaration, journey.Rules]:
+        """The input, the seed that it came from, and the rules to read it by."""
+        rng = random.Random(f"{self.seed}/{number}")
+        kind = rng.choice(self.kinds)
+        origin = rng.choice((self.good if rng.random() < 0.7 else self.found)[kind])
+        others = (rng.choice(self.found[kind]), rng.choice(self.found[rng.choice(self.kinds)]))
+        return mutated(origin, others, rng), origin, rng.choice(RULES)
 
 
-def _keep(declaration: Declaration, wrong: str) -> str:
-    text = declaration.to_json()
-    path = FINDINGS / f"finding-{abs(hash(text)):x}.json"
+def keep(declarations: list[Declaration], wrong: str, how: str) -> dict[str, str]:
+    """Write an input down; the finding."""
+    text = json.dumps(
+        {"wrong": wrong, "how": how, "declarations": [found.to_json() for found in declarations]}
+    )
+    path = FINDINGS / f"finding-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}.json"
     path.write_text(text, encoding="utf-8")
-    return f"{wrong}  (again: {Path(sys.executable).name} fuzz/fuzz.py --again {path.relative_to(ROOT)})"
+    return {
+        "wrong": wrong,
+        "again": f"{Path(sys.executable).name} fuzz/fuzz.py --again {path.relative_to(ROOT)}",
+    }
 
 
 def again(path: Path) -> int:
-    """Run one kept input in this process, with its traceback."""
-    declaration = Declaration.from_json(path.read_text(encoding="utf-8"))
-    for rules in RULES:
-        started = time.perf_counter()
-        wrong = exercise(declaration, declaration.document(), rules)
-        print(wrong or "nothing wrong", f"({time.perf_counter() - started:.3f} s)")
+    """Run one kept input in this process; what is raised is not caught."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    declarations = [Declaration.from_json(text) for text in data["declarations"]]
+    print(f"kept because: {data['wrong']}")
+    with tempfile.TemporaryDirectory() as folder:
+        for rules in RULES:
+            if data["how"] == "alone":
+                steps = journey.alone(declarations[0], declarations[-1], rules)
+            else:
+                steps = journey.together(declarations, Path(folder, "w"), rules)
+            print(json.dumps(asdict(steps), indent=2))
+    print(f"peak memory: {memory_mib():.0f} MiB")
     return 0
+
+
+def memory_mib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+# -- one worker ---------------------------------------------------------------------------------------------
+
+
+class Worker:
+    """Runs its share of the inputs and tells each finding as soon as there is one, as lines of JSON."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.tally = Tally()
+        self.folder = Path(
+            tempfile.mkdtemp(prefix="fuzz-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
+        )
+        self.last = os.open(FINDINGS / f"worker-{options.worker}.last", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+
+    def run(self) -> int:
+        try:
+            if self.options.first == 0:
+                self.giants()
+            return self.inputs()
+        finally:
+            print(json.dumps({"tally": asdict(self.tally)}), flush=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def tell(self, finding: dict[str, str]) -> None:
+        print(json.dumps({"finding": finding}), flush=True)
+
+    def inputs(self) -> int:
+        options = self.options
+        inputs = Inputs(options.seed)
+        group: list[Declaration] = []
+        stop_at = time.monotonic() + options.seconds
+        for number in range(options.first, options.count):
+            is_shared = number < options.shared
+            if not is_shared and number % options.workers != options.worker:
+                continue
+            if time.monotonic() > stop_at:
+                break
+            os.pwrite(self.last, f"{number:12}".encode(), 0)
+            signal.setitimer(
+                signal.ITIMER_REAL, HANGS_S
+            )  # nobody handles it, so it ends us, wherever we hang
+            declaration, origin, rules = inputs[number]
+            steps = self.one(declaration, origin, rules)
+            if number == 2 and options.plant:
+                plant(options.plant, steps)
+            spent = sum(steps.spent_s.values())
+            if spent > SLOW_S and not steps.wrong:
+                once_more = self.one(declaration, origin, rules)  # a busy machine makes everything slow once
+                spent = min(spent, sum(once_more.spent_s.values()))
+                if spent > SLOW_S:
+                    slowest = max(steps.spent_s, key=lambda name: steps.spent_s[name])
+                    steps.wrong.append(f"took {spent:.1f} s, most of it to {slowest}")
+            for wrong in steps.wrong[:1]:
+                self.tell(keep([declaration, origin], f"input {number}: {wrong}", "alone"))
+            if not is_shared or options.worker == 0:
+                self.tally.add(declaration.kind, 1, steps.tools > 0, spent)
+            if is_shared:
+                self.tally.digests[str(number)] = steps.digest
+            group.append(declaration)
+            if len(group) == TOGETHER:
+                self.group(group, rules, number)
+                group = []
+            if memory_mib() > MEMORY_MIB_MAX:
+                wrong = f"input {number}: the process needed {memory_mib():.0f} MiB"
+                self.tell(keep([declaration, origin], wrong, "alone"))
+                return TOO_MUCH_MEMORY
+            if number % 1000 < options.workers:
+                print(f"  worker {options.worker}: input {number:,}", file=sys.stderr, flush=True)
+        self.tally.memory_mib = memory_mib()
+        return 0
+
+    def one(self, declaration: Declaration, origin: Declaration, rules: journey.Rules) -> Steps:
+        try:
+            return journey.alone(declaration, origin, rules)
+        except BaseException as error:  # panics of native code are no Exception
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            return Steps(wrong=[told(error)])
+
+    def group(self, declarations: list[Declaration], rules: journey.Rules, number: int) -> None:
+        self.tally.groups += 1
+        try:
+            wrong = journey.together(declarations, self.folder / "group", rules).wrong
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            wrong = [told(error)]
+        for text in wrong[:1]:
+            self.tell(keep(declarations, f"the group that ends with input {number}: {text}", "together"))
+
+    # -- giants: each in a process of its own, so that its memory is its own --------------------------------
+
+    def giants(self) -> None:
+        options = self.options
+        every = list(giants())
+        wanted = len(every) if options.giants is None else options.giants
+        for number in range(wanted):
+            name, made = every[number * len(every) // wanted]
+            if number % options.workers == options.worker:
+                declaration = made()
+                slowest, spent, memory, wrong = self.giant(declaration)
+                if not wrong and (spent > SLOW_S or memory > MEMORY_MIB_MAX):
+                    slowest, spent, memory, wrong = min(
+                        (slowest, spent, memory, wrong), self.giant(declaration)
+                    )
+                if not wrong and spent > SLOW_S:
+                    wrong = f"{spent:.1f} s to {slowest}"
+                if not wrong and memory > MEMORY_MIB_MAX:
+                    wrong = f"{memory:.0f} MiB"
+                self.tally.giants[name] = [spent, memory]
+                if wrong:
+                    self.tell(keep([declaration], f"giant {name!r}: {wrong}", "together"))
+            if number % 50 == 0:
+                print(f"  worker {options.worker}: giant {number}", file=sys.stderr, flush=True)
+
+    def giant(self, declaration: Declaration) -> tuple[str, float, float, str]:
+        """Its slowest step, the time of it, the memory, and what is wrong."""
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reading)
+            signal.setitimer(signal.ITIMER_REAL, HANGS_S)
+            try:
+                steps = journey.giant(declaration, self.folder / "giant")
+            except BaseException as error:  # noqa: BLE001 (told by the parent)
+                steps = Steps(wrong=[told(error)])
+            slowest = max(steps.spent_s, key=lambda name: steps.spent_s[name], default="")
+            wrong = steps.wrong[0] if steps.wrong else ""
+            said = json.dumps([slowest, steps.spent_s.get(slowest, 0.0), memory_mib(), wrong])
+            os.write(writing, said.encode()[:60_000])
+            os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading, "rb") as pipe:
+            said = pipe.read()
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status != 0 or not said:
+            return "", 0.0, 0.0, ended(status)
+        slowest, spent, memory, wrong = json.loads(said)
+        return slowest, spent, memory, wrong
+
+
+def told(error: BaseException) -> str:
+    where = error.__traceback__
+    while where is not None and where.tb_next is not None:
+        where = where.tb_next
+    place = f" ({Path(where.tb_frame.f_code.co_filename).name}:{where.tb_lineno})" if where else ""
+    return f"{type(error).__name__}{place}: {str(error)[:200]}"
+
+
+def ended(status: int) -> str:
+    if status == -signal.SIGALRM:
+        return f"did not come to an end within {HANGS_S} s"
+    return f"killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+
+
+def plant(what: str, steps: Steps) -> None:
+    """Break something on purpose, to see that it is noticed."""
+    match what:
+        case "raise":
+            steps.wrong.append(told(RecursionError("planted")))
+        case "die":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "hang":
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            threading.Event().wait()
+        case "grow":
+            bytearray(b"x" * (MEMORY_MIB_MAX << 20))
+        case "differ":
+            steps.digest = os.environ["PYTHONHASHSEED"]
+
+
+# -- all workers --------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Whole:
+    tallies: list[Tally] = field(default_factory=list)
+    findings: list[dict[str, str]] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+def lead(options: argparse.Namespace, number: int, whole: Whole) -> None:
+    """Run one worker to its end; where it dies, note its last input and let another go on after it."""
+    first = 0
+    for _ in count():
+        command = [sys.executable, __file__, "--worker", str(number), "--first", str(first)]
+        for name in ("count", "seed", "seconds", "workers", "shared", "giants", "plant"):
+            if (value := getattr(options, name)) is not None:
+                command += [f"--{name}", str(value)]
+        env = {**os.environ, "PYTHONHASHSEED": str(number + 1)}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=env, text=True) as worker:
+            assert worker.stdout is not None
+            for line in worker.stdout:
+                said = json.loads(line)
+                with whole.lock:
+                    if "tally" in said:
+                        whole.tallies.append(Tally(**said["tally"]))
+                    else:
+                        whole.findings.append(said["finding"])
+        if worker.returncode == 0:
+            return
+        last = int((FINDINGS / f"worker-{number}.last").read_text(encoding="ascii") or -1)
+        if worker.returncode != TOO_MUCH_MEMORY:
+            with whole.lock:
+                whole.findings.append(lost(options, last, worker.returncode))
+        if last < first:
+            return  # it did not even begin
+        first = last + 1
+
+
+def lost(options: argparse.Namespace, number: int, status: int) -> dict[str, str]:
+    if number < 0:
+        return {"wrong": f"a worker ended before its first input: {ended(status)}", "again": "fuzz/fuzz.py"}
+    declaration, origin, _ = Inputs(options.seed)[number]
+    return keep([declaration, origin], f"input {number}: {ended(status)}", "alone")
+
+
+def disagreements(whole: Whole, options: argparse.Namespace) -> Iterator[dict[str, str]]:
+    """Inputs to which workers with other orders of hashes gave other answers."""
+    answers: dict[str, set[str]] = {}
+    for tally in whole.tallies:
+        for number, digest in tally.digests.items():
+            answers.setdefault(number, set()).add(digest)
+    for number, digests in answers.items():
+        if len(digests) > 1:
+            declaration, origin, _ = Inputs(options.seed)[int(number)]
+            yield keep(
+                [declaration, origin], f"input {number}: the answer depends on the order of hashes", "alone"
+            )
+
+
+def report(whole: Whole, spent_s: float, options: argparse.Namespace) -> None:
+    total = Tally()
+    for tally in whole.tallies:
+        for kind, numbers in tally.kinds.items():
+            total.add(kind, *numbers)
+        total.groups += tally.groups
+        total.memory_mib = max(total.memory_mib, tally.memory_mib)
+        total.giants |= tally.giants
+    inputs = sum(int(numbers[0]) for numbers in total.kinds.values())
+    print(f"{'kind':24}{'inputs':>10}{'with tools':>12}{'slowest':>12}")
+    for kind, (number, accepted, slowest) in sorted(total.kinds.items()):
+        print(f"{kind:24}{number:>10,}{accepted:>12,}{slowest * 1000:>9.0f} ms")
+    print()
+    print(f"inputs        {inputs:,} ({inputs / max(0.001, spent_s):,.0f} a second, seed {options.seed})")
+    print(f"as files      {total.groups:,} groups of {TOGETHER}, cold and warm")
+    print(f"peak memory   {total.memory_mib:.0f} MiB (at most {MEMORY_MIB_MAX})")
+    if total.giants:
+        slow = max(total.giants, key=lambda name: total.giants[name][0])
+        large = max(total.giants, key=lambda name: total.giants[name][1])
+        print(f"giants        {len(total.giants):,}")
+        print(f"  slowest     {total.giants[slow][0]:.2f} s ({slow})")
+        print(f"  largest     {total.giants[large][1]:.0f} MiB ({large})")
+    print(f"findings      {len(whole.findings)}")
+    for finding in whole.findings[:50]:
+        print(f"  {finding['wrong']}\n    again: {finding['again']}")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--count", type=int, default=100_000, help="how many inputs in all")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=3600, help="stop after so long")
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--count", type=int, default=100_000, help="how many inputs in all (100,000)")
+    parser.add_argument("--seed", type=int, default=1, help="where they start from (1)")
+    parser.add_argument("--seconds", type=float, default=3600, help="stop after so long (an hour)")
+    parser.add_argument("--workers", type=int, default=2, help="how many processes (2)")
+    parser.add_argument("--giants", type=int, help="how many of the giants (all)")
     parser.add_argument("--again", type=Path, help="run one kept input again")
-    parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
+    for name in ("worker", "first", "shared"):
+        parser.add_argument(f"--{name}", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--plant", choices=("raise", "die", "hang", "grow", "differ"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     FINDINGS.mkdir(parents=True, exist_ok=True)
     if options.again:
         return again(options.again)
-    share = -(-options.count // options.workers)
+    if options.shared is None:
+        options.shared = min(2000, options.count // 20)
     if options.worker is not None:
-        return work(options.worker, share, options.seed, time.monotonic() + options.seconds)
+        return Worker(options).run()
     started = time.monotonic()
-    tally = _together(options, share)
-    per_second = tally.inputs / max(0.001, time.monotonic() - started)
-    print(f"inputs        {tally.inputs:,} ({per_second:,.0f} a second, seed {options.seed})")
-    print(f"slowest       {tally.slowest_s:.3f} s")
-    print(f"peak memory   {tally.memory_bytes / 2**20:.0f} MiB")
-    print(f"findings      {len(tally.findings)}")
-    for finding, times in Counter(tally.findings).most_common(50):
-        print(f"  {times} x {finding}")
-    return 1 if tally.findings else 0
-
-
-def _together(options: argparse.Namespace, share: int) -> Tally:
-    def command(number: int) -> list[str]:
-        named = {"worker": number, "count": options.count, "seed": options.seed, "seconds": options.seconds}
-        given = [text for name, value in named.items() for text in (f"--{name}", str(value))]
-        return [sys.executable, __file__, "--workers", str(options.workers), *given]
-
-    workers = [
-        subprocess.Popen(command(number), stdout=subprocess.PIPE, text=True)
-        for number in range(options.workers)
+    whole = Whole()
+    leads = [
+        threading.Thread(target=lead, args=(options, number, whole)) for number in range(options.workers)
     ]
-    tally = Tally()
-    for number, worker in enumerate(workers):
-        output, _ = worker.communicate()
-        if worker.returncode != 0:
-            last = FINDINGS / f"worker-{number}.json"
-            tally.findings.append(f"worker {number} died with {worker.returncode}; its last input is {last}")
-            continue
-        part = Tally(**json.loads(output.strip().splitlines()[-1]))
-        tally.inputs += part.inputs
-        tally.slowest_s = max(tally.slowest_s, part.slowest_s)
-        tally.memory_bytes = max(tally.memory_bytes, part.memory_bytes)
-        tally.findings += part.findings
-    if tally.memory_bytes > MEMORY_BYTES_MAX:
-        tally.findings.append(f"a worker needed {tally.memory_bytes / 2**20:.0f} MiB")
-    return tally
+    for thread in leads:
+        thread.start()
+    for thread in leads:
+        thread.join()
+    whole.findings += disagreements(whole, options)
+    report(whole, time.monotonic() - started, options)
+    return 1 if whole.findings else 0
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ here: ``journey`` lies below and measures.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from declarations import Declaration
@@ -20,22 +20,28 @@ from toolwright.jsontext import VALUES_MAX
 Numbered = Callable[[int], str]
 
 
-def filled(head: str, unit: str | Numbered, tail: str = "", limit: int = DOCUMENT_BYTES_MAX) -> bytes:
+Text = Callable[[], bytes]
+"""Made when it is asked for: all of them together would fill the memory that one of them may take."""
+
+
+def filled(head: str, unit: str | Numbered, tail: str = "", limit: int = DOCUMENT_BYTES_MAX) -> Text:
     """``unit`` again and again between ``head`` and ``tail``, up to the limit; a trailing comma goes."""
-    room = limit - len(head.encode()) - len(tail.encode())
-    if isinstance(unit, str):
-        body = unit * (room // len(unit.encode()))
-    else:
-        parts: list[str] = []
-        number = 0
-        while room > 0:
-            parts.append(unit(number))
-            room -= len(parts[-1].encode())
-            number += 1
-        body = "".join(parts[:-1])
-    if body.rstrip(" ").endswith(","):
-        body = body.rstrip(" ").removesuffix(",")
-    return f"{head}{body}{tail}".encode()
+
+    def text() -> bytes:
+        room = limit - len(head.encode()) - len(tail.encode())
+        if isinstance(unit, str):
+            body = unit * (room // len(unit.encode()))
+        else:
+            parts: list[str] = []
+            while room > 0:
+                parts.append(unit(len(parts)))
+                room -= len(parts[-1].encode())
+            body = "".join(parts[:-1])
+        if body.rstrip(" ").endswith(","):
+            body = body.rstrip(" ").removesuffix(",")
+        return f"{head}{body}{tail}".encode()
+
+    return text
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,7 @@ class Shape:
     tail: str = ""
     values_max: int = VALUES_MAX
 
-    def texts(self) -> Iterator[tuple[str, bytes]]:
+    def texts(self) -> Iterator[tuple[str, Text]]:
         """As dense as it can be, and, where that has too many values, with as many as are read."""
         yield "", filled(self.head, self.unit, self.tail)
         sample = self.unit if isinstance(self.unit, str) else self.unit(1000)
@@ -60,50 +66,47 @@ class Shape:
         return self.unit if isinstance(self.unit, str) else self.unit(number)
 
 
-def giants() -> Iterator[tuple[str, Declaration]]:
+def giants() -> Iterator[tuple[str, Callable[[], Declaration]]]:
     """Each giant under a name that says its format and its trick."""
     for name, text in _spelt(_any_json()):
-        yield f"manifest: {name}", Declaration("manifest", {"tools.json": text})
-        yield f"rye json: {name}", _rye("big.json", text)
+        yield f"manifest: {name}", _one("manifest", "tools.json", text)
+        yield f"rye json: {name}", _one("rye", ".ai/tools/huge/big.json", text)
     for name, text in _spelt(_manifests()):
-        yield f"manifest: {name}", Declaration("manifest", {"tools.json": text})
+        yield f"manifest: {name}", _one("manifest", "tools.json", text)
     for name, text in _spelt(_skills()):
-        yield f"skill: {name}", _skill(text)
+        yield f"skill: {name}", _one("skill", "notes/tools.json", text, {"notes/SKILL.md": b"# Notes\n"})
     for name, text in _front_matters():
-        yield f"SKILL.md: {name}", Declaration("skill", {"notes/SKILL.md": text})
+        yield f"SKILL.md: {name}", _one("skill", "notes/SKILL.md", text)
     yield from _three_files()
     for name, text in _spelt(_groups()):
-        yield f"capability: {name}", Declaration("capability", {"big_tools.json": text})
+        yield f"capability: {name}", _one("capability", "big_tools.json", text)
     for name, text in _spelt(_printed()):
-        yield f"executable: {name}", Declaration("executable", {"bin/big-tool": text})
+        yield f"executable: {name}", _one("executable", "bin/big-tool", text)
     for name, text in _spelt((name, replace(shape, values_max=NODES_MAX)) for name, shape in _rye_json()):
-        yield f"rye json: {name}", _rye("big.json", text)
+        yield f"rye json: {name}", _one("rye", ".ai/tools/huge/big.json", text)
     for name, text in _yaml():
-        yield f"rye yaml: {name}", _rye("big.yaml", text)
-    yield "rye python: too long", _rye("big.py", filled(_PYTHON, "a;"))
+        yield f"rye yaml: {name}", _one("rye", ".ai/tools/huge/big.yaml", text)
+    yield "rye python: too long", _one("rye", ".ai/tools/huge/big.py", filled(_PYTHON, "a;"))
     for name, text in _python():
-        yield f"rye python: {name}", _rye("big.py", text)
+        yield f"rye python: {name}", _one("rye", ".ai/tools/huge/big.py", text)
     for name, text in _javascript():
-        yield f"rye javascript: {name}", _rye("big.js", text)
-        yield f"rye typescript: {name}", _rye("big.ts", text)
+        yield f"rye javascript: {name}", _one("rye", ".ai/tools/huge/big.js", text)
     for name, text in _bash():
-        yield f"rye bash: {name}", _rye("big.sh", text)
+        yield f"rye bash: {name}", _one("rye", ".ai/tools/huge/big.sh", text)
     for name, text in _toml():
-        yield f"rye toml: {name}", _rye("big.toml", text)
+        yield f"rye toml: {name}", _one("rye", ".ai/tools/huge/big.toml", text)
 
 
-def _spelt(shapes: Iterator[tuple[str, Shape]]) -> Iterator[tuple[str, bytes]]:
+def _one(
+    format: str, path: str, text: Text, beside: Mapping[str, bytes] | None = None
+) -> Callable[[], Declaration]:
+    return lambda: Declaration(format, {path: text(), **(beside or {})})
+
+
+def _spelt(shapes: Iterator[tuple[str, Shape]]) -> Iterator[tuple[str, Text]]:
     for name, shape in shapes:
         for how, text in shape.texts():
             yield name + how, text
-
-
-def _skill(tools: bytes) -> Declaration:
-    return Declaration("skill", {"notes/tools.json": tools, "notes/SKILL.md": b"---\nname: notes\n---\n"})
-
-
-def _rye(name: str, text: bytes) -> Declaration:
-    return Declaration("rye", {f".ai/tools/huge/{name}": text})
 
 
 _LONG = "k" * 300_000
@@ -195,7 +198,8 @@ def _manifests() -> Iterator[tuple[str, Shape]]:
         Shape(
             f'{one},"schema":{{"$defs":{{',
             lambda number: (
-                f'"d{number}":{{"allOf":[{{"$ref":"#/$defs/d{number + 1}"}},{{"$ref":"#/$defs/d{number + 1}"}}]}},'
+                f'"d{number}":{{"allOf":[{{"$ref":"#/$defs/d{number + 1}"}},'
+                f'{{"$ref":"#/$defs/d{number + 1}"}}]}},'
             ),
             '"z":{}}}}]}',
         ),
@@ -408,7 +412,7 @@ def _skills() -> Iterator[tuple[str, Shape]]:
     )
 
 
-def _front_matters() -> Iterator[tuple[str, bytes]]:
+def _front_matters() -> Iterator[tuple[str, Text]]:
     yield "unclosed", filled("---\n", "a\n")
     yield "dashes", filled("---\n", "--\n")
     yield "dash lines", filled("---\nname: a\n", "--- x\n", "---\n")
@@ -419,29 +423,33 @@ def _front_matters() -> Iterator[tuple[str, bytes]]:
     yield "one long name", filled("---\nname: ", "n", "\n---\n")
     yield "a long text", filled("---\nname: n\n---\n", "word ")
     for name, text in _yaml():
-        yield name, b"---\n" + text[: DOCUMENT_BYTES_MAX - 10] + b"\n---\n"
+        yield name, lambda of=text: b"---\n" + of()[: DOCUMENT_BYTES_MAX - 10] + b"\n---\n"
 
 
-def _three_files() -> Iterator[tuple[str, Declaration]]:
-    skill_md = b"---\nname: notes\n---\n"
-    tools = filled("[", lambda number: f'{{"name":"t{number}"}},', "]")
-    allowlist = filled("{", lambda number: f'"{number:x}":[],', "}")
-    execution = filled(
-        "[", lambda number: f'{{"tool":"t{number}","binary":"{number:x}","subcommand":""}},', "]"
-    )
+def _three_files() -> Iterator[tuple[str, Callable[[], Declaration]]]:
+    good: dict[str, Text] = {
+        "notes/tools.json": filled("[", lambda number: f'{{"name":"t{number}"}},', "]"),
+        "notes/SKILL.md": lambda: b"# Notes\n",
+        "notes/allowlist.json": filled("{", lambda number: f'"{number:x}":[],', "}"),
+        "notes/execution.json": filled(
+            "[", lambda number: f'{{"tool":"t{number}","binary":"{number:x}","subcommand":""}},', "]"
+        ),
+    }
+    numbers = filled("[", lambda number: "1,".ljust(11), "]")
     for name, changed in {
         "all long": {},
-        "wrong parts": {"notes/allowlist.json": filled("[", "1,", "]")},
-        "wrong tools": {"notes/tools.json": filled("[", "1,", "]")},
-        "wrong executions": {"notes/execution.json": filled("[", "1,", "]")},
+        "wrong pairs": {"notes/allowlist.json": numbers},
+        "wrong tools": {"notes/tools.json": numbers},
+        "wrong executions": {"notes/execution.json": numbers},
+        "nothing right": dict.fromkeys(
+            ("notes/tools.json", "notes/allowlist.json", "notes/execution.json"), numbers
+        ),
     }.items():
-        files = {
-            "notes/tools.json": tools,
-            "notes/SKILL.md": skill_md,
-            "notes/allowlist.json": allowlist,
-            "notes/execution.json": execution,
-        }
-        yield f"three files: {name}", Declaration("skill", files | changed)
+        files = good | changed
+        yield (
+            f"three files: {name}",
+            lambda files=files: Declaration("skill", {path: text() for path, text in files.items()}),
+        )
 
 
 def _groups() -> Iterator[tuple[str, Shape]]:
@@ -594,74 +602,136 @@ def _rye_json() -> Iterator[tuple[str, Shape]]:
     yield "unknown keys", Shape(f"{head},", lambda number: f'"{number:x}":1,', "}")
     yield "keys that nearly fit", Shape(f"{head},", lambda number: f'"executor_i{number:x}":1,', "}")
     yield "repeated keys", Shape(f"{head},", '"a":1,', "}")
-    for key in ("requires", "tags", "parameters", "actions", "outputs", "config", "metadata", "env_config", "anchor"):
+    for key in (
+        "requires", "tags", "parameters", "actions", "outputs", "config", "metadata", "env_config", "anchor",
+    ):  # fmt: skip
         yield f"numbers in {key}", Shape(f'{head},"{key}":[', "1,", "]}")
         yield f"texts in {key}", Shape(f'{head},"{key}":[', lambda number: f'"a.{number}",', "]}")
         yield f"members of {key}", Shape(f'{head},"{key}":{{', lambda number: f'"a{number}":1,', "}}")
         yield f"objects in {key}", Shape(f'{head},"{key}":[', lambda number: f'{{"name":"a{number}"}},', "]}")
-    yield "parameters with patterns", Shape(
-        f'{head},"parameters":[', lambda number: f'{{"name":"a{number}","pattern":"[\\\\w\\\\s]{{900}}{number}"}},', "]}"
+    yield (
+        "parameters with patterns",
+        Shape(
+            f'{head},"parameters":[',
+            lambda number: f'{{"name":"a{number}","pattern":"[\\\\w\\\\s]{{900}}{number}"}},',
+            "]}",
+        ),
     )
-    yield "parameters with wrong keys", Shape(
-        f'{head},"parameters":[', lambda number: f'{{"name":"a{number}","descriptio":1,"requird":1}},', "]}"
+    yield (
+        "parameters with wrong keys",
+        Shape(
+            f'{head},"parameters":[',
+            lambda number: f'{{"name":"a{number}","descriptio":1,"requird":1}},',
+            "]}",
+        ),
     )
-    yield "parameters with defaults", Shape(
-        f'{head},"parameters":[',
-        lambda number: f'{{"name":"a{number}","type":"string","minLength":9,"default":"{number}"}},',
-        "]}",
+    yield (
+        "parameters with defaults",
+        Shape(
+            f'{head},"parameters":[',
+            lambda number: f'{{"name":"a{number}","type":"string","minLength":9,"default":"{number}"}},',
+            "]}",
+        ),
     )
-    yield "parameters with defaults and patterns", Shape(
-        f'{head},"parameters":[',
-        lambda number: f'{{"name":"a{number}","pattern":"[\\\\w\\\\s]{{99}}{number}","default":"{number}"}},',
-        "]}",
+    yield (
+        "parameters with defaults and patterns",
+        Shape(
+            f'{head},"parameters":[',
+            lambda number: (
+                f'{{"name":"a{number}","pattern":"[\\\\w\\\\s]{{99}}{number}","default":"{number}"}},'
+            ),
+            "]}",
+        ),
     )
-    yield "actions of one parameter each", Shape(
-        f'{head},"actions":{{',
-        lambda number: f'"a{number}":{{"parameters":[{{"name":"p","type":"string","default":"{number}"}}]}},',
-        "}}",
+    yield (
+        "actions of one parameter each",
+        Shape(
+            f'{head},"actions":{{',
+            lambda number: (
+                f'"a{number}":{{"parameters":[{{"name":"p","type":"string","default":"{number}"}}]}},'
+            ),
+            "}}",
+        ),
     )
-    yield "actions of many parameters", Shape(
-        f'{head},"actions":{{', lambda number: f'"a{number}":{{"parameters":[{{"name":"p{number}"}}]}},', "}}"
+    yield (
+        "actions of many parameters",
+        Shape(
+            f'{head},"actions":{{',
+            lambda number: f'"a{number}":{{"parameters":[{{"name":"p{number}"}}]}},',
+            "}}",
+        ),
     )
     yield "actions without anything", Shape(f'{head},"actions":{{', lambda number: f'"a{number}":{{}},', "}}")
     for key in ("input_schema", "config_schema", "output_schema"):
-        yield f"{key} of properties", Shape(
-            f'{head},"{key}":{{"type":"object","properties":{{', lambda number: f'"a{number}":{{}},', "}}}"
+        yield (
+            f"{key} of properties",
+            Shape(
+                f'{head},"{key}":{{"type":"object","properties":{{',
+                lambda number: f'"a{number}":{{}},',
+                "}}}",
+            ),
         )
-        yield f"{key} of wrong properties", Shape(
-            f'{head},"{key}":{{"type":"object","properties":{{', lambda number: f'"a{number}":1,', "}}}"
+        yield (
+            f"{key} of wrong properties",
+            Shape(
+                f'{head},"{key}":{{"type":"object","properties":{{', lambda number: f'"a{number}":1,', "}}}"
+            ),
         )
-        yield f"{key} of required names", Shape(
-            f'{head},"{key}":{{"type":"object","properties":{{}},"required":[', lambda number: f'"a{number}",', "]}}"
+        yield (
+            f"{key} of required names",
+            Shape(
+                f'{head},"{key}":{{"type":"object","properties":{{}},"required":[',
+                lambda number: f'"a{number}",',
+                "]}}",
+            ),
         )
-        yield f"{key} of patterns", Shape(
-            f'{head},"{key}":{{"type":"object","properties":{{',
-            lambda number: f'"a{number}":{{"pattern":"[\\\\w\\\\s]{{300}}{number}"}},',
+        yield (
+            f"{key} of patterns",
+            Shape(
+                f'{head},"{key}":{{"type":"object","properties":{{',
+                lambda number: f'"a{number}":{{"pattern":"[\\\\w\\\\s]{{300}}{number}"}},',
+                "}}}",
+            ),
+        )
+        yield (
+            f"{key} of defaults",
+            Shape(
+                f'{head},"{key}":{{"type":"object","properties":{{',
+                lambda number: f'"a{number}":{{"type":"string","maxLength":1,"default":"{number}"}},',
+                "}}}",
+            ),
+        )
+    yield (
+        "properties that are all required",
+        Shape(
+            f'{head},"input_schema":{{"required":['
+            + ",".join(f'"a{number}"' for number in range(4000))
+            + '],"properties":{',
+            lambda number: f'"a{number}":{{}},',
             "}}}",
-        )
-        yield f"{key} of defaults", Shape(
-            f'{head},"{key}":{{"type":"object","properties":{{',
-            lambda number: f'"a{number}":{{"type":"string","maxLength":1,"default":"{number}"}},',
-            "}}}",
-        )
-    yield "properties that are all required", Shape(
-        f'{head},"input_schema":{{"required":[' + ",".join(f'"a{number}"' for number in range(4000)) + '],"properties":{',
-        lambda number: f'"a{number}":{{}},',
-        "}}}",
+        ),
     )
-    yield "defaults at every level", Shape(
-        f'{head},"input_schema":' + '{"default":{},"minProperties":1,"properties":{"a":' * 25 + '{"properties":{',
-        lambda number: f'"a{number}":{{"minLength":1}},',
-        "}}" + "}}" * 25 + "}",
+    yield (
+        "defaults at every level",
+        Shape(
+            f'{head},"input_schema":'
+            + '{"default":{},"minProperties":1,"properties":{"a":' * 25
+            + '{"properties":{',
+            lambda number: f'"a{number}":{{"minLength":1}},',
+            "}}" + "}}" * 25 + "}",
+        ),
     )
-    yield "a description of words", Shape(
-        f'{head},"parameters":[{{"name":"a","type":"string","description":"', "a|", '"}]}'
+    yield (
+        "a description of words",
+        Shape(f'{head},"parameters":[{{"name":"a","type":"string","description":"', "a|", '"}]}'),
     )
-    yield "a description of digits", Shape(
-        f'{head},"parameters":[{{"name":"a","type":"integer","description":"', "1 ", '"}]}'
+    yield (
+        "a description of digits",
+        Shape(f'{head},"parameters":[{{"name":"a","type":"integer","description":"', "1 ", '"}]}'),
     )
-    yield "a description of one word", Shape(
-        f'{head},"parameters":[{{"name":"a","type":"string","description":"', "a", '"}]}'
+    yield (
+        "a description of one word",
+        Shape(f'{head},"parameters":[{{"name":"a","type":"string","description":"', "a", '"}]}'),
     )
     yield "a command of texts", Shape(f'{head},"config":{{"command":"a","args":[', '"${A}",', "]}}")
     yield "a command of one text", Shape(f'{head},"config":{{"command":"', "${A", '"}}')
@@ -670,7 +740,7 @@ def _rye_json() -> Iterator[tuple[str, Shape]]:
 _YAML = "tool_type: script\nversion: 1.0.0\nexecutor_id: rye/core/runtimes/python/script\ndescription: d\n"
 
 
-def _yaml() -> Iterator[tuple[str, bytes]]:
+def _yaml() -> Iterator[tuple[str, Text]]:
     yield "block items", filled("", "- a\n")
     yield "empty block items", filled("", "-\n")
     yield "nested block items", filled("", "- ")
@@ -735,11 +805,11 @@ _PYTHON = '__version__ = "1.0.0"\n__tool_type__ = "python"\n__category__ = "huge
 _PYTHON += '__executor_id__ = "rye/core/runtimes/python/function"\n'
 
 
-def _python() -> Iterator[tuple[str, bytes]]:
-    def filled_up(head: str, unit: str | Numbered, tail: str = "") -> bytes:
+def _python() -> Iterator[tuple[str, Text]]:
+    def filled_up(head: str, unit: str | Numbered, tail: str = "") -> Text:
         return filled(head, unit, tail, SOURCE_BYTES_MAX)
 
-    def schema(unit: str | Numbered, before: str = "", after: str = "") -> bytes:
+    def schema(unit: str | Numbered, before: str = "", after: str = "") -> Text:
         return filled_up(f"{_PYTHON}CONFIG_SCHEMA = {before}", unit, f"{after}\ndef execute(p, q): pass\n")
 
     yield "open brackets", schema("(")
@@ -792,7 +862,9 @@ def _python() -> Iterator[tuple[str, bytes]]:
     yield (
         "names of names",
         filled_up(
-            f"{_PYTHON}a0 = 1\n", lambda number: f"a{number + 1} = a{number}\n", f"CONFIG_SCHEMA = a{SOURCE_BYTES_MAX // 40}\n"
+            f"{_PYTHON}a0 = 1\n",
+            lambda number: f"a{number + 1} = a{number}\n",
+            f"CONFIG_SCHEMA = a{SOURCE_BYTES_MAX // 40}\n",
         ),
     )
     yield (
@@ -813,7 +885,9 @@ def _python() -> Iterator[tuple[str, bytes]]:
     )
     yield (
         "one name bound often and read often",
-        filled_up(f"{_PYTHON}b = 1\n" + "b = 2\n" * (SOURCE_BYTES_MAX // 20) + "CONFIG_SCHEMA = [", "b,", "]\n"),
+        filled_up(
+            f"{_PYTHON}b = 1\n" + "b = 2\n" * (SOURCE_BYTES_MAX // 20) + "CONFIG_SCHEMA = [", "b,", "]\n"
+        ),
     )
     yield (
         "a name that is bound late and read often",
@@ -854,13 +928,13 @@ def _python() -> Iterator[tuple[str, bytes]]:
     yield "an encoding line", filled_up("# coding: utf-7\n", "+AGE-")
 
 
-def _javascript() -> Iterator[tuple[str, bytes]]:
+def _javascript() -> Iterator[tuple[str, Text]]:
     constants = (
         'export const __version__ = "1.0.0";\nexport const __tool_type__ = "javascript";\n'
         'export const __executor_id__ = "rye/core/runtimes/node/node";\nexport const __category__ = "huge";\n'
     )
 
-    def schema(unit: str | Numbered, before: str = "", after: str = "") -> bytes:
+    def schema(unit: str | Numbered, before: str = "", after: str = "") -> Text:
         return filled(f"{constants}export const CONFIG_SCHEMA = {before}", unit, f"{after};\n")
 
     yield "open brackets", schema("[")
@@ -934,7 +1008,7 @@ def _javascript() -> Iterator[tuple[str, bytes]]:
     yield "one name again and again", filled(constants, "const CONFIG_SCHEMA = {};\n")
 
 
-def _bash() -> Iterator[tuple[str, bytes]]:
+def _bash() -> Iterator[tuple[str, Text]]:
     head = '#!/bin/bash\n# __version__ = "1.0.0"\n# __tool_type__ = "bash"\n# __category__ = "huge"\n'
     head += "# __executor_id__ = rye/core/runtimes/bash/bash\n"
     schema = f"{head}# CONFIG_SCHEMA = "
@@ -959,7 +1033,7 @@ def _bash() -> Iterator[tuple[str, bytes]]:
     yield "lines", filled(head, "a\n")
 
 
-def _toml() -> Iterator[tuple[str, bytes]]:
+def _toml() -> Iterator[tuple[str, Text]]:
     head = 'tool_type = "script"\nversion = "1.0.0"\nexecutor_id = "rye/core/runtimes/python/script"\n'
     yield "open brackets", filled("a = ", "[")
     yield "open braces", filled("", "a={")

@@ -150,9 +150,9 @@ def clone(tmp_path: Path) -> Path:
 def test_every_key_of_a_trusted_file_counts(clone: Path) -> None:
     config = read_file(str(clone / "toolwright.toml"), trusted=True)
     assert config.sources == (
-        Source(path=f"{clone}/skills"),
-        Source(path=f"{clone}/bin/tools", format="executable", probe=True),
-        Source(path=f"{clone}/groups", handlers=f"{clone}/handlers"),
+        Source(path=f"{clone}/skills", root=str(clone)),
+        Source(path=f"{clone}/bin/tools", format="executable", probe=True, root=str(clone)),
+        Source(path=f"{clone}/groups", handlers=f"{clone}/handlers", root=str(clone)),
     )
     assert config.manifest_strict is True
     assert config.context_mode == "read_on_demand"
@@ -285,9 +285,9 @@ def test_each_widening_key_of_a_found_file_is_reported_and_ignored(clone: Path, 
     assert {problem.path for problem in config.problems} == {str(clone / "toolwright.toml")}
     assert config.trusted is False
     assert config.sources == (
-        Source(path=f"{clone}/skills"),
-        Source(path=f"{clone}/bin/tools", format="executable", probe=False),
-        Source(path=f"{clone}/groups", handlers=None),
+        Source(path=f"{clone}/skills", root=str(clone)),
+        Source(path=f"{clone}/bin/tools", format="executable", probe=False, root=str(clone)),
+        Source(path=f"{clone}/groups", handlers=None, root=str(clone)),
     )
     assert config.allow_scripts is False
     assert config.extra_dirs == ()
@@ -381,7 +381,9 @@ def test_the_users_own_configuration_is_trusted(tmp_path: Path) -> None:
     written(folder / "config.toml", WHOLE)
     config = resolve(surroundings(tmp_path / "home"), cwd=str(tmp_path))
     assert ignored(config) == []
-    assert config.sources[1] == Source(path=f"{folder}/bin/tools", format="executable", probe=True)
+    assert config.sources[1] == Source(
+        path=f"{folder}/bin/tools", format="executable", probe=True, root=str(folder)
+    )
     assert (config.allow_scripts, config.timeout_s) == (True, 90.0)
 
 
@@ -402,7 +404,7 @@ def test_a_found_file_cannot_name_sources_outside_of_its_folder(path: str, tmp_p
     written(tmp_path / "clone" / "toolwright.toml", text)
     config = resolve(surroundings(tmp_path / "home"), cwd=str(tmp_path / "clone"))
     assert ignored(config) == ["source[0].path"]
-    assert config.sources == (Source(path=str(tmp_path / "clone" / "inner")),)
+    assert config.sources == (Source(path=str(tmp_path / "clone" / "inner"), root=str(tmp_path / "clone")),)
 
 
 # -- where things are ---------------------------------------------------------------------------------------
@@ -425,8 +427,8 @@ def test_flags_come_before_files_and_files_before_the_current_folder(clone: Path
     assert len(resolve(home, cwd=str(clone)).sources) == 3
     named = resolve(home, cwd=str(clone), sources=["skills", "executable=bin/tools"])
     assert named.sources == (
-        Source(path=f"{clone}/skills", named=True),
-        Source(path=f"{clone}/bin/tools", format="executable", probe=True, named=True),
+        Source(path=f"{clone}/skills", named=True, root=str(clone)),
+        Source(path=f"{clone}/bin/tools", format="executable", probe=True, named=True, root=f"{clone}/bin"),
     )
 
 
@@ -465,7 +467,8 @@ def test_the_current_folder_is_where_we_are() -> None:
 @pytest.mark.parametrize("format_", FORMATS)
 def test_a_source_may_name_its_format(format_: str) -> None:
     found = named_source(f"{format_}=a/../b", "/here")
-    assert found == Source(path="/here/b", format=format_, probe=format_ == "executable", named=True)
+    is_program = format_ == "executable"
+    assert found == Source(path="/here/b", format=format_, probe=is_program, named=True, root="/here")
 
 
 def test_a_source_is_a_path_first(tmp_path: Path) -> None:
@@ -501,6 +504,26 @@ def test_a_missing_directory_of_a_source_is_no_tools_and_no_error(keys: str, tmp
     assert problem.message == "no such file or directory: the source has no tools"
 
 
+@pytest.mark.requirement("capability.file.missing-dir", "executable.discover.missing-dir")
+def test_a_conventional_directory_that_is_not_there_is_no_problem_at_all(tmp_path: Path) -> None:
+    home = surroundings(tmp_path / "home")  # nothing is there: neither a configuration nor .ai/tools
+    (tmp_path / "empty").mkdir()
+    project = tmp_path / "project" / ".ai" / "tools" / "a"
+    written(
+        project / "hello.py",
+        '"""Says hello."""\n__version__ = "1.0.0"\n__tool_type__ = "python"\n__category__ = "a"\n'
+        '__executor_id__ = "rye/core/runtimes/python/function"\n__tool_description__ = "Say hello"\n'
+        "def execute(params, project_path):\n    return {}\n"
+        'if __name__ == "__main__":\n    execute({}, ".")\n',
+    )
+    for folder, names in (("empty", []), ("project", ["a/hello"])):
+        cwd = str(tmp_path / folder)
+        with toolwright.open(resolve(home, cwd=cwd, sources=["."]), environment=home) as workshop:
+            assert [tool.name for tool in workshop.tools] == names
+            assert workshop.problems == ()
+            assert workshop.skills == ()
+
+
 def test_a_missing_path_hides_no_other_source(tmp_path: Path) -> None:
     written(tmp_path / "there" / "SKILL.md", "---\ndescription: Notes.\n---\n")
     text = '[[source]]\npath = "missing"\n[[source]]\npath = "there"\n[skills]\nextra_dirs = ["gone"]\n'
@@ -518,3 +541,26 @@ def test_a_missing_path_that_a_person_named_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SourceError) as caught:
         toolwright.open(config, environment=home)
     assert caught.value.exit_code == 66
+
+
+def test_a_file_that_another_user_could_have_planted_is_not_followed(tmp_path: Path) -> None:
+    """On a shared machine anyone can put a file into a folder above ours."""
+    above = tmp_path / "toolwright.toml"
+    above.write_text('[[source]]\npath = "planted"\n', encoding="utf-8")
+    project = tmp_path / "project"
+    project.mkdir()
+    assert find_file(str(project)) == str(above)
+    above.chmod(0o666)
+    assert find_file(str(project)) is None
+    above.chmod(0o644)
+    if os.geteuid() == 0:
+        os.chown(above, 12345, -1)
+        assert find_file(str(project)) is None
+
+
+def test_a_configuration_of_endless_dots_or_brackets_is_refused_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "toolwright.toml"
+    for text in ("a" + ".a" * 20_000 + " = 1\n", "a = " + "[" * 500 + "]" * 500, "# " + "x" * 200_000):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(ConfigError):
+            read_file(str(path), trusted=True)

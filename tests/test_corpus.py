@@ -74,7 +74,7 @@ def untold(problems: Sequence[Problem], lint: dict[str, list[str]]) -> Iterator[
                 yield f"{len(found)} of {count} {code} for {subject}"
 
 
-# -- one entry of each format ---------------------------------------------------------------------------------
+# -- one entry of each format --------------------------------------------------------------------------------
 
 
 def skill(folder: Path, entry: Entry, tmp_path: Path) -> Iterator[str]:
@@ -196,7 +196,7 @@ COMPARED: dict[str, Callable[[Path, Entry, Path], Iterator[str]]] = {
 }
 
 
-# -- the tests ------------------------------------------------------------------------------------------------
+# -- the tests -----------------------------------------------------------------------------------------------
 
 
 def listed() -> list[dict[str, str]]:

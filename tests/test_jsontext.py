@@ -359,3 +359,13 @@ def test_a_digest_tells_apart_what_differs_and_nothing_else() -> None:
     assert jsontext.digest({}) == "sha256:" + hashlib.sha256(b"{}").hexdigest()
     values: list[Any] = [1, "1", True, None, [], {}, [1], [[1]], 2**53, 2**53 + 1, "a\u0301", "á"]
     assert len({jsontext.digest(value) for value in values}) == len(values)
+
+
+@pytest.mark.parametrize("depth", [101, 255, 300, 1_000, 1_023, 1_100, 5_000])
+@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
+def test_nesting_beyond_the_limit_is_a_defect_at_every_depth(
+    depth: int, opening: bytes, closing: bytes
+) -> None:
+    parsed = jsontext.read(opening * depth + b"1" + closing * depth)
+    assert parsed.defect is not None
+    assert "levels deep" in parsed.defect.message

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -149,7 +150,7 @@ class Workshop:
 
     def reload(self) -> None:
         """Look again. The catalog is replaced whole; what was taken from the old one stays valid."""
-        self._report = self._load()
+        self._report = self._load(self._report)
 
     # -- which tools a message sees -------------------------------------------------------------------------
 
@@ -160,7 +161,7 @@ class Workshop:
         context: Mapping[str, object] | None = None,
         limit: int | None = None,
         disabled: Sequence[Disabled] = (),
-        now: float = 0.0,
+        now: float | None = None,
         toolset: Sequence[str] | None = None,
         include_always: bool = True,
     ) -> Selected:
@@ -175,7 +176,7 @@ class Workshop:
             match=rules.KeywordMatch(self.config.keyword_match),
             include_always=include_always,
             disabled=disabled,
-            now=now,
+            now=time.time() if now is None else now,
             toolset=frozenset(toolset) if toolset is not None else None,
             limit=limit,
         )
@@ -235,7 +236,7 @@ class Workshop:
 
     # -- loading --------------------------------------------------------------------------------------------
 
-    def _load(self) -> loading.LoadReport:
+    def _load(self, earlier: loading.LoadReport | None = None) -> loading.LoadReport:
         config = self.config
         folder = os.path.join(config.state, "cache") if config.state else None
         return loading.load(
@@ -248,6 +249,7 @@ class Workshop:
             ),
             rye_spaces=self._rye_spaces,
             keep=Cache(folder),
+            earlier=earlier,
         )
 
     def _wanted(self) -> list[sources.Source]:

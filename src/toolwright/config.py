@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -18,6 +17,7 @@ from typing import Any, Final
 from toolwright.catalog import files
 from toolwright.catalog.sources import Source
 from toolwright.errors import ConfigError, SourceError, UsageError
+from toolwright.formats import _toml
 from toolwright.model import Problem, Rules, Severity
 
 FILE_NAME: Final = "toolwright.toml"
@@ -171,15 +171,24 @@ _TOP: Final = (*_SECTIONS, "source", "grants", "policy")
 
 
 def find_file(folder: str) -> str | None:
-    """The nearest ``toolwright.toml`` in a folder or above it."""
+    """The nearest ``toolwright.toml`` in a folder or above it that is ours to follow.
+
+    Attack: on a shared machine anyone can put a file into a folder above ours (`/tmp`), and its sources would
+    stand in the place of our own tools.
+    """
     while True:
         path = os.path.join(folder, FILE_NAME)
-        if os.path.isfile(path):
+        if os.path.isfile(path) and _is_ours(path):
             return path
         above = os.path.dirname(folder)
         if above == folder:
             return None
         folder = above
+
+
+def _is_ours(path: str) -> bool:
+    status = os.stat(path)
+    return status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o002
 
 
 def resolve(
@@ -227,6 +236,7 @@ def named_source(text: str, cwd: str) -> Source:
         format=name or None,
         probe=name == "executable",
         named=True,
+        root=os.path.dirname(os.path.normpath(os.path.join(cwd, path))),
     )
 
 
@@ -240,8 +250,8 @@ def _merged(base: Config, path: str, *, trusted: bool) -> Config:
     if content is None:
         raise ConfigError(f"{path}: {unreadable}", "make it readable, or name another with --config")
     try:
-        table = tomllib.loads(content.decode("utf-8"))
-    except (ValueError, RecursionError) as error:  # besides its own: bytes, depth, and integers without end
+        table = _toml.read(content.decode("utf-8"))
+    except ValueError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}", "mend the line it names") from None
     return _Reading(base, path, trusted).read(table)
 
@@ -315,7 +325,7 @@ class _Reading:
                     )
                 continue
             path = self.below(table["path"])
-            if not self.trusted and os.path.lexists(path) and not files.inside(path, self.real_folder):
+            if not self.trusted and not self.is_below(path):
                 # Attack: a clone that lists files from elsewhere on the machine as its tools.
                 self.untrusted(f"{where}.path")
                 continue
@@ -326,9 +336,15 @@ class _Reading:
                     format=table.get("format"),
                     probe=bool(kept.get("trusted")),
                     handlers=self.below(handlers) if handlers else None,
+                    root=self.folder,
                 )
             )
         return tuple(found)
+
+    def is_below(self, path: str) -> bool:
+        """Whether a path lies in the file's own folder; one that does not exist is judged by its name."""
+        real = os.path.realpath(path)
+        return real == self.real_folder or real.startswith(f"{self.real_folder.rstrip('/')}/")
 
     def grants_and_policy(self, table: Mapping[str, Any]) -> dict[str, Any]:
         later: dict[str, Any] = {}

@@ -111,9 +111,10 @@ def _quick(content: bytes, depth_max: int, values_max: int = VALUES_MAX) -> Json
         return _DOUBTFUL
     try:
         value = orjson.loads(content)
-    except orjson.JSONDecodeError:
+        written = orjson.dumps(value)
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):  # it reads deeper than it writes
         return _DOUBTFUL
-    if orjson.dumps(value).count(b":") != content.count(b":"):
+    if written.count(b":") != content.count(b":"):
         return _DOUBTFUL
     brackets = content.count(b"[") + content.count(b"{")
     # Before each value stands a comma or a bracket, except for the root.

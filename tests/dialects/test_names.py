@@ -65,6 +65,15 @@ def test_a_name_of_seventy_characters_is_shortened_and_stays_unique(name: str) -
     assert all(len(item) <= 64 and item.startswith("x" * 55) for item in names.values())
 
 
+@pytest.mark.requirement("executable.schema.name-length")
+@every_provider
+def test_a_long_name_ends_in_the_digest_of_its_key_whoever_else_is_there(name: str) -> None:
+    long, other = named("x" * 69 + "a", "x" * 69 + "b")
+    alone = spoken(name, [long])[long.key]
+    assert alone == spoken(name, [other, long])[long.key]
+    assert alone[:56] == "x" * 55 + "_"
+
+
 def test_mcp_takes_dots_and_longer_names() -> None:
     assert spoken("mcp", named("code.sandbox.js.run")) == {"rye:code.sandbox.js.run": "code.sandbox.js.run"}
     assert set(spoken("mcp", named("x" * 70)).values()) == {"x" * 70}

@@ -206,6 +206,14 @@ def test_the_recorded_mode_reproduces_the_recorded_translations() -> None:
     )
 
 
+@pytest.mark.requirement("executable.declare.added-properties")
+def test_the_recorded_mode_closes_the_root_and_leaves_the_record_alone() -> None:
+    tool = make_tool("file_edit", FILE_EDIT, description="Edit a file.")
+    assert function(tool, RECORDED)["parameters"]["additionalProperties"] is False
+    assert tool.input_schema is not None
+    assert "additionalProperties" not in tool.input_schema.document
+
+
 @pytest.mark.requirement("executable.declare.anthropic", "executable.declare.added-properties")
 def test_anthropic_gets_the_schema_of_an_executable_unchanged() -> None:
     tool = make_tool("file_edit", FILE_EDIT, description="Edit a file.")

@@ -169,6 +169,26 @@ def test_show_prints_the_whole_record(project: Path, here: Callable[..., Said]) 
     assert record["invocation"]["program"] == str(project / "clock" / "tools" / "bin" / "get_time")
 
 
+@pytest.mark.requirement("rye.yaml.documentation", "rye.yaml.outputs")
+def test_show_prints_the_documentation_and_the_outputs(tmp_path: Path, here: Callable[..., Said]) -> None:
+    place = tmp_path / ".ai" / "tools" / "ops"
+    place.mkdir(parents=True)
+    documentation = {"url": "https://docs.example.com", "examples": ["Deploy to production"]}
+    outputs = {"deployment_id": "The id of the deployment"}
+    item = {
+        "tool_id": "deploy-service", "tool_type": "yaml", "version": "1.0.0", "description": "Deploy it",
+        "executor_id": "rye/core/primitives/execute", "category": "ops", "config": {"command": "deploy"},
+        "documentation": documentation, "outputs": outputs,
+    }  # fmt: skip
+    (place / "deploy-service.yaml").write_text(json.dumps(item), encoding="utf-8")
+    notes = here("show", "ops/deploy-service", "--json", "--from", tmp_path).json["notes"]
+    assert (notes["documentation"], notes["outputs"]) == (documentation, outputs)
+    read = here("show", "ops/deploy-service", "--from", tmp_path).out
+    assert "https://docs.example.com" in read
+    assert "Deploy to production" in read
+    assert "The id of the deployment" in read
+
+
 def test_show_argv_prints_what_would_run(project: Path) -> None:
     said = toolwright("show", "get_time", "--argv", '{"zone": "UTC"}', "--json", cwd=project)
     assert (said.status, said.err) == (0, "")

@@ -13,7 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.conftest import shared
-from toolwright import jsontext
+from toolwright import app, jsontext
+from toolwright.config import Config
 from toolwright.formats import capability
 from toolwright.model import (
     Always,
@@ -62,6 +63,14 @@ def units(*groups: dict[str, Any]) -> list[Unit]:
     ]
 
 
+def opened(folder: Path, *groups: dict[str, Any]) -> app.Workshop:
+    """A folder with a file for each group and nothing else."""
+    folder.mkdir(exist_ok=True)
+    for found in groups:
+        (folder / f"{found['group']}_tools.json").write_text(json.dumps(found), encoding="utf-8")
+    return app.open(str(folder), config=Config(state=str(folder.parent / "state")))
+
+
 def names(tools: Sequence[Tool]) -> list[str]:
     return [tool.name for tool in tools]
 
@@ -81,6 +90,17 @@ def test_tools_of_a_removed_file_are_gone_after_a_reload() -> None:
     journal, task = units(group("journal", "recall_journal"), group("task", "add_task"))
     assert names(capability.link([journal, task], RULES).tools) == ["recall_journal", "add_task"]
     assert names(capability.link([journal], RULES).tools) == ["recall_journal"]
+
+
+@pytest.mark.requirement("capability.file.reload")
+def test_a_deleted_file_takes_its_tools_with_it_when_the_folder_is_read_again(tmp_path: Path) -> None:
+    folder = tmp_path / "schemas"
+    with opened(folder, group("journal", "recall_journal"), group("task", "add_task")) as workshop:
+        assert names(workshop.tools) == ["recall_journal", "add_task"]
+    (folder / "task_tools.json").unlink()
+    assert names(opened(folder).tools) == ["recall_journal"], "whatever the cache remembers"
+    workshop.reload()
+    assert names(workshop.tools) == ["recall_journal"]
 
 
 @pytest.mark.requirement("capability.file.other-error")
@@ -195,6 +215,58 @@ def test_loading_and_selecting_import_no_handler(tmp_path: Path) -> None:
     assert len(rules.select(tools, "hello", context={}, checks={}).chosen) == 29
     assert not trace.exists()
     assert "eager_demo" not in sys.modules
+
+
+@pytest.mark.requirement("capability.meta.executor-lazy")
+def test_without_a_handlers_folder_everything_loads_and_nothing_is_imported(tmp_path: Path) -> None:
+    sizes = (3, 2, 5, 6, 2, 4, 4, 3)
+    groups = [
+        group(f"g{number}", *(f"t{number}_{count}" for count in range(size)), executor="antigravity")
+        for number, size in enumerate(sizes)
+    ]
+    workshop = opened(tmp_path / "schemas", *groups)
+    assert len(workshop.tools) == 29
+    assert {problem.code for problem in workshop.problems} == {"capability.meta.executor-alias"}
+    assert len(workshop.select("hello").chosen) == 29
+    assert "antigravity" not in sys.modules, "a module of the standard library, which any import would find"
+
+
+@pytest.mark.requirement("capability.meta.cost", "capability.meta.latency")
+@pytest.mark.parametrize(
+    ("key", "known", "others"),
+    [
+        ("cost_estimate", ["low", "medium", "high"], ["free", "Low", "fast", "slow", ""]),
+        ("latency_estimate", ["fast", "medium", "slow"], ["instant", "Fast", "low", "high", ""]),
+    ],
+)
+def test_an_estimate_is_one_of_three_words(key: str, known: list[str], others: list[str]) -> None:
+    def told(value: str) -> list[str]:
+        one = group("g", "a") | {"description": "A group"}
+        one["tools"][0]["metadata"][key] = value
+        found = compiled(one)
+        assert names(found.tools) == ["a"]
+        notes = found.tools[0].notes
+        assert (notes.cost if key == "cost_estimate" else notes.latency) == value
+        return [problem.code for problem in found.problems if "estimate" in problem.message]
+
+    assert [told(value) for value in known] == [[]] * 3
+    code = {"cost_estimate": "capability.meta.cost", "latency_estimate": "capability.meta.latency"}[key]
+    assert [told(value) for value in others] == [[code]] * len(others)
+
+
+@pytest.mark.requirement("capability.select.order")
+def test_tools_come_by_group_file_and_then_as_the_file_has_them(tmp_path: Path) -> None:
+    workshop = opened(
+        tmp_path / "schemas",
+        group("journal", "recall_journal"),
+        group("calendar", "create_event", "get_agenda", "cancel_event"),
+    )
+    assert [choice.name for choice in workshop.select("hello").chosen] == [
+        "create_event",
+        "get_agenda",
+        "cancel_event",
+        "recall_journal",
+    ]
 
 
 # -- tools still in code -------------------------------------------------------------------------------------

@@ -115,6 +115,30 @@ def test_no_content_makes_a_document_an_executable():
         assert not executable.recognises(document(content))
 
 
+@pytest.mark.requirement("executable.discover.parallel")
+def test_twenty_programs_are_listed_by_name_whichever_answers_first(tmp_path):
+    done = tmp_path / "done"
+    for number in reversed(range(20)):
+        answer = json.dumps({**WEATHER, "name": f"p{number:02}"})
+        wait = {0: f"while [ ! -e {done} ]; do sleep 0.01; done", 19: f": >{done}"}.get(number, "")
+        write_program(tmp_path / "bin" / f"p{number:02}-tool", f"#!/bin/sh\n{wait}\necho '{answer}'\n")
+    report = load(tmp_path / "bin", prober=lambda paths: portable.probe_all(paths, env=ENV, timeout_s=30))
+    assert [tool.name for tool in report.catalog.tools] == [f"p{number:02}" for number in range(20)]
+    assert report.problems == ()
+
+
+@pytest.mark.requirement("executable.discover.size")
+def test_8191_bytes_are_accepted_and_8192_are_not(tmp_path):
+    for name, size in (("fits", 8191), ("long", 8192)):
+        answer = json.dumps({**WEATHER, "name": name}).ljust(size - 1)
+        write_program(tmp_path / f"{name}-tool", f"#!/bin/sh\ncat <<'END'\n{answer}\nEND\n")
+    report = load(tmp_path, prober=lambda paths: portable.probe_all(paths, env=ENV, timeout_s=30))
+    assert [tool.name for tool in report.catalog.tools] == ["fits"]
+    assert [(problem.code, problem.message) for problem in report.problems] == [
+        ("executable.discover.size", "schema output longer than 8191 bytes")
+    ]
+
+
 def test_a_document_without_an_answer_is_a_problem_and_no_tool():
     for found in (
         Document(path="/tools/x-tool", content=None),

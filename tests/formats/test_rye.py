@@ -3,9 +3,11 @@ bytes, real files, the page."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,10 @@ from hypothesis import strategies as st
 from tests.conftest import shared
 from tests.strategies import json_values
 from toolwright import app, formats, jsontext, schema
-from toolwright.catalog import mending
+from toolwright.catalog import mending, sources
 from toolwright.config import Config, Environment
 from toolwright.dialects import DIALECTS
-from toolwright.formats import rye
+from toolwright.formats import _rye_chain, rye
 from toolwright.model import (
     CallPython,
     Compiled,
@@ -128,6 +130,66 @@ def test_the_first_space_wins_and_the_shadowed_item_is_reported() -> None:
     ]
 
 
+@pytest.mark.requirement("rye.id.spaces")
+def test_project_goes_before_user_and_user_before_system() -> None:
+    every = [("a/b.py", space, python("a")) for space in (2, 1, 0)]
+    found = linked(*every)
+    assert [tool.origin.path for tool in found.tools] == ["/srv/p/.ai/tools/a/b.py"]
+    assert [(problem.code, problem.message) for problem in found.problems] == [
+        ("rye.id.spaces", '"a/b" of user space is shadowed by /srv/p/.ai/tools/a/b.py'),
+        ("rye.id.spaces", '"a/b" of system space is shadowed by /srv/p/.ai/tools/a/b.py'),
+    ]
+    found = linked(*every[:2])
+    assert [tool.origin.path for tool in found.tools] == ["/srv/u/.ai/tools/a/b.py"]
+    assert [problem.path for problem in found.problems] == ["/srv/s/.ai/tools/a/b.py"]
+    assert linked(*every[:1]).tools[0].origin.path == "/srv/s/.ai/tools/a/b.py"
+
+
+IN_ORDER = [".py", ".yaml", ".yml", ".json", ".js", ".ts", ".mjs", ".cjs", ".sh", ".toml"]
+
+
+def item_of(suffix: str, executor: str | None = None) -> str:
+    """An item in the language of a suffix, whose id is ``a/t``."""
+    if suffix == ".py":
+        return python("a", executor or "rye/core/runtimes/python/function")
+    if suffix == ".toml":
+        return "x = 1\n"
+    if suffix in (".yaml", ".yml", ".json"):
+        return yaml("a", executor_id=executor or "rye/core/primitives/execute")
+    runtime = executor or f"rye/core/runtimes/{'bash/bash' if suffix == '.sh' else 'node/node'}"
+    values = {
+        "__version__": "1.0.0",
+        "__tool_type__": "script" if suffix == ".sh" else "javascript",
+        "__executor_id__": runtime,
+        "__category__": "a",
+        "__tool_description__": "Say hello",
+    }
+    line = "# {} = {}\n" if suffix == ".sh" else "export const {} = '{}';\n"
+    return "".join(line.format(name, value) for name, value in values.items())
+
+
+@pytest.mark.requirement("rye.id.extension-order")
+@pytest.mark.parametrize(("first", "second"), list(itertools.combinations(IN_ORDER, 2)))
+def test_of_two_files_of_one_id_the_earlier_suffix_counts(first: str, second: str) -> None:
+    files = [(f"a/t{suffix}", 0, item_of(suffix)) for suffix in (first, second)]
+    for order in (files, files[::-1]):
+        found = linked(*order)
+        assert [tool.origin.path for tool in found.tools] == [f"/srv/p/.ai/tools/a/t{first}"]
+        assert [(problem.code, problem.path, problem.message) for problem in found.problems] == [
+            (
+                "rye.id.extension-order",
+                f"/srv/p/.ai/tools/a/t{second}",
+                f'"a/t" is found as t{first} first; this file is not used',
+            )
+        ]
+
+
+@pytest.mark.requirement("rye.id.extension-order")
+def test_the_suffixes_that_are_looked_for_are_those_that_are_ranked() -> None:
+    assert list(sources.RYE_SUFFIXES) == IN_ORDER
+    assert list(_rye_chain.SUFFIXES) == IN_ORDER
+
+
 @pytest.mark.requirement("rye.id.user-space", "rye.id.spaces")
 def test_the_user_space_is_the_home_folder_or_what_user_space_names(tmp_path: Path) -> None:
     for root in ("project", "home", "elsewhere"):
@@ -157,6 +219,28 @@ def test_a_user_tool_cannot_chain_to_a_runtime_of_the_project() -> None:
     assert errors(found.problems) == [
         "rye.executor.space-rule: Tool 'a/t' from user space cannot depend on 'my/fast' from project space. "
         "Lower precedence spaces cannot depend on higher precedence spaces."
+    ]
+
+
+@pytest.mark.requirement("rye.executor.aliases")
+@pytest.mark.parametrize(
+    ("short", "whole"),
+    [
+        ("python", "rye/core/runtimes/python/function"),
+        ("python_runtime", "rye/core/runtimes/python/script"),
+        ("python/function", "rye/core/runtimes/python/function"),
+        ("python/script", "rye/core/runtimes/python/script"),
+        ("node/node", "rye/core/runtimes/node/node"),
+        ("mcp/http", "rye/core/runtimes/mcp/http"),
+        ("http_client", "rye/core/primitives/http_client"),
+        ("subprocess", "rye/core/primitives/execute"),
+    ],
+)
+def test_a_short_name_of_an_executor_is_resolved_with_a_warning(short: str, whole: str) -> None:
+    found = linked(("a/t.yaml", 0, yaml("a", tool_type="runtime", executor_id=short)))
+    assert found.tools[0].chain[:2] == ("a/t", whole)
+    assert [(problem.code, problem.severity, problem.message) for problem in found.problems] == [
+        ("rye.executor.aliases", Severity.WARNING, f'executor_id: "{short}" is short for "{whole}"')
     ]
 
 
@@ -219,6 +303,141 @@ def test_items_of_two_projects_do_not_serve_each_other() -> None:
         Rules(),
     )
     assert errors(found.problems) == ["rye.executor.unknown: Executor not found: my/fast"]
+
+
+# -- types --------------------------------------------------------------------------------------------------
+
+CALLABLE = ["python", "script", "mcp", "yaml", "http"]
+PARTS = ["mcp_server", "primitive", "runtime", "library"]
+
+
+def of_type(tool_type: str, executor: str | None, **more: Any) -> Compiled:
+    config = {"command": "ls", "url": "https://example.com", "server": "a/s", "tool_name": "ask"}
+    return compiled("a/t.yaml", yaml("a", tool_type=tool_type, executor_id=executor, config=config, **more))
+
+
+def codes(found: Compiled, prefix: str = "rye.type.") -> list[str]:
+    return [problem.code for problem in found.problems if problem.code.startswith(prefix)]
+
+
+@pytest.mark.requirement("rye.type.table")
+@pytest.mark.parametrize("tool_type", CALLABLE + PARTS)
+def test_every_type_of_the_table_is_known(tool_type: str) -> None:
+    executors = {"mcp": "rye/core/runtimes/mcp/http", "python": "rye/core/runtimes/python/script"}
+    found = of_type(tool_type, executors.get(tool_type, "rye/core/primitives/execute"))
+    assert [tool.role for tool in found.tools] == [Role.PART if tool_type in PARTS else Role.TOOL]
+    assert codes(found) == []
+
+
+@pytest.mark.requirement("rye.executor.null-types")
+@pytest.mark.parametrize("tool_type", CALLABLE)
+def test_a_callable_type_needs_an_executor(tool_type: str) -> None:
+    found = of_type(tool_type, None)
+    assert found.tools == ()
+    assert errors(found.problems) == [
+        f'rye.executor.null-types: executor_id: must name a runtime for tool_type "{tool_type}" (got null)'
+    ]
+
+
+@pytest.mark.requirement("rye.executor.null-types")
+@pytest.mark.parametrize("tool_type", PARTS)
+def test_a_part_may_do_without_an_executor(tool_type: str) -> None:
+    found = of_type(tool_type, None)
+    assert [(tool.role, tool.chain) for tool in found.tools] == [(Role.PART, ("a/t",))]
+    assert found.problems == ()
+
+
+@pytest.mark.requirement("rye.type.observed")
+@pytest.mark.parametrize(
+    "tool_type",
+    [
+        "javascript", "config", "config-schema", "extractor", "parser", "processor", "executor", "graph",
+        "email_provider",
+    ],
+)  # fmt: skip
+def test_a_type_seen_in_real_files_passes_in_silence(tool_type: str) -> None:
+    found = of_type(tool_type, "rye/core/runtimes/state-graph/runtime")
+    assert [tool.role for tool in found.tools] == [Role.TOOL]
+    assert found.problems == ()
+
+
+@pytest.mark.requirement("rye.type.observed")
+def test_another_type_loads_with_a_warning() -> None:
+    found = of_type("foo", "rye/core/runtimes/state-graph/runtime")
+    assert [tool.role for tool in found.tools] == [Role.TOOL]
+    assert codes(found, "") == ["rye.type.observed"]
+
+
+@pytest.mark.requirement("rye.type.executor-consistent")
+@pytest.mark.parametrize(
+    ("tool_type", "executor", "fits"),
+    [
+        ("python", "runtimes/python/function", True),
+        ("python", "runtimes/python/script", True),
+        ("python", "runtimes/node/node", False),
+        ("python", "primitives/http_client", False),
+        ("mcp", "runtimes/mcp/http", True),
+        ("mcp", "runtimes/mcp/stdio", True),
+        ("mcp", "runtimes/python/function", False),
+        ("http", "primitives/http_client", True),
+        ("http", "primitives/execute", True),
+        ("http", "runtimes/python/script", False),
+        ("http", "runtimes/mcp/http", False),
+        ("javascript", "runtimes/node/node", True),
+        ("javascript", "runtimes/python/function", False),
+        ("yaml", "runtimes/python/script", True),
+        ("script", "runtimes/bash/bash", True),
+    ],
+)
+def test_type_and_executor_belong_together(tool_type: str, executor: str, fits: bool) -> None:
+    found = of_type(tool_type, f"rye/core/{executor}")
+    assert len(found.tools) == 1
+    assert codes(found).count("rye.type.executor-consistent") == (not fits)
+
+
+@pytest.mark.requirement("rye.type.language-consistent")
+@pytest.mark.parametrize(
+    ("suffix", "fitting"),
+    [
+        (".py", {"runtimes/python/function", "runtimes/python/script"}),
+        (".js", {"runtimes/node/node"}),
+        (".ts", {"runtimes/node/node"}),
+        (".mjs", {"runtimes/node/node"}),
+        (".cjs", {"runtimes/node/node"}),
+        (".sh", {"runtimes/bash/bash", "primitives/execute"}),
+    ],
+)
+def test_suffix_and_executor_belong_together(suffix: str, fitting: set[str]) -> None:
+    for executor in (
+        "runtimes/python/function", "runtimes/python/script", "runtimes/node/node", "runtimes/bash/bash",
+        "primitives/execute", "primitives/http_client", "runtimes/mcp/http",
+    ):  # fmt: skip
+        found = compiled(f"a/t{suffix}", item_of(suffix, f"rye/core/{executor}"))
+        assert len(found.tools) == 1
+        assert codes(found).count("rye.type.language-consistent") == (executor not in fitting), executor
+
+
+@pytest.mark.requirement("rye.lint.error-handling")
+@pytest.mark.parametrize("need", ["net.http", "shell.execute", "process.spawn"])
+def test_network_and_processes_want_a_timeout_or_a_retry_policy(need: str) -> None:
+    def told(**more: Any) -> list[tuple[str, Severity]]:
+        found = of_type("yaml", "rye/core/primitives/execute", requires=[need], **more)
+        return [
+            (problem.message, problem.severity)
+            for problem in found.problems
+            if problem.code == "rye.lint.error-handling"
+        ]
+
+    kind = need.partition(".")[0]
+    assert told() == [(f"requires {kind} and has neither timeout nor retry_policy", Severity.INFO)]
+    assert told(timeout=5) == []
+    assert told(retry_policy={"max_attempts": 2}) == []
+
+
+@pytest.mark.requirement("rye.lint.error-handling")
+def test_other_needs_want_none() -> None:
+    found = of_type("yaml", "rye/core/primitives/execute", requires=["fs.write", "network"])
+    assert codes(found, "rye.lint.error") == []
 
 
 # -- what runs ----------------------------------------------------------------------------------------------
@@ -289,6 +508,8 @@ def test_the_parameters_of_the_chosen_action_are_validated() -> None:
         return [str(found.pointer) for found in schema.complaints(tool.input_schema, arguments)]
 
     assert complaints({"action": "rollback"}) == ["('deployment_id',)"]
+    (missing,) = schema.complaints(tool.input_schema, {"action": "rollback"})
+    assert str(missing) == "deployment_id: is required"
     assert complaints({"action": "rollback", "deployment_id": "7"}) == []
     assert complaints({"action": "deploy", "service_name": "web"}) == []
     assert complaints({}) == ["('action',)"]
@@ -584,3 +805,34 @@ def test_the_page_lists_every_code() -> None:
     )
     used = set(re.findall(r'"(rye\.[a-z]+\.[a-z-]+)"', source))
     assert used == set(re.findall(r"\| `(rye\.[a-z.-]+)`", PAGE.read_text(encoding="utf-8")))
+
+
+HUGE = "9" * 400
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"timeout": int(HUGE)},
+        {"config": {"command": "x", "timeout": int(HUGE)}},
+        {"retry_policy": {"max_attempts": 2, "max_delay": int(HUGE)}},
+    ],
+)
+def test_numbers_that_no_float_can_hold_are_capped(members: dict[str, Any]) -> None:
+    found = compiled("a/t-1.yaml", yaml("a", tool_id="t-1", **members))
+    assert [problem.code for problem in found.problems if problem.severity is Severity.ERROR] == []
+    assert found.tools
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a/t.js", "export function" + " " * 400_000 + "1"),
+        ("a/t.py", '__version__ = "1.0.0"\nx = [' + '"/tmp/";' * 60_000),
+        ("a/t.py", "__version__ = '1.0.0'\n__category__ = " + "'x' if y else" * 20_000),
+    ],
+)
+def test_long_lines_take_no_long_time(name: str, text: str) -> None:
+    started = time.process_time()
+    compiled(name, text)
+    assert time.process_time() - started < 2

@@ -177,7 +177,7 @@ def test_the_fullest_entry_becomes_a_process_with_every_mapping() -> None:
                 Switch(param="replace", if_true="--overwrite", if_false="--append"),
             )
         ),
-        allowlist=(("notesmd-cli", ("create", "print")), ("date", ("",))),
+        allowlist=(("notesmd-cli", ("create",)), ("date", ("",))),
         skill_dir="/skills/notes",
     )
     assert tool.intake == Intake(drop_null_optional=True, lenient_booleans=("replace",))
@@ -230,6 +230,51 @@ def test_a_snake_case_key_has_a_fix_unless_another_spelling_stands_beside_it() -
     assert (only.code, only.fix) == ("skill.root.camel-case", None)
     both = compiled(one_tool("put", wrong | {"flagiftrue": "--y"})).problems
     assert [problem.fix for problem in both if problem.code == "skill.root.camel-case"] == [None, None]
+
+
+LATER_DISPLAY = ["postProcess", "maxOutputLines", "truncationHint", "hintConditions"]
+LATER = [
+    "optional", "successExitCodes", "readPath", "writePath", "absentDefault", "sideRead",
+    "disambiguateAfterSkippedPositionals", "denyPattern", "denyResolveCommand", "denyAlwaysResolve", "split",
+    "value", "subcommandOverride", "binaryWrapper", "condition", "paramCondition", "unsafePath",
+]  # fmt: skip
+LATER_KINDS = ["stdin", "workingdir", "tempfile", "literal", "envvar"]
+
+
+@pytest.mark.requirement("skill.root.later-keys")
+@pytest.mark.parametrize("key", LATER_DISPLAY + LATER)
+@pytest.mark.parametrize("in_args", [False, True])
+def test_a_later_key_is_ignored_where_it_only_displays_and_drops_its_tool_elsewhere(
+    key: str, in_args: bool
+) -> None:
+    root = one_tool("later", {"param": "p"})
+    neighbour = one_tool("neighbour")
+    holder = root["execution"][0]["args"][0] if in_args else root["execution"][0]
+    holder[key] = True
+    found = compiled(
+        {member: root[member] + neighbour[member] for member in ("tools", "execution")}
+        | {"allowlist": root["allowlist"]}
+    )
+    (problem,) = found.problems
+    displays = key in LATER_DISPLAY
+    assert problem.code == "skill.root.later-keys"
+    assert problem.severity is (Severity.WARNING if displays else Severity.ERROR)
+    assert f'"{key}" belongs to a later version' in problem.message
+    assert [tool.name for tool in found.tools] == (["later"] if displays else []) + ["neighbour"]
+
+
+@pytest.mark.requirement("skill.root.later-keys")
+@pytest.mark.parametrize("kind", LATER_KINDS)
+def test_a_later_kind_drops_its_tool(kind: str) -> None:
+    found = compiled(one_tool("later", {"param": "p", "kind": kind}))
+    assert found.tools == ()
+    assert [(problem.code, problem.severity, problem.message) for problem in found.problems] == [
+        (
+            "skill.root.later-keys",
+            Severity.ERROR,
+            f'execution[0].args[0]: kind "{kind}" belongs to a later version',
+        )
+    ]
 
 
 @pytest.mark.requirement("skill.args.kind-values")

@@ -439,14 +439,14 @@ def test_a_limit_is_never_exceeded(limit: int, tools: list[Tool], message: str) 
 # -- rye's query language ------------------------------------------------------------------------------------
 
 
-def item(name: str, description: str = "", **notes: Any) -> Tool:
+def item(name: str, description: str = "", *, root: str = "", **notes: Any) -> Tool:
     return tool(
         name,
         scope="ops",
         key=f"rye:{name}",
         description=description,
         notes=Notes(**notes),
-        origin=Origin(format="rye", path=f".ai/tools/{name}.py"),
+        origin=Origin(format="rye", path=f"{root}.ai/tools/{name}.py"),
     )
 
 
@@ -530,12 +530,34 @@ def test_only_the_first_200_characters_of_the_content_count() -> None:
 
 
 @pytest.mark.requirement("rye.search.score")
-def test_ties_keep_the_order_given_and_ten_are_returned() -> None:
-    items = [item(f"p/deploy{number}") for number in range(12)]
-    assert found("deploy", items) == [f"p/deploy{number}" for number in range(10)]
+def test_ten_are_returned_unless_another_limit_is_given() -> None:
+    items = [item(f"p/deploy{number:02}") for number in range(12)]
+    assert found("deploy", items) == [f"p/deploy{number:02}" for number in range(10)]
     assert len(rules.search(items, "deploy", limit=12)) == 12
     with pytest.raises(UsageError, match="limit: must not be negative"):
         rules.search(items, "deploy", limit=-1)
+
+
+@pytest.mark.requirement("rye.search.score")
+def test_ties_go_by_space_and_then_by_id() -> None:
+    items = [
+        item("p/deploy-b", root="/project/"),
+        item("p/deploy-a", root="/project/"),
+        item("a/deploy-u", root="/home/me/"),
+        item("a/deploy", "deploy", root="/home/me/"),
+        item("A/deploy-t", root="/home/me/"),
+        item("a/deploy-s", root="/bundle/"),
+        item("a/deploy-r", root="/bundle/"),
+    ]
+    assert found("deploy", items) == [
+        "a/deploy",
+        "p/deploy-a",
+        "p/deploy-b",
+        "A/deploy-t",
+        "a/deploy-u",
+        "a/deploy-r",
+        "a/deploy-s",
+    ]
 
 
 @pytest.mark.requirement("rye.yaml.tags")

@@ -315,6 +315,8 @@ def _parse(descriptor: int, name: str) -> Snapshot:
     if directory["name"] != name:  # Attack: a cache of laxer rules, put in the place of a stricter one's.
         raise Damaged("the cache of something else")
     stamp = os.pread(descriptor, directory["stamp"], _HEAD_BYTES + length)
+    if not {"programs", "count", "sections"} <= directory.keys():
+        raise Damaged("the directory is not whole")  # from here on the descriptor belongs to the snapshot
     return Snapshot(descriptor, _HEAD_BYTES + length + len(stamp), directory, stamp)
 
 

@@ -133,6 +133,11 @@ class LoadReport:
         )
 
     @property
+    def units(self) -> Sequence[Kept]:
+        """What each document was compiled to."""
+        return self._shelves.ask(lambda held: held.units)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What only verbose output names."""
         return tuple(
@@ -147,10 +152,14 @@ def load(
     *,
     rye_spaces: Callable[[], Sequence[Source]] = tuple,
     keep: Cache | None = None,
+    earlier: LoadReport | None = None,
 ) -> LoadReport:
-    """Load everything the sources hold. Raises SourceError only for a path that a person named wrongly."""
+    """Load everything the sources hold. Raises SourceError only for a path that a person named wrongly.
+
+    What ``earlier`` compiled, under the same rules, is taken over where the files are still the same.
+    """
     with _without_collections():
-        return _load(wanted, rules, machine, rye_spaces, keep or Cache(None))
+        return _load(wanted, rules, machine, rye_spaces, keep or Cache(None), earlier)
 
 
 @contextmanager
@@ -176,10 +185,11 @@ def _load(
     machine: Machine,
     rye_spaces: Callable[[], Sequence[Source]],
     kept: Cache,
+    earlier: LoadReport | None,
 ) -> LoadReport:
     found = sources.listing(wanted, rye_spaces=rye_spaces)
     identity = (tuple(wanted), rules)
-    snapshot = kept.open(identity)
+    snapshot = kept.open(identity) if earlier is None else None
 
     def again() -> Loaded:
         loaded = _cold(found, rules, machine, ())
@@ -192,7 +202,7 @@ def _load(
             return LoadReport(shelves, found, lambda: None, warm=True)
         loaded = _cold(found, rules, machine, shelves.ask(lambda held: held.units))
     else:
-        loaded = _cold(found, rules, machine, ())
+        loaded = _cold(found, rules, machine, () if earlier is None else earlier.units)
     return LoadReport(Shelves(Fresh(loaded), again), found, lambda: kept.save(identity, loaded), warm=False)
 
 
@@ -245,9 +255,10 @@ def _compiled(
     fresh: Sequence[Candidate], rules: Rules, machine: Machine
 ) -> Iterator[tuple[str | None, Compiled]]:
     for number, (candidate, document) in enumerate(sources.documents(fresh, machine.prober), 1):
-        yield _compile(candidate, document, rules)
+        compiled = _compile(candidate, document, rules)
         if machine.progress is not None and (number % 200 == 0 or number == len(fresh)):
             machine.progress(number, len(fresh))
+        yield compiled
 
 
 def _asked_in_vain(kept: Kept) -> bool:

@@ -50,6 +50,8 @@ class Source:
     named: bool = False
     """A person named it, so that a missing path is their mistake and not a detail of the machine."""
     space: int | None = None
+    root: str = ""
+    """The folder that whoever named the source vouches for; empty: the source itself."""
 
 
 class Candidate(NamedTuple):
@@ -281,7 +283,9 @@ class _Look:
         found = [only] if only else sorted(name for name in names if name.endswith(".json"))
         if not found:
             return
-        handlers = (f"{path}/handlers", f"{os.path.dirname(path)}/handlers")
+        # Attack: code beside a clone, in a folder that anyone may write to, must not pass for its handlers.
+        beside = (path, os.path.dirname(path))
+        handlers = tuple(f"{folder}/handlers" for folder in beside if self.is_ours(folder))
         home = self.found.home(
             _Home(
                 path,
@@ -323,6 +327,10 @@ class _Look:
         home = self.found.home(_Home(path, "skill", os.path.basename(path), self.rank))
         beside = (name for name in _SKILL_FILES if name in names and name != main)
         self.add(home, [main, *beside], names, explicit=explicit)
+
+    def is_ours(self, path: str) -> bool:
+        root = (self.source.root or self.source.path).rstrip("/")
+        return path == root or path.startswith(f"{root}/")
 
     def scope(self, path: str) -> str:
         below = os.path.relpath(path, self.source.path)

@@ -196,8 +196,9 @@ def _arguments(given: JsonValue) -> tuple[str, JsonObject | None, str | None]:
         return "{}", {}, None
     try:
         raw = given if isinstance(given, str) else jsontext.compact(given).decode("utf-8")
-    except (ValueError, RecursionError):
-        # Attack: a decoded message may hold what no JSON text can: lone surrogates, endless nesting.
+    except (TypeError, ValueError, RecursionError):
+        # Attack: a decoded message may hold what no JSON text can: lone surrogates, endless nesting, objects
+        # of the provider's library.
         return "", None, "the arguments are not JSON"
     parsed = jsontext.read(raw.encode("utf-8", "surrogatepass"))
     if parsed.defect is not None:

@@ -29,7 +29,7 @@ _PATTERN: Final = (
 _TOP: Final = re.compile(
     rf"(?:{_SKIPPED}|{_TEXTS}|{_PATTERN})|(?P<open>[(\[{{])|(?P<close>[)\]}}])"
     r"|(?<![\w$.])(?:(?:(?:export\s+)?(?:const|let|var)\s+(?P<name>[\w$]+)|(?:module\.)?exports\.(?P<member>[\w$]+))"
-    r"(?=\s*[:=])|export\s+(?P<export>default\b|(?:async\s+)?function\s*\*?\s*[\w$]+))",
+    r"(?=\s*[:=])|export\s+(?P<export>default\b|(?:async\s+)?function(?:\s*+\*)?+\s*+[\w$]+))",
     re.DOTALL,
 )
 _LINE_END: Final = re.compile("\n")

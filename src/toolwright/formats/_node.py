@@ -61,6 +61,14 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f' (did you mean "{meant}"?)' if meant is not None else ""
 
 
+SECONDS_MAX: Final = 10.0**9
+
+
+def seconds(value: int | float) -> float:
+    """A number of seconds as a float. Attack: an integer of hundreds of digits, which no float can hold."""
+    return float(min(value, SECONDS_MAX))
+
+
 class Reader:
     """Collects what is wrong with one document."""
 

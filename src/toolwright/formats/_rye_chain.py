@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
+from toolwright.formats._node import seconds
 from toolwright.jsontext import JsonObject, compact, loads_own
 from toolwright.model import CallMcp, Linked, NotCallable, Problem, Role, Severity, Tool, Unit
 
@@ -310,7 +311,7 @@ class _Linking:
         timeout_s = tool.needs.timeout_s
         if timeout_s is None:
             stated = connection.get("timeout", 0)
-            timeout_s = float(stated) if type(stated) in (int, float) and stated > 0 else MCP_TIMEOUT_S
+            timeout_s = seconds(stated) if type(stated) in (int, float) and stated > 0 else MCP_TIMEOUT_S
         return replace(
             tool,
             invocation=replace(call, settings=compact(settings)),

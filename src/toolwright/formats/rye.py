@@ -12,9 +12,9 @@ knows about schemas, ``_rye_chain`` about executors and about all items together
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from posixpath import normpath
 from typing import Final
 
@@ -25,9 +25,10 @@ from toolwright.formats import (
     _rye_chain,
     _rye_parameters,
     _shell_source,
+    _toml,
     _yaml,
 )
-from toolwright.formats._node import Node, Reader, shown
+from toolwright.formats._node import Node, Reader, seconds, shown
 from toolwright.formats._python_source import PythonSource
 from toolwright.formats._rye_chain import SERVER, Runtime
 from toolwright.formats._source import SourceValues, Unread
@@ -114,6 +115,8 @@ _RESERVED: Final = (
 _ALWAYS_RESERVED: Final = ("resolved_config", "__*")
 """Names that only the runtime sets, also where a schema declares them; ``*`` stands for any ending."""
 _TIMEOUT_S: Final = 300.0
+_FIXED_LINE_CHARS_MAX: Final = 1000
+_PATHS_PER_LINE_MAX: Final = 20
 
 _SEMVER: Final = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+")
 _KEBAB: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
@@ -351,22 +354,11 @@ _DECISIVE: Final = (_IN_CODE["tool_type"], _IN_CODE["executor_id"])
 def _configuration(text: str, document: Document, reader: _ItemReader) -> Compiled:
     """A TOML file: listed, never called."""
     values: JsonObject = {}
-    size = len(document.content or b"")
     try:
-        # Attack: brackets nested until the reader's stack is full, or keys of so many parts that it takes
-        # hours to put them together; counts bound both from above.
-        if size > TOML_BYTES_MAX:
-            why = f"it has {size:,} bytes, more than the {TOML_BYTES_MAX:,} a TOML file may have"
-            reader.add("rye.file.unreadable", f"the file cannot be read: {why}")
-        elif max(line.count(".") for line in text.split("\n")) > _TOML_DOTS_MAX or (
-            max(text.count("["), text.count("{")) >= _TOML_BRACKETS_MAX
-            and _nesting(text) > jsontext.DEPTH_MAX
-        ):
-            reader.add("rye.file.broken-toml", f"nested more than {jsontext.DEPTH_MAX} levels deep")
-        else:
-            values = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        reader.add("rye.file.broken-toml", f"not TOML: {error}")
+        values = _toml.read(text)
+    except ValueError as error:
+        code = "rye.file.unreadable" if len(text) > _toml.TOML_BYTES_MAX else "rye.file.broken-toml"
+        reader.add(code, f"not TOML: {error}")
     description, version = values.get("description"), values.get("version")
     return reader.compiled(
         Tool(
@@ -382,22 +374,6 @@ def _configuration(text: str, document: Document, reader: _ItemReader) -> Compil
             notes=Notes(category=reader.item_id.rpartition("/")[0], head=_body(text)[:_HEAD_CHARS]),
         )
     )
-
-
-TOML_BYTES_MAX: Final = 100_000
-_TOML_BRACKETS_MAX: Final = 80
-_TOML_DOTS_MAX: Final = 1_000
-
-
-def _nesting(text: str) -> int:
-    depth = deepest = 0
-    for char in text:
-        if char in "[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif char in "]}":
-            depth -= 1
-    return deepest
 
 
 # -- the signature line -------------------------------------------------------------------------------------
@@ -646,6 +622,8 @@ class _Item:
         if self.suffix == ".json":
             return Fix(part=FixPart.VALUE, new=f'"{self.folder}"')
         written = self.text.split("\n")[line - 1] if line is not None else ""
+        if len(written) > _FIXED_LINE_CHARS_MAX:
+            return None
         pattern = rf"""{re.escape(name)}\b["']?[^"'`\n]*?[:=][ \t]*(["'`]?){re.escape(category)}\1"""
         found = [match.group() for match in re.finditer(pattern, written)]
         if len(found) != 1 or written.count(found[0]) != 1 or not category:
@@ -968,14 +946,14 @@ class _Item:
         node = self.member("timeout")
         if node is not None and node.value is not None:
             if type(node.value) is int and node.value > 0:
-                return float(node.value)
+                return seconds(node.value)
             node.error(
                 "rye.yaml.timeout", f"must be a positive whole number of seconds (got {shown(node.value)})"
             )
             return None
         configured = self.setting("timeout")
         if configured is not None and type(configured.value) in (int, float) and configured.value > 0:
-            return float(configured.value)
+            return seconds(configured.value)
         return None if isinstance(invocation, CallMcp) else _TIMEOUT_S
 
     def retry(self) -> Retry | None:
@@ -998,7 +976,7 @@ class _Item:
             if number is not None and (type(number.value) not in (int, float) or number.value < 0):
                 number.error("rye.yaml.retry-values", f"must not be negative (got {shown(number.value)})")
             elif number is not None:
-                numbers[key] = float(number.value)
+                numbers[key] = seconds(number.value)
         if self.reader.has_errors:
             return None
         return Retry(
@@ -1102,15 +1080,17 @@ class _Item:
                     hint="resolve it against the project",
                 )
             return
-        for match in _HARD_PATH.finditer(self.text):
-            line_start = self.text.rfind("\n", 0, match.start()) + 1
-            before = self.text[line_start : match.start()].lstrip()
-            if not before.startswith(("#", "//", "*")):
+        for number, line in enumerate(self.text.split("\n"), 1):
+            if self.reader.is_full:
+                return
+            if "/" not in line or line.lstrip().startswith(("#", "//", "*")):
+                continue
+            for match in islice(_HARD_PATH.finditer(line), _PATHS_PER_LINE_MAX):
                 self.reader.add(
                     "rye.lint.hardcoded-paths",
                     f"absolute path {shown(match['path'])}",
                     severity=Severity.WARNING,
-                    line=self.text.count("\n", 0, match.start()) + 1,
+                    line=number,
                     hint="resolve paths against project_path",
                 )
 

@@ -408,8 +408,6 @@ class _Descriptor:
             self.of_item.setdefault(found.pointer[:2], []).append(found)
         self.allowlist: dict[str, frozenset[str]] | None = None
         """None where there is no list to compare with; then no tool is served."""
-        self.pairs: tuple[tuple[str, tuple[str, ...]], ...] = ()
-        """The allowlist as every tool of the skill carries it."""
         self.declared: dict[str, _Declared] = {}
         self.runs: dict[str, RunProcess | None] = {}
         """How each tool runs; None where its execution has a problem."""
@@ -434,8 +432,9 @@ class _Descriptor:
             if found.pointer and (len(found.pointer) == 1 or found.pointer[0] not in ("tools", "execution"))
         )
         if allowlist is not None:
-            self.pairs = tuple(self.allowed(allowlist))
-            self.allowlist = {binary: frozenset(subcommands) for binary, subcommands in self.pairs}
+            self.allowlist = {
+                binary: frozenset(subcommands) for binary, subcommands in self.allowed(allowlist)
+            }
         if tools is not None:
             executed = self.executed(execution) if execution is not None else None
             for item in tools.items():
@@ -651,6 +650,19 @@ class _Descriptor:
         elif subcommand is not None and subcommand not in self.allowlist[binary]:
             node.here("subcommand").say(code, f"subcommand not allowlisted: {binary} {subcommand}", hint=hint)
 
+    def allowed_to(
+        self, binary: str, subcommand: str | None, args: Sequence[ArgMapping]
+    ) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """The part of the allowlist that one tool uses: with the whole of it, many tools times a long list
+        would fill the memory."""
+        resolvers = (arg.resolver for arg in args if not isinstance(arg, Switch))
+        used = [(binary, subcommand), *((found.binary, found.subcommand) for found in resolvers if found)]
+        kept: dict[str, dict[str, None]] = {}
+        for name, part in used:
+            if name is not None and part in (self.allowlist or {}).get(name, ()):
+                kept.setdefault(name, {})[part or ""] = None
+        return tuple((name, tuple(parts)) for name, parts in kept.items())
+
     # -- execution ------------------------------------------------------------------------------------------
 
     def execution(self, node: Node, *, tools_known: bool) -> None:
@@ -692,7 +704,7 @@ class _Descriptor:
                     program=binary,
                     fixed=(subcommand,) if subcommand else (),
                     encoding=AsArgv(args=args),
-                    allowlist=self.pairs,
+                    allowlist=self.allowed_to(binary, subcommand, args),
                     skill_dir=dirname(self.document.path),
                 )
             self.runs[tool] = run

@@ -104,7 +104,7 @@ def run(
     try:
         end = exchange.until(deadline)
     except OSError as error:
-        return Ran(end=End.NOT_STARTED, reason=f"cannot be watched: {_reason(error)}")
+        return Ran(end=End.LOST, reason=f"cannot be watched: {_reason(error)}")
     finally:
         status = exchange.finish()
     if end is End.EXITED and status is None:

@@ -445,7 +445,8 @@ _Term: TypeAlias = Callable[[str], bool]
 def search(
     tools: Sequence[Tool], query: str | None = None, item_id: str | None = None, limit: int = 10
 ) -> tuple[Choice, ...]:
-    """The rye items that a query finds, best first and otherwise in the order given; or the one of an id.
+    """The rye items that a query finds, best first, then by space in the order given, then by id; or the one
+    of an id.
 
     Words (parts of words count), "phrases", ``*`` for any letters of a word, AND, OR, NOT, parentheses; words
     side by side are joined by AND. The query must hold for the record as a whole; a field in which it holds
@@ -469,16 +470,24 @@ def search(
     if len(query) > QUERY_CHARS_MAX:
         raise UsageError(f"query: longer than {QUERY_CHARS_MAX} characters (got {len(query)})")
     postfix = _postfix(query)
-    found = []
+    spaces: dict[str, int] = {}
+    ranked = []
     for tool in items:
         fields = {field: text.casefold() for field, text in _fields(tool).items()}
         if _holds(postfix, " ".join(fields.values())):
             matched = [field for field, text in fields.items() if _holds(postfix, text)]
             score = round(sum(_WEIGHTS[field] for field in matched) / _WEIGHT_SUM, 4)
             because = f"matches {', '.join(matched)}" if matched else "matches across fields"
-            found.append(Choice(key=tool.key, name=tool.name, because=because, score=score))
-    found.sort(key=lambda choice: -(choice.score or 0.0))
-    return tuple(found[:limit])
+            choice = Choice(key=tool.key, name=tool.name, because=because, score=score)
+            space = spaces.setdefault(_space(tool), len(spaces))
+            ranked.append(((-score, space, tool.name), choice))
+    ranked.sort(key=lambda entry: entry[0])
+    return tuple(choice for _, choice in ranked[:limit])
+
+
+def _space(tool: Tool) -> str:
+    """The folder that gives an item its id: one for each space."""
+    return tool.origin.path.rpartition(".")[0].removesuffix(tool.name)
 
 
 def _fields(tool: Tool) -> dict[str, str]:
