@@ -12,6 +12,7 @@ from typing import Final
 
 from toolwright import jsontext
 from toolwright.dialects._names import NameRule, give_names
+from toolwright.dialects._narrowing import Form, Narrowed, narrow
 from toolwright.jsontext import JsonObject, JsonValue, Pointer
 from toolwright.model import (
     AudioBlock,
@@ -32,7 +33,7 @@ from toolwright.model import (
     ToolMode,
     ToolResult,
 )
-from toolwright.schema import EMPTY_OBJECT, Form, Narrowed, narrow
+from toolwright.schema import EMPTY_OBJECT
 
 LOCAL_ID: Final = "local#"
 """Calls without an id get one that begins like this; it is never sent back."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from toolwright.dialects._names import NameRule
+from toolwright.dialects._narrowing import EnumValues, Form, Patterns
 from toolwright.dialects._wire import Draft, Rules, examples_of, items, member, pictures, read_call, text_of
 from toolwright.jsontext import JsonObject, JsonValue, walk
 from toolwright.model import (
@@ -26,7 +27,7 @@ from toolwright.model import (
     ToolMode,
     ToolResult,
 )
-from toolwright.schema import EnumValues, Form, Patterns, complaints, flaws
+from toolwright.schema import complaints, flaws
 
 NAME: Final = "anthropic"
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from toolwright.dialects._names import NameRule
+from toolwright.dialects._narrowing import EnumValues, Form, Nulls
 from toolwright.dialects._wire import (
     LOCAL_ID,
     Draft,
@@ -27,7 +28,6 @@ from toolwright.dialects._wire import (
 )
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import Declared, DeclareOptions, NameMap, Tool, ToolCall, ToolMode, ToolResult
-from toolwright.schema import EnumValues, Form, Nulls
 
 NAME: Final = "gemini"
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from toolwright.dialects._names import NameRule
+from toolwright.dialects._narrowing import Form, narrow
 from toolwright.dialects._wire import Draft, Rules, member, read_call, text_of
 from toolwright.jsontext import JsonObject
 from toolwright.model import (
@@ -27,7 +28,6 @@ from toolwright.model import (
     ToolCall,
     ToolResult,
 )
-from toolwright.schema import Form, narrow
 
 NAME: Final = "mcp"
 

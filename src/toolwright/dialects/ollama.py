@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from toolwright.dialects._names import NameRule
+from toolwright.dialects._narrowing import Form, Nulls
 from toolwright.dialects._wire import LOCAL_ID, Draft, Rules, items, member, read_call, text_of
 from toolwright.jsontext import JsonObject
 from toolwright.model import Declared, DeclareOptions, NameMap, Tool, ToolCall, ToolResult
-from toolwright.schema import Form, Nulls
 
 NAME: Final = "ollama"
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from toolwright.dialects._names import NameRule
+from toolwright.dialects._narrowing import Form, Limits, Patterns
 from toolwright.dialects._wire import Draft, Rules, items, member, pictures, read_call, text_of
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import (
@@ -27,7 +28,6 @@ from toolwright.model import (
     ToolMode,
     ToolResult,
 )
-from toolwright.schema import Form, Limits, Patterns
 
 # -- the rules ----------------------------------------------------------------------------------------------
 
