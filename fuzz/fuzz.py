@@ -80,7 +80,7 @@ class Inputs:
         self.found = seeds()
         self.kinds = sorted(self.found)
         self.good = {
-            kind: [one for one in found if journey.alone(one, one, RULES[0]).tools] or found
+            kind: [one for one in found if journey.gives_tools(one)] or found
             for kind, found in self.found.items()
         }
 
@@ -144,10 +144,17 @@ class Worker:
         try:
             if self.options.first == 0:
                 self.giants()
+            self.hand_over()
             return self.inputs()
         finally:
-            print(json.dumps({"tally": asdict(self.tally)}), flush=True)
+            self.hand_over()
             shutil.rmtree(self.folder, ignore_errors=True)
+
+    def hand_over(self) -> None:
+        """Tell what was done so far: a worker that dies has nothing to say any more."""
+        self.tally.memory_mib = memory_mib()
+        print(json.dumps({"tally": asdict(self.tally)}), flush=True)
+        self.tally = Tally()
 
     def tell(self, finding: dict[str, str]) -> None:
         print(json.dumps({"finding": finding}), flush=True)
@@ -168,12 +175,12 @@ class Worker:
                 signal.ITIMER_REAL, HANGS_S
             )  # nobody handles it, so it ends us, wherever we hang
             declaration, origin, rules = inputs[number]
-            steps = self.one(declaration, origin, rules)
-            if number == 2 and options.plant:
-                plant(options.plant, steps)
+            planted = options.plant if number == 2 else None
+            steps = self.one(declaration, origin, rules, planted)
             spent = sum(steps.spent_s.values())
             if spent > SLOW_S and not steps.wrong:
-                once_more = self.one(declaration, origin, rules)  # a busy machine makes everything slow once
+                # A busy machine makes everything slow once.
+                once_more = self.one(declaration, origin, rules, planted)
                 spent = min(spent, sum(once_more.spent_s.values()))
                 if spent > SLOW_S:
                     slowest = max(steps.spent_s, key=lambda name: steps.spent_s[name])
@@ -194,12 +201,18 @@ class Worker:
                 return TOO_MUCH_MEMORY
             if number % 1000 < options.workers:
                 print(f"  worker {options.worker}: input {number:,}", file=sys.stderr, flush=True)
-        self.tally.memory_mib = memory_mib()
+            if number % 200 < options.workers:
+                self.hand_over()
         return 0
 
-    def one(self, declaration: Declaration, origin: Declaration, rules: journey.Rules) -> Steps:
+    def one(
+        self, declaration: Declaration, origin: Declaration, rules: journey.Rules, planted: str | None = None
+    ) -> Steps:
         try:
-            return journey.alone(declaration, origin, rules)
+            steps = journey.alone(declaration, origin, rules)
+            if planted is not None:
+                plant(planted, steps)
+            return steps
         except BaseException as error:  # panics of native code are no Exception
             if isinstance(error, KeyboardInterrupt):
                 raise
@@ -285,7 +298,7 @@ def plant(what: str, steps: Steps) -> None:
     """Break something on purpose, to see that it is noticed."""
     match what:
         case "raise":
-            steps.wrong.append(told(RecursionError("planted")))
+            raise RecursionError("planted")
         case "die":
             os.kill(os.getpid(), signal.SIGSEGV)
         case "hang":
@@ -293,6 +306,8 @@ def plant(what: str, steps: Steps) -> None:
             threading.Event().wait()
         case "grow":
             bytearray(b"x" * (MEMORY_MIB_MAX << 20))
+        case "slow":
+            steps.spent_s["planted"] = 2 * SLOW_S
         case "differ":
             steps.digest = os.environ["PYTHONHASHSEED"]
 
@@ -396,7 +411,9 @@ def main() -> int:
     parser.add_argument("--again", type=Path, help="run one kept input again")
     for name in ("worker", "first", "shared"):
         parser.add_argument(f"--{name}", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--plant", choices=("raise", "die", "hang", "grow", "differ"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--plant", choices=("raise", "die", "hang", "grow", "slow", "differ"), help=argparse.SUPPRESS
+    )
     options = parser.parse_args()
     FINDINGS.mkdir(parents=True, exist_ok=True)
     if options.again:

@@ -50,7 +50,7 @@ RULES = (
 MESSAGE = "Find my tasks of 3 files and write them to /tmp, please: 你好"
 ARGUMENTS: tuple[dict[str, object], ...] = ({}, {"query": 5, "path": None, "x": ["a"] * 3})
 _CODE = re.compile(r"[a-z]+(?:\.[a-z0-9-]+)+")
-_TOOLS_MAX = 200
+_TOOLS_MAX = 20
 
 Answer = TypeVar("Answer")
 
@@ -97,6 +97,10 @@ def document(declaration: Declaration, folder: str = "/work") -> Document:
     )
 
 
+def gives_tools(declaration: Declaration) -> bool:
+    return bool(formats.compile_document(document(declaration), RULES[0])[1].tools)
+
+
 def alone(declaration: Declaration, neighbour: Declaration, rules: Rules) -> Steps:
     """One declaration, from its bytes to what providers are sent."""
     steps = Steps()
@@ -106,10 +110,9 @@ def alone(declaration: Declaration, neighbour: Declaration, rules: Rules) -> Ste
         return name, loading._sound(found, whole=name == "manifest" and rules.manifest_strict)
 
     name, found = steps.take("compile", compiled)
-    text = cache.encode(found)
-    if cache.encode(compiled()[1]) != text:
+    steps.digest = _digest(found)
+    if _digest(compiled()[1]) != steps.digest:
         steps.wrong.append("compiling twice gave two answers")
-    steps.digest = hashlib.blake2b(text, digest_size=8).hexdigest()
     steps.wrong += _wrong_problems(found.problems)
     tools: Sequence[Tool] = found.tools
     if name is not None:
@@ -128,6 +131,11 @@ def alone(declaration: Declaration, neighbour: Declaration, rules: Rules) -> Ste
     steps.tools, steps.problems = len(tools), len(found.problems)
     _offered(tools, steps)
     return steps
+
+
+def _digest(compiled: Compiled) -> str:
+    whole = replace(compiled, tools=compiled.tools[:_TOOLS_MAX])  # what many tools share is written with each
+    return hashlib.blake2b(cache.encode(whole), digest_size=8).hexdigest()
 
 
 def _unit(declaration: Declaration, compiled: Compiled) -> Unit:

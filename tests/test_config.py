@@ -269,11 +269,14 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "big.toml").open("wb") as file:
         file.truncate(1 << 30)
     (tmp_path / "loop.toml").symlink_to("loop.toml")
-    for name in ("bytes.toml", "fifo.toml", "big.toml", "loop.toml", "missing.toml", "."):
+    for name in ("bytes.toml", "fifo.toml", "big.toml", "loop.toml", "."):
         with pytest.raises(ConfigError) as caught:
             resolve(surroundings(tmp_path / "home"), cwd=str(tmp_path), file=name)
         assert caught.value.exit_code == 78
         assert caught.value.hint
+    with pytest.raises(SourceError) as missing:
+        resolve(surroundings(tmp_path / "home"), cwd=str(tmp_path), file="missing.toml")
+    assert missing.value.exit_code == 66
 
 
 # -- what a file that was found may do ----------------------------------------------------------------------

@@ -144,3 +144,86 @@ def test_the_executable_document_s_property_schemas_are_accepted(tmp_path: Path)
     report = load(tmp_path, "executable=.")
     assert [tool.name for tool in report.catalog.tools] == ["all_types"]
     assert errors(report) == []
+
+
+# -- rye ----------------------------------------------------------------------------------------------------
+
+
+def blocks(document: str, language: str) -> list[str]:
+    text = (shared("specs") / document).read_text(encoding="utf-8")
+    found: list[str] = re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+    assert found
+    return found
+
+
+def write(project: Path, item: str, text: str) -> None:
+    path = project / ".ai" / "tools" / item
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def whole(document: str, language: str, mark: str) -> list[str]:
+    """The blocks that are tools of their own, not parts of one."""
+    return [block for block in blocks(document, language) if mark in block]
+
+
+def test_the_rye_document_s_examples_load(tmp_path: Path) -> None:
+    python, *runtimes = whole("rye.md", "python", "__tool_type__")
+    write(tmp_path, "category/path/brief.py", python)
+    plain, tool, server = whole("rye.md", "yaml", "tool_type:")
+    write(tmp_path, "category/path/tool-name.yaml", plain)
+    write(tmp_path, "mcp/context7/query-docs.yaml", tool)
+    write(tmp_path, "mcp/servers/context7.yaml", server)
+    (typescript,) = whole("rye.md", "typescript", "__tool_type__")
+    write(tmp_path, "utility/hello_node.ts", typescript)
+    (runtime,) = runtimes
+    write(tmp_path, "sinks/file-sink.py", runtime.replace("# ...", "pass"))  # its last function has no body
+    report = load(tmp_path, "rye=.")
+    assert sorted(tool.name for tool in report.catalog.tools) == [
+        "category/path/brief",
+        "category/path/tool-name",
+        "mcp/context7/query-docs",
+        "mcp/servers/context7",
+        "sinks/file-sink",
+        "utility/hello_node",
+    ]
+    assert errors(report) == []
+
+
+HEAD = """tool_id: example
+tool_type: script
+version: "1.0.0"
+executor_id: rye/core/runtimes/python/script
+category: parts
+description: A part of the document in a tool of its own
+"""
+
+
+def test_every_part_of_a_yaml_tool_in_the_rye_document_is_accepted(tmp_path: Path) -> None:
+    parts = [block for block in blocks("rye.md", "yaml")[1:] if "tool_type:" not in block]
+    keys = {block.partition(":")[0] for block in parts}
+    assert {
+        "requires",
+        "parameters",
+        "input_schema",
+        "output_schema",
+        "retry_policy",
+        "cost",
+        "config",
+    } <= keys
+    for number, part in enumerate(parts):
+        write(tmp_path, f"parts/part-{number}.yaml", HEAD.replace("example", f"part-{number}") + part)
+    report = load(tmp_path, "rye=.")
+    assert len(report.catalog.tools) == len(parts)
+    assert errors(report) == []
+
+
+def test_every_constant_of_a_python_tool_in_the_rye_document_is_accepted(tmp_path: Path) -> None:
+    (python, *_) = whole("rye.md", "python", "__tool_type__")
+    parts = [block for block in blocks("rye.md", "python") if block.startswith("CONFIG_")]
+    assert len(parts) == 3
+    for number, part in enumerate(parts):
+        write(tmp_path, f"category/path/part-{number}.py", f"{python}\n\n{part}")
+    report = load(tmp_path, "rye=.")
+    assert len(report.catalog.tools) == len(parts)
+    assert errors(report) == []

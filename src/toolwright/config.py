@@ -204,8 +204,8 @@ def resolve(
     if os.path.isfile(environment.user_config):
         config = _merged(config, environment.user_config, trusted=True)
     named = os.path.join(cwd, file) if file is not None else None
-    if named is not None and not os.path.exists(named):
-        raise ConfigError(
+    if named is not None and not os.path.lexists(named):
+        raise SourceError(
             f"{file}: no such file", "name a configuration file that exists, or leave out --config"
         )
     found = named or find_file(cwd)

@@ -15,7 +15,7 @@ import pytest
 from toolwright import jsontext, schema
 from toolwright.calls import commands
 from toolwright.catalog import files
-from toolwright.formats import _node, _source, _yaml
+from toolwright.formats import _node, _python_source, _source, _toml, _yaml, capability
 from toolwright.sandbox import portable
 
 
@@ -162,6 +162,13 @@ def test_the_page_of_limits_has_their_values() -> None:
         schema.NODES_MAX,
         schema.PATTERN_BYTES_MAX,
         schema.COMPLAINTS_MAX,
+        schema.PATTERN_CHARS_MAX,
+        schema.PATTERNS_BYTES_MAX,
+        schema.LISTED_VALUES_MAX,
+        _python_source.SOURCE_BYTES_MAX,
+        _toml.TOML_BYTES_MAX,
+        _yaml.TAG_DIRECTIVES_MAX,
+        capability.KEYWORDS_MAX,
         portable.PROBE_OUTPUT_BYTES_MAX,
         portable.PROBES_AT_ONCE,
         commands.ELEMENT_BYTES_MAX,

@@ -228,6 +228,42 @@ def test_references_in_a_circle_end(form: Form) -> None:
         assert found.document is not None or found.because
 
 
+@pytest.mark.parametrize("form", [form for form in FORMS.values() if form.write_out])
+def test_references_that_nest_too_deep_are_stopped(form: Form) -> None:
+    """Attack: definitions that are shallow, but a thousand levels deep when they are written out."""
+    definitions: dict[str, Any] = {"d0": {"type": "string"}}
+    for number in range(1, 101):
+        item: Any = {"$ref": f"#/$defs/d{number - 1}"}
+        for _ in range(10):
+            item = {"type": "object", "properties": {"x": item}}
+        definitions[f"d{number}"] = item
+    found = narrowed({**of({"$ref": "#/$defs/d100"}), "$defs": definitions}, form)
+    assert found.because == "its schema is too deep when references are written out"
+
+
+def test_a_circle_through_conjunctions_is_cut() -> None:
+    again = {"allOf": [{"$ref": "#/$defs/Node"}]}
+    node = {"type": "object", "properties": {"next": again, "v": {"type": "string"}}}
+    found = narrowed({**of(again), "$defs": {"Node": node}}, ollama.FORM)
+    assert found.document == of(
+        {"type": "object", "properties": {"next": {"type": "object"}, "v": {"type": "string"}}}
+    )
+
+
+def test_a_circle_through_alternatives_is_cut() -> None:
+    definitions = {
+        "A": {"anyOf": [{"$ref": "#/$defs/B"}, {"properties": {"b": {"type": "string"}}}]},
+        "B": {"anyOf": [{"$ref": "#/$defs/A"}]},
+    }
+    found = narrowed(
+        {**of({"type": "string"}), "anyOf": [{"$ref": "#/$defs/A"}], "$defs": definitions}, ollama.FORM
+    )
+    assert found.document == {
+        "type": "object",
+        "properties": {"a": {"type": "string"}, "b": {"type": "string"}},
+    }
+
+
 # -- alternatives, conjunctions and nulls -------------------------------------------------------------------
 
 
@@ -316,6 +352,8 @@ def test_gemini_says_it_in_its_own_words(written: Any, said: Any) -> None:
 def test_ollama_writes_an_optional_value_as_a_list_of_types() -> None:
     found = narrowed(of({"anyOf": [{"type": "string"}, {"type": "null"}], "description": "d"}), ollama.FORM)
     assert found.document == of({"description": "d", "type": ["string", "null"]})
+    found = narrowed(of({"anyOf": [{"type": "string", "enum": ["x"]}, {"type": "null"}]}), ollama.FORM)
+    assert found.document == of({"type": ["string", "null"], "enum": ["x", None]})
 
 
 # -- strict -------------------------------------------------------------------------------------------------
@@ -370,7 +408,16 @@ def test_an_optional_property_becomes_nullable_in_strict_mode(optional: Any, nul
     assert found.nullable == (("properties", "a"),)
 
 
-@pytest.mark.parametrize("already", [{"type": ["string", "null"]}, {"enum": ["x", None]}, {"type": "null"}])
+@pytest.mark.parametrize(
+    "already",
+    [
+        {"type": ["string", "null"]},
+        {"enum": ["x", None]},
+        {"type": "null"},
+        {"const": None},
+        {"anyOf": [{"type": "string"}, {"type": "null"}]},
+    ],
+)
 def test_a_null_that_the_author_allows_is_not_taken_away(already: Any) -> None:
     found = narrowed(of(already), openai.STRICT)
     assert found.document is not None
@@ -446,6 +493,13 @@ def deep(levels: int) -> dict[str, Any]:
 )
 def test_a_schema_beyond_the_limits_cannot_be_strict(document: Any, because: str) -> None:
     assert narrowed(document, openai.STRICT).because == because
+
+
+def test_arrays_are_levels_too() -> None:
+    item: dict[str, Any] = {"type": "string"}
+    for _ in range(10):
+        item = {"type": "array", "items": item}
+    assert narrowed(of(item), openai.STRICT).because == "it has 11 levels, more than 10"
 
 
 def test_ten_levels_are_taken() -> None:

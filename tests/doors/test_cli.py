@@ -287,7 +287,7 @@ def test_list_shows_skills_and_searches_rye_items(tmp_path: Path, here: Callable
         ("check {empty}", 0),
         ("check {missing}", 66),
         ("list --from {missing}", 66),
-        ("--config {missing} list", 78),
+        ("--config {missing} list", 66),
         ("show get_time --from {project}", 0),
         ("show nothing --from {project}", 64),
         ("show get_time --from {project} --argv [1]", 65),

@@ -147,7 +147,7 @@ def test_no_marker_and_no_tools_are_no_declaration_and_no_mistake(value: Any) ->
 
 
 @pytest.mark.parametrize(
-    "value", [[], 5, "x", None, {"tools": 5}, {"tools": [{"name": "a"}]}, {"tools": {"a": 1}}]
+    "value", [[], 5, "x", None, {"tools": [{"name": "a"}]}, {"tools": [{"name": "a", "comand": []}]}]
 )
 def test_another_shape_is_an_error_and_nothing_is_guessed(value: Any) -> None:
     name, said = compiled(written(value, "/p/tools.json"))

@@ -64,14 +64,15 @@ def _mend_file(path: str, wanted: Sequence[tuple[Problem, Fix]]) -> list[Problem
             if (place := _in_line(text, starts, problem.line, fix)) is not None:
                 edits.append((*place, fix.new, problem))
     mended: list[Problem] = []
+    pieces: list[str] = []  # from the end to the beginning
     limit = len(text)
     for start, end, new, problem in sorted(edits, key=lambda edit: edit[:2], reverse=True):
         if end <= limit:  # two mends of one place: the earlier one waits for the next run
-            text = text[:start] + new + text[end:]
+            pieces += (text[end:limit], new)
             limit = start
             mended.append(problem)
     if mended:
-        _replace(path, text.encode("utf-8"))
+        _replace(path, (text[:limit] + "".join(reversed(pieces))).encode("utf-8"))
     return mended[::-1]
 
 

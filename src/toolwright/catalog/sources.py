@@ -316,6 +316,8 @@ class _Look:
             inner = os.path.join(path, name)
             if not self.contained(inner, names[name]):
                 continue
+            if names[name].is_symlink() and os.path.realpath(inner) in (self.root, os.path.realpath(path)):
+                continue
             inner_names = self.names(inner)
             if "SKILL.md" in inner_names:
                 self.skill(inner, inner_names)

@@ -162,6 +162,7 @@ _SINGLES: Final = frozenset(
         "else",
     }
 )
+_CONDITION: Final = frozenset({"if", "then", "else"})
 _ALTERNATIVES: Final = ("anyOf", "oneOf")
 _WITHOUT_MEANING: Final = frozenset({"$schema", "$id", "$anchor", "$comment", "$defs", "definitions"})
 """Dropping these loses nothing once references are written out."""
@@ -317,6 +318,10 @@ class _Narrowing:
         if form.nulls is Nulls.FLAG:
             node = self.flagged(node, place)
         self.values(node, place, told)
+        if "prefixItems" in node and not self.takes("prefixItems") and "items" in node:
+            # It speaks of what follows the first items: alone it would speak of all of them.
+            del node["items"]
+            self.lose(place, "items", "it would mislead without prefixItems")
         for keyword in [keyword for keyword in node if not self.takes(keyword)]:
             self.drop(node, keyword, place, told)
         if form.typed:
@@ -530,6 +535,9 @@ class _Narrowing:
             within = active
             for part in node.pop("allOf"):
                 if isinstance(part, dict):
+                    if "if" in part:  # two conditions side by side are not one condition
+                        self.lose(place, "if", "a condition inside allOf cannot be merged")
+                        part = {key: value for key, value in part.items() if key not in _CONDITION}
                     opened, inside = self.opened(part, place, active, always=always)
                     within = within | inside
                     node = self.both(node, opened, place)

@@ -105,9 +105,9 @@ class Draft:
                 self.lose(tool, "description", f"cut to {rules.description_max} characters")
             yield tool, given.name, description
 
-    def plain(self, tool: Tool, form: Form) -> JsonObject | None:
-        """The tool's schema in the provider's form; None: the tool is left out."""
-        return self.keep(tool, narrowed(tool, form))
+    def plain(self, tool: Tool, form: Form | None = None) -> JsonObject | None:
+        """The tool's schema in the provider's form, or another; None: the tool is left out."""
+        return self.keep(tool, narrowed(tool, form or self.rules.form))
 
     def keep(self, tool: Tool, narrowed: Narrowed) -> JsonObject | None:
         if narrowed.document is None:

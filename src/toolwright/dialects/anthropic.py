@@ -142,7 +142,7 @@ def declare(tools: Sequence[Tool], options: DeclareOptions) -> Declared:
         if options.mode is ToolMode.STRICT:
             schema, strict = draft.strict(tool, STRICT, PLAIN, budget.spend)
         else:
-            schema, strict = draft.plain(tool, PLAIN), False
+            schema, strict = draft.plain(tool), False
         if schema is None:
             continue
         declaration: JsonObject = {"name": name}

@@ -58,7 +58,7 @@ def declare(tools: Sequence[Tool], options: DeclareOptions) -> Declared:
     draft = Draft(RULES, tools, options)
     payload: list[JsonObject] = []
     for tool, name, description in draft.tools():
-        schema = draft.plain(tool, FORM)
+        schema = draft.plain(tool)
         if schema is None:
             continue
         declaration: JsonObject = {"name": name}

@@ -48,7 +48,7 @@ def declare(tools: Sequence[Tool], options: DeclareOptions) -> Declared:
     draft = Draft(RULES, tools, options)
     payload: list[JsonObject] = []
     for tool, name, description in draft.tools():
-        parameters = draft.plain(tool, FORM)
+        parameters = draft.plain(tool)
         if parameters is None:
             continue
         function = {"name": name, "description": description, "parameters": parameters}

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from toolwright.formats import capability, executable, manifest, rye, skill
-from toolwright.formats._node import Reader, kind_of
+from toolwright.formats._node import Reader, kind_of, suggestion
+from toolwright.jsontext import JsonValue
 from toolwright.model import Compiled, Document, Linked, Rules, Severity, Unit
 
 
@@ -73,10 +74,16 @@ def link(name: str, units: Sequence[Unit], rules: Rules) -> Linked:
 
 
 def _probable(document: Document) -> str | None:
-    """Whose words to use for a file that cannot be read at all: there is no structure to go by."""
-    if document.parsed is not None and document.parsed.defect is None:
-        return None
+    """Whose words to use for a file that no structure tells: one that cannot be read, or that lacks the very
+    marker its name promises. A tool is never made of it."""
     name = document.path.rpartition("/")[2]
+    if document.parsed is not None and document.parsed.defect is None:
+        root = document.parsed.value
+        tools = root.get("tools") if isinstance(root, dict) else None
+        if name.endswith("_tools.json") and root != {}:
+            return capability.NAME
+        is_odd = isinstance(root, dict) and tools is not None and not isinstance(tools, list)
+        return manifest.NAME if name == "tools.json" and is_odd else None
     if name == "tools.json":
         return manifest.NAME
     return capability.NAME if document.among_groups else None
@@ -107,7 +114,8 @@ def _unknown(document: Document) -> Compiled:
     reader = Reader(document)
     if document.parsed is None or document.parsed.defect is not None:
         why = document.unreadable or (document.parsed and str(document.parsed.defect)) or "no content"
-        reader.add("source.unreadable", f"the file cannot be read: {why}")
+        hint = "make it a readable JSON file, or leave it out of the sources"
+        reader.add("source.unreadable", f"the file cannot be read: {why}", hint=hint)
         return Compiled(problems=tuple(reader.problems))
     for repeated in document.parsed.duplicates[:1]:
         reader.add(
@@ -133,7 +141,22 @@ def _unknown(document: Document) -> Compiled:
         "not a tool declaration of a format we know"
         + (f" (a root {kind_of(root)})" if not isinstance(root, dict) else ""),
         pointer=(),
-        hint="a skill has `allowlist` or `execution`, a manifest has `command` in its tools, a capability "
-        "group has `group`; see docs/formats",
+        hint=_meant(root)
+        or "a skill has `allowlist` or `execution`, a manifest has `command` in its tools, a capability "
+        "group has `group`; if it belongs to another program, leave it out",
     )
     return Compiled(problems=tuple(reader.problems))
+
+
+def _meant(root: JsonValue) -> str | None:
+    """The marker that a misspelt key was probably meant to be."""
+    keys = list(root) if isinstance(root, dict) else []
+    tools = root.get("tools") if isinstance(root, dict) else root
+    some = tools[:20] if isinstance(tools, list) else []
+    inside = [key for tool in some if isinstance(tool, dict) for key in tool]
+    for found, known in ((keys, ("allowlist", "execution", "group")), (inside, ("command",))):
+        for key in found:
+            meant = suggestion(key, known)
+            if meant is not None:
+                return f'did you mean "{meant}" where it says "{key[:60]}"?'
+    return None

@@ -251,6 +251,12 @@ def _with_actions(actions: Node, base: JsonObject, patterns: int) -> JsonObject 
         listed = action.get("parameters")
         own = _from_list(listed, patterns) if listed is not None else None
         own = own or {"properties": {}, "required": []}
+        if listed is not None and "action" in own["properties"]:
+            listed.error(
+                "rye.yaml.actions",
+                'no parameter may be called "action"',
+                hint="that name says which action is meant; rename the parameter",
+            )
         for parameter, spec in own["properties"].items():
             known = specs.setdefault(parameter, [])
             if spec not in known:

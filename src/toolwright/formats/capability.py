@@ -242,6 +242,7 @@ class _Group:
             self.reader.add(
                 "capability.file.other-error",
                 f"[Registry] Error loading {self.file}: {self.document.unreadable or 'no content'}",
+                hint="make it a readable file with a JSON object, or leave it out of the sources",
             )
             return
         if parsed.defect is not None:
@@ -249,6 +250,7 @@ class _Group:
                 "capability.file.json-error",
                 f"[Registry] JSON error in {self.file}: {parsed.defect}",
                 line=parsed.defect.line,
+                hint="mend the JSON there",
             )
             return
         root = self.reader.node(parsed.value)

@@ -69,7 +69,11 @@ def recognises(document: Document) -> bool:
 def compile_document(document: Document, rules: Rules) -> Compiled:
     reader = Reader(document)
     if document.unreadable is not None or document.parsed is None:
-        reader.add("manifest.root.read-error", f"read manifest: {document.unreadable or 'no content'}")
+        reader.add(
+            "manifest.root.read-error",
+            f"read manifest: {document.unreadable or 'no content'}",
+            hint="make it a readable file with a JSON object, or leave it out of the sources",
+        )
         return Compiled(problems=tuple(reader.problems))
     if document.parsed.defect is not None:
         defect = document.parsed.defect
@@ -78,7 +82,12 @@ def compile_document(document: Document, rules: Rules) -> Compiled:
             if "byte-order mark" in defect.message
             else "manifest.root.parse-error"
         )
-        reader.add(code, f"{_PARSE}{defect}", line=defect.line)
+        reader.add(
+            code,
+            f"{_PARSE}{defect}",
+            line=defect.line,
+            hint="mend the JSON there; if the file belongs to another program, leave it out of the sources",
+        )
         return Compiled(problems=tuple(reader.problems))
     manifest = _Manifest(document, reader, rules)
     manifest.read()

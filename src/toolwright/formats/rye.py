@@ -116,6 +116,7 @@ _ALWAYS_RESERVED: Final = ("resolved_config", "__*")
 """Names that only the runtime sets, also where a schema declares them; ``*`` stands for any ending."""
 _TIMEOUT_S: Final = 300.0
 _FIXED_LINE_CHARS_MAX: Final = 1000
+_PLAIN_FOLDER: Final = re.compile(r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)*")
 _PATHS_PER_LINE_MAX: Final = 20
 
 _SEMVER: Final = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+")
@@ -279,6 +280,10 @@ def _from_yaml(text: str, document: Document, reader: Reader) -> _Declared | Com
         reader.add("rye.file.empty", "Tool file is empty", hint="declare a tool in it, or remove it")
         return Compiled(problems=tuple(reader.problems))
     if not isinstance(parsed.value, dict) or "lockfileVersion" in parsed.value:
+        return _no_tool(document, reader)
+    keys = {*parsed.value, *(found.key for found in parsed.duplicates if not found.pointer)}
+    # Data files of other programs lie among tools. Some have a version of their own; none has more.
+    if keys.isdisjoint(_MARKING_DATA) and not {"version", "description"} <= keys:
         return _no_tool(document, reader)
     reader.lines = parsed.lines
     return _Declared(parsed.value, duplicates=parsed.duplicates)
@@ -619,17 +624,22 @@ class _Item:
         )
 
     def category_fix(self, name: str, category: str, line: int | None) -> Fix | None:
+        # Attack: a folder whose name ends the string it is written into and goes on as code.
+        if not _PLAIN_FOLDER.fullmatch(self.folder):
+            return None
         if self.suffix == ".json":
             return Fix(part=FixPart.VALUE, new=f'"{self.folder}"')
         written = self.text.split("\n")[line - 1] if line is not None else ""
-        if len(written) > _FIXED_LINE_CHARS_MAX:
+        if len(written) > _FIXED_LINE_CHARS_MAX or not category:
             return None
-        pattern = rf"""{re.escape(name)}\b["']?[^"'`\n]*?[:=][ \t]*(["'`]?){re.escape(category)}\1"""
-        found = [match.group() for match in re.finditer(pattern, written)]
-        if len(found) != 1 or written.count(found[0]) != 1 or not category:
+        value = rf"""(["'`]?){re.escape(category)}\1"""
+        found = re.fullmatch(
+            rf"""(?:#\s*|export\s+const\s+)?["']?{re.escape(name)}["']?\s*(?::[^"'`=]*)?[:=]\s*{value}\s*;?\s*(?:#.*|//.*)?""",
+            written.strip(),
+        )
+        if found is None or written.count(category) != 1:
             return None
-        head, _, tail = found[0].rpartition(category)
-        return Fix(old=found[0], new=head + self.folder + tail)
+        return Fix(old=category, new=self.folder)
 
     # -- keys of data files ---------------------------------------------------------------------------------
 

@@ -12,12 +12,10 @@ builds no argv and runs nothing. ``_node`` and ``_yaml`` lie above it, the loade
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from posixpath import dirname, join
 from typing import Final
 
@@ -492,12 +490,11 @@ class _Descriptor:
                 hint = "remove it; what is not known cannot be obeyed"
                 member.say("skill.root.unknown-key", message, hint=hint)
 
-    def report_repeated(self, duplicates: Iterable[Duplicate], severity: Severity = Severity.ERROR) -> None:
+    def report_repeated(self, duplicates: Iterable[Duplicate]) -> None:
         for found in duplicates:
             self.reader.add(
                 "skill.root.duplicate-members",
                 f'duplicate key "{found.key}" in {place_text(found.pointer) or "the root"}',
-                severity=severity,
                 pointer=found.pointer,
                 line=found.line,
                 hint="keep one of them; which one counts must not depend on the reader",
@@ -597,21 +594,10 @@ class _Descriptor:
         if member.kind != "object":
             member.error("skill.tools.parameters-object", f"expected object, got {member.kind}")
             return None
+        # Two readers would understand two schemas: what the model sees and what is checked might differ.
+        self.report_repeated(duplicates)
         value: JsonObject = member.value
-        if duplicates and self.document.content is not None:
-            # The author's schema goes out as written, and the strict reading leaves repeated members out.
-            self.report_repeated(duplicates, Severity.WARNING)
-            whole = self.last_counts
-            value = jsontext.at(whole, member.pointer if isinstance(whole, dict) else member.pointer[1:])
-        return value
-
-    @cached_property
-    def last_counts(self) -> JsonValue:
-        """The file as readers see it that let the last of repeated members count."""
-        assert self.document.content is not None
-        return json.loads(self.document.content)
-
-    # -- allowlist ------------------------------------------------------------------------------------------
+        return None if duplicates else value
 
     def allowed(self, node: Node) -> Iterator[tuple[str, tuple[str, ...]]]:
         """The pairs that may run. An entry with a problem allows nothing."""
@@ -628,6 +614,13 @@ class _Descriptor:
                 member.say(
                     "skill.allowlist.binary-form",
                     f"allowlist: relative path as binary (got {shown(binary)})",
+                    hint="write a bare name, which is looked up on the PATH",
+                )
+                continue
+            elif binary in ("", ".", "..") or binary.startswith("-"):
+                member.say(
+                    "skill.allowlist.binary-form",
+                    f"allowlist: not the name of a program (got {shown(binary)})",
                     hint="write a bare name, which is looked up on the PATH",
                 )
                 continue

@@ -121,6 +121,23 @@ def _reason(error: OSError | ValueError) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
+def _descendants(pid: int) -> list[int]:
+    """The children of a process, and theirs, as far as /proc tells: nothing on systems that have none."""
+    children: dict[int, list[int]] = {}
+    try:
+        numbers = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return []
+    for number in numbers:
+        with suppress(OSError, ValueError, IndexError), open(f"/proc/{number}/stat", "rb") as file:
+            parent = int(file.read(512).rpartition(b")")[2].split()[1])
+            children.setdefault(parent, []).append(number)
+    found = list(children.get(pid, ()))
+    for child in found:
+        found += children.get(child, ())
+    return found
+
+
 class _Exchange:
     """One process, its pipes and what came through them; used by one thread."""
 
@@ -207,9 +224,14 @@ class _Exchange:
 
         Only before it is reaped: until then its number, and that of its group, cannot belong to others.
         """
+        is_over = self.watch is not None and self.watch.ended
+        strays = [] if is_over else _descendants(self.process.pid)
         for kill in (os.killpg, os.kill):
             with suppress(ProcessLookupError, PermissionError):
                 kill(self.process.pid, signal.SIGKILL)
+        for pid in strays:  # those that left the group but not yet the tree
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
 
     def finish(self) -> int | None:
         """Kill, close, reap. The exit status, or None where it is not ours to know."""

@@ -30,6 +30,9 @@ _HIDDEN: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
     "\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff9-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
+_LINED: Final = (
+    ".json", ".yaml", ".yml", ".py", ".js", ".ts", ".mjs", ".cjs", ".sh", ".toml", ".md",
+)  # fmt: skip
 _COLOURS: Final = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "blue"}
 
 
@@ -74,15 +77,21 @@ def problem_record(problem: Problem) -> dict[str, Any]:
         "severity": problem.severity.value,
         "path": shown_path(problem.path),
         "pointer": None if problem.pointer is None else jsontext.pointer_text(problem.pointer),
-        "line": problem.line,
+        "line": line_of(problem),
         "message": problem.message,
         "hint": problem.hint,
     }
 
 
 def place(problem: Problem) -> str:
-    """``file:line``, or the file where there is no line."""
-    return printable(shown_path(problem.path)) + (f":{problem.line}" if problem.line else "")
+    """``file:line``, or the path where there is no line."""
+    line = line_of(problem)
+    return printable(shown_path(problem.path)) + (f":{line}" if line else "")
+
+
+def line_of(problem: Problem) -> int | None:
+    """The line to go to: of the place, or the first of the file where something is missing altogether."""
+    return problem.line or (1 if problem.path.endswith(_LINED) else None)
 
 
 def write_problems(problems: Iterable[Problem]) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from toolwright import __version__
-from toolwright.doors.cli._render import shown_path
+from toolwright.doors.cli._render import line_of, shown_path
 from toolwright.model import Problem, Severity
 
 _LEVELS: Final = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
@@ -37,8 +37,9 @@ def document(problems: Sequence[Problem]) -> dict[str, Any]:
 def _result(problem: Problem, codes: list[str]) -> dict[str, Any]:
     text = problem.message + (f"\n{problem.hint}" if problem.hint else "")
     place: dict[str, Any] = {"artifactLocation": {"uri": _uri(problem.path)}}
-    if problem.line is not None:
-        place["region"] = {"startLine": problem.line}
+    line = line_of(problem)
+    if line is not None:
+        place["region"] = {"startLine": line}
     return {
         "ruleId": problem.code,
         "ruleIndex": codes.index(problem.code),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from contextlib import suppress
@@ -126,6 +127,9 @@ def _summary(workshop: Workshop, shared: Shared, problems: tuple[Problem, ...], 
     tools, skills = workshop.catalog.counted, len(workshop.skills)
     support = len(workshop.tools) - tools
     if not (tools or skills or support or problems):
+        named = [source.path for source in workshop.config.sources if not os.path.isdir(source.path)]
+        if named:
+            return f"{_render.printable(_render.shown_path(named[0]))} declares no tools of a format we know"
         return (
             "no tools found: looked for SKILL.md, tools.json, *_tools.json and .ai/tools here and one folder "
             "below; name a folder of tools (programs that describe themselves: --from executable=PATH), or "

@@ -65,5 +65,7 @@ def _pair(text: str) -> tuple[str, object]:
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise click.UsageError(f"--context wants K=V, for example project_id=p1 (got {text!r}).")
+    if value.lower() in ("true", "false"):  # as people and Python write them
+        return key, value.lower() == "true"
     parsed = jsontext.read(os.fsencode(value))
     return key, value if parsed.defect is not None or parsed.duplicates else parsed.value

@@ -10,6 +10,7 @@ import click
 
 from toolwright import jsontext
 from toolwright.calls import commands
+from toolwright.calls.arguments import checked
 from toolwright.catalog import files
 from toolwright.doors.cli import Shared, _render, complain, examples, shared_options
 from toolwright.errors import KINDS, Kind, SourceError, UnknownTool
@@ -84,7 +85,12 @@ def _show_argv(tool: Tool, raw: bytes, as_json: bool) -> int:
             f"ARGS must be a JSON object{why and ': ' + why}", 'for example --argv \'{"name": "value"}\''
         )
         return KINDS[Kind.INVALID_ARGUMENTS].exit_code
-    found = commands.command(tool, arguments, raw.decode("utf-8"), cwd=os.getcwd())
+    fitting = checked(tool, arguments)
+    found = (
+        fitting
+        if isinstance(fitting, ToolError)
+        else commands.command(tool, fitting, raw.decode("utf-8"), cwd=os.getcwd())
+    )
     if isinstance(found, ToolError):
         complain(found.message, found.hint or f"`toolwright show {tool.key}` shows what it takes")
         return KINDS[found.kind].exit_code
