@@ -19,7 +19,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache, cached_property
 from operator import attrgetter
@@ -202,10 +202,22 @@ class Snapshot:
         return skills
 
     @cached_property
-    def units(self) -> tuple[Kept, ...]:
-        plain = orjson.loads(self._section("units"))
-        own: dict[int, Tool] = {}
+    def _units(self) -> list[Any]:
+        units: list[Any] = orjson.loads(self._section("units"))
+        return units
+
+    @cached_property
+    def reports(self) -> tuple[Kept, ...]:
+        """The documents without their tools, which are most of the work."""
         convert = dict(_field_converters(_NUMBERS[Compiled]))
+        return tuple(
+            Kept(mark, name, Compiled(**{key: convert[key](value) for key, value in rest.items()}), stands)
+            for mark, name, stands, _, rest in self._units
+        )
+
+    @cached_property
+    def units(self) -> tuple[Kept, ...]:
+        own: dict[int, Tool] = {}
 
         def tool(index: int) -> Tool:
             if index not in own:
@@ -213,16 +225,8 @@ class Snapshot:
             return own[index]
 
         return tuple(
-            Kept(
-                mark,
-                name,
-                Compiled(
-                    tools=tuple(map(tool, tools)),
-                    **{key: convert[key](value) for key, value in rest.items()},
-                ),
-                stands,
-            )
-            for mark, name, stands, tools, rest in plain
+            replace(kept, compiled=replace(kept.compiled, tools=tuple(map(tool, unit[3]))))
+            for kept, unit in zip(self.reports, self._units, strict=True)
         )
 
     @cached_property

@@ -57,6 +57,7 @@ class Fresh:
         self.roles: Sequence[Role] = [tool.role for tool in loaded.tools]
         self.skills = tuple(loaded.skills)
         self.units = loaded.units
+        self.reports = loaded.units
         self.problems = loaded.problems
 
     def tool(self, index: int) -> Tool:
@@ -115,7 +116,7 @@ class LoadReport:
     @cached_property
     def problems(self) -> tuple[Problem, ...]:
         """Everything that is wrong, each with its line where the file tells it."""
-        units = self._shelves.ask(lambda held: held.units)
+        units = self._shelves.ask(lambda held: held.reports)
         unmet = (
             condition.otherwise
             for unit in units
@@ -141,7 +142,7 @@ class LoadReport:
     def notes(self) -> tuple[str, ...]:
         """What only verbose output names."""
         return tuple(
-            note for unit in self._shelves.ask(lambda held: held.units) for note in unit.compiled.notes
+            note for unit in self._shelves.ask(lambda held: held.reports) for note in unit.compiled.notes
         )
 
 
