@@ -51,6 +51,8 @@ MESSAGE = "Find my tasks of 3 files and write them to /tmp, please: 你好"
 ARGUMENTS: tuple[dict[str, object], ...] = ({}, {"query": 5, "path": None, "x": ["a"] * 3})
 _CODE = re.compile(r"[a-z]+(?:\.[a-z0-9-]+)+")
 _TOOLS_MAX = 20
+_OFFERED_MAX = 2000
+"""Far more than any provider takes in one request."""
 
 Answer = TypeVar("Answer")
 
@@ -101,8 +103,8 @@ def gives_tools(declaration: Declaration) -> bool:
     return bool(formats.compile_document(document(declaration), RULES[0])[1].tools)
 
 
-def alone(declaration: Declaration, neighbour: Declaration, rules: Rules) -> Steps:
-    """One declaration, from its bytes to what providers are sent."""
+def alone(declaration: Declaration, neighbour: Declaration, rules: Rules, *, offers: bool = True) -> Steps:
+    """One declaration, from its bytes to what providers are sent (``offers``)."""
     steps = Steps()
 
     def compiled() -> tuple[str | None, Compiled]:
@@ -129,7 +131,8 @@ def alone(declaration: Declaration, neighbour: Declaration, rules: Rules) -> Ste
         if cache.decode(Tool, cache.encode(tool)) != tool:
             steps.wrong.append(f"{tool.name}: the cache gives back another tool")
     steps.tools, steps.problems = len(tools), len(found.problems)
-    _offered(tools, steps)
+    if offers:
+        _offered(tools, steps)
     return steps
 
 
@@ -154,7 +157,7 @@ def _offered(tools: Sequence[Tool], steps: Steps) -> None:
     """Selection, arguments and dialects, for tools that came through."""
     steps.take("select", lambda: selection.select(tools, MESSAGE, context={"project_id": "p"}, checks={}))
     steps.take("search", lambda: selection.search(tools, 'find OR "a b" AND NOT f*'))
-    offered = [tool for tool in tools if tool.role is Role.TOOL]
+    offered = [tool for tool in tools if tool.role is Role.TOOL][:_OFFERED_MAX]
     for tool in offered[:10]:
         for arguments in ARGUMENTS if tool.input_schema is not None else ():
             steps.take(
@@ -244,7 +247,7 @@ def _put(declarations: Sequence[Declaration], folder: Path) -> dict[str, bytes]:
 def giant(declaration: Declaration, folder: Path) -> Steps:
     """A declaration at the size limit, both ways."""
     steps = together([declaration], folder, RULES[0])
-    by_value = alone(declaration, declaration, RULES[1])
+    by_value = alone(declaration, declaration, RULES[1], offers=False)
     steps.spent_s |= by_value.spent_s
     steps.wrong += by_value.wrong
     return steps

@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -28,6 +29,7 @@ from toolwright.model import (
     ProbeOutcome,
     Problem,
     Selected,
+    Severity,
     Skill,
     Tool,
     ToolMode,
@@ -134,6 +136,11 @@ class Workshop:
     def problems(self) -> tuple[Problem, ...]:
         """What is wrong with the declarations and the configuration, as values."""
         return (*self.config.problems, *self._report.problems)
+
+    @property
+    def severities(self) -> Counter[Severity]:
+        """How many problems there are of each severity; cheaper than asking for the problems."""
+        return Counter(problem.severity for problem in (*self.config.problems, *self._report.without_lines))
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -31,7 +31,8 @@ PATTERNS_BYTES_MAX: Final = 64 << 20
 PATTERN_CHARS_MAX: Final = 10_000
 COMPLAINTS_MAX: Final = 50
 LISTED_VALUES_MAX: Final = 2_000
-"""In a value with more parts only one complaint is looked for: a single one can cost 20 KB of memory."""
+"""In a value with more parts only one complaint is looked for: a single one can cost 20 KB of memory. The
+same holds where a schema has more than NODES_MAX, which may all be complained about."""
 
 DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 DRAFTS: Final = (
@@ -312,12 +313,17 @@ def complaints(schema: Schema, value: JsonValue) -> tuple[Complaint, ...]:
 
 
 def iter_complaints(validator: Any, value: JsonValue, schema: JsonValue = None) -> Iterator[Complaint]:
-    for error in islice(_errors(validator, value), COMPLAINTS_MAX):
+    listed = not _is_longer(value, LISTED_VALUES_MAX) and not _is_longer(schema, NODES_MAX)
+    for error in islice(_errors(validator, value, listed=listed), COMPLAINTS_MAX):
         yield _best(error, schema)
 
 
-def _errors(validator: Any, value: JsonValue) -> Iterator[Any]:
-    if sum(1 for _ in islice(walk(value), LISTED_VALUES_MAX + 1)) <= LISTED_VALUES_MAX:
+def _is_longer(value: JsonValue, limit: int) -> bool:
+    return sum(1 for _ in islice(walk(value), limit + 1)) > limit
+
+
+def _errors(validator: Any, value: JsonValue, *, listed: bool) -> Iterator[Any]:
+    if listed:
         yield from validator.iter_errors(value)  # makes all errors before it gives the first
         return
     try:

@@ -339,6 +339,11 @@ def _gemini_schema(node: dict[str, Any]) -> Found:
 # -- Ollama -------------------------------------------------------------------------------------------------
 
 
+def known(node: Any) -> set[str]:
+    """The keywords of a node that JSON Schema knows; the server ignores an author's own."""
+    return {keyword for keyword in node if not keyword.startswith("x-")}
+
+
 def _ollama(payload: Any) -> Found:
     functions = []
     for tool in payload:
@@ -350,10 +355,10 @@ def _ollama(payload: Any) -> Found:
         schema = function.get("parameters", {})
         if schema.get("type") != "object":
             yield "root-type"
-        if not schema.keys() <= {"type", "properties", "required"}:
+        if not known(schema) <= {"type", "properties", "required"}:
             yield "keyword"
         for node, _ in nodes(schema):
-            if not node.keys() <= {"type", "properties", "required", "items", "enum", "anyOf", "description"}:
+            if not known(node) <= {"type", "properties", "required", "items", "enum", "anyOf", "description"}:
                 yield "keyword"
             if not all(isinstance(item, dict) for item in node.get("properties", {}).values()):
                 yield "property"

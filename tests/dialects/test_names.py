@@ -74,6 +74,15 @@ def test_a_long_name_ends_in_the_digest_of_its_key_whoever_else_is_there(name: s
     assert alone[:56] == "x" * 55 + "_"
 
 
+@every_provider
+def test_a_name_stays_the_same_while_the_selection_changes(name: str) -> None:
+    first, second = named("a/b.c", "a/b_c")
+    dialect = DIALECTS[name]
+    whole = dialect.declare([first, second], DeclareOptions(among=(first, second)))
+    alone = dialect.declare([second], DeclareOptions(among=(first, second)))
+    assert alone.names.spoken(second.key) == whole.names.spoken(second.key) != "a_b_c"
+
+
 def test_mcp_takes_dots_and_longer_names() -> None:
     assert spoken("mcp", named("code.sandbox.js.run")) == {"rye:code.sandbox.js.run": "code.sandbox.js.run"}
     assert set(spoken("mcp", named("x" * 70)).values()) == {"x" * 70}

@@ -279,6 +279,11 @@ def test_a_long_description_is_cut_for_chat_and_whole_for_responses() -> None:
     assert DIALECTS["openai-responses"].declare([tool], PLAIN).payload[0]["description"] == "d" * 1043
 
 
+def test_a_tool_that_is_left_out_has_no_losses() -> None:
+    declared = CHAT.declare([make_tool("t" * 70, {"type": "array"})], STRICT)
+    assert (declared.payload, declared.losses, len(declared.left_out)) == ([], (), 1)
+
+
 def test_a_tool_named_twice_is_declared_once() -> None:
     tool = make_tool("t")
     assert len(CHAT.declare([tool, tool], PLAIN).payload) == 1

@@ -116,6 +116,11 @@ class LoadReport:
     @cached_property
     def problems(self) -> tuple[Problem, ...]:
         """Everything that is wrong, each with its line where the file tells it."""
+        return _located(self.without_lines)
+
+    @cached_property
+    def without_lines(self) -> Sequence[Problem]:
+        """The same, before the files are read again for the lines of their places."""
         units = self._shelves.ask(lambda held: held.reports)
         unmet = (
             condition.otherwise
@@ -124,14 +129,12 @@ class LoadReport:
             for condition in unit.compiled.conditions
             if not condition.drops and not _holds(condition)
         )
-        return _located(
-            [
-                *self._found.problems,
-                *(problem for unit in units for problem in unit.compiled.problems),
-                *self._shelves.ask(lambda held: held.problems),
-                *unmet,
-            ]
-        )
+        return [
+            *self._found.problems,
+            *(problem for unit in units for problem in unit.compiled.problems),
+            *self._shelves.ask(lambda held: held.problems),
+            *unmet,
+        ]
 
     @property
     def units(self) -> Sequence[Kept]:

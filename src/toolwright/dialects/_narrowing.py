@@ -88,6 +88,8 @@ class Form:
     keywords: frozenset[str] | None = None
     """The only keywords that pass; None: all but ``dropped``."""
     dropped: frozenset[str] = frozenset()
+    extensions: bool = False
+    """Keywords of the author's own (``x-``) pass besides ``keywords``."""
     told: frozenset[str] = frozenset()
     """Dropped keywords whose values the description tells instead."""
     root_refused: frozenset[str] = frozenset()
@@ -206,7 +208,8 @@ class _Narrowing:
 
     def takes(self, keyword: str) -> bool:
         form = self.form
-        return keyword not in form.dropped and (form.keywords is None or keyword in form.keywords)
+        known = form.keywords is None or keyword in form.keywords
+        return keyword not in form.dropped and (known or (form.extensions and keyword.startswith("x-")))
 
     # -- the root -------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ NAME: Final = "ollama"
 FORM: Final = Form(
     provider="Ollama",
     keywords=frozenset({"type", "properties", "required", "items", "enum", "anyOf", "description"}),
+    extensions=True,  # the server leaves them out; a format may promise that they are sent
     told=frozenset(
         {
             "default", "format", "pattern", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -107,19 +108,15 @@ def write_problems(problems: Iterable[Problem]) -> None:
         given = problem.hint
 
 
-def count_problems(problems: Sequence[Problem]) -> str:
+def count_problems(severities: Counter[Severity]) -> str:
     """``2 errors, 1 warning``, or nothing."""
-    parts = []
-    for severity, noun in ((Severity.ERROR, "error"), (Severity.WARNING, "warning"), (Severity.INFO, "note")):
-        number = sum(problem.severity is severity for problem in problems)
-        if number:
-            parts.append(plural(number, noun))
-    return ", ".join(parts)
+    nouns = ((Severity.ERROR, "error"), (Severity.WARNING, "warning"), (Severity.INFO, "note"))
+    return ", ".join(plural(severities[severity], noun) for severity, noun in nouns if severities[severity])
 
 
 def mention_problems(workshop: Workshop, shared: Shared) -> None:
     """Say on stderr that something is wrong: a tool that is missing here may have been left out for it."""
-    counted = count_problems(workshop.problems)
+    counted = count_problems(workshop.severities)
     if counted and not shared.quiet:
         click.echo(f"{counted}; `toolwright check` shows them", err=True)
 
