@@ -186,3 +186,20 @@ def test_what_a_module_offers_is_known_without_importing_it() -> None:
     assert source.functions == {"execute": Function(("params", "project_path", "*rest", "more", "**all"), 3)}
     assert source.bound == {"*", "execute", "Tool"}
     assert source.options == {"-p": True, "--params": True, "--project-path": False}
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        '(__executor_id__ := "other")',
+        "try:\n    pass\nexcept* ValueError:\n    __executor_id__ = 'other'",
+        "match 'other':\n    case __executor_id__:\n        pass",
+        "try:\n    1 / 0\nexcept ZeroDivisionError as __executor_id__:\n    pass",
+        "def f():\n    global __executor_id__\n    __executor_id__ = 'other'\nf()",
+    ],
+)
+def test_a_name_that_is_bound_in_hiding_is_not_guessed(hidden: str) -> None:
+    """A reviewer must not read one executor while Python binds another."""
+    found = _python_source.read(f'__executor_id__ = "seen"\n{hidden}\n', frozenset({"__executor_id__"})).found
+    assert "__executor_id__" not in found.values
+    assert [item.name for item in found.unread] == ["__executor_id__"]

@@ -100,6 +100,8 @@ class _Module:
         body = self.tree.body
         for number, statement in enumerate(body):
             self.statement(number, statement)
+        if any(word in text for word in _HIDING_WORDS):
+            self.change(_hidden_changes(self.tree))
         return PythonSource(
             found=self.values(),
             has_docstring=bool(body) and _is_text(body[0]),
@@ -388,6 +390,36 @@ def _changes(statement: ast.stmt) -> Iterator[tuple[str, int]]:
             yield from _roots(whole)
         case _:
             pass
+
+
+_HIDING_WORDS: Final = (":=", "global", "except", "match")
+
+
+def _hidden_changes(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Names bound where no assignment stands: by an expression, a pattern, a handler, or from a function.
+
+    Attack: a tool whose reviewer and whose reader see one executor, while Python binds another.
+    """
+    for node in ast.walk(tree):
+        match node:
+            case ast.NamedExpr(target=ast.Name(id=name)):
+                yield name, node.lineno
+            case (
+                ast.MatchAs(name=str(name))
+                | ast.MatchStar(name=str(name))
+                | ast.MatchMapping(rest=str(name))
+                | ast.ExceptHandler(name=str(name))
+            ):
+                yield name, node.lineno
+            case ast.Global(names=names):
+                for name in names:
+                    yield name, node.lineno
+            case ast.TryStar():
+                for part in ast.walk(node):
+                    if isinstance(part, ast.stmt):
+                        yield from _changes(part)
+            case _:
+                pass
 
 
 def _roots(target: ast.expr) -> Iterator[tuple[str, int]]:
