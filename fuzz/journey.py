@@ -7,6 +7,7 @@ and let through what is raised. Giants go the same ways with a limit of time for
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import re
 import shutil
@@ -203,6 +204,8 @@ def together(declarations: Sequence[Declaration], folder: Path, rules: Rules) ->
         for tool in tools[:_TOOLS_MAX]:
             if report.catalog.find(tool.key).key != tool.key:
                 steps.wrong.append(f"{tool.key}: not found by its key")
+        del report
+        gc.collect()  # what is held belongs to the load that comes next
     if answers[0] != answers[1]:
         steps.wrong.append("a warm load gave another answer than a cold one")
     _offered(tools, steps)

@@ -7,7 +7,7 @@ from hypothesis import given
 
 from tests.strategies import json_values, texts
 from toolwright.formats import _node
-from toolwright.formats._node import Node, Reader, did_you_mean, fold, kind_of, shown, suggestion
+from toolwright.formats._node import Node, Reader, did_you_mean, fold, key_of, kind_of, shown, suggestion
 from toolwright.jsontext import Duplicate
 from toolwright.model import Document, Fix, FixPart, Severity
 
@@ -181,3 +181,10 @@ def test_repeated_members_are_those_at_or_below_an_address() -> None:
     duplicates = [Duplicate(("a", 1), "x", 1), Duplicate(("a", 1, "b"), "y", 2), Duplicate(("a", 10), "z", 3)]
     assert [found.key for found in _node.below(duplicates, ("a", 1))] == ["x", "y"]
     assert len(_node.below(duplicates, ())) == 3
+
+
+@given(
+    st.lists(st.tuples(st.text("a/%2F5", min_size=1), st.text("a/%", min_size=1)), unique=True, max_size=20)
+)
+def test_two_tools_never_share_a_key(tools: list[tuple[str, str]]) -> None:
+    assert len({key_of("skill", scope, name) for scope, name in tools}) == len(tools)

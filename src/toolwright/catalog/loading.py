@@ -323,8 +323,8 @@ def _distinct(tools: Sequence[Tool], problems: list[Problem]) -> list[Tool]:
         key = tool.key
         number = 2
         while key in taken:
-            name, _, rest = tool.key.partition(":")
-            key = f"{name}:{tool.scope}~{number}{rest[len(tool.scope) :]}"
+            scope, _, name = tool.key.partition("/")
+            key = f"{scope}~{number}/{name}"
             number += 1
         if key != tool.key:
             first = taken[tool.key]

@@ -61,6 +61,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f' (did you mean "{meant}"?)' if meant is not None else ""
 
 
+def key_of(format: str, scope: str, name: str) -> str:
+    """``format:scope/name``. A slash in the scope is escaped: otherwise the tool ``b/c`` of ``a`` and the
+    tool ``c`` of ``a/b`` would share a key, and with it whatever was granted to one of them."""
+    return f"{format}:{scope.replace('%', '%25').replace('/', '%2F')}/{name}"
+
+
 SECONDS_MAX: Final = 10.0**9
 
 

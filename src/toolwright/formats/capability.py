@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from toolwright.formats._node import NAME_CHARS_MAX, Node, Reader, shown
+from toolwright.formats._node import NAME_CHARS_MAX, Node, Reader, key_of, shown
 from toolwright.jsontext import Duplicate, JsonValue, compact, place_text
 from toolwright.model import (
     Always,
@@ -461,8 +461,7 @@ class _Group:
         self.names.add(name)
         self.tools.append(
             Tool(
-                # A slash in the group's name would make two tools of different groups share a key.
-                key=f"{NAME}:{self.group.replace('%', '%25').replace('/', '%2F')}/{name}",
+                key=key_of(NAME, self.group, name),
                 name=name,
                 scope=self.group,
                 description=description,

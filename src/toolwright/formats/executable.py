@@ -15,7 +15,7 @@ from posixpath import splitext
 from typing import Final
 
 from toolwright import jsontext
-from toolwright.formats._node import Node, Reader, kind_of, shown
+from toolwright.formats._node import Node, Reader, key_of, kind_of, shown
 from toolwright.jsontext import JsonValue
 from toolwright.model import (
     Compiled,
@@ -253,7 +253,7 @@ def _tool(document: Document, root: Node) -> Tool | None:
     if root.reader.has_errors or name is None or description is None or parameters is None:
         return None
     return Tool(
-        key=f"{NAME}:{document.scope}/{name.value}",
+        key=key_of(NAME, document.scope, name.value),
         name=name.value,
         scope=document.scope,
         aliases=(derived,) if derived != name.value else (),

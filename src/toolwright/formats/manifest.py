@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from posixpath import normpath
 from typing import Final
 
-from toolwright.formats._node import Node, Reader, shown
+from toolwright.formats._node import Node, Reader, key_of, shown
 from toolwright.jsontext import Duplicate, JsonValue, Pointer, compact
 from toolwright.model import (
     Compiled,
@@ -237,7 +237,7 @@ class _Manifest:
                 name=name,
                 hint="say in a sentence what the tool does; models choose by it",
             )
-        key = f"{NAME}:{self.document.scope}/{name}"
+        key = key_of(NAME, self.document.scope, name)
         self.tools.append(
             Tool(
                 key=key,

@@ -21,7 +21,7 @@ from typing import Final
 
 from toolwright import jsontext
 from toolwright.formats import _yaml
-from toolwright.formats._node import NAME_CHARS_MAX, Node, Reader, fold, kind_of, shown, suggestion
+from toolwright.formats._node import NAME_CHARS_MAX, Node, Reader, fold, key_of, kind_of, shown, suggestion
 from toolwright.jsontext import Duplicate, JsonObject, JsonValue, Parsed, Pointer, place_text
 from toolwright.model import (
     ArgMapping,
@@ -886,7 +886,7 @@ def _tool(declared: _Declared, run: RunProcess, skill: str, document: Document) 
     switches = [arg.param for arg in run.encoding.args if isinstance(arg, Switch)]
     pointer = declared.node.pointer
     return Tool(
-        key=f"{NAME}:{skill}/{declared.name}",
+        key=key_of(NAME, skill, declared.name),
         name=declared.name,
         scope=skill,
         description=declared.description,
