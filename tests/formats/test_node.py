@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.strategies import json_values, texts
 from toolwright.formats import _node
