@@ -76,7 +76,7 @@ class Steps:
             self.spent_s[name] = self.spent_s.get(name, 0.0) + time.process_time() - start
 
 
-def document(declaration: Declaration, folder: str = "/work") -> Document:
+def document(declaration: Declaration, folder: str = "/project") -> Document:
     """What the loader would hand to the formats."""
     path = declaration.path
     content: bytes | None = declaration.files[path]

@@ -10,6 +10,7 @@ import json
 import random
 import re
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import yaml
@@ -77,6 +78,9 @@ KEYS = (
     "selection", "metadata",
     "\u202e", "a.b", "a/b", "~", "0", "x" * 300,
 )  # fmt: skip
+
+
+PLACES_MAX = 20_000
 
 
 def mutated(seed: Declaration, others: Sequence[Declaration], rng: random.Random) -> Declaration:
@@ -182,7 +186,9 @@ def _value(name: str, content: bytes, rng: random.Random) -> bytes | None:
 
 
 def _changed(root: Any, rng: random.Random) -> Any:
-    places = list(jsontext.walk(root))
+    places = list(islice(jsontext.walk(root), PLACES_MAX + 1))
+    if len(places) > PLACES_MAX:  # a seed that is a bomb: written out it would be our own undoing
+        return root
     pointer, value = rng.choice(places)
     if not pointer:
         return rng.choice((*VALUES, [root], {"tools": root}, {"a": root}))

@@ -289,3 +289,13 @@ def test_the_page_lists_every_code() -> None:
     source = Path(manifest.__file__).read_text(encoding="utf-8")
     used = set(re.findall(r'"(manifest\.[a-z]+\.[a-z-]+)"', source)) | {"manifest.root.detect"}
     assert used == set(re.findall(r"\| `(manifest\.[a-z.-]+)`", PAGE.read_text(encoding="utf-8")))
+
+
+def test_a_file_of_countless_tools_is_refused_whole() -> None:
+    """Ten thousand are enough for anybody; a megabyte of tiny ones would take two hundred in memory."""
+    tools = [{"name": f"t{number}", "command": ["/bin/true"]} for number in range(10_001)]
+    content = json.dumps({"tools": tools}).encode()
+    found = Document(path="/p/tools.json", content=content, parsed=jsontext.read(content), scope="p")
+    compiled = manifest.compile_document(found, Rules())
+    assert compiled.tools == ()
+    assert [problem.code for problem in compiled.problems] == ["manifest.root.too-many-tools"]

@@ -67,6 +67,9 @@ def key_of(format: str, scope: str, name: str) -> str:
     return f"{format}:{scope.replace('%', '%25').replace('/', '%2F')}/{name}"
 
 
+TOOLS_MAX: Final = 10_000
+"""In one document. Attack: a file of tiny tools that takes two hundred times its size in memory."""
+
 SECONDS_MAX: Final = 10.0**9
 
 

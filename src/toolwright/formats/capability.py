@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from toolwright.formats._node import NAME_CHARS_MAX, Node, Reader, key_of, shown
+from toolwright.formats._node import NAME_CHARS_MAX, TOOLS_MAX, Node, Reader, key_of, shown
 from toolwright.jsontext import Duplicate, JsonValue, compact, place_text
 from toolwright.model import (
     Always,
@@ -272,6 +272,8 @@ class _Group:
         tools = root.get("tools")
         if tools is not None and tools.kind != "array":
             self.cannot_load(tools, f"tools must be an array, got {tools.kind}")
+        elif tools is not None and len(tools.value) > TOOLS_MAX:
+            self.cannot_load(tools, f"more than {TOOLS_MAX:,} tools (got {len(tools.value):,})")
         elif tools is not None:
             for number, item in enumerate(tools.items()):
                 self.tool(item, in_tools.get(number, ()))

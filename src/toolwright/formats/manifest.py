@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from posixpath import normpath
 from typing import Final
 
-from toolwright.formats._node import Node, Reader, key_of, shown
+from toolwright.formats._node import TOOLS_MAX, Node, Reader, key_of, shown
 from toolwright.jsontext import Duplicate, JsonValue, Pointer, compact
 from toolwright.model import (
     Compiled,
@@ -157,6 +157,13 @@ class _Manifest:
             return
         if tools.kind != "array":
             tools.say("manifest.root.parse-error", f"{_PARSE}tools must be an array, got {tools.kind}")
+            return
+        if len(tools.value) > TOOLS_MAX:
+            tools.say(
+                "manifest.root.too-many-tools",
+                f"{_PARSE}more than {TOOLS_MAX:,} tools (got {len(tools.value):,})",
+                hint="split the file",
+            )
             return
         for index, item in enumerate(tools.items()):
             self.tool(index, item)
