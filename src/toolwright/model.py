@@ -210,6 +210,8 @@ class RunProcess:
     allowlist: tuple[tuple[str, tuple[str, ...]], ...] | None = None
     skill_dir: str | None = None
     env: tuple[tuple[str, str], ...] = ()
+    settings: bytes = b"{}"
+    """Author's configuration (compact JSON) that the runtime reads."""
 
 
 class PythonStyle(StrEnum):
@@ -287,6 +289,8 @@ class Reply(StrEnum):
     JSON_LINE = "json_line"
     ENVELOPE = "envelope"
     SUCCESS_DICT = "success_dict"
+    ITEM = "item"
+    """A mapping with ``success`` inside an envelope that names the item and its chain."""
     BLOCKS = "blocks"
 
 
@@ -311,9 +315,18 @@ class Retry:
     multiplier: float = 2.0
 
 
+BASE_ENV: tuple[str, ...] = (
+    "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "LC_*", "TZ", "XDG_*", "TMPDIR",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
     """What a tool asks for. ``stated`` is False where the declaration says nothing about its needs."""
+
+    base_env: tuple[str, ...] = BASE_ENV
+    """The host's variables that every tool of the format gets; a trailing ``*`` stands for any ending.
+    ``TMPDIR`` is not the host's: it names the call's scratch folder."""
 
     stated: bool = False
     capabilities: tuple[str, ...] = ()
@@ -321,6 +334,117 @@ class Needs:
     env: tuple[str, ...] = ()
     context: tuple[str, ...] = ()
     timeout_s: float | None = None
+
+
+class Level(StrEnum):
+    """How strongly a tool is held, from weak to strong."""
+
+    PORTABLE = "portable"
+    RESTRICTED = "restricted"
+    SUPERVISED = "supervised"
+
+
+LEVELS: tuple[Level, ...] = tuple(Level)
+"""From weak to strong: ``LEVELS.index`` compares them."""
+
+
+class Profile(StrEnum):
+    """What a tool may do that states no needs, from wide to narrow."""
+
+    OPEN = "open"
+    PROJECT = "project"
+    CLOSED = "closed"
+
+
+class Programs(StrEnum):
+    """Which programs a tool may start."""
+
+    OWN = "own"
+    """Its own program and what that needs to start (loader, interpreter)."""
+    ANY = "any"
+    """Whatever lies where it may read and execute."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one call may use. Every one of them is enforced; none is a wish."""
+
+    timeout_s: float = 30.0
+    stdout_bytes_max: int = 8 << 20
+    stderr_bytes_max: int = 1 << 20
+    memory_bytes_max: int = 2 << 30
+    """Of all its processes together."""
+    processes_max: int = 128
+    open_files_max: int = 1024
+    file_bytes_max: int = 1 << 30
+    """The longest single file it may write."""
+    scratch_bytes_max: int = 256 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permit:
+    """What a tool is granted for a call: the answer to its ``Needs``. Paths are absolute and real.
+
+    Every tool may besides read and execute the system and its interpreter, read its own files, and use a
+    scratch folder of its own; ``sandbox/rules.py`` adds these.
+    """
+
+    profile: Profile | None = None
+    """The profile that answered for a tool that states no needs; None where needs were stated."""
+    read: tuple[str, ...] = ()
+    """Roots; ``/`` is everything the user may read."""
+    write: tuple[str, ...] = ()
+    """Roots, which may be read as well; ``/`` is everything the user may write."""
+    protected: tuple[str, ...] = ()
+    """Stays read-only wherever a writable root holds it."""
+    unprotected: bool = False
+    """The host accepts that protected paths cannot be held where there are no mount namespaces."""
+    hidden: tuple[str, ...] = ()
+    """Never readable: our own state, keys and journal."""
+    programs: Programs = Programs.ANY
+    network: bool = False
+    unix_sockets: bool = False
+    env: tuple[str, ...] = ()
+    """Names of the host's variables it receives; ``*`` is all of them."""
+    limits: Limits = Limits()
+    level: Level = Level.PORTABLE
+    """The least level that may run it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allow:
+    permit: Permit
+    because: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    question: str
+    because: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deny:
+    message: str
+    """What the caller is told: the format's exact text where it has one."""
+    because: str
+    """The rule, for records and people."""
+    hint: str | None = None
+    kind: Kind = Kind.DENIED
+
+
+Decision: TypeAlias = Allow | Ask | Deny
+
+
+class Trust(StrEnum):
+    """What is known about a tool's bytes."""
+
+    SIGNED = "signed"
+    PINNED = "pinned"
+    UNSIGNED = "unsigned"
+    UNTRUSTED = "untrusted"
+    TAMPERED = "tampered"
+    DRIFTED = "drifted"
 
 
 # -- when a tool is shown -----------------------------------------------------------------------------------
@@ -554,6 +678,41 @@ class ToolCall:
     defect: str | None = None
     declared: bool = True
     """False when the spoken name belongs to no declared tool."""
+    caller: str = ""
+    """Who asked, as the door knows them."""
+    conversation: str = ""
+    context: Mapping[str, object] = field(default_factory=dict)
+    """From the host, never from the model."""
+    timeout_s: float | None = None
+    """The caller's own limit, which wins over the tool's."""
+    dry_run: bool = False
+    idempotency_key: str | None = None
+    """Calls with the same one run once; the later ones get the first one's result."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """What the host's configuration gives to the tools whose key fits ``pattern``."""
+
+    pattern: str
+    needs: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallFacts:
+    """What the record of a call's beginning says besides the call."""
+
+    door: str
+    key: str | None = None
+    """None: no such tool."""
+    format: str | None = None
+    catalog: str = ""
+    """The version of the catalog that this call uses to its end."""
+    seen_digest: str | None = None
+    """Of what the model sees: name, description, schemas."""
+    runs_digest: str | None = None
+    """Of what runs: the invocation and the program or script file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -602,14 +761,117 @@ class EmbeddedResource:
 Block: TypeAlias = TextBlock | ImageBlock | AudioBlock | ResourceLink | EmbeddedResource
 
 
+class End(StrEnum):
+    """How a run came to its end."""
+
+    EXITED = "exited"
+    """A process ended by itself; ``exit_status`` or ``signal`` says how."""
+    RETURNED = "returned"
+    """A function returned ``value``."""
+    RAISED = "raised"
+    """A function raised; ``reason`` is the exception's text."""
+    NOT_STARTED = "not_started"
+    """The operating system refused to start it; ``reason`` says why."""
+    UNAVAILABLE = "unavailable"
+    """We refused to start it: something it needs is not there."""
+    DENIED = "denied"
+    """We refused to start it: it may not."""
+    REFUSED = "refused"
+    """We refused to start it: the arguments cannot be handed over."""
+    TIMED_OUT = "timed_out"
+    TOO_LARGE = "too_large"
+    """stdout or stderr went over its limit, and it was stopped."""
+    OVER_LIMIT = "over_limit"
+    """It took more memory, processes or scratch space than it may, and was stopped; ``reason`` names it."""
+    CANCELLED = "cancelled"
+    LOST = "lost"
+    """It had started and contact was lost: the outcome is unknown, which is not success."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What the kernel counted for a run and its descendants."""
+
+    user_ms: float = 0.0
+    system_ms: float = 0.0
+    memory_bytes: int = 0
+    """The largest resident set of one process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One start of a program or function, as records tell it. No value of a variable is ever in it."""
+
+    argv: tuple[str, ...] = ()
+    cwd: str = ""
+    env_names: tuple[str, ...] = ()
+    exit_status: int | None = None
+    """-1: stopped by us. 128 + signal: death by a signal."""
+    duration_ms: float = 0.0
+    stdout_bytes: int = 0
+    stderr_bytes: int = 0
+    truncated: bool = False
+    what: str = "call"
+    """``call``, ``resolver`` or ``attempt`` (one that was repeated)."""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """What a runtime returns: how a run ended and what it gave, before the format's words for it."""
+
+    end: End
+    exit_status: int | None = None
+    """Only when it exited by itself; 128 + signal for death by a signal."""
+    signal: int | None = None
+    stdout: bytes = b""
+    """At most the limit: the beginning."""
+    stderr: bytes = b""
+    """At most the limit: the end."""
+    stdout_bytes: int = 0
+    """All that came."""
+    stderr_bytes: int = 0
+    value: JsonValue = None
+    """What a function returned, as JSON."""
+    kind_of_value: str = ""
+    """The name of the returned value's type, for messages."""
+    reason: str = ""
+    hint: str | None = None
+    usage: Usage = Usage()
+    layers: tuple[str, ...] = ()
+    runs: tuple[Run, ...] = ()
+    """Every start that the call made, resolvers first."""
+    notes: tuple[str, ...] = ()
+    """What the caller should know though nothing failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What a call cost."""
+
+    duration_ms: float = 0.0
+    output_bytes: int = 0
+    truncated: bool = False
+    usage: Usage = Usage()
+    attempts: int = 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
     """What a call gave."""
 
     call_id: str
+    key: str = ""
     blocks: tuple[Block, ...] = ()
     data: JsonValue = None
     error: ToolError | None = None
+    spent: Spent = Spent()
+    isolation: tuple[str, ...] = ()
+    """The layers in force, and the profile (``profile:open``) where needs were undeclared."""
+    notes: tuple[str, ...] = ()
+    """What happened besides: arguments repaired, names dropped, characters escaped."""
+    runs: tuple[Run, ...] = ()
+    """For the record, not for the model."""
 
     @property
     def ok(self) -> bool:

@@ -258,7 +258,7 @@ class _Manifest:
                 ),
                 intake=Intake(),
                 reply=Reply.JSON_LINE,
-                needs=Needs(programs=(program,), env=env, timeout_s=timeout_s),
+                needs=Needs(base_env=("PATH", "HOME"), programs=(program,), env=env, timeout_s=timeout_s),
                 origin=Origin(format=NAME, path=self.document.path, pointer=node.pointer),
             )
         )

@@ -374,7 +374,7 @@ def _configuration(text: str, document: Document, reader: _ItemReader) -> Compil
             description=description if isinstance(description, str) else "",
             version=version if isinstance(version, str) else None,
             invocation=NotCallable(reason="configuration only"),
-            reply=Reply.SUCCESS_DICT,
+            reply=Reply.ITEM,
             origin=Origin(format=NAME, path=document.path),
             notes=Notes(category=reader.item_id.rpartition("/")[0], head=_body(text)[:_HEAD_CHARS]),
         )
@@ -511,7 +511,7 @@ class _Item:
             output_schema=output_schema,
             invocation=invocation,
             intake=Intake(fill_defaults=True, reserved_names=_reserved(parameters)),
-            reply=Reply.SUCCESS_DICT,
+            reply=Reply.ITEM,
             needs=needs,
             retry=retry,
             chain=(self.item_id, executor) if executor is not None else (self.item_id,),

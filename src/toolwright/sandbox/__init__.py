@@ -1,5 +1,81 @@
-"""The hands that start processes, one module per level of isolation.
+"""Starting programs inside limits. One file per level; ``rules.py`` says what a permit means to the kernel.
 
-``portable`` works on any system and restricts least; the stronger levels stand beside it. Nothing here knows
-formats or catalogs: what may run, with which environment and limits, is decided above and handed in.
+This file holds what they share: what is asked of a level (``Start``), how a run is stopped from outside
+(``Cancel``) and what every level offers (``Sandbox``). Nothing here knows tools, formats or replies; it takes
+permits and commands and gives endings.
 """
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from toolwright.model import Ending, Level, Permit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """One program to run to its end."""
+
+    program: str
+    """An absolute path."""
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(repr=False)
+    cwd: str
+    stdin: bytes = b""
+    permit: Permit
+    own: tuple[str, ...] = ()
+    """The tool's own files and folders: readable, never writable."""
+    sealed: tuple[tuple[str, bytes], ...] = ()
+    """Files by path whose bytes were checked: these bytes run, whatever lies at the path by then."""
+    what: str = "call"
+    """For the record: ``call`` or ``resolver``."""
+
+
+class Cancel:
+    """A call's stop button. Setting it wakes every level that waits on ``fileno``; setting it twice is fine."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._set = False
+        self._ends: tuple[int, int] | None = None
+
+    def set(self) -> None:
+        with self._lock:
+            self._set = True
+            if self._ends is not None:
+                with suppress(OSError):
+                    os.write(self._ends[1], b"x")
+
+    @property
+    def is_set(self) -> bool:
+        return self._set
+
+    def fileno(self) -> int:
+        """Readable as soon as the button is pressed; made when first asked for."""
+        with self._lock:
+            if self._ends is None:
+                self._ends = os.pipe()
+                if self._set:
+                    os.write(self._ends[1], b"x")
+            return self._ends[0]
+
+    def close(self) -> None:
+        with self._lock:
+            for end in self._ends or ():
+                os.close(end)
+            self._ends = None
+
+
+class Sandbox(Protocol):
+    """A level: runs a program inside its permit, or says why not. Never raises, leaves nothing running."""
+
+    level: Level
+
+    def run(self, start: Start, cancel: Cancel) -> Ending: ...
+
+    def close(self) -> None: ...
