@@ -14,13 +14,13 @@ UV := $(BIN)/uv
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run test check fmt bench fuzz lock clean
+.PHONY: help run test check fmt bench fuzz soak lock clean
 unexport PYTHONHOME PYTHONPATH
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
 
-run: $(STAMPS)/project ## check and list the tools in examples/
+run: $(STAMPS)/native ## check and list the tools in examples/
 	@mkdir -p build
 	$(BIN)/toolwright --config examples/toolwright.toml --state build/state check
 	$(BIN)/toolwright --config examples/toolwright.toml --state build/state list
@@ -44,6 +44,9 @@ bench: $(STAMPS)/dev ## measure
 fuzz: $(STAMPS)/dev ## mutate declarations and look for what breaks
 	$(BIN)/python fuzz/fuzz.py $(ARGS)
 
+soak: $(STAMPS)/dev ## call tools that misbehave, kill hosts, and look for what is lost or left
+	$(BIN)/python soak/soak.py $(ARGS)
+
 lock: $(STAMPS)/uv ## recompile the requirement files (ARGS=--upgrade takes newer versions)
 	@$(pip_settings); \
 	$(compile) pyproject.toml requirements/run.in --output-file requirements/run.txt && \
@@ -51,7 +54,7 @@ lock: $(STAMPS)/uv ## recompile the requirement files (ARGS=--upgrade takes newe
 	echo uv | $(compile) --no-annotate - --output-file requirements/uv.txt
 
 clean: ## remove the environment and everything built
-	rm -rf $(VENV) build dist .hypothesis
+	rm -rf $(VENV) build dist .hypothesis src/toolwright/sandbox/_spawner
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # -- set-up ---------------------------------------------------------------------------------------------------
@@ -110,6 +113,15 @@ $(STAMPS)/project: pyproject.toml $(STAMPS)/run
 		--reinstall-package toolwright --editable .
 	@touch $@
 
-$(STAMPS)/dev: requirements/dev.txt $(STAMPS)/project
+# Installing builds the spawner; this builds it again when its source is newer, or the binary is gone.
+NATIVE := src/toolwright/sandbox/_spawner
+$(STAMPS)/native: src/native/spawner.c hatch_build.py $(if $(wildcard $(NATIVE)),,rebuild) | $(STAMPS)/project
+	@$(BIN)/python hatch_build.py
+	@touch $@
+
+.PHONY: rebuild
+rebuild:
+
+$(STAMPS)/dev: requirements/dev.txt $(STAMPS)/project | $(STAMPS)/native
 	$(call install,$<)
 	@touch $@

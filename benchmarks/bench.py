@@ -7,33 +7,21 @@ measured in the same interleaved rounds on the same machine; times alone mean li
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
+
+from calls import calling
+from measuring import ROOT, Row, interleaved, ratio, timed
 
 import toolwright
 
-ROOT = Path(__file__).parent.parent
 COUNT = 10_000
-
-
-@dataclass
-class Row:
-    name: str
-    value: float
-    unit: str
-    goal: float
-    met: bool
-    detail: str = ""
 
 
 # -- declarations of about one KiB ---------------------------------------------------------------------------
@@ -141,22 +129,6 @@ def write_python(folder: Path, count: int) -> None:
 # -- measuring ----------------------------------------------------------------------------------------------
 
 
-def timed(work: Callable[[], object]) -> float:
-    gc.collect()
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
-def interleaved(rounds: int, **works: Callable[[], object]) -> dict[str, float]:
-    """The median of each work, all of them once per round."""
-    times: dict[str, list[float]] = {name: [] for name in works}
-    for _ in range(rounds):
-        for name, work in works.items():
-            times[name].append(timed(work))
-    return {name: statistics.median(found) for name, found in times.items()}
-
-
 def read_all(folder: Path) -> None:
     for path in sorted(folder.rglob("*.json")):
         path.read_text(encoding="utf-8")
@@ -204,12 +176,6 @@ def loading(work: Path, rounds: int) -> list[Row]:
         seconds = interleaved(max(1, rounds // 2), cold=lambda f=folder: cold(f, COUNT))["cold"]
         rows.append(Row(f"10,000 {name} declarations, cold", round(seconds, 2), "s", 6.0, seconds <= 6.0))
     return rows
-
-
-def ratio(name: str, value: float, yardstick: float, goal: float) -> Row:
-    found = value / yardstick
-    detail = f"{value * 1000:.1f} ms to {yardstick * 1000:.1f} ms"
-    return Row(name, round(found, 2), "x", goal, found <= goal, detail)
 
 
 def run(*argv: str) -> None:
@@ -261,25 +227,40 @@ def memory(work: Path) -> list[Row]:
     ]
 
 
+PARTS = ("starting", "loading", "calling")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--only", choices=PARTS, action="append", help="a part; repeatable")
+    given = parser.parse_args()
+    parts = given.only or PARTS
     work = Path(tempfile.mkdtemp(prefix="toolwright-bench-"))
+    rows: list[Row] = []
+    skipped: list[str] = []
     try:
-        rows = [*starting(rounds), *loading(work, rounds), *memory(work)]
+        if "starting" in parts:
+            rows += starting(given.rounds)
+        if "calling" in parts:
+            found, skipped = calling(work, given.rounds)
+            rows += found
+        if "loading" in parts:
+            rows += [*loading(work, given.rounds), *memory(work)]
     finally:
-        shutil.rmtree(work)
-    width = max(len(row.name) for row in rows)
+        shutil.rmtree(work, ignore_errors=True)
+    width = max((len(row.name) for row in rows), default=0)
     for row in rows:
         verdict = "met" if row.met else "MISSED"
-        print(
-            f"{row.name:<{width}}  {row.value:>8} {row.unit:<3}  goal {row.goal:>5} {row.unit:<3}  {verdict}"
-        )
+        goal = f"{'≥' if row.at_least else '≤'} {row.goal}"
+        print(f"{row.name:<{width}}  {row.value:>8} {row.unit:<3}  goal {goal:>7} {row.unit:<3}  {verdict}")
         if row.detail:
             print(f"    {row.detail}")
+    for reason in skipped:
+        print(f"not measured: {reason}")
     (ROOT / "build").mkdir(exist_ok=True)
-    report = [{key: value for key, value in asdict(row).items() if key != "detail"} for row in rows]
+    kept = ("name", "value", "unit", "goal", "met")
+    report = [{key: asdict(row)[key] for key in kept} for row in rows]
     (ROOT / "build" / "bench.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     return 0
 

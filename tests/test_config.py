@@ -22,7 +22,7 @@ from toolwright.config import (
     resolve,
 )
 from toolwright.errors import ConfigError, SourceError, UsageError
-from toolwright.model import Severity
+from toolwright.model import Grant, Level, Profile, Severity
 
 WHOLE = """
 [[source]]
@@ -161,20 +161,14 @@ def test_every_key_of_a_trusted_file_counts(clone: Path) -> None:
     assert config.extra_dirs == (f"{clone}/more",)
     assert config.keyword_match == "substring"
     assert config.timeout_s == 90.0
-    assert config.later == {
-        "trust.unsigned": "warn",
-        "audit.retention_days": 30,
-        "audit.day_file": False,
-        "rye.dev_mode": True,
-        "rye.load_dotenv": True,
-        "isolation.undeclared": "open",
-        "isolation.require": "restricted",
-        "grants": {"skill:notes/*": {"needs": ["fs.write"], "env": ["EDITOR"]}},
-        "policy": [
-            {"match": {"effect": "change"}, "decision": "ask", "because": "changes data"},
-            {"match": {"effect": "read"}, "decision": "allow", "because": "only reads"},
-        ],
-    }
+    assert (config.unsigned, config.retention_days, config.day_file) == ("warn", 30, False)
+    assert (config.dev_mode, config.load_dotenv) == (True, True)
+    assert (config.undeclared, config.require) == (Profile.OPEN, Level.RESTRICTED)
+    assert config.grants == (Grant(pattern="skill:notes/*", needs=("fs.write",), env=("EDITOR",)),)
+    assert config.policy == (
+        {"match": {"effect": "change"}, "decision": "ask", "because": "changes data"},
+        {"match": {"effect": "read"}, "decision": "allow", "because": "only reads"},
+    )
     assert ignored(config) == []
     assert {problem.code for problem in config.problems} == {"source.unsupported"}
     assert (config.file, config.trusted) == (str(clone / "toolwright.toml"), True)
@@ -295,10 +289,9 @@ def test_each_widening_key_of_a_found_file_is_reported_and_ignored(clone: Path, 
     assert config.allow_scripts is False
     assert config.extra_dirs == ()
     assert config.timeout_s == 30.0
-    assert config.later == {
-        "isolation.require": "restricted",
-        "policy": [{"match": {"effect": "change"}, "decision": "ask", "because": "changes data"}],
-    }
+    assert (config.undeclared, config.require, config.grants) == (None, Level.RESTRICTED, ())
+    assert (config.unsigned, config.dev_mode) == ("refuse", False)
+    assert config.policy == ({"match": {"effect": "change"}, "decision": "ask", "because": "changes data"},)
 
 
 def test_what_narrows_counts_in_a_found_file_too(clone: Path, tmp_path: Path) -> None:
@@ -334,7 +327,7 @@ def test_values_that_widen_nothing_are_not_reported(tmp_path: Path) -> None:
     config = resolve(surroundings(tmp_path / "home"), cwd=str(tmp_path))
     assert config.problems == ()
     assert config.timeout_s == 5
-    assert config.later["isolation.undeclared"] == "closed"
+    assert config.undeclared is Profile.CLOSED
 
 
 def test_a_project_narrows_what_the_user_allows(tmp_path: Path) -> None:
@@ -343,7 +336,7 @@ def test_a_project_narrows_what_the_user_allows(tmp_path: Path) -> None:
     (tmp_path / "clone" / "skills").mkdir(parents=True)
     written(tmp_path / "clone" / "toolwright.toml", NARROW)
     config = resolve(surroundings(tmp_path / "home"), cwd=str(tmp_path / "clone"))
-    assert (config.allow_scripts, config.timeout_s, config.later["rye.dev_mode"]) == (False, 5, False)
+    assert (config.allow_scripts, config.timeout_s, config.dev_mode) == (False, 5, False)
 
 
 def test_a_project_cannot_weaken_what_the_user_demands(tmp_path: Path) -> None:
@@ -364,9 +357,9 @@ def test_a_project_cannot_weaken_what_the_user_demands(tmp_path: Path) -> None:
     assert config.manifest_strict
     assert config.timeout_s == 10
     assert config.skills_disabled == ("x",)
-    assert config.later["isolation.undeclared"] == "closed"
-    assert config.later["isolation.require"] == "supervised"
-    assert [rule["decision"] for rule in config.later["policy"]] == ["deny", "ask"]
+    assert config.undeclared is Profile.CLOSED
+    assert config.require is Level.SUPERVISED
+    assert [rule["decision"] for rule in config.policy] == ["deny", "ask"]
     assert ignored(config) == ["isolation.undeclared", "isolation.require", "timeouts.default_s"]
 
 

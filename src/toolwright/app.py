@@ -9,35 +9,55 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from toolwright import jsontext
 from toolwright.catalog import loading, sources
 from toolwright.catalog.cache import Cache
 from toolwright.catalog.catalog import Catalog, Tools
 from toolwright.config import Config, Environment, current_folder, named_source
-from toolwright.errors import UsageError
+from toolwright.errors import Kind, StoreError, UsageError
+from toolwright.jsontext import JsonObject
 from toolwright.model import (
+    LEVELS,
+    CallFacts,
+    CallPython,
     Choice,
+    Decision,
     Declared,
     DeclareOptions,
+    Deny,
     Disabled,
+    End,
+    Ending,
+    Level,
     ProbeOutcome,
     Problem,
+    RunProcess,
     Selected,
     Severity,
     Skill,
+    Spent,
     Tool,
+    ToolCall,
+    ToolError,
     ToolMode,
+    ToolResult,
 )
+from toolwright.sandbox import Cancel, Sandbox, Start
 
 if TYPE_CHECKING:
     from toolwright.dialects import Dialect
+    from toolwright.store import Store
 
+STORE_NAME = "state.sqlite"
 ContextCheck = Callable[[Mapping[str, object]], object]
 
 
@@ -47,14 +67,18 @@ def open(
     config: Config | None = None,
     context_checks: Mapping[str, ContextCheck] | None = None,
     handlers: Mapping[str, object] | None = None,
+    in_process: bool = False,
+    sandbox: Sandbox | None = None,
     environment: Environment | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Workshop:
     """Open a workshop on a folder, a file, several of them, or a ``Config``.
 
     ``context_checks`` are the checks that capability groups name; ``handlers`` the host's own code for
-    executors or groups. Both are only ever called by name, never looked up from a declaration. ``progress``
-    is told how many documents of how many have been read.
+    executors or groups. Both are only ever called by name, never looked up from a declaration. ``in_process``
+    lets Python tools run inside this process, where nothing can stop them: for code you trust like your own.
+    ``sandbox`` takes the place of the strongest level that works here.
+    ``progress`` is told how many documents of how many have been read.
     """
     surroundings = environment or Environment.read()
     cwd = current_folder()
@@ -71,12 +95,18 @@ def open(
     if config is None:
         config = Config(state=surroundings.state)
     if named:
-        from dataclasses import replace
-
         config = replace(config, sources=tuple(named_source(text, cwd) for text in named))
     elif not config.sources:
         raise UsageError("nothing to open", "name a folder, a file or a Config with sources")
-    return Workshop(config, surroundings, context_checks or {}, handlers or {}, progress)
+    return Workshop(
+        config,
+        surroundings,
+        context_checks or {},
+        handlers or {},
+        progress,
+        in_process=in_process,
+        sandbox=sandbox,
+    )
 
 
 class Workshop:
@@ -89,12 +119,19 @@ class Workshop:
         context_checks: Mapping[str, ContextCheck],
         handlers: Mapping[str, object],
         progress: Callable[[int, int], None] | None = None,
+        *,
+        in_process: bool = False,
+        sandbox: Sandbox | None = None,
     ) -> None:
         self.config = config
         self._environment = environment
         self._checks = dict(context_checks)
         self._handlers = dict(handlers)
         self._progress = progress
+        self._in_process = in_process
+        self._sandbox = sandbox
+        self._lock = threading.Lock()
+        self._hands: Hands | None = None
         self._report = self._load()
 
     def __enter__(self) -> Workshop:
@@ -114,7 +151,11 @@ class Workshop:
         self.close()
 
     def close(self) -> None:
-        """Write down what makes the next start faster; one that is never closed loses nothing else."""
+        """End what was started, finish the records, and write down what makes the next start faster."""
+        with self._lock:
+            hands, self._hands = self._hands, None
+        if hands is not None:
+            hands.close()
         self._report.keep()
 
     # -- what there is --------------------------------------------------------------------------------------
@@ -241,6 +282,170 @@ class Workshop:
             raise UsageError(f"unknown dialect {name!r}", f"dialects are {', '.join(DIALECTS)}")
         return DIALECTS[name]
 
+    # -- calling --------------------------------------------------------------------------------------------
+
+    def call(
+        self,
+        name: str,
+        arguments: Mapping[str, object] | None = None,
+        *,
+        context: Mapping[str, object] | None = None,
+        timeout_s: float | None = None,
+        dry_run: bool = False,
+        idempotency_key: str | None = None,
+        caller: str | None = None,
+        cancel: Cancel | None = None,
+    ) -> ToolResult:
+        """Run one call through the whole engine: begun, checked, decided, run, recorded.
+
+        What goes wrong with the call is a value in the result; only wrong use of this method raises.
+        """
+        given = dict(arguments or {})
+        try:
+            jsontext.compact(given)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"arguments must be JSON: {error}", "use str keys and plain values") from None
+        call = ToolCall(
+            id=new_call_id(),
+            tool=name,
+            arguments=given,
+            caller=self._environment.user if caller is None else caller,
+            context=context or {},
+            timeout_s=timeout_s,
+            dry_run=dry_run,
+            idempotency_key=idempotency_key,
+        )
+        return self.hands.engine.call(call, cancel or Cancel())
+
+    def call_text(
+        self,
+        name: str,
+        text: str,
+        *,
+        context: Mapping[str, object] | None = None,
+        timeout_s: float | None = None,
+        dry_run: bool = False,
+        approved_by: str = "",
+        idempotency_key: str | None = None,
+        caller: str | None = None,
+        cancel: Cancel | None = None,
+        door: str = "python",
+    ) -> ToolResult:
+        """As ``call``, with the arguments as a model wrote them: formats that promise it get them verbatim."""
+        given, defect = read_arguments(text)
+        call = ToolCall(
+            id=new_call_id(),
+            tool=name,
+            arguments=given,
+            raw=text,
+            defect=defect,
+            caller=self._environment.user if caller is None else caller,
+            context=context or {},
+            timeout_s=timeout_s,
+            dry_run=dry_run,
+            approved_by=approved_by,
+            idempotency_key=idempotency_key,
+        )
+        return self.hands.engine.call(call, cancel or Cancel(), door=door)
+
+    async def call_async(
+        self,
+        name: str,
+        arguments: Mapping[str, object] | None = None,
+        *,
+        context: Mapping[str, object] | None = None,
+        timeout_s: float | None = None,
+        dry_run: bool = False,
+        idempotency_key: str | None = None,
+        caller: str | None = None,
+    ) -> ToolResult:
+        """As ``call``, for asyncio and trio. Cancelling the task kills the tool and waits for its record."""
+        import anyio.to_thread
+
+        cancel, over, lock = Cancel(), threading.Event(), threading.Lock()
+        state = {"begun": False, "given_up": False}
+
+        def work() -> ToolResult | None:
+            with lock:
+                if state["given_up"]:
+                    return None
+                state["begun"] = True
+            try:
+                return self.call(
+                    name,
+                    arguments,
+                    context=context,
+                    timeout_s=timeout_s,
+                    dry_run=dry_run,
+                    idempotency_key=idempotency_key,
+                    caller=caller,
+                    cancel=cancel,
+                )
+            finally:
+                over.set()
+
+        try:
+            result = await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+        except anyio.get_cancelled_exc_class():
+            with lock:
+                state["given_up"] = True
+                begun = state["begun"]
+            if begun:  # the tree is killed and the end recorded before the cancellation goes on
+                cancel.set()
+                with anyio.CancelScope(shield=True):
+                    await anyio.to_thread.run_sync(over.wait)
+            raise
+        assert result is not None
+        return result
+
+    def call_all(
+        self, calls: Sequence[ToolCall], *, at_once: int = 16, cancel: Cancel | None = None
+    ) -> list[ToolResult]:
+        """The calls of one message, concurrently; the answers stand in the order of the calls.
+
+        A call's ``tool`` is a key or a name; an id of the provider's stays in the result.
+        """
+        from concurrent.futures import ThreadPoolExecutor
+
+        if not calls:
+            return []
+        stop = cancel or Cancel()
+        engine = self.hands.engine
+
+        def one(call: ToolCall) -> ToolResult:
+            # Providers' ids are not unique across conversations; records need one that is.
+            own = replace(call, id=new_call_id(), caller=call.caller or self._environment.user)
+            return replace(engine.call(own, stop), call_id=call.id)
+
+        with ThreadPoolExecutor(min(len(calls), at_once), "call") as pool:
+            return list(pool.map(one, calls))
+
+    def result_page(self, call_id: str, *, offset: int = 0, limit: int = 64 << 10) -> tuple[bytes, int]:
+        """A part of a result that was too long to be handed over, and how many bytes the whole has."""
+        try:
+            return self.hands.spill.page(call_id, offset, limit)
+        except OSError:
+            raise UsageError(f"no result is kept under {call_id!r}", "only long results are kept") from None
+
+    def warnings(self) -> tuple[str, ...]:
+        """What a person should know before calling: limits that cannot be enforced on this machine."""
+        return self.hands.warnings
+
+    @property
+    def hands(self) -> Hands:
+        """What runs calls; made when first asked for."""
+        with self._lock:
+            if self._hands is None:
+                self._hands = Hands(
+                    self.config,
+                    self._environment,
+                    lambda: self._report,
+                    self._handlers,
+                    in_process=self._in_process,
+                    sandbox=self._sandbox,
+                )
+            return self._hands
+
     # -- loading --------------------------------------------------------------------------------------------
 
     def _load(self, earlier: loading.LoadReport | None = None) -> loading.LoadReport:
@@ -250,13 +455,21 @@ class Workshop:
             self._wanted(),
             config.rules(context_checks=tuple(self._checks), executors=tuple(self._handlers)),
             loading.Machine(
-                prober=partial(_probe, self._environment),
+                prober=self._discover,
                 which=lambda name: shutil.which(name, path=self._environment.path),
                 progress=self._progress,
             ),
             rye_spaces=self._rye_spaces,
             keep=Cache(folder),
             earlier=earlier,
+        )
+
+    def _discover(self, paths: Sequence[str]) -> Sequence[tuple[bytes, ProbeOutcome]]:
+        """Ask programs for their schemas: inside a closed permit, and recorded like calls."""
+        from toolwright.sandbox import portable
+
+        return portable.probe_all(
+            paths, env=self._environment.probe_environment(), run=self.hands.run_recorded
         )
 
     def _wanted(self) -> list[sources.Source]:
@@ -266,11 +479,245 @@ class Workshop:
     def _rye_spaces(self) -> list[sources.Source]:
         user = os.path.join(self._environment.user_space, ".ai", "tools")
         spaces = [sources.Source(path=user, format="rye", space=1)] if os.path.isdir(user) else []
-        # Attack: a clone that passes for an installed bundle. "" on the path stands for the current folder.
-        return [*spaces, *sources.rye_bundles([folder for folder in sys.path if os.path.isabs(folder)])]
+        return [*spaces, *_bundles()]
 
 
-def _probe(environment: Environment, paths: Sequence[str]) -> Sequence[tuple[bytes, ProbeOutcome]]:
-    from toolwright.sandbox import portable
+def _bundles() -> list[sources.Source]:
+    """Installed rye bundles: the system space."""
+    # Attack: a clone that passes for an installed bundle. "" on the path stands for the current folder.
+    return [*sources.rye_bundles([folder for folder in sys.path if os.path.isabs(folder)])]
 
-    return portable.probe_all(paths, env=environment.probe_environment())
+
+# -- what runs calls ----------------------------------------------------------------------------------------
+
+
+def new_call_id() -> str:
+    """Unique among all hosts, and for a reader in the order of time."""
+    return f"{time.time_ns():016x}{os.urandom(6).hex()}"
+
+
+def read_arguments(text: str) -> tuple[JsonObject | None, str | None]:
+    """The object that a text of arguments is, or why it is none. Blank text is the empty object."""
+    if not text.strip():
+        return {}, None
+    parsed = jsontext.read(text.encode("utf-8", "surrogateescape"))
+    if parsed.defect is not None:
+        return None, str(parsed.defect)
+    if parsed.duplicates:
+        return None, f"the key {parsed.duplicates[0].key!r} stands there twice"
+    if not isinstance(parsed.value, dict):
+        return None, "arguments must be an object"
+    return parsed.value, None
+
+
+class Hands:
+    """Everything a call needs besides the catalog: journal, store, sandbox, runtimes, engine.
+
+    Made at the first call, because most openings of a workshop never call anything.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        environment: Environment,
+        report: Callable[[], loading.LoadReport],
+        handlers: Mapping[str, object],
+        *,
+        in_process: bool,
+        sandbox: Sandbox | None,
+    ) -> None:
+        from toolwright.catalog.digests import Contents
+        from toolwright.engine import Engine, Stock
+        from toolwright.journal.audit import open_audit
+        from toolwright.runtimes import Host, around, process, python
+        from toolwright.sandbox import ground
+        from toolwright.trust import policy
+
+        if config.state is None:
+            raise UsageError(
+                "a call must be recorded, and there is no state folder", "give the Config a state folder"
+            )
+        self._policy = policy
+        self._config = config
+        self._report = report
+        self._cwd = current_folder()
+        self._state = config.state
+        self._user = environment.user
+        self._house = policy.HouseRules(
+            grants=config.grants,
+            undeclared=config.undeclared,
+            require=config.require,
+            unsigned=policy.Unsigned(config.unsigned),
+            policy=policy.rules_of(config.policy),
+            timeout_s=config.timeout_s,
+            limits=config.limits,
+        )
+        self._named = (
+            *(source.path for source in config.sources if source.named or config.trusted),
+            *config.extra_dirs,
+            os.path.join(environment.user_space, ".ai"),
+            *(source.path for source in _bundles()),
+        )
+        self._keep = Keep(os.path.join(config.state, STORE_NAME))
+        self.sandbox = sandbox or _strongest(config)
+        self.audit = open_audit(
+            config.state,
+            variables=environment.variables,
+            patterns=config.redact,
+            retention_days=config.retention_days,
+            day_file=config.day_file,
+        )
+        self._grounds = ground.Grounds(
+            hidden=[config.state],
+            guarded=[path for path in (config.file, environment.user_config) if path],
+            temporary=[tempfile.gettempdir()],
+        )
+        self._host = Host(
+            sandbox=self.sandbox,
+            variables=environment.variables,
+            cwd=self._cwd,
+            python=sys.executable,
+            user_space=environment.user_space,
+            system_spaces=tuple(os.path.dirname(source.path) for source in _bundles()),
+            allow_scripts=config.allow_scripts,
+            load_dotenv=config.load_dotenv,
+            # Whoever names a project for calling its tools runs its code: its interpreter adds nothing.
+            trusted_projects=frozenset(map(os.path.realpath, self._named)),
+            handlers=handlers,
+            in_process=in_process,
+        )
+        contents = self._contents = Contents()
+        self._pythons = python.PythonTools(self._host, contents, zygotes_max=config.zygotes)
+        processes = process.ProcessTools(self._host, contents)
+        self.spill = around.Spill(os.path.join(config.state, "results"), config.result_bytes)
+        self.engine = Engine(
+            stock=lambda: Stock(report().catalog, report().version),
+            audit=self.audit,
+            decide=self.decide,
+            runtimes={
+                kind: around.Once(
+                    around.Limited(around.Retrying(runtime), config.calls_per_tool), self._keep.opened
+                )
+                for kind, runtime in ((RunProcess, processes), (CallPython, self._pythons))
+            },
+            level=lambda: self.sandbox.level,
+            contents=contents,
+            spill=self.spill,
+        )
+
+    def decide(self, tool: Tool, call: ToolCall | None) -> Decision:
+        """Whether a tool may run now, and with what."""
+        from toolwright.runtimes import project_of
+
+        now = time.time()
+        try:
+            disabled = self._keep.disabled(now)
+        except StoreError as error:  # Attack: a store that is broken on purpose, to switch a tool on again
+            return Deny(
+                kind=Kind.UNAVAILABLE,
+                message="what was switched off cannot be read, so nothing runs",
+                because=error.message,
+                hint=error.hint,
+            )
+        return self._policy.decide(
+            tool,
+            call,
+            trust=self._policy.trust_of(tool),
+            house=self._house,
+            ground=self._grounds.of(
+                tool,
+                project=project_of(tool, self._host),
+                cwd=self._cwd,
+                named=self._policy.is_below(tool.origin.path, self._named),
+            ),
+            state=self._policy.HostState(disabled=disabled, now=now),
+        )
+
+    def run_recorded(self, start: Start) -> Ending:
+        """Run a program outside of any tool's call: begun and ended in the journal all the same."""
+        held = self._contents.file(start.program)
+        call = ToolCall(id=new_call_id(), tool=start.program, arguments={}, caller=self._user)
+        facts = CallFacts(door=start.what, runs_digest=held.digest if held is not None else None)
+        if not self.audit.begin(call, facts):
+            return Ending(end=End.UNAVAILABLE, reason="the audit journal cannot be written")
+        if LEVELS.index(self.sandbox.level) < LEVELS.index(self._config.require):
+            ending = Ending(end=End.UNAVAILABLE, reason=f"isolation level {self._config.require} is missing")
+        else:
+            permit = replace(start.permit, hidden=(os.path.realpath(self._state),))
+            ending = self.sandbox.run(replace(start, permit=permit), Cancel())
+        failed = ending.end is not End.EXITED or ending.exit_status != 0
+        duration_ms = sum(run.duration_ms for run in ending.runs)
+        self.audit.end(
+            call,
+            ToolResult(
+                call_id=call.id,
+                error=ToolError(kind=Kind.FAILED, message=ending.reason or ending.end) if failed else None,
+                spent=Spent(duration_ms=duration_ms, output_bytes=ending.stdout_bytes, usage=ending.usage),
+                isolation=ending.layers,
+                runs=tuple(replace(run, what="call") for run in ending.runs),
+            ),
+        )
+        return ending
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        if self.sandbox.level is not Level.PORTABLE:
+            return ()
+        return ("isolation level portable: what tools declare is not enforced (see `toolwright doctor`)",)
+
+    def close(self) -> None:
+        self._pythons.close()
+        self.sandbox.close()
+        self.audit.close()
+        self._keep.close()
+
+
+def _strongest(config: Config) -> Sandbox:
+    from toolwright.sandbox import probe
+
+    return probe.choose(config.require)
+
+
+class Keep:
+    """The store of a host, opened only when something is in it or has to go in."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._store: Store | None = None
+        self._seen: tuple[object, tuple[Disabled, ...]] = (None, ())
+
+    def opened(self) -> Store:
+        from toolwright.store.sqlite import SqliteStore
+
+        with self._lock:
+            if self._store is None:
+                self._store = SqliteStore(self._path)
+            return self._store
+
+    def disabled(self, now: float) -> tuple[Disabled, ...]:
+        """What is switched off. Read again only when the files changed: every call asks."""
+        stamp = (_stamp(self._path), _stamp(f"{self._path}-wal"))
+        if stamp == (None, None):
+            return ()
+        seen, off = self._seen
+        if seen != stamp:
+            from toolwright.store.disabled import disabled
+
+            off = disabled(self.opened(), now)
+            self._seen = (stamp, off)
+        return tuple(entry for entry in off if entry.until is None or entry.until > now)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._store is not None:
+                self._store.close()
+                self._store = None
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns

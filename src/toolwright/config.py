@@ -18,7 +18,7 @@ from toolwright.catalog import files
 from toolwright.catalog.sources import Source
 from toolwright.errors import ConfigError, SourceError, UsageError
 from toolwright.formats import _toml
-from toolwright.model import Problem, Rules, Severity
+from toolwright.model import Grant, Level, Limits, Problem, Profile, Rules, Severity
 
 FILE_NAME: Final = "toolwright.toml"
 FORMATS: Final = ("skill", "manifest", "capability", "rye", "executable")
@@ -37,6 +37,10 @@ class Environment:
     """The root of rye's user space."""
     colours: bool = True
     """Whether a terminal may be coloured."""
+    user: str = ""
+    """Who is asking, for records."""
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The snapshot from which tools get what they are granted. Values never reach a message or a record."""
 
     @staticmethod
     def read(environ: Mapping[str, str] | None = None) -> Environment:
@@ -54,6 +58,8 @@ class Environment:
             user_config=os.path.join(config_home, "toolwright", "config.toml"),
             user_space=values.get("USER_SPACE") or home,
             colours=not values.get("NO_COLOR") and values.get("TERM") != "dumb",
+            user=values.get("USER") or values.get("LOGNAME") or f"uid {os.getuid()}",
+            variables=dict(values),
         )
 
     def probe_environment(self) -> dict[str, str]:
@@ -89,8 +95,25 @@ class Config:
     extra_dirs: tuple[str, ...] = ()
     keyword_match: str = "word"
     timeout_s: float = 30.0
-    later: Mapping[str, Any] = field(default_factory=dict)
-    """Checked settings of parts that this version does not have yet."""
+    grants: tuple[Grant, ...] = ()
+    policy: tuple[Mapping[str, Any], ...] = ()
+    """The rules as they stand in the files, the user's own first."""
+    undeclared: Profile | None = None
+    """For tools that state no needs; None: open for sources that a person named, project for others."""
+    require: Level = Level.PORTABLE
+    unsigned: str = "refuse"
+    retention_days: int = 90
+    day_file: bool = True
+    redact: tuple[str, ...] = ()
+    """Patterns (regular expressions, else literal texts) that records never show."""
+    dev_mode: bool = False
+    load_dotenv: bool = False
+    limits: Limits = Limits()
+    calls_per_tool: int = 32
+    """How many calls of one tool run at once; more wait."""
+    zygotes: int = 8
+    result_bytes: int = 256 << 10
+    """A longer result text is kept aside and cut for the model."""
     state: str | None = None
     """The folder for state; None keeps none."""
     file: str | None = None
@@ -139,11 +162,23 @@ _SECTIONS: Final[dict[str, dict[str, _Key]]] = {
     "selection": {"keyword_match": _Key(str, choices=("word", "substring"))},
     "timeouts": {"default_s": _Key((int, float))},
     "trust": {"unsigned": _Key(str, choices=("warn", "refuse"), widens="refuse")},
-    "audit": {"retention_days": _Key(int, widens=True), "day_file": _Key(bool, widens=True)},
+    "audit": {
+        "retention_days": _Key(int, widens=True),
+        "day_file": _Key(bool, widens=True),
+        "redact": _Key(list, items=_TEXT),
+    },
     "rye": {"dev_mode": _PERMISSION, "load_dotenv": _PERMISSION},
     "isolation": {
         "undeclared": _Key(str, choices=("open", "project", "closed"), widens="project"),
         "require": _Key(str, choices=("portable", "restricted", "supervised"), widens="portable"),
+    },
+    "limits": {
+        "calls_per_tool": _Key(int, widens=True),
+        "memory_bytes": _Key(int, widens=True),
+        "processes": _Key(int, widens=True),
+        "result_bytes": _Key(int, widens=True),
+        "scratch_bytes": _Key(int, widens=True),
+        "zygotes": _Key(int, widens=True),
     },
 }
 _SOURCE_KEYS: Final = {
@@ -281,7 +316,11 @@ class _Reading:
         if timeout_s > config.timeout_s and not self.trusted:
             self.untrusted("timeouts.default_s")
             timeout_s = config.timeout_s
-        later = {key: value for key, value in values.items() if key.partition(".")[0] in _LATER}
+        for key, value in values.items():
+            if key.startswith(("limits.", "audit.retention")) and value <= 0:
+                raise self.wrong(key, f"must be above 0 (got {value})")
+        grants, policy = self.grants_and_policy(table)
+        undeclared = values.get("isolation.undeclared", config.undeclared)
         return replace(
             config,
             sources=self.sources(table.get("source", [])) or config.sources,
@@ -292,7 +331,26 @@ class _Reading:
             extra_dirs=(*config.extra_dirs, *map(self.below, values.get("skills.extra_dirs", ()))),
             keyword_match=values.get("selection.keyword_match", config.keyword_match),
             timeout_s=float(timeout_s),
-            later={**config.later, **later, **self.grants_and_policy(table)},
+            grants=(*config.grants, *grants),
+            # The user's own rules stay, and come first: a project's rule must not take a refusal away.
+            policy=(*config.policy, *policy),
+            undeclared=Profile(undeclared) if undeclared is not None else None,
+            require=Level(values.get("isolation.require", config.require)),
+            unsigned=values.get("trust.unsigned", config.unsigned),
+            retention_days=values.get("audit.retention_days", config.retention_days),
+            day_file=values.get("audit.day_file", config.day_file),
+            redact=(*config.redact, *values.get("audit.redact", ())),
+            dev_mode=values.get("rye.dev_mode", config.dev_mode),
+            load_dotenv=values.get("rye.load_dotenv", config.load_dotenv),
+            limits=replace(
+                config.limits,
+                memory_bytes_max=values.get("limits.memory_bytes", config.limits.memory_bytes_max),
+                processes_max=values.get("limits.processes", config.limits.processes_max),
+                scratch_bytes_max=values.get("limits.scratch_bytes", config.limits.scratch_bytes_max),
+            ),
+            calls_per_tool=values.get("limits.calls_per_tool", config.calls_per_tool),
+            zygotes=values.get("limits.zygotes", config.zygotes),
+            result_bytes=values.get("limits.result_bytes", config.result_bytes),
             file=self.path,
             trusted=self.trusted,
             problems=(*config.problems, *self.problems),
@@ -346,8 +404,8 @@ class _Reading:
         real = os.path.realpath(path)
         return real == self.real_folder or real.startswith(f"{self.real_folder.rstrip('/')}/")
 
-    def grants_and_policy(self, table: Mapping[str, Any]) -> dict[str, Any]:
-        later: dict[str, Any] = {}
+    def grants_and_policy(self, table: Mapping[str, Any]) -> tuple[list[Grant], list[Mapping[str, Any]]]:
+        granted: list[Grant] = []
         grants = table.get("grants", {})
         if not isinstance(grants, dict):
             raise self.wrong("grants", 'must be tables, written [grants."PATTERN"]')
@@ -355,8 +413,15 @@ class _Reading:
             self.section(f"grants.{pattern}", grant, _GRANT_KEYS)
         if grants and not self.trusted:
             self.untrusted("grants")
-        elif grants:
-            later["grants"] = {**self.base.later.get("grants", {}), **grants}
+        else:
+            granted = [
+                Grant(
+                    pattern=pattern,
+                    needs=tuple(grant["needs"]) if "needs" in grant else None,
+                    env=tuple(grant.get("env", ())),
+                )
+                for pattern, grant in grants.items()
+            ]
         rules = []
         for number, rule in enumerate(self.tables("policy", table.get("policy", []))):
             where = f"policy[{number}]"
@@ -368,10 +433,7 @@ class _Reading:
                 self.untrusted(f"{where}.decision")
             else:
                 rules.append(rule)
-        if rules:
-            # The user's own rules stay, and come first: a project's rule must not take a refusal away.
-            later["policy"] = [*self.base.later.get("policy", ()), *rules]
-        return later
+        return granted, rules
 
     def tables(self, name: str, value: object) -> list[Any]:
         if not isinstance(value, list):
@@ -413,7 +475,12 @@ class _Reading:
             return True
         if isinstance(key.widens, str):
             place = key.choices.index
-            if place(str(value)) >= max(place(key.widens), place(self.base.later.get(where, key.choices[0]))):
+            held = {
+                "trust.unsigned": self.base.unsigned,
+                "isolation.undeclared": self.base.undeclared or key.choices[0],
+                "isolation.require": self.base.require,
+            }[where]
+            if place(str(value)) >= max(place(key.widens), place(held)):
                 return True
         self.untrusted(where)
         return False
@@ -434,7 +501,6 @@ class _Reading:
         )
 
 
-_LATER: Final = frozenset({"trust", "audit", "rye", "isolation"})
 _TIMEOUT_S_MAX: Final = 86_400
 _KIND_NAMES: Final[dict[type, str]] = {
     str: "a string",

@@ -3,6 +3,7 @@
 * ToolwrightError            wrong use of the library
   + ConfigError              a configuration that cannot be used (exit 78)
   + SourceError              a named path that does not exist or cannot be read (exit 66)
+  + StoreError               what the house keeps cannot be read or written (exit 74)
 
 Wrong declarations are ``Problem`` values and wrong calls are ``ToolError`` values; neither is raised.
 """
@@ -34,6 +35,12 @@ class SourceError(ToolwrightError):
     """A path named by a person that does not exist or cannot be read."""
 
     exit_code = 66
+
+
+class StoreError(ToolwrightError):
+    """The state folder (store, journal, their keys) cannot be read or written; the message names the file."""
+
+    exit_code = 74
 
 
 class UsageError(ToolwrightError):

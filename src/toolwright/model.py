@@ -209,6 +209,8 @@ class RunProcess:
     encoding: Encoding
     allowlist: tuple[tuple[str, tuple[str, ...]], ...] | None = None
     skill_dir: str | None = None
+    beneath: str | None = None
+    """The folder that the program, its links followed, must lie in."""
     env: tuple[tuple[str, str], ...] = ()
     settings: bytes = b"{}"
     """Author's configuration (compact JSON) that the runtime reads."""
@@ -294,6 +296,15 @@ class Reply(StrEnum):
     BLOCKS = "blocks"
 
 
+class Words(StrEnum):
+    """In which words a caller is told what is wrong with the arguments."""
+
+    OWN = "own"
+    """``mode: must be one of "a", "b" (got string "x")``."""
+    FIELDS = "fields"
+    """``mode: must be one of ['a', 'b'], got 'x'``: the rye format's message shapes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intake:
     """How raw arguments become checked ones."""
@@ -302,6 +313,7 @@ class Intake:
     drop_null_optional: bool = False
     lenient_booleans: tuple[str, ...] = ()
     reserved_names: tuple[str, ...] = ()
+    words: Words = Words.OWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,6 +331,16 @@ BASE_ENV: tuple[str, ...] = (
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "LC_*", "TZ", "XDG_*", "TMPDIR",
 )  # fmt: skip
 
+LOADER_NAMES: frozenset[str] = frozenset(
+    {
+        "LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "PYTHONPATH", "PYTHONSTARTUP", "PYTHONHOME",
+        "NODE_OPTIONS", "NODE_PATH", "BASH_ENV", "ENV", "IFS", "GIT_SSH_COMMAND", "GIT_EXTERNAL_DIFF", "PERL5OPT",
+        "PERL5LIB", "RUBYOPT", "RUBYLIB", "GCONV_PATH", "DYLD_INSERT_LIBRARIES", "DYLD_LIBRARY_PATH", "SHELLOPTS",
+        "BASHOPTS", "PS4", "PROMPT_COMMAND",
+    }
+)  # fmt: skip
+"""Variables that make a program load or run code: only a host grant hands them over."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
@@ -334,6 +356,8 @@ class Needs:
     env: tuple[str, ...] = ()
     context: tuple[str, ...] = ()
     timeout_s: float | None = None
+    stdout_bytes_max: int | None = None
+    """The format's own limit on stdout, where it has one."""
 
 
 class Level(StrEnum):
@@ -415,6 +439,8 @@ class Permit:
 class Allow:
     permit: Permit
     because: str
+    notes: tuple[str, ...] = ()
+    """What the caller should know though nothing is refused: names that gave nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -526,6 +552,16 @@ class Notes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """What a file of a format with signatures says about its signature; whether it holds is not known here."""
+
+    key: str | None = None
+    """The id of the key it names; None: the file is unsigned."""
+    item: str = ""
+    """The file's address as its format's messages and commands spell it (``tool:ID``)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
     """One tool, whatever format declared it."""
 
@@ -556,6 +592,8 @@ class Tool:
     retry: Retry | None = None
     chain: tuple[str, ...] = ()
     """From the tool to the primitive that runs it, by item id, where the format has such a chain."""
+    signature: Signature | None = None
+    """None: the format has no signatures, so there is nothing to refuse."""
     notes: Notes = Notes()
 
 
@@ -686,8 +724,12 @@ class ToolCall:
     timeout_s: float | None = None
     """The caller's own limit, which wins over the tool's."""
     dry_run: bool = False
+    approved_by: str = ""
+    """The person who has answered yes in advance, should a rule ask."""
     idempotency_key: str | None = None
     """Calls with the same one run once; the later ones get the first one's result."""
+    runs_digest: str | None = None
+    """Of what was recorded as running; a runtime starts nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -695,7 +737,8 @@ class Grant:
     """What the host's configuration gives to the tools whose key fits ``pattern``."""
 
     pattern: str
-    needs: tuple[str, ...] = ()
+    needs: tuple[str, ...] | None = None
+    """None: it says nothing about needs, as a grant of variables alone does; empty: it grants none."""
     env: tuple[str, ...] = ()
 
 

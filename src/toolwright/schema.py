@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 from itertools import islice
 from typing import Any, Final
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import jsonschema_rs
 
@@ -33,6 +33,8 @@ COMPLAINTS_MAX: Final = 50
 LISTED_VALUES_MAX: Final = 2_000
 """In a value with more parts only one complaint is looked for: a single one can cost 20 KB of memory. The
 same holds where a schema has more than NODES_MAX, which may all be complained about."""
+STEPS_MAX: Final = 3_000
+"""How often parts of a schema may meet parts of a value where complaints about alternatives are wanted."""
 
 DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 DRAFTS: Final = (
@@ -73,6 +75,10 @@ class Complaint:
     keyword: str
     message: str
     """Without the place: ``expected integer, got string "5"``."""
+    wanted: JsonValue = field(default=None, compare=False)
+    """What the keyword says: the types, the options, the limit, the pattern, the names that are unknown."""
+    got: JsonValue = field(default=None, compare=False)
+    """The value that does not fit."""
 
     def __str__(self) -> str:
         return f"{place_text(self.pointer)}: {self.message}" if self.pointer else self.message
@@ -304,12 +310,112 @@ def _validator(text: bytes) -> Any:
     return _compile(schema, {}, patterns_in(schema))
 
 
+def fits(schema: Schema, value: JsonValue) -> bool:
+    """Whether a value fits; quick whatever the value is."""
+    return bool(_validator(schema.text).is_valid(value))
+
+
 def complaints(schema: Schema, value: JsonValue) -> tuple[Complaint, ...]:
-    """Everything wrong with a value, the best complaint first; nothing when it fits."""
+    """What is wrong with a value, the best complaint first; nothing when it fits."""
     validator = _validator(schema.text)
     if validator.is_valid(value):
         return ()
-    return tuple(sorted(dict.fromkeys(iter_complaints(validator, value, schema.document)), key=_rank))
+    document = schema.document
+    if any(word in schema.text for word in _MULTIPLYING) and _takes_more(document, value, STEPS_MAX):
+        return _rough_complaints(document, value)
+    return tuple(sorted(dict.fromkeys(iter_complaints(validator, value, document)), key=_rank))
+
+
+_MULTIPLYING: Final = (b'"anyOf":', b'"oneOf":', b'ef":"')
+_SAME_VALUE: Final = frozenset({"anyOf", "oneOf", "allOf"})
+_SAME_VALUE_ONCE: Final = frozenset({"not", "if", "then", "else"})
+_EACH_MEMBER: Final = frozenset({"additionalProperties", "unevaluatedProperties"})
+_EACH_PLACE: Final = frozenset({"prefixItems", "items"})
+_DEPENDENT: Final = frozenset({"dependentSchemas", "dependencies"})
+_EACH_ITEM: Final = frozenset({"items", "contains", "additionalItems", "unevaluatedItems"})
+_ROUGH_NAMES_MAX: Final = 20
+
+
+def _takes_more(schema: JsonObject, value: JsonValue, steps_max: int) -> bool:
+    """Whether complaints about a value would take more steps than that.
+
+    Attack: a deep value against a schema that refers to itself in alternatives. Whether it fits is known at
+    once, but the complaints of every alternative at every level are two, four, eight and soon millions.
+    """
+    stack: list[tuple[JsonValue, JsonValue]] = [(schema, value)]
+    steps = 0
+    while stack:
+        part, met = stack.pop()
+        steps += 1
+        if steps > steps_max:
+            return True
+        if not isinstance(part, dict):
+            continue
+        members = list(met.values()) if isinstance(met, dict) else []
+        for keyword, below in part.items():
+            if keyword in _REFERRING:
+                target = target_of(schema, below, {}) if isinstance(below, str) else None
+                if target is None:  # by an anchor or another resource: nobody counts those
+                    return True
+                stack.append((target, met))
+            elif keyword in _SAME_VALUE_ONCE:
+                stack.append((below, met))
+            elif keyword in _SAME_VALUE and isinstance(below, list):
+                stack += [(item, met) for item in below]
+            elif isinstance(below, list):
+                if keyword in _EACH_PLACE and isinstance(met, list):
+                    stack += zip(below, met, strict=False)
+            elif keyword == "properties" and isinstance(below, dict) and isinstance(met, dict):
+                stack += [(item, met[name]) for name, item in below.items() if name in met]
+            elif keyword in _EACH_MEMBER:
+                stack += [(below, member) for member in islice(members, steps_max)]
+            elif keyword == "patternProperties" and isinstance(below, dict):
+                stack += [(item, member) for item in below.values() for member in islice(members, steps_max)]
+                steps += len(below) * len(members)
+            elif keyword in _DEPENDENT and isinstance(below, dict):
+                stack += [(item, met) for item in below.values()]
+            elif keyword in _EACH_ITEM and isinstance(met, list):
+                stack += [(below, item) for item in islice(met, steps_max)]
+    return False
+
+
+def _rough_complaints(schema: JsonObject, value: JsonValue) -> tuple[Complaint, ...]:
+    """Which members of a value do not fit, without looking into them; each is asked about alone."""
+    found = []
+    properties = schema.get("properties")
+    if isinstance(value, dict) and isinstance(properties, dict):
+        required = schema.get("required")
+        for name in required if isinstance(required, list) else ():
+            if isinstance(name, str) and name not in value:
+                found.append(Complaint((name,), "required", "is required"))
+        inside = _moved(schema)
+        for name in islice((name for name in properties if name in value), _ROUGH_NAMES_MAX):
+            step = name.replace("~", "~0").replace("/", "~1")
+            alone = {"$ref": f"#/$defs/moved/properties/{quote(step)}", "$defs": {"moved": inside}}
+            try:
+                good = _compile(alone, {}, patterns_in(schema)).is_valid(value[name])
+            except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError):
+                break  # an anchor or an identifier: it cannot be moved
+            if not good:
+                got = value[name]
+                found.append(
+                    Complaint((name,), "schema", f"does not fit its schema (got {_got(got)})", got=got)
+                )
+    return tuple(found) or (Complaint((), "schema", f"does not fit the schema (got {_got(value)})"),)
+
+
+def _moved(part: JsonValue) -> JsonValue:
+    """A schema whose references hold below ``#/$defs/moved``."""
+    if isinstance(part, list):
+        return [_moved(item) for item in part]
+    if not isinstance(part, dict):
+        return part
+    return {
+        key: f"#/$defs/moved{item[1:]}"
+        if key in _REFERRING and isinstance(item, str) and item[:2] in ("#", "#/")
+        else _moved(item)
+        for key, item in part.items()
+    }
 
 
 def iter_complaints(validator: Any, value: JsonValue, schema: JsonValue = None) -> Iterator[Complaint]:
@@ -356,11 +462,17 @@ def _best(error: Any, schema: JsonValue) -> Complaint:
                 tuple(error.instance_path),
                 "type",
                 f"expected {' or '.join(dict.fromkeys(expected))}, got {_got(error.instance)}",
+                wanted=list(dict.fromkeys(expected)),
+                got=error.instance,
             )
     pointer: Pointer = tuple(error.instance_path)
     if name == "required":
         pointer = (*pointer, kind.property)
-    return Complaint(pointer, name, _message(name, kind, error, schema))
+    wanted = next((getattr(kind, word) for word in _WANTED if hasattr(kind, word)), None)
+    return Complaint(pointer, name, _message(name, kind, error, schema), wanted, error.instance)
+
+
+_WANTED: Final = ("types", "options", "expected_value", "limit", "pattern", "unexpected")
 
 
 def _progress(branch: list[Any]) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolwright import jsontext
-from toolwright.calls.commands import Command, command
+from toolwright.calls.commands import Command, Resolving, command, resolvers
 from toolwright.errors import Kind
 from toolwright.formats import executable, manifest, skill
 from toolwright.jsontext import JsonObject
@@ -291,6 +291,7 @@ def test_a_flag_takes_no_array_and_no_object():
 
 
 @pytest.mark.requirement("skill.flag.dash-value")
+@pytest.mark.battery("B03")
 def test_a_flag_value_may_begin_with_a_dash():
     assert added(skill_tool(CONTENT), {"content": "- item"}) == ["--content", "- item"]
 
@@ -299,6 +300,7 @@ def test_a_flag_value_may_begin_with_a_dash():
 
 
 @pytest.mark.requirement("skill.flagbool.true")
+@pytest.mark.battery("B07")
 @pytest.mark.parametrize("value", [True, "true", "TRUE", 1, -3])
 def test_what_counts_as_true_emits_the_flag_verbatim(value):
     tool = skill_tool({**REPLACE, "flagIfTrue": "--overwrite", "flagIfFalse": "--append"})
@@ -306,6 +308,7 @@ def test_what_counts_as_true_emits_the_flag_verbatim(value):
 
 
 @pytest.mark.requirement("skill.flagbool.false")
+@pytest.mark.battery("B07")
 @pytest.mark.parametrize("value", [False, None, 0, 1.0, 1.5, "yes", "", [], {}])
 def test_everything_else_is_false_and_so_is_a_missing_value(value):
     tool = skill_tool({**REPLACE, "flagIfTrue": "--overwrite", "flagIfFalse": "--append"})
@@ -369,10 +372,10 @@ scalars = texts | st.integers() | st.floats(allow_nan=False) | st.booleans()
         max_size=5,
     ),
     st.fixed_dictionaries({"a": scalars, "b": scalars, "c": scalars}),
-    st.booleans(),
+    st.none() | st.dictionaries(st.integers(0, 4), texts),
 )
 def test_a_positional_never_becomes_an_option(mappings, arguments, resolved):
-    if resolved:
+    if resolved is not None:
         resolver = Resolver(args=("--path=$param",), binary="git", subcommand="log")
         mappings = [replace(mapping, resolver=resolver) for mapping in mappings]
     tool = record(
@@ -383,7 +386,7 @@ def test_a_positional_never_becomes_an_option(mappings, arguments, resolved):
             allowlist=(("git", ("log",)),),
         )
     )
-    found = command(tool, arguments, "", cwd=CWD)
+    found = command(tool, arguments, "", cwd=CWD, resolved=resolved)
     if isinstance(found, ToolError):
         assert "must not begin with '-'" in found.message or "NUL" in found.message
         return
@@ -427,6 +430,183 @@ def test_a_resolver_that_would_not_run_is_not_named():
     assert built(tool, {"content": "-rf"}).notes == ()
     positional = skill_tool({**QUERY, "resolveCommand": resolver})
     assert refusal(positional, {"query": "-rf"}).message == "parameter query must not begin with '-'"
+
+
+SCRIPT = {"script": "resolve-daily-path", "args": ["$param"]}
+BINARY = {"binary": "git", "subcommand": "rev-parse", "args": ["$param"]}
+DAILY = "/skills/notes/scripts/resolve-daily-path"
+
+
+def resolving(
+    mapping: dict, value: object, *, allow_scripts: bool = False, **properties: dict
+) -> list[Resolving]:
+    tool = skill_tool(mapping, **properties)
+    return list(resolvers(tool, {mapping["param"]: value}, allow_scripts=allow_scripts))
+
+
+@pytest.mark.requirement("skill.resolve.scripts-default-off")
+def test_no_script_runs_unless_scripts_are_allowed_and_the_value_is_kept():
+    assert resolving({**QUERY, "resolveCommand": SCRIPT}, "2026-02-26") == []
+    tool = skill_tool({**QUERY, "resolveCommand": SCRIPT})
+    found = command(tool, {"query": "2026-02-26"}, "", cwd=CWD, resolved={})
+    assert isinstance(found, Command)
+    assert (found.argv[2:], found.notes) == (("2026-02-26",), ())
+
+
+@pytest.mark.requirement("skill.resolve.script-run", "skill.resolve.script-lookup", "skill.resolve.trim")
+def test_a_script_is_run_by_sh_and_its_trimmed_output_is_the_value():
+    mapping = {**QUERY, "resolveCommand": SCRIPT}
+    (found,) = resolving(mapping, "2026-02-26", allow_scripts=True)
+    assert found == Resolving(
+        place=0,
+        param="query",
+        value="2026-02-26",
+        argv=("sh", DAILY, "2026-02-26"),
+        script="resolve-daily-path",
+        scripts=(DAILY, f"{DAILY}.sh"),
+        args=("2026-02-26",),
+    )
+    for printed in ("Daily/2026-02-26\n", "  Daily/2026-02-26 \n"):
+        built = command(skill_tool(mapping), {"query": "2026-02-26"}, "", cwd=CWD, resolved={0: printed})
+        assert isinstance(built, Command)
+        assert built.argv[2:] == ("Daily/2026-02-26",)
+    (dotted,) = resolving({**QUERY, "resolveCommand": {"script": "a.b", "args": []}}, "x", allow_scripts=True)
+    assert dotted.scripts == ("/skills/notes/scripts/a.b", "/skills/notes/scripts/a.b.sh")
+
+
+@pytest.mark.requirement("skill.resolve.script-wins")
+def test_a_script_that_is_allowed_is_never_replaced_by_the_binary():
+    both = {**QUERY, "resolveCommand": {**SCRIPT, **BINARY}}
+    (script,) = resolving(both, "x", allow_scripts=True)
+    assert script.argv[0] == "sh"
+    (binary,) = resolving(both, "x")
+    assert (binary.argv, binary.script) == (("git", "rev-parse", "x"), None)
+
+
+@pytest.mark.requirement("skill.resolve.keep-on-failure")
+@pytest.mark.parametrize("resolved", [{}, {0: ""}, {0: " \n\t"}])
+def test_a_resolver_that_gave_nothing_leaves_the_value_as_it_was(resolved):
+    tool = skill_tool({**QUERY, "resolveCommand": BINARY})
+    found = command(tool, {"query": "HEAD"}, "", cwd=CWD, resolved=resolved)
+    assert isinstance(found, Command)
+    assert found.argv[2:] == ("HEAD",)
+
+
+@pytest.mark.requirement("skill.resolve.order", "skill.newline.convert")
+def test_a_resolver_gets_the_value_after_its_newlines_were_made_real():
+    mapping = {**CONTENT, "normalizeNewlines": True, "resolveCommand": BINARY}
+    (found,) = resolving(mapping, "a\\nb")
+    assert found.argv[-1] == "a\nb"
+    switch = skill_tool({**REPLACE, "flagIfTrue": "--x"}, {**CONTENT, "resolveCommand": BINARY})
+    assert [
+        item.place for item in resolvers(switch, {"replace": True, "content": "c"}, allow_scripts=True)
+    ] == [1]
+    assert resolvers(switch, {"replace": True, "content": None}, allow_scripts=True) == ()
+
+
+@pytest.mark.requirement("skill.resolve.param-token")
+@pytest.mark.parametrize(
+    ("args", "value", "given"),
+    [
+        (["--path=$param"], "a $param", ["--path=a $param"]),
+        (["$param$param", "x"], "$param", ["$param$param", "x"]),
+        (["plain", "$params"], "v", ["plain", "vs"]),
+        (["$param"], 5, ["5"]),
+    ],
+)
+def test_the_value_is_put_in_once(args, value, given):
+    (found,) = resolving({**QUERY, "resolveCommand": {**BINARY, "args": args}}, value)
+    assert list(found.args) == given
+    assert found.argv == ("git", "rev-parse", *given)
+
+
+@pytest.mark.requirement("skill.resolve.param-dash")
+def test_a_value_with_a_dash_is_no_option_of_the_resolver():
+    mapping = {**QUERY, "resolveCommand": BINARY}
+    assert resolving(mapping, "-rf") == []
+    found = command(skill_tool(mapping), {"query": "-rf"}, "", cwd=CWD, resolved={})
+    assert isinstance(found, ToolError)
+    assert found.message == "parameter query must not begin with '-'"
+    (inner,) = resolving({**QUERY, "resolveCommand": {**BINARY, "args": ["--path=$param"]}}, "-rf")
+    assert inner.args == ("--path=-rf",)
+
+
+@pytest.mark.requirement("skill.positional.leading-dash", "skill.resolve.order")
+@pytest.mark.battery("B01")
+def test_what_a_resolver_printed_never_becomes_an_option():
+    mapping = {**QUERY, "resolveCommand": BINARY}
+    for printed in ("--output=/tmp/x", "-5", " -x"):
+        for schema in ({}, {"type": "integer", "minimum": -9}):
+            tool = skill_tool(mapping, query=schema)
+            found = command(tool, {"query": 5}, "", cwd=CWD, resolved={0: printed})
+            assert isinstance(found, ToolError), printed
+            assert "must not begin" in found.message
+    flag = command(
+        skill_tool({**CONTENT, "resolveCommand": BINARY}), {"content": "a"}, "", cwd=CWD, resolved={0: "-x"}
+    )
+    assert isinstance(flag, Command)
+    assert flag.argv[2:] == ("--content", "-x")
+
+
+@pytest.mark.battery("B04", "B06")
+def test_what_a_resolver_printed_must_fit_into_argv():
+    tool = skill_tool({**QUERY, "resolveCommand": BINARY})
+    for printed, words in (("a\0b", "NUL"), ("x" * 200_000, "argument too large"), ("\ud800", "surrogate")):
+        found = command(tool, {"query": "a"}, "", cwd=CWD, resolved={0: printed})
+        assert isinstance(found, ToolError)
+        assert found.message.startswith("exec failed: ")
+        assert words in found.message
+
+
+def test_a_parameter_that_is_mapped_twice_is_resolved_twice():
+    twice = skill_tool({**QUERY, "resolveCommand": BINARY}, {"param": "query", "kind": "flag"})
+    assert [item.place for item in resolvers(twice, {"query": "q"}, allow_scripts=False)] == [0]
+    found = command(twice, {"query": "q"}, "", cwd=CWD, resolved={0: "r"})
+    assert isinstance(found, Command)
+    assert found.argv[2:] == ("r", "--query", "q")
+
+
+def test_nothing_is_resolved_for_a_command_that_will_be_refused():
+    tool = skill_tool({**QUERY, "resolveCommand": BINARY}, {"param": "path"})
+    assert resolvers(tool, {"query": "q"}, allow_scripts=True) == ()
+    assert resolvers(tool, {"query": "q", "path": "a\0"}, allow_scripts=True) == ()
+    assert resolvers(manifest_tool(), {}, allow_scripts=True) == ()
+    huge = {**BINARY, "args": ["$param$param"]}
+    assert resolving({**QUERY, "resolveCommand": huge}, "x" * 100_000) == [], "it could not be started"
+
+
+@pytest.mark.battery("B10")
+@pytest.mark.parametrize("script", ["../x", "a/b", "a\\b", "", "/etc/x", ".", "..", "a\0"])
+def test_a_script_name_that_leads_elsewhere_never_runs(script):
+    resolver = Resolver(script=script, args=())
+    tool = record(
+        RunProcess(
+            program="git",
+            fixed=("log",),
+            encoding=AsArgv(args=(Positional(param="q", resolver=resolver),)),
+            allowlist=(("git", ("log",)),),
+            skill_dir="/skills/notes",
+        )
+    )
+    assert resolvers(tool, {"q": "x"}, allow_scripts=True) == ()
+
+
+@pytest.mark.requirement("skill.allowlist.pair-call", "skill.resolve.binary-allowlisted")
+def test_pairs_are_checked_again_whenever_a_command_is_built():
+    resolver = Resolver(binary="git", subcommand="rev-parse", args=())
+    run = RunProcess(
+        program="git",
+        fixed=("push",),
+        encoding=AsArgv(args=(Positional(param="q", resolver=resolver),)),
+        allowlist=(("git", ("push", "rev-parse")),),
+    )
+    assert len(resolvers(record(run), {"q": "x"}, allow_scripts=False)) == 1
+    for allowed, pair in (("rev-parse", "push"), ("push", "rev-parse")):
+        reloaded = record(replace(run, allowlist=(("git", (allowed,)),)))
+        assert resolvers(reloaded, {"q": "x"}, allow_scripts=False) == ()
+        found = command(reloaded, {"q": "x"}, "", cwd=CWD, resolved={0: "y"})
+        assert isinstance(found, ToolError)
+        assert (found.kind, found.message) == (Kind.DENIED, f"subcommand not allowlisted: git {pair}")
 
 
 @pytest.mark.requirement("skill.resolve.binary-allowlisted")
@@ -513,6 +693,19 @@ def test_a_python_script_gets_its_project_in_argv_and_its_parameters_on_stdin():
     found = built(tool, {"a": 1}, '{"a": 1}')
     assert found.argv == ("python3", "/srv/p/.ai/tools/a/t.py", "--project-path", CWD)
     assert found.stdin == b'{"a":1}'
+
+
+@pytest.mark.requirement("rye.cli.params")
+def test_a_script_whose_parser_wants_it_gets_its_parameters_in_argv_as_well():
+    settings = jsontext.compact({"params_option": True})
+    tool = record(CallPython(style=PythonStyle.SCRIPT, file="/t.py", settings=settings))
+    found = built(tool, {"a": "$(id)"})
+    assert found.argv == ("python3", "/t.py", "--project-path", CWD, "--params", '{"a":"$(id)"}')
+    assert found.stdin == b'{"a":"$(id)"}'
+    assert "argument too large" in refusal(tool, {"a": "x" * 200_000}).message
+    author = jsontext.compact({"config": {"params_option": True}})
+    other = record(CallPython(style=PythonStyle.SCRIPT, file="/t.py", settings=author))
+    assert "--params" not in built(other, {}).argv
 
 
 @pytest.mark.parametrize(

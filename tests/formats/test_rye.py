@@ -264,6 +264,20 @@ def chain_of(length: int) -> list[tuple[str, int, str]]:
     return [("a/t.py", 0, python("a", ids[0])), *runtimes]
 
 
+def test_an_unsigned_runtime_makes_a_signed_tool_unsigned() -> None:
+    """Attack: a signed tool copied into a project that slips a runtime of its own under it."""
+    signature = "# rye:signed:2026-04-09T00:59:52Z:" + "4f" * 32 + ":cG3p:4b987fd4e40303ac\n"
+    runtime = yaml("my", tool_id="fast", tool_type="runtime")
+    for signed, expected in ((signature, "4b987fd4e40303ac"), ("", None)):
+        found = linked(
+            ("a/t.py", 0, signature + python("a", executor="my/fast")), ("my/fast.yaml", 0, signed + runtime)
+        )
+        (tool,) = (tool for tool in found.tools if tool.name == "a/t")
+        assert tool.signature is not None
+        assert tool.signature.key == expected
+        assert tool.signature.item == ("tool:a/t" if expected else "tool:my/fast")
+
+
 @pytest.mark.requirement("rye.executor.depth")
 def test_a_chain_has_at_most_ten_elements() -> None:
     found = linked(*chain_of(10))

@@ -10,14 +10,9 @@ from pathlib import Path
 import pytest
 
 from toolwright.config import Environment
-from toolwright.sandbox.portable import (
-    PROBE_OUTPUT_BYTES_MAX,
-    End,
-    Ran,
-    probe_all,
-    probe_schema,
-    run,
-)
+from toolwright.model import End, Ending, Limits, Permit
+from toolwright.sandbox import Cancel, Start
+from toolwright.sandbox.portable import PROBE_OUTPUT_BYTES_MAX, Portable, probe_all, probe_schema
 
 ENV = {"PATH": os.defpath}
 ADDED_BY_THE_SHELL = ("PWD", "SHLVL", "_", "OLDPWD")
@@ -56,10 +51,16 @@ def gone(tmp_path: Path):
     os.close(reader)
 
 
-def ran(argv: list[str], *, stdin: bytes = b"", timeout_s: float = 10.0, stdout_max: int = 65536) -> Ran:
-    return run(
-        argv, stdin=stdin, env=ENV, cwd="/", timeout_s=timeout_s, stdout_max=stdout_max, stderr_max=1000
+def ran(argv: list[str], *, stdin: bytes = b"", timeout_s: float = 10.0, stdout_max: int = 65536) -> Ending:
+    limits = Limits(timeout_s=timeout_s, stdout_bytes_max=stdout_max)
+    start = Start(
+        program=argv[0], argv=tuple(argv), env=ENV, cwd="/", stdin=stdin, permit=Permit(limits=limits)
     )
+    cancel = Cancel()
+    try:
+        return Portable().run(start, cancel)
+    finally:
+        cancel.close()
 
 
 # -- asking for a schema ------------------------------------------------------------------------------------
@@ -227,7 +228,7 @@ def test_nothing_is_left_of_a_process_that_was_run(program):
         ran([program("echo $$; exec sleep 600", "sleeps-tool")], timeout_s=0.5),
         ran([program("echo $$; exec yes", "floods-tool")], stdout_max=5000),
     ]
-    assert [result.end for result in results] == [End.EXITED, End.TIMED_OUT, End.TOO_LONG]
+    assert [result.end for result in results] == [End.EXITED, End.TIMED_OUT, End.TOO_LARGE]
     for result in results:
         with pytest.raises(ProcessLookupError):  # a zombie would still take a signal
             os.kill(int(result.stdout.split()[0]), 0)

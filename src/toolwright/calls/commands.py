@@ -1,14 +1,16 @@
 """What a call would run, exactly: an invocation and its arguments become argv and stdin.
 
 Caller data stays data: a value is one argv element or part of stdin, never a template, never read by a
-shell, and a positional value never becomes an option. Nothing is started, looked up or resolved here; the
-runtimes below do that with what this module says.
+shell, and a positional value never becomes an option. Nothing is started or looked up here; the runtimes
+below do that with what this module says. Where values are resolved by running something first, that goes in
+two steps: ``resolvers`` says what to run, and ``command`` takes what it printed.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +18,7 @@ from toolwright import jsontext
 from toolwright.errors import Kind
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import (
+    ArgMapping,
     AsArgv,
     CallHttp,
     CallJavaScript,
@@ -41,6 +44,7 @@ ARGV_BYTES_MAX: Final = 1024 * 1024
 
 _PYTHON: Final = "python3"
 _JSON_SPACE: Final = " \t\r\n"
+_SEPARATORS: Final = re.compile(r"[/\\\0]|^\.{0,2}$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,36 +63,81 @@ class Command:
     """What happens before the start and may change the command."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolving:
+    """A program that turns one value into another before the command is built: its output is the value."""
+
+    place: int
+    """Which mapping of the invocation it belongs to: a parameter may be mapped twice."""
+    param: str
+    value: str
+    """The text as it is, which stays where the resolver fails."""
+    argv: tuple[str, ...]
+    """For a script with the first of ``scripts``; use the first of them that is a file."""
+    script: str | None = None
+    scripts: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    """What stands in ``argv`` after the script, or after binary and subcommand."""
+
+
 class _Refused(Exception):
     def __init__(self, message: str, hint: str | None = None, kind: Kind = Kind.INVALID_ARGUMENTS) -> None:
         super().__init__(message)
         self.error = ToolError(kind=kind, message=message, hint=hint)
 
 
-def command(tool: Tool, arguments: JsonValue, raw: str, *, cwd: str) -> Command | ToolError:
+def command(
+    tool: Tool, arguments: JsonValue, raw: str, *, cwd: str, resolved: Mapping[int, str] | None = None
+) -> Command | ToolError:
     """The command of a call with these (checked) arguments, or why there is none.
 
     ``raw`` is the text of the arguments as it came, which some formats promise to hand over. ``cwd`` is the
-    host's working directory; tools that are told their project are told this one.
+    host's working directory; tools that are told their project are told this one. ``resolved`` holds what the
+    resolvers printed, by their place; None: they have not run, and notes say which would.
     """
     if arguments is None and not raw.strip(_JSON_SPACE):
         arguments = {}
     if not isinstance(arguments, dict):
         return ToolError(kind=Kind.INVALID_ARGUMENTS, message="arguments must be an object")
     try:
-        return _command(tool, arguments, raw, cwd)
+        return _command(tool, arguments, raw, cwd, resolved)
     except _Refused as refused:
         return refused.error
 
 
-def _command(tool: Tool, arguments: JsonObject, raw: str, cwd: str) -> Command:
+def resolvers(tool: Tool, arguments: JsonObject, *, allow_scripts: bool) -> tuple[Resolving, ...]:
+    """What to run before the command of these (checked) arguments can be built, in this order.
+
+    Nothing where the command will be refused whatever they print.
+    """
+    run = tool.invocation
+    if not isinstance(run, RunProcess) or not isinstance(run.encoding, AsArgv):
+        return ()
+    if not any(isinstance(arg, (Positional, Flag)) and arg.resolver is not None for arg in run.encoding.args):
+        return ()
+    found: list[Resolving] = []
+    try:
+        _check_pair(run, run.program, run.fixed[0] if run.fixed else "")
+        for place, mapping, value in _values(run.encoding, arguments):
+            if not isinstance(mapping, Switch):
+                text = _text(mapping, value)
+                if mapping.resolver is not None:
+                    found += _resolving(run, place, mapping.param, mapping.resolver, text, allow_scripts)
+    except _Refused:
+        return ()
+    return tuple(found)
+
+
+def _command(
+    tool: Tool, arguments: JsonObject, raw: str, cwd: str, resolved: Mapping[int, str] | None
+) -> Command:
     match tool.invocation:
         case RunProcess() as run:
-            return _process(tool, run, arguments, raw, cwd)
-        case CallPython(style=PythonStyle.SCRIPT, file=file) if file is not None:
+            return _process(tool, run, arguments, raw, cwd, resolved)
+        case CallPython(style=PythonStyle.SCRIPT, file=file, settings=settings) if file is not None:
             return Command(
                 cwd=cwd,
-                argv=(_PYTHON, file, "--project-path", cwd),
+                argv=(_PYTHON, file, *_script_options(settings, arguments, cwd)),
                 stdin=_json(arguments),
                 env_names=tool.needs.env,
                 notes=(f"{_PYTHON} stands for the interpreter that is chosen at the call",),
@@ -111,7 +160,23 @@ def _command(tool: Tool, arguments: JsonObject, raw: str, cwd: str) -> Command:
     return Command(cwd=cwd, env_names=tool.needs.env, calls=calls)
 
 
-def _process(tool: Tool, run: RunProcess, arguments: JsonObject, raw: str, cwd: str) -> Command:
+def _script_options(settings: bytes, arguments: JsonObject, project: str) -> tuple[str, ...]:
+    """What a Python script gets in argv: its project and, where its own parser declares the option, the
+    parameters as one JSON text, which its stdin carries as well."""
+    options = ("--project-path", project)
+    if jsontext.loads_own(settings).get("params_option") is not True:
+        return options
+    return (*options, "--params", _element(_json(arguments).decode("utf-8"), "the arguments"))
+
+
+def _process(
+    tool: Tool,
+    run: RunProcess,
+    arguments: JsonObject,
+    raw: str,
+    cwd: str,
+    resolved: Mapping[int, str] | None,
+) -> Command:
     env_names = tuple(dict.fromkeys([*(name for name, _ in run.env), *tool.needs.env]))
     if isinstance(run.encoding, JsonOnStdin):
         verbatim = raw.strip(_JSON_SPACE) if run.encoding.verbatim else ""
@@ -119,7 +184,7 @@ def _process(tool: Tool, run: RunProcess, arguments: JsonObject, raw: str, cwd: 
         return Command(cwd=cwd, argv=(run.program, *run.fixed), stdin=stdin, env_names=env_names)
     _check_pair(run, run.program, run.fixed[0] if run.fixed else "")
     fixed = run.fixed if run.allowlist is None else tuple(part for part in run.fixed if part)
-    mapped, notes = _mapped(tool, run, run.encoding, arguments)
+    mapped, notes = _mapped(tool, run, run.encoding, arguments, resolved)
     argv = (run.program, *fixed, *mapped)
     if sum(len(_encoded(part, "an argument")) + 1 for part in argv) > ARGV_BYTES_MAX:
         raise _Refused(f"exec failed: argument too large (all together more than {ARGV_BYTES_MAX} bytes)")
@@ -158,26 +223,40 @@ def _check_pair(run: RunProcess, binary: str, subcommand: str) -> None:
         raise _Refused(f"subcommand not allowlisted: {binary} {subcommand}", kind=Kind.DENIED)
 
 
+def _values(encoding: AsArgv, arguments: JsonObject) -> Iterator[tuple[int, ArgMapping, JsonValue]]:
+    """The mappings that have something to say about these arguments, each with its place and value."""
+    for place, mapping in enumerate(encoding.args):
+        value = arguments.get(mapping.param)
+        if isinstance(mapping, Positional) and mapping.param not in arguments:
+            raise _Refused(f"missing parameter: {mapping.param}")
+        if not isinstance(mapping, Flag) or value is not None:
+            yield place, mapping, value
+
+
 def _mapped(
-    tool: Tool, run: RunProcess, encoding: AsArgv, arguments: JsonObject
+    tool: Tool,
+    run: RunProcess,
+    encoding: AsArgv,
+    arguments: JsonObject,
+    resolved: Mapping[int, str] | None,
 ) -> tuple[list[str], tuple[str, ...]]:
-    """What the mappings add to argv, in their order, and which resolvers come first."""
+    """What the mappings add to argv, in their order, and which resolvers would come first."""
     argv: list[str] = []
     notes: list[str] = []
-    for mapping in encoding.args:
-        value = arguments.get(mapping.param)
+    for place, mapping, value in _values(encoding, arguments):
         if isinstance(mapping, Switch):
             emitted = mapping.if_true if _is_true(value) else mapping.if_false
             argv += [emitted] if emitted is not None else []
             continue
-        if isinstance(mapping, Positional):
-            if mapping.param not in arguments:
-                raise _Refused(f"missing parameter: {mapping.param}")
-        elif value is None:
-            continue
         text = _text(mapping, value)
         if mapping.resolver is not None:
-            notes += _resolving(run, mapping.param, mapping.resolver, text)
+            if resolved is None:
+                notes += _told(run, mapping.param, mapping.resolver, text)
+            else:
+                _check_resolver(run, mapping.resolver)
+                printed = resolved.get(place, "").strip()
+                if printed:
+                    value = text = _element(printed, f"parameter {mapping.param}")
         if isinstance(mapping, Flag):
             argv += [f"--{mapping.flag}", text]  # the option before it consumes the value, dash or not
         else:
@@ -201,13 +280,16 @@ def _text(mapping: Positional | Flag, value: JsonValue) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     if mapping.normalize_newlines and isinstance(value, str):
         text = text.replace("\\n", "\n").replace("\\t", "\t")
+    return _element(text, f"parameter {param}")
+
+
+def _element(text: str, whose: str) -> str:
+    """A text that can be one argv element."""
     if "\0" in text:
         # Attack: what was checked is longer than what the program would see.
-        raise _Refused(f"exec failed: parameter {param} has a NUL character")
-    if len(_encoded(text, f"parameter {param}")) > ELEMENT_BYTES_MAX:
-        raise _Refused(
-            f"exec failed: argument too large (parameter {param}, limit {ELEMENT_BYTES_MAX} bytes)"
-        )
+        raise _Refused(f"exec failed: {whose} has a NUL character")
+    if len(_encoded(text, whose)) > ELEMENT_BYTES_MAX:
+        raise _Refused(f"exec failed: argument too large ({whose}, limit {ELEMENT_BYTES_MAX} bytes)")
     return text
 
 
@@ -245,15 +327,57 @@ def _admits(tool: Tool, mapping: Positional, value: JsonValue, text: str) -> boo
     )
 
 
-def _resolving(run: RunProcess, param: str, resolver: Resolver, text: str) -> Iterable[str]:
+# -- resolvers ----------------------------------------------------------------------------------------------
+
+
+def _check_resolver(run: RunProcess, resolver: Resolver) -> None:
+    if resolver.binary is not None and resolver.subcommand is not None:
+        _check_pair(run, resolver.binary, resolver.subcommand)
+
+
+def _would_run(resolver: Resolver, text: str) -> bool:
+    """Attack: a value that begins with a dash would be an option of the resolver itself."""
+    return not (text.startswith("-") and any(item.startswith("$param") for item in resolver.args))
+
+
+def _resolving(
+    run: RunProcess, place: int, param: str, resolver: Resolver, text: str, allow_scripts: bool
+) -> Iterator[Resolving]:
+    """What to run for one value: the script where scripts are allowed, and never the binary in its stead."""
+    _check_resolver(run, resolver)
+    if not _would_run(resolver, text):
+        return
+    # Once, and without looking into what was put in.
+    args = tuple(item.replace("$param", text) for item in resolver.args)
+    if any(len(item.encode("utf-8")) > ELEMENT_BYTES_MAX for item in args):
+        return  # it could not be started, so the value stays
+    if resolver.script is not None and allow_scripts:
+        # Attack: a name that leads out of the skill's scripts. Loading refuses it; so does this.
+        if run.skill_dir is not None and not _SEPARATORS.search(resolver.script):
+            path = f"{run.skill_dir}/scripts/{resolver.script}"
+            yield Resolving(
+                place=place,
+                param=param,
+                value=text,
+                argv=("sh", path, *args),
+                script=resolver.script,
+                scripts=(path, f"{path}.sh"),
+                args=args,
+            )
+    elif resolver.binary is not None and resolver.subcommand is not None:
+        words = (resolver.binary, resolver.subcommand) if resolver.subcommand else (resolver.binary,)
+        yield Resolving(place=place, param=param, value=text, argv=(*words, *args), args=args)
+
+
+def _told(run: RunProcess, param: str, resolver: Resolver, text: str) -> Iterator[str]:
     """Which resolver would run first. It is not run here, so the value is shown as it came."""
-    if text.startswith("-") and any(item.startswith("$param") for item in resolver.args):
-        return  # it would not run: the value would be an option of the resolver itself
+    _check_resolver(run, resolver)
+    if not _would_run(resolver, text):
+        return
     ways: list[str] = []
     if resolver.script is not None:
         ways.append(f'the script "{resolver.script}" where scripts are allowed')
     if resolver.binary is not None and resolver.subcommand is not None:
-        _check_pair(run, resolver.binary, resolver.subcommand)
         ways.append(f"{resolver.binary} {resolver.subcommand}".strip())
     if ways:
         yield f"{param}: first {', else '.join(ways)} would run, and what it prints would be the value"

@@ -73,6 +73,11 @@ class Catalog:
         return Tools(self._shelf)
 
     @property
+    def formats(self) -> frozenset[str]:
+        """The formats that have anything here."""
+        return frozenset(key.partition(":")[0] for key in self._shelf.keys)
+
+    @property
     def counted(self) -> int:
         """How many tools and parts there are; support items are neighbours, not tools."""
         return sum(1 for role in self._shelf.roles if role != Role.SUPPORT)

@@ -7,6 +7,7 @@ installed, whether a file exists. Those answers are never cached.
 from __future__ import annotations
 
 import gc
+import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -112,6 +113,11 @@ class LoadReport:
     def stamp(self) -> bytes:
         """What the sources looked like: it differs when anything changed."""
         return self._found.stamp
+
+    @cached_property
+    def version(self) -> str:
+        """A short name for this state of the sources, for records."""
+        return hashlib.sha256(self.stamp).hexdigest()[:16]
 
     @cached_property
     def problems(self) -> tuple[Problem, ...]:

@@ -2,29 +2,65 @@
 
 Knows the executors that the format's own projects use, the short names for them, and which of them this
 product has a runtime for. ``link`` puts all rye items together: which item an id means, what its chain is,
-and what only neighbours can tell (a missing server, two ids with one spoken name).
+and what only neighbours can tell (a missing server, two ids with one spoken name). What the runtimes of the
+chain wish for (environment, anchor, a command of their own) goes into the settings of the tool's invocation,
+so that one record is all that a run needs.
+
+The settings are JSON: ``config``, ``config_resolve``, ``env_config``, ``anchor`` and ``verify_deps`` as the
+author wrote them; ``actions`` (the parameters that only some actions have), ``params_option`` (the file has
+an option ``--params``), ``expand`` (program and arguments hold templates), ``runtime_dir`` (where the runtime
+lies that the anchor is from). ``runtimes/_settings.py`` reads them.
 
 It reads no declaration: ``rye`` compiles the items that come in here. Nothing is verified here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import pairwise
 from typing import Final
 
 from toolwright.formats._node import seconds
-from toolwright.jsontext import JsonObject, compact, loads_own
-from toolwright.model import CallMcp, Linked, NotCallable, Problem, Role, Severity, Tool, Unit
+from toolwright.jsontext import JsonObject, JsonValue, compact, loads_own
+from toolwright.model import (
+    CallJavaScript,
+    CallMcp,
+    CallPython,
+    Invocation,
+    JsonOnStdin,
+    Linked,
+    NotCallable,
+    Problem,
+    PythonStyle,
+    Role,
+    RunProcess,
+    Severity,
+    Tool,
+    Unit,
+)
 
 SUFFIXES: Final = (".py", ".yaml", ".yml", ".json", ".js", ".ts", ".mjs", ".cjs", ".sh", ".toml")
 """In the order in which an id is looked up."""
 DATA_SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
+JAVASCRIPT: Final = frozenset({".js", ".ts", ".mjs", ".cjs"})
 SERVER: Final = "mcp_server"
 """The member of a server record's notes that holds its connection."""
+RUNTIME: Final = "runtime"
+"""The member of a runtime record's notes that holds what it wishes for the tools it runs."""
+NAMES: Final = "env_names"
+"""The member of these wishes that lists the host's variables they name."""
+COMMANDING: Final = ("command", "args", "input_data", "env", "timeout")
+"""Members of ``config`` that the invocation itself says."""
+TIMEOUT_S: Final = 300.0
 MCP_TIMEOUT_S: Final = 60.0
 CHAIN_MAX: Final = 10
+
+_TEMPLATE: Final = re.compile(r"\$?\{[A-Za-z_][A-Za-z0-9_]*(?::-[^}]*)?\}")
+_VERSION_CHARS_MAX: Final = 100
+_VERSION: Final = re.compile(r"([0-9]+)\.([0-9]+)\.([0-9]+)")
 
 _SPACES: Final = ("project", "user", "system")
 _SYSTEM: Final = 2
@@ -50,6 +86,7 @@ class _Known:
 
 _EXECUTE: Final = "rye/core/primitives/execute"
 _SUBPROCESS: Final = "rye/core/primitives/subprocess"
+_PROCESS_PRIMITIVES: Final = (_EXECUTE, _SUBPROCESS)
 # The items of the format's own core, under their present and their first names: a project need not bring
 # them, so it runs where no bundle is installed.
 _KNOWN: Final = {
@@ -98,6 +135,50 @@ def no_runtime(executor: str) -> str:
     return f"no runtime for {executor}"
 
 
+def by_file(runtime: Runtime, path: str, settings: JsonObject) -> Invocation | None:
+    """What runs a program file by one of our own runtimes; None where that runtime has no use for it."""
+    suffix = _suffix(path)
+    settings = dict(settings)
+    takes_option = settings.pop("params_option", None)
+    if suffix == ".sh" and runtime in (Runtime.SHELL, Runtime.PROCESS):
+        return RunProcess(
+            program="bash", fixed=(path,), encoding=JsonOnStdin(verbatim=False), settings=compact(settings)
+        )
+    if suffix in JAVASCRIPT and runtime is Runtime.NODE:
+        return CallJavaScript(file=path, settings=compact(settings))
+    if suffix == ".py" and runtime is Runtime.FUNCTION:
+        return CallPython(style=PythonStyle.FUNCTION, file=path, settings=compact(settings))
+    if suffix == ".py" and runtime is Runtime.SCRIPT:
+        if takes_option:
+            settings["params_option"] = True
+        return CallPython(style=PythonStyle.SCRIPT, file=path, settings=compact(settings))
+    return None
+
+
+def by_command(
+    command: str, args: Iterable[str], settings: JsonObject, env: tuple[tuple[str, str], ...] = ()
+) -> RunProcess:
+    """What runs a command that an author wrote; templates in it are left to the call."""
+    args = tuple(args)
+    settings = {**settings, "config": {**settings.get("config", {})}}
+    if not settings["config"]:
+        del settings["config"]
+    written = (command, *args, *(value for _, value in env))
+    is_relative = "/" in command and not command.startswith("/")
+    if is_relative or any("{" in part and _TEMPLATE.search(part) for part in written):
+        settings["expand"] = True
+    return RunProcess(
+        program=command, fixed=args, encoding=JsonOnStdin(verbatim=False), env=env, settings=compact(settings)
+    )
+
+
+def argument(value: JsonValue) -> str:
+    """A scalar as the author wrote it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
 @dataclass(frozen=True, slots=True)
 class _Item:
     """A loaded item in its place."""
@@ -110,6 +191,17 @@ class _Item:
     @property
     def executor(self) -> str | None:
         return self.tool.chain[1] if len(self.tool.chain) > 1 else None
+
+    @property
+    def wishes(self) -> JsonObject:
+        """What a runtime wishes for the tools it runs."""
+        notes = self.tool.notes.metadata
+        found = notes.get(RUNTIME) if isinstance(notes, dict) else None
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def folder(self) -> str:
+        return self.tool.origin.path.rpartition("/")[0]
 
 
 class _Stop(Exception):
@@ -217,30 +309,126 @@ class _Linking:
 
     def resolved(self, item: _Item) -> Tool:
         tool = item.tool
-        executor = item.executor
-        if executor is None:
+        if item.executor is None:
             return tool
-        chain = self.chain(item)
-        tool = replace(tool, chain=chain)
+        chain, runtimes = self.chain(item)
+        tool = _signed_with(replace(tool, chain=chain), runtimes)
         if tool.role is not Role.TOOL:
             return tool
-        if runtime_of(chain[1]) is None:
-            last = chain[-1]
-            reason = no_runtime(executor) if last in _KNOWN else f"Unknown primitive: {last}"
+        if (failed := self.too_old_or_new([item, *runtimes])) is not None:
             self.say(
                 tool,
-                "rye.executor.unavailable",
-                f'{_executor_key(tool)}: no runtime here for "{chain[1]}"; it is listed and cannot be called',
-                "use one of the documented runtimes to make it callable",
-                pointer="executor_id",
+                "rye.executor.version-constraints",
+                failed,
+                "change the version, or the runtime's child_constraints",
+                pointer="version",
             )
-            return replace(tool, invocation=NotCallable(reason=reason))
+            return replace(tool, invocation=NotCallable(reason=failed))
+        tool = self.with_timeout(tool, runtimes)
+        if runtime_of(chain[1]) is None:
+            return self.by_own_runtime(item, tool, runtimes)
         if isinstance(tool.invocation, CallMcp):
             return self.with_server(item, tool, tool.invocation)
+        invocation = tool.invocation
+        if isinstance(invocation, (RunProcess, CallPython, CallJavaScript)) and runtimes:
+            # Our own runtime runs it; what an item of that id wishes besides its command still counts.
+            settings = compact(_with_wishes(loads_own(invocation.settings), runtimes))
+            tool = replace(_with_names(tool, runtimes), invocation=replace(invocation, settings=settings))
         return tool
 
-    def chain(self, item: _Item) -> tuple[str, ...]:
+    def by_own_runtime(self, item: _Item, tool: Tool, runtimes: Sequence[_Item]) -> Tool:
+        """A runtime that is not one of ours: it runs by the command it names, or by ours that it leads to."""
+        chain = tool.chain
+        invocation: Invocation | None = None
+        if chain[-1] in _PROCESS_PRIMITIVES and chain[1] not in _KNOWN:
+            invocation = self.commanded(tool, runtimes) or self.led_to(tool, runtimes)
+        if invocation is not None:
+            programs = (invocation.program,) if isinstance(invocation, RunProcess) else ()
+            tool = _with_names(tool, runtimes)
+            return replace(tool, invocation=invocation, needs=replace(tool.needs, programs=programs))
+        reason = no_runtime(chain[1]) if chain[-1] in _KNOWN else f"Unknown primitive: {chain[-1]}"
+        self.say(
+            tool,
+            "rye.executor.unavailable",
+            f'{_executor_key(tool)}: no runtime here for "{chain[1]}"; it is listed and cannot be called',
+            "use one of the documented runtimes, or give the runtime a config.command",
+            pointer="executor_id",
+        )
+        return replace(tool, invocation=NotCallable(reason=reason))
+
+    def commanded(self, tool: Tool, runtimes: Sequence[_Item]) -> Invocation | None:
+        written = tool.invocation
+        if not isinstance(written, RunProcess):
+            return None
+        for runtime in runtimes:
+            config = runtime.wishes.get("config")
+            command = config.get("command") if isinstance(config, dict) else None
+            if not isinstance(config, dict) or not isinstance(command, str) or not command:
+                continue
+            listed = config.get("args") or []
+            if not isinstance(listed, list) or any(isinstance(part, (dict, list)) for part in listed):
+                return None
+            args = [argument(part) for part in listed if part is not None]
+            path = tool.origin.path
+            if not _TEMPLATE.search(path):  # then the record itself says which file runs
+                args = [path if part == "{tool_path}" else part for part in args]
+            env = config.get("env")
+            pairs = env.items() if isinstance(env, dict) else ()
+            own = dict(written.env)
+            merged = {name: argument(value) for name, value in pairs if not isinstance(value, (dict, list))}
+            settings = _with_wishes(loads_own(written.settings), runtimes)
+            return by_command(command, args, settings, tuple((merged | own).items()))
+        return None
+
+    def led_to(self, tool: Tool, runtimes: Sequence[_Item]) -> Invocation | None:
+        """The first of our own runtimes further down the chain."""
+        written = tool.invocation
+        known = next(filter(None, map(runtime_of, tool.chain[1:])), None)
+        if not isinstance(written, RunProcess) or known is None:
+            return None
+        settings = _with_wishes(loads_own(written.settings), runtimes)
+        if _suffix(tool.origin.path) not in DATA_SUFFIXES:
+            return by_file(known, tool.origin.path, settings)
+        if not written.program or known is not Runtime.PROCESS:
+            return None
+        config = {key: value for key, value in settings.get("config", {}).items() if key not in COMMANDING}
+        return by_command(written.program, written.fixed, {**settings, "config": config}, written.env)
+
+    def with_timeout(self, tool: Tool, runtimes: Sequence[_Item]) -> Tool:
+        """The runtime's own limit where the tool has none."""
+        if tool.needs.timeout_s is not None or isinstance(tool.invocation, CallMcp):
+            return tool
+        timeout_s = TIMEOUT_S
+        for runtime in runtimes:
+            config = runtime.wishes.get("config")
+            stated = config.get("timeout") if isinstance(config, dict) else None
+            if isinstance(stated, (int, float)) and not isinstance(stated, bool) and stated > 0:
+                timeout_s = seconds(stated)
+                break
+        return replace(tool, needs=replace(tool.needs, timeout_s=timeout_s))
+
+    def too_old_or_new(self, items: Sequence[_Item]) -> str | None:
+        """What the runtimes of a chain say about the versions of those they run."""
+        for child, parent in pairwise(items):
+            limits = parent.wishes.get("child_constraints")
+            version = _version(child.tool.version)
+            if not isinstance(limits, dict) or version is None:
+                continue
+            for stated in (limits, limits.get(child.tool.name)):  # for all of them, and for this one
+                if not isinstance(stated, dict):
+                    continue
+                least, most = _version(stated.get("min_version")), _version(stated.get("max_version"))
+                said = f"Version constraint failed: '{child.tool.name}' version {child.tool.version}"
+                if least is not None and version < least:
+                    return f"{said} < minimum required {stated['min_version']}"
+                if most is not None and version > most:
+                    return f"{said} > maximum allowed {stated['max_version']}"
+        return None
+
+    def chain(self, item: _Item) -> tuple[tuple[str, ...], list[_Item]]:
+        """The ids from the tool to its primitive, and the items among them that are there."""
         chain = [item.tool.name]
+        runtimes: list[_Item] = []
         wanted = item.executor
         asker: _Item | None = item
         while wanted is not None:
@@ -266,7 +454,9 @@ class _Linking:
                 )
             # What this product knows itself counts as a system item without neighbours.
             asker, wanted = (found, found.executor) if found else (None, _KNOWN[wanted].executor)
-        return tuple(chain)
+            if found is not None:
+                runtimes.append(found)
+        return tuple(chain), runtimes
 
     def aliased(self, tool: Tool, short: str) -> None:
         self.say(
@@ -341,6 +531,57 @@ class _Linking:
                 tool = replace(tool, spoken=name)
             owners[name] = tool
             yield tool
+
+
+def _with_wishes(settings: JsonObject, runtimes: Sequence[_Item]) -> JsonObject:
+    """A tool's settings with what its runtimes wish besides: the tool's own count first, then the nearest."""
+    merged = dict(settings)
+    for runtime in runtimes:
+        wishes = runtime.wishes
+        for key in ("anchor", "verify_deps"):
+            if key not in merged and isinstance(wishes.get(key), dict):
+                merged[key] = wishes[key]
+                if key == "anchor":
+                    merged["runtime_dir"] = runtime.folder
+        wished, own = wishes.get("env_config"), merged.get("env_config", {})
+        if isinstance(wished, dict):
+            both = [config["env"] for config in (wished, own) if isinstance(config.get("env"), dict)]
+            env = {name: value for variables in both for name, value in variables.items()}
+            merged["env_config"] = {**wished, **own, **({"env": env} if env else {})}
+        config = wishes.get("config")
+        if isinstance(config, dict):
+            kept = {key: value for key, value in config.items() if key not in COMMANDING}
+            if kept or "config" in merged:
+                merged["config"] = {**kept, **merged.get("config", {})}
+    return merged
+
+
+def _with_names(tool: Tool, runtimes: Sequence[_Item]) -> Tool:
+    """A tool that asks for the host's variables that its runtimes name."""
+    named = [name for runtime in runtimes for name in runtime.wishes.get(NAMES, ())]
+    if not named:
+        return tool
+    return replace(tool, needs=replace(tool.needs, env=tuple(dict.fromkeys((*tool.needs.env, *named)))))
+
+
+def _signed_with(tool: Tool, runtimes: Sequence[_Item]) -> Tool:
+    """A tool is signed when it and every item that it runs by are.
+
+    Attack: a signed tool copied into a project that slips a runtime of its own, unsigned, under it.
+    """
+    signature = tool.signature
+    if signature is None or signature.key is None:
+        return tool
+    for runtime in runtimes:
+        weak = runtime.tool.signature
+        if weak is not None and weak.key is None:
+            return replace(tool, signature=weak)
+    return tool
+
+
+def _version(text: JsonValue) -> tuple[int, ...] | None:
+    found = _VERSION.fullmatch(text) if isinstance(text, str) and len(text) <= _VERSION_CHARS_MAX else None
+    return tuple(map(int, found.groups())) if found is not None else None
 
 
 def _suffix(path: str) -> str:

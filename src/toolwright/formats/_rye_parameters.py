@@ -68,6 +68,33 @@ def read(
     return Schema.of(base) if base is not None else None
 
 
+def of_actions(
+    input_schema: Node | None, config_schema: Node | None, parameters: Node | None, actions: Node | None
+) -> dict[str, list[str]]:
+    """The parameters that belong to single actions, by action; those of the whole tool are not among them."""
+    if actions is None or actions.kind != "object":
+        return {}
+    shared: set[str] = set()
+    for node in (input_schema, config_schema):
+        properties = node.get("properties") if node is not None else None
+        if properties is not None:
+            shared.update(name for name, _ in properties.members())
+            break
+    else:
+        shared.update(_names(parameters))
+    found = {
+        name: [own for own in _names(action.get("parameters")) if own not in shared]
+        for name, action in actions.members()
+    }
+    return found if any(found.values()) else {}
+
+
+def _names(parameters: Node | None) -> list[str]:
+    items = parameters.items() if parameters is not None else ()
+    names = [item.get("name") for item in items if item.kind == "object"]
+    return [str(name.value) for name in names if name is not None and name.kind == "string"]
+
+
 def output(node: Node | None) -> Schema | None:
     """The schema of the results."""
     document = _as_written(node, schema.patterns_in(node.value)) if node is not None else None

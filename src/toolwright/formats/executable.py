@@ -49,6 +49,8 @@ _SNAKE: Final = re.compile(r"[a-z0-9]+(?:_[a-z0-9]+)*")
 _KEBAB: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _PROVIDER_NAME_CHARS_MAX: Final = 64
 _STDERR_CHARS_MAX: Final = 200
+_STDOUT_BYTES_MAX: Final = 65_535
+"""Of a call: more stops the program."""
 
 # The document supports none of these. Leaving one of the first out would check less than the author wrote,
 # and a reference could lead anywhere; real programs print the second, and both checkers and providers know
@@ -263,7 +265,7 @@ def _tool(document: Document, root: Node) -> Tool | None:
         invocation=RunProcess(program=document.path, encoding=JsonOnStdin(verbatim=False)),
         intake=Intake(drop_null_optional=True),
         reply=Reply.ENVELOPE,
-        needs=Needs(programs=(document.path,)),
+        needs=Needs(programs=(document.path,), stdout_bytes_max=_STDOUT_BYTES_MAX),
         origin=Origin(format=NAME, path=document.path),
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from posixpath import normpath
+from posixpath import dirname, normpath
 from typing import Final
 
 from toolwright.formats._node import TOOLS_MAX, Node, Reader, key_of, shown
@@ -254,7 +254,10 @@ class _Manifest:
                 input_schema=schema,
                 schema_form=SchemaForm.VERBATIM,
                 invocation=RunProcess(
-                    program=program, fixed=tuple(command[1:]), encoding=JsonOnStdin(verbatim=True)
+                    program=program,
+                    fixed=tuple(command[1:]),
+                    encoding=JsonOnStdin(verbatim=True),
+                    beneath=None if command[0].startswith("/") else dirname(self.document.path),
                 ),
                 intake=Intake(),
                 reply=Reply.JSON_LINE,

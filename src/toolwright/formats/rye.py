@@ -30,12 +30,11 @@ from toolwright.formats import (
 )
 from toolwright.formats._node import Node, Reader, seconds, shown
 from toolwright.formats._python_source import PythonSource
-from toolwright.formats._rye_chain import SERVER, Runtime
+from toolwright.formats._rye_chain import NAMES, RUNTIME, SERVER, Runtime
 from toolwright.formats._source import SourceValues, Unread
 from toolwright.jsontext import Defect, Duplicate, JsonObject, JsonValue, Pointer
 from toolwright.model import (
     CallHttp,
-    CallJavaScript,
     CallMcp,
     CallPython,
     Compiled,
@@ -60,8 +59,10 @@ from toolwright.model import (
     RunProcess,
     Schema,
     Severity,
+    Signature,
     Tool,
     Unit,
+    Words,
 )
 
 NAME: Final = "rye"
@@ -100,7 +101,7 @@ _RUNTIMES_OF_TYPE: Final = {
     "javascript": {Runtime.NODE},
 }
 _DATA_RUNTIMES: Final = {Runtime.MCP, Runtime.SCRIPT, Runtime.PROCESS, Runtime.HTTP, Runtime.SHELL}
-_JAVASCRIPT: Final = frozenset({".js", ".ts", ".mjs", ".cjs"})
+_JAVASCRIPT: Final = _rye_chain.JAVASCRIPT
 _RUNTIMES_OF_SUFFIX: Final = {
     ".py": {Runtime.FUNCTION, Runtime.SCRIPT},
     ".sh": {Runtime.PROCESS, Runtime.SHELL},
@@ -114,7 +115,9 @@ _RESERVED: Final = (
 )  # fmt: skip
 _ALWAYS_RESERVED: Final = ("resolved_config", "__*")
 """Names that only the runtime sets, also where a schema declares them; ``*`` stands for any ending."""
-_TIMEOUT_S: Final = 300.0
+_REQUESTS_MAX: Final = 32
+_WISHES: Final = ("config", "env_config", "anchor", "verify_deps", "child_constraints")
+"""What a runtime may say about the tools it runs."""
 _FIXED_LINE_CHARS_MAX: Final = 1000
 _PLAIN_FOLDER: Final = re.compile(r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)*")
 _PATHS_PER_LINE_MAX: Final = 20
@@ -129,7 +132,7 @@ _SIGNATURE_LIKE: Final = re.compile(
 )
 _SIGNATURE: Final = re.compile(
     r"(?:#|//) rye:signed:[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z:[0-9a-f]{64}"
-    r":[A-Za-z0-9_-]+={0,2}:[0-9a-f]{16}(?:\|[^\n]+)?"
+    r":[A-Za-z0-9_-]+={0,2}:(?P<key>[0-9a-f]{16})(?:\|[^\n]+)?"
 )
 _LATER_SIGNATURE: Final = re.compile(r"(?:#!/[^\n]*\n)?(?:#|//)[ \t]*ryeos:signed:")
 _HEAD_CHARS: Final = 200
@@ -165,8 +168,8 @@ def compile_document(document: Document, rules: Rules) -> Compiled:
     declared = _declared(suffix, text, document, reader)
     if isinstance(declared, Compiled):
         return declared
-    _signature(text, reader)
-    return _Item(document, reader, suffix, text, declared).read()
+    signature = Signature(key=_signature(text, reader), item=f"tool:{reader.item_id}")
+    return _Item(document, reader, suffix, text, declared, signature).read()
 
 
 def link(units: Sequence[Unit], rules: Rules) -> Linked:
@@ -384,15 +387,18 @@ def _configuration(text: str, document: Document, reader: _ItemReader) -> Compil
 # -- the signature line -------------------------------------------------------------------------------------
 
 
-def _signature(text: str, reader: Reader) -> None:
-    """Say when a line looks like a signature and is none; whether a good one holds is not asked here."""
+def _signature(text: str, reader: Reader) -> str | None:
+    """The id of the key that the signature line names; whether the signature holds is not asked here.
+
+    None where there is none. A line that looks like a signature and is none is reported.
+    """
     found = _SIGNATURE_LIKE.search(text[:_SIGNATURE_WITHIN])
     if found is None:
-        return
+        return None
     line = text.count("\n", 0, found.start()) + 1
     at_top = line == 1 or (line == 2 and text.startswith("#!/") and found.group().startswith("#"))
-    if at_top and _SIGNATURE.fullmatch(found.group()):
-        return
+    if at_top and (signed := _SIGNATURE.fullmatch(found.group())):
+        return signed["key"]
     reader.add(
         "rye.sign.never-manual",
         "a placeholder or malformed signature line: the item counts as unsigned"
@@ -402,6 +408,7 @@ def _signature(text: str, reader: Reader) -> None:
         line=line,
         hint="signing the file writes this line; never write it by hand",
     )
+    return None
 
 
 def _body(text: str) -> str:
@@ -418,13 +425,20 @@ class _Item:
     """One reading of one declaration."""
 
     def __init__(
-        self, document: Document, reader: _ItemReader, suffix: str, text: str, declared: _Declared
+        self,
+        document: Document,
+        reader: _ItemReader,
+        suffix: str,
+        text: str,
+        declared: _Declared,
+        signature: Signature,
     ) -> None:
         self.document = document
         self.reader = reader
         self.suffix = suffix
         self.text = text
         self.declared = declared
+        self.signature = signature
         self.root = reader.node(declared.values)
         keys = _FROM_CODE if declared.spelling else {}
         self.members = {keys.get(name, name): member for name, member in self.root.members()}
@@ -510,12 +524,13 @@ class _Item:
             input_schema=parameters,
             output_schema=output_schema,
             invocation=invocation,
-            intake=Intake(fill_defaults=True, reserved_names=_reserved(parameters)),
+            intake=Intake(fill_defaults=True, reserved_names=_reserved(parameters), words=Words.FIELDS),
             reply=Reply.ITEM,
             needs=needs,
             retry=retry,
             chain=(self.item_id, executor) if executor is not None else (self.item_id,),
             origin=Origin(format=NAME, path=self.document.path),
+            signature=self.signature,
             notes=self.notes(),
         )
         return self.reader.compiled(tool)
@@ -684,14 +699,28 @@ class _Item:
         node = self.setting(key)
         return node.value if node is not None and node.kind == "string" and node.value else None
 
-    def settings(self, **more: JsonValue) -> bytes:
+    def settings(self) -> JsonObject:
         """What a runtime needs to know of the author's wishes."""
         kept: JsonObject = {}
         for key in ("config", "config_resolve", "env_config", "anchor", "verify_deps"):
             node = self.member(key)
-            if node is not None and node.value:
-                kept[key] = node.value
-        return jsontext.compact({**kept, **more})
+            if node is None or not node.value:
+                continue
+            if node.kind != "object" and key in ("env_config", "anchor", "verify_deps"):
+                node.say(
+                    "rye.yaml.wrong-type",
+                    node.with_place(f"must be an object (got {node.kind})"),
+                    severity=Severity.WARNING,
+                )
+                continue
+            kept[key] = node.value
+        actions = _rye_parameters.of_actions(
+            self.member("input_schema"),
+            self.member("config_schema"),
+            self.member("parameters"),
+            self.member("actions"),
+        )
+        return {**kept, "actions": actions} if actions else kept
 
     def part(self, tool_type: str | None) -> Invocation:
         if tool_type == SERVER and self.text_setting("url") is None and self.text_setting("command") is None:
@@ -711,22 +740,30 @@ class _Item:
         if executor is None:
             return NotCallable(reason="not executable")
         if runtime is None:
-            return NotCallable(reason=_rye_chain.no_runtime(executor))
+            return self.pending()
         if runtime not in _RUNTIMES_OF_SUFFIX[self.suffix]:
             return NotCallable(reason=f"{executor} cannot run a {self.suffix} file")
         if self.is_data:
             return self.from_config(tool_type, runtime)
-        path = self.document.path
-        if self.suffix == ".sh":
-            return RunProcess(program="bash", fixed=(path,), encoding=JsonOnStdin(verbatim=False))
-        if self.suffix != ".py":
-            return CallJavaScript(file=path, settings=self.settings())
-        if runtime is Runtime.FUNCTION:
-            return CallPython(style=PythonStyle.FUNCTION, file=path, settings=self.settings())
-        assert self.declared.python is not None
-        wants_option = "--params" in self.declared.python.options
-        more: JsonObject = {"params_option": True} if wants_option else {}
-        return CallPython(style=PythonStyle.SCRIPT, file=path, settings=self.settings(**more))
+        found = _rye_chain.by_file(runtime, self.document.path, self.program_settings())
+        assert found is not None  # by the table of suffixes
+        return found
+
+    def program_settings(self) -> JsonObject:
+        source = self.declared.python
+        takes_option = source is not None and "--params" in source.options
+        return {**self.settings(), **({"params_option": True} if takes_option else {})}
+
+    def pending(self) -> Invocation:
+        """What only linking can complete, when it has found the runtime; without a program nothing starts."""
+        if self.is_data:
+            return self.process(self.text_setting("command") or "", self.arguments(), self.settings())
+        return RunProcess(
+            program="",
+            fixed=(self.document.path,),
+            encoding=JsonOnStdin(verbatim=False),
+            settings=jsontext.compact(self.program_settings()),
+        )
 
     def from_config(self, tool_type: str | None, runtime: Runtime) -> Invocation:
         """What a data file runs: whatever its configuration names."""
@@ -746,15 +783,17 @@ class _Item:
             )
         if tool_type == "http" or runtime is Runtime.HTTP:
             if self.text_setting("url") is not None:
-                return CallHttp(settings=self.settings())
+                return CallHttp(settings=jsontext.compact(self.settings()))
         elif command is not None and runtime is Runtime.SHELL:
-            return self.process("bash", ("-c", command))
+            return self.process("bash", ("-c", command), self.besides_the_command())
         elif command is not None:
-            return self.process(command, self.arguments())
+            return self.process(command, self.arguments(), self.besides_the_command())
         elif script is not None and runtime is Runtime.SCRIPT and self.contained(script):
             folder = self.document.path.rpartition("/")[0]
             return CallPython(
-                style=PythonStyle.SCRIPT, file=f"{folder}/{normpath(script)}", settings=self.settings()
+                style=PythonStyle.SCRIPT,
+                file=f"{folder}/{normpath(script)}",
+                settings=jsontext.compact(self.settings()),
             )
         config = self.place("config")
         if config.kind in ("object", "null"):  # else reported already
@@ -770,17 +809,32 @@ class _Item:
         slashed = path.replace("\\", "/")
         return not (slashed.startswith("/") or normpath(slashed).split("/")[0] == ".." or ":" in slashed)
 
-    def process(self, program: str, fixed: tuple[str, ...]) -> RunProcess:
+    def besides_the_command(self) -> JsonObject:
+        """The settings without what the command itself says."""
+        settings = self.settings()
+        config = settings.get("config")
+        if isinstance(config, dict):
+            settings["config"] = {
+                key: value for key, value in config.items() if key not in _rye_chain.COMMANDING
+            }
+        return settings
+
+    def process(self, program: str, fixed: tuple[str, ...], settings: JsonObject) -> RunProcess:
         env = self.setting("env")
         pairs = []
         for name, member in env.members() if env is not None else ():
-            if member.kind in ("object", "array", "null"):
-                member.error("rye.yaml.config-env-forms", f"must be a value (got {member.kind})")
-            else:
-                pairs.append((name, _argument(member.value)))
-        return RunProcess(
-            program=program, fixed=fixed, encoding=JsonOnStdin(verbatim=False), env=tuple(pairs)
-        )
+            if self.is_variable(name, member):
+                pairs.append((name, _rye_chain.argument(member.value)))
+        return _rye_chain.by_command(program, fixed, settings, tuple(pairs))
+
+    def is_variable(self, name: str, member: Node) -> bool:
+        if member.kind in ("object", "array", "null"):
+            member.error("rye.yaml.config-env-forms", f"must be a value (got {member.kind})")
+        elif not name or "=" in name:
+            member.error("rye.yaml.config-env-forms", f"not the name of a variable (got {shown(name)})")
+        else:
+            return True
+        return False
 
     def arguments(self) -> tuple[str, ...]:
         node = self.setting("args")
@@ -794,7 +848,7 @@ class _Item:
             if item.kind in ("object", "array", "null"):
                 item.error("rye.yaml.config-command", f"must be one argument (got {item.kind})")
             else:
-                found.append(_argument(item.value))
+                found.append(_rye_chain.argument(item.value))
         return tuple(found)
 
     def env_names(self) -> tuple[str, ...]:
@@ -809,7 +863,10 @@ class _Item:
         if env is not None and env.kind not in ("array", "object"):
             env.error("rye.yaml.config-env-forms", f"must be a mapping or a list of names (got {env.kind})")
         env_config = self.member("env_config")
-        for mapping in (env, env_config.get("env") if env_config is not None else None):
+        chosen = env_config.get("env") if env_config is not None else None
+        for name, member in chosen.members() if chosen is not None else ():
+            self.is_variable(name, member)
+        for mapping in (env, chosen):
             for _, member in mapping.members() if mapping is not None else ():
                 if member.kind == "string":
                     names.update(dict.fromkeys(_ENV_REFERENCE.findall(member.value)))
@@ -833,7 +890,7 @@ class _Item:
             )
         if server is None or tool is None:
             return NotCallable(reason="nothing to run")
-        return CallMcp(server=server, tool=tool, settings=self.settings())
+        return CallMcp(server=server, tool=tool, settings=jsontext.compact(self.settings()))
 
     def consistency(self, tool_type: str, executor: str, runtime: Runtime | None) -> None:
         """Type, file and runtime should fit; and a program should have what its runtime calls."""
@@ -914,7 +971,10 @@ class _Item:
         node = self.member("config_resolve")
         if node is None or node.value is None:
             return
-        for request in node.items() if node.kind == "array" else (node,):
+        requests = list(node.items()) if node.kind == "array" else [node]
+        if len(requests) > _REQUESTS_MAX:
+            node.error("rye.resolve.inject", f"more than {_REQUESTS_MAX} files are asked for")
+        for request in requests:
             if request.kind != "object":
                 request.error("rye.resolve.inject", f"must be an object with a path (got {request.kind})")
                 continue
@@ -947,12 +1007,15 @@ class _Item:
         return Needs(
             stated=stated,
             capabilities=tuple(dict.fromkeys(capabilities)),
-            programs=(invocation.program,) if isinstance(invocation, RunProcess) else (),
+            programs=(invocation.program,)
+            if isinstance(invocation, RunProcess) and invocation.program
+            else (),
             env=self.env_names(),
-            timeout_s=self.timeout(invocation),
+            timeout_s=self.timeout(),
         )
 
-    def timeout(self, invocation: Invocation) -> float | None:
+    def timeout(self) -> float | None:
+        """The tool's own limit; where it has none, linking takes the runtime's."""
         node = self.member("timeout")
         if node is not None and node.value is not None:
             if type(node.value) is int and node.value > 0:
@@ -964,7 +1027,7 @@ class _Item:
         configured = self.setting("timeout")
         if configured is not None and type(configured.value) in (int, float) and configured.value > 0:
             return seconds(configured.value)
-        return None if isinstance(invocation, CallMcp) else _TIMEOUT_S
+        return None
 
     def retry(self) -> Retry | None:
         node = self.member("retry_policy")
@@ -1009,6 +1072,13 @@ class _Item:
             if is_set:
                 self.place("metadata").here(mark).warn("rye.yaml.metadata-deprecated", f"the tool is {mark}")
         outputs = self.member("outputs")
+        if self.text_of_type() == RUNTIME:
+            wishes = {
+                key: node.value for key in _WISHES if (node := self.member(key)) is not None and node.value
+            }
+            if names := self.env_names():
+                wishes[NAMES] = list(names)
+            metadata = {**(metadata or {}), RUNTIME: wishes}
         if self.text_of_type() == SERVER:
             metadata = {**(metadata or {}), SERVER: self.object_of("config", "rye.yaml.wrong-type") or {}}
         return Notes(
@@ -1112,10 +1182,3 @@ def _reserved(parameters: Schema | None) -> tuple[str, ...]:
     properties = parameters.document.get("properties")
     declared = properties if isinstance(properties, dict) else {}
     return (*(name for name in _RESERVED if name not in declared), *_ALWAYS_RESERVED)
-
-
-def _argument(value: JsonValue) -> str:
-    """A scalar as the author wrote it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)

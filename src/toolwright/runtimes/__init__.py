@@ -7,22 +7,12 @@ and no words for the model; the engine above it does.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from toolwright.model import Permit, Tool
 from toolwright.sandbox import Sandbox
-
-LOADER_NAMES: Final = frozenset(
-    {
-        "LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "PYTHONPATH", "PYTHONSTARTUP", "PYTHONHOME",
-        "NODE_OPTIONS", "NODE_PATH", "BASH_ENV", "ENV", "IFS", "GIT_SSH_COMMAND", "GIT_EXTERNAL_DIFF", "PERL5OPT",
-        "PERL5LIB", "RUBYOPT", "RUBYLIB", "GCONV_PATH", "DYLD_INSERT_LIBRARIES", "DYLD_LIBRARY_PATH", "SHELLOPTS",
-        "BASHOPTS", "PS4", "PROMPT_COMMAND",
-    }
-)  # fmt: skip
-"""Variables that make a program load or run code: only a host grant hands them over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +26,14 @@ class Host:
     python: str
     """Our own interpreter."""
     user_space: str = ""
+    """The root of rye's user space: its ``.ai`` lies in it."""
     system_spaces: tuple[str, ...] = ()
     """The ``.ai`` folders of installed bundles."""
     allow_scripts: bool = False
     load_dotenv: bool = False
+    """Tools with a chain also get the variables of their project's ``.env``."""
+    trusted_projects: frozenset[str] = frozenset()
+    """Roots (real paths) of projects whose own interpreters may run."""
     handlers: Mapping[str, object] = field(default_factory=dict)
     """The host's own code, by executor, group or tool name."""
     in_process: bool = False
@@ -62,3 +56,10 @@ def environment(host: Host, tool: Tool, permit: Permit) -> dict[str, str]:
         for name, value in host.variables.items()
         if (name in wanted or (prefixes and name.startswith(prefixes))) and (value or name in permit.env)
     }
+
+
+def project_of(tool: Tool, host: Host) -> str:
+    """The project a tool is told: the one it lies in, or, for a tool of the user or the system, ours."""
+    root, marker, _ = tool.origin.path.partition("/.ai/tools/")
+    outside = (host.user_space, *(os.path.dirname(space) for space in host.system_spaces))
+    return root if marker and root not in outside else host.cwd

@@ -8,6 +8,7 @@ permits and commands and gives endings.
 from __future__ import annotations
 
 import os
+import select
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -37,7 +38,7 @@ class Start:
 
 
 class Cancel:
-    """A call's stop button. Setting it wakes every level that waits on ``fileno``; setting it twice is fine."""
+    """A call's stop button. Setting it wakes every level that waits on ``fileno``; once or often."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -63,6 +64,12 @@ class Cancel:
                 if self._set:
                     os.write(self._ends[1], b"x")
             return self._ends[0]
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until the button is pressed, at most so long; whether it was."""
+        if not self._set:
+            select.select([self.fileno()], [], [], timeout_s)
+        return self._set
 
     def close(self) -> None:
         with self._lock:

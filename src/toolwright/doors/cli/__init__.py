@@ -29,6 +29,10 @@ _COMMANDS = {
     "list": "List the tools there are.",
     "show": "Show one tool whole, or what a call would run.",
     "select": "Show which tools a message would see, and why.",
+    "call": "Run one call through the whole engine.",
+    "audit": "Show and verify the record of every call.",
+    "enable": "Switch a tool on again.",
+    "disable": "Switch a tool off, for a while or for good.",
     "export": "Print what a model provider would be sent.",
     "init": "Start a new tool from a template.",
 }

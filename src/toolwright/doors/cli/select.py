@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 
-from toolwright import jsontext
-from toolwright.doors.cli import Shared, _render, examples, shared_options
+from toolwright.doors.cli import Shared, _input, _render, examples, shared_options
 from toolwright.model import Choice
 
 
@@ -32,7 +29,7 @@ def command(
     shared: Shared, message: str, context: tuple[str, ...], limit: int | None, explain: bool, as_json: bool
 ) -> None:
     """Show which tools MESSAGE should see by the formats' own rules."""
-    values = dict(map(_pair, context))
+    values = _input.context_of(context)
     workshop = shared.workshop()
     selected = workshop.select(message, context=values, limit=limit)
     chosen = [_row(choice) for choice in selected.chosen]
@@ -59,13 +56,3 @@ def _write_choices(heading: str, choices: tuple[Choice, ...]) -> None:
 
 def _row(choice: Choice) -> dict[str, str | float | None]:
     return {"name": choice.name, "key": choice.key, "score": choice.score, "because": choice.because}
-
-
-def _pair(text: str) -> tuple[str, object]:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise click.UsageError(f"--context wants K=V, for example project_id=p1 (got {text!r}).")
-    if value.lower() in ("true", "false"):  # as people and Python write them
-        return key, value.lower() == "true"
-    parsed = jsontext.read(os.fsencode(value))
-    return key, value if parsed.defect is not None or parsed.duplicates else parsed.value

@@ -85,11 +85,11 @@ def _show_argv(tool: Tool, raw: bytes, as_json: bool) -> int:
             f"ARGS must be a JSON object{why and ': ' + why}", 'for example --argv \'{"name": "value"}\''
         )
         return KINDS[Kind.INVALID_ARGUMENTS].exit_code
-    fitting = checked(tool, arguments)
+    fitting = checked(tool, arguments, raw.decode("utf-8"))
     found = (
         fitting
         if isinstance(fitting, ToolError)
-        else commands.command(tool, fitting, raw.decode("utf-8"), cwd=os.getcwd())
+        else commands.command(tool, fitting.arguments, fitting.raw, cwd=os.getcwd())
     )
     if isinstance(found, ToolError):
         complain(found.message, found.hint or f"`toolwright show {tool.key}` shows what it takes")
@@ -100,7 +100,7 @@ def _show_argv(tool: Tool, raw: bytes, as_json: bool) -> int:
         "env": list(found.env_names),
         "cwd": os.fsencode(found.cwd).decode("utf-8", "backslashreplace"),
         "calls": found.calls,
-        "notes": list(found.notes),
+        "notes": [*(() if isinstance(fitting, ToolError) else fitting.notes), *found.notes],
     }
     if as_json:
         _render.write_json(record)

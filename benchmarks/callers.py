@@ -1,0 +1,261 @@
+"""Our side of calls.py, and its yardsticks in Python: a process that makes calls when it is asked to.
+
+    python callers.py KIND FOLDER STATE [--ballast BYTES]
+
+Reads lines "COUNT THREADS" and answers each with "MEDIAN_NS WALL_NS WRONG", as native/bare.c does. FOLDER
+holds what ``prepare`` wrote there; the journal lies in STATE.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import toolwright
+from toolwright.catalog.sources import Source
+from toolwright.journal import chain, reading
+from toolwright.journal.audit import open_audit
+from toolwright.model import CallFacts, Grant, ToolCall, ToolResult
+
+ARGUMENTS = {"value": 7}
+EXPECTED = {"echo": {"value": 7}}
+ORDINARY_IMPORTS = (
+    "argparse", "csv", "datetime", "json", "logging", "pathlib", "re", "subprocess", "tempfile", "urllib.request",
+)  # fmt: skip
+GROUP = 64
+
+Call = Callable[[], object]
+"""Makes one call; what it returns is checked."""
+
+
+# -- what is called -----------------------------------------------------------------------------------------
+
+
+def prepare(folder: Path, echo: Path | None) -> None:
+    """Declarations of the same echo tool: a program, Python files, the host's own code."""
+    schema = {"type": "object", "properties": {"value": {"type": "integer"}}, "required": ["value"]}
+    if echo is not None:
+        programs = folder / "process" / "tools" / "bin"
+        programs.mkdir(parents=True)
+        (programs / "echo").write_bytes(echo.read_bytes())
+        (programs / "echo").chmod(0o755)
+        tool = {"name": "echo", "description": "Echo.", "schema": schema, "command": ["./tools/bin/echo"]}
+        (folder / "process" / "tools.json").write_text(json.dumps({"tools": [tool]}), encoding="utf-8")
+    for name, imports in (("plain", ()), ("ordinary", ORDINARY_IMPORTS), ("inside", ())):
+        group = folder / name
+        (group / "handlers").mkdir(parents=True)
+        tool = {
+            "name": f"echo_{name}",
+            "description": "Echo.",
+            "category": "retrieval",
+            "input_schema": schema,
+            "metadata": {"executor": name},
+        }
+        document = {
+            "group": name,
+            "version": "1.0.0",
+            "description": "Echo.",
+            "selection": {"strategy": "always"},
+            "tools": [tool],
+        }
+        (group / f"{name}_tools.json").write_text(json.dumps(document), encoding="utf-8")
+        if name != "inside":
+            lines = [
+                *(f"import {module}" for module in imports),
+                "",
+                f"def execute_{name}_tool(tool_name, tool_input, **context):",
+                '    return {"success": True, "result": {"echo": tool_input}}',
+                "",
+                'if __name__ == "__main__":',
+                "    import json, sys",
+                f'    print(json.dumps(execute_{name}_tool("echo", json.load(sys.stdin))["result"]))',
+                "",
+            ]
+            (group / "handlers" / f"{name}.py").write_text("\n".join(lines), encoding="utf-8")
+
+
+# -- contestants --------------------------------------------------------------------------------------------
+
+
+def ours(folder: Path, state: Path, *, source: str, stated: bool = False, inside: bool = False) -> Call:
+    path = folder / source
+    handlers = path / "handlers"
+    config = toolwright.Config(
+        sources=(
+            Source(
+                path=str(path),
+                named=True,
+                root=str(folder),
+                handlers=str(handlers) if handlers.is_dir() else None,
+            ),
+        ),
+        state=str(state),
+        grants=(Grant(pattern="*", needs=()),) if stated else (),
+    )
+    workshop = toolwright.open(config, handlers={"inside": _handler} if inside else None)
+    name = "echo" if source == "process" else f"echo_{source}"
+    result = workshop.call(name, ARGUMENTS)
+    print(f"{source}: {', '.join(result.isolation)}", *result.notes, file=sys.stderr)
+
+    def call() -> object:
+        return workshop.call(name, ARGUMENTS)
+
+    return call
+
+
+def _handler(tool_name: str, tool_input: dict, **_context: object) -> dict:
+    return {"success": True, "result": {"echo": tool_input}}
+
+
+def cold_python(*argv: str) -> Call:
+    given = json.dumps(ARGUMENTS).encode("ascii")
+    env = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
+
+    def call() -> object:
+        ended = subprocess.run([sys.executable, *argv], input=given, capture_output=True, env=env, check=True)
+        return json.loads(ended.stdout)
+
+    return call
+
+
+def audit(state: Path) -> Call:
+    """The durable begin of a call, and nothing else."""
+    journal = open_audit(str(state))
+    numbers = itertools.count()
+    facts = CallFacts(door="python", key="manifest:process/echo", format="manifest", catalog="0" * 64)
+
+    def call() -> object:
+        asked = ToolCall(id=f"{next(numbers):028x}", tool="echo", arguments=dict(ARGUMENTS), caller="bench")
+        return EXPECTED if journal.begin(asked, facts) else None
+
+    return call
+
+
+def begin_bytes(state: Path) -> bytes:
+    """A record of a call's beginning as it lies on the disk."""
+    audit(state)()
+    for segment in reading.segment_files(str(state / "journal")):
+        data, _ = reading.contents(segment)
+        for record in chain.scan(segment.name, data).records:
+            if b'"begin"' in record.body[:40]:
+                return data[record.offset : record.end]
+    raise SystemExit("no begin was recorded")
+
+
+def sync(state: Path) -> Call:
+    """The yardstick of a durable record: its bytes, appended and synced, and nothing else."""
+    frame = begin_bytes(state)
+    file = os.open(state / "yardstick", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def call() -> object:
+        os.write(file, frame)
+        os.fdatasync(file)
+        return EXPECTED
+
+    return call
+
+
+def grouped_sync(state: Path) -> Callable[[int], None]:
+    frame = begin_bytes(state) * GROUP
+    file = os.open(state / "yardstick", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def calls(count: int) -> None:
+        for _ in range(count // GROUP):
+            os.write(file, frame)
+            os.fdatasync(file)
+
+    return calls
+
+
+# -- serving ------------------------------------------------------------------------------------------------
+
+
+def is_right(answer: object) -> bool:
+    if isinstance(answer, ToolResult):
+        data = answer.data
+        return (
+            answer.ok
+            and (data["result"] if isinstance(data, dict) and "result" in data else data) == EXPECTED
+        )
+    return answer == EXPECTED
+
+
+def measured(call: Call, count: int, threads: int) -> tuple[int, int, int]:
+    left = itertools.count()
+    times: list[int] = []
+    wrong: list[object] = []
+
+    def work() -> None:
+        clock = time.perf_counter_ns
+        mine = []
+        while next(left) < count:
+            began = clock()
+            answer = call()
+            mine.append(clock() - began)
+            if not is_right(answer):
+                wrong.append(answer)
+        times.extend(mine)
+
+    began = time.perf_counter_ns()
+    if threads == 1:
+        work()
+    else:
+        workers = [threading.Thread(target=work) for _ in range(threads)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    wall = time.perf_counter_ns() - began
+    if wrong:
+        print("wrong:", wrong[0], file=sys.stderr)
+    return int(statistics.median(times)), wall, len(wrong)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kind")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("state", type=Path)
+    parser.add_argument("--ballast", type=int, default=0, help="bytes of memory that this host holds besides")
+    given = parser.parse_args()
+    folder, state = given.folder, given.state
+    state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    ballast = bytearray(given.ballast)
+    ballast[::4096] = b"x" * len(ballast[::4096])
+    kinds: dict[str, Callable[[], Call]] = {
+        "stated": lambda: ours(folder, state, source="process", stated=True),
+        "default": lambda: ours(folder, state, source="process"),
+        "plain": lambda: ours(folder, state, source="plain"),
+        "ordinary": lambda: ours(folder, state, source="ordinary"),
+        "inside": lambda: ours(folder, state, source="inside", inside=True),
+        "cold-plain": lambda: cold_python("-S", "-I", str(folder / "plain" / "handlers" / "plain.py")),
+        "cold-ordinary": lambda: cold_python(str(folder / "ordinary" / "handlers" / "ordinary.py")),
+        "audit": lambda: audit(state),
+        "sync": lambda: sync(state),
+    }
+    grouped = grouped_sync(state) if given.kind == "grouped" else None
+    call = kinds[given.kind]() if grouped is None else None
+    for line in sys.stdin:
+        count, threads = map(int, line.split())
+        if grouped is not None:
+            began = time.perf_counter_ns()
+            grouped(count)
+            wall = time.perf_counter_ns() - began
+            found = (wall // count, wall, 0)
+        else:
+            assert call is not None
+            found = measured(call, count, threads)
+        print(*found, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,298 @@
+"""What a call costs, beside the least that it could cost and beside what peers need for less.
+
+Every contestant is a process of its own that checks all of its answers; they take turns. ``callers.py`` is
+our side, ``native/bare.c`` the yardstick for processes, ``peers.py`` the others, installed from
+requirements/bench.txt into build/peers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from callers import GROUP, prepare
+from measuring import ROOT, Contestant, Round, Row, WrongAnswer, contested, medians, per_second, timed
+
+HERE = Path(__file__).parent
+LARGE_BYTES = 2 << 30
+MEMORY = Path("/dev/shm")
+PEERS = {
+    "utcp": "utcp's CLI plugin",
+    "toolregistry": "toolregistry",
+    "langchain": "langchain-core",
+    "fastmcp": "FastMCP in memory",
+}
+PROCESS_PEERS = ("utcp",)
+
+
+def calling(work: Path, rounds: int) -> tuple[list[Row], list[str]]:
+    """The rows, and what could not be measured and why."""
+    folder = work / "calls"
+    folder.mkdir()
+    for place in (work, folder):
+        place.chmod(0o711)  # as root, tools run as somebody else
+    skipped: list[str] = []
+    rows: list[Row] = []
+    echo, bare = _compiled(folder)
+    prepare(folder, echo)
+    peers = _Peers(skipped)
+    setting = _Setting(folder, bare, peers, rounds)
+    parts = [setting.python, setting.inside, setting.audit, setting.cold]
+    if echo is None:
+        skipped.append("process calls: there is no C compiler (cc) for the tool and its yardstick")
+    else:
+        parts = [setting.process, setting.large_host, setting.many_callers, *parts]
+    for part in parts:
+        try:
+            rows += part(skipped)
+        except WrongAnswer as wrong:
+            skipped.append(f"{part.__name__}: {wrong}")
+    return rows, skipped
+
+
+class _Setting:
+    """The contestants of one run, by name."""
+
+    def __init__(self, folder: Path, bare: Path | None, peers: _Peers, rounds: int) -> None:
+        self._folder = folder
+        self._bare = bare
+        self._peers = peers
+        self._rounds = rounds
+
+    @contextmanager
+    def _contestants(self, *names: str) -> Iterator[list[Contestant]]:
+        with ExitStack() as stack:
+            yield [self._contestant(name, stack) for name in names]
+
+    def _contestant(self, name: str, stack: ExitStack) -> Contestant:
+        kind, _, variant = name.partition(":")
+        if kind == "bare":
+            argv = [str(self._bare), str(self._echo)]
+        elif kind in PEERS:
+            argv = [str(self._peers.python), str(HERE / "peers.py"), kind, str(self._echo)]
+        else:
+            state = self._folder / f"state-{kind}-{variant}"
+            if variant == "memory":
+                state = MEMORY / f"toolwright-bench-{os.getpid()}-{kind}"
+                stack.callback(shutil.rmtree, state, ignore_errors=True)
+            argv = [sys.executable, str(HERE / "callers.py"), kind, str(self._folder), str(state)]
+            if variant == "large":
+                argv += ["--ballast", str(LARGE_BYTES)]
+        contestant = Contestant(name, argv)
+        stack.callback(contestant.close)
+        return contestant
+
+    @property
+    def _echo(self) -> Path:
+        return self._folder / "process" / "tools" / "bin" / "echo"
+
+    # -- programs -------------------------------------------------------------------------------------------
+
+    def process(self, _skipped: list[str]) -> list[Row]:
+        peers = [name for name in PROCESS_PEERS if name in self._peers.names]
+        with self._contestants("bare", "stated", "default", "sync", *peers) as contestants:
+            found = contested(self._rounds * 2, contestants, 200)
+        bare, synced = found["bare"], found["sync"]
+        rows = []
+        for name, words, goal, aim in (
+            ("stated", "process call, needs stated", 1.6, 1.3),
+            ("default", "process call, default profile with namespaces", 2.0, 1.7),
+        ):
+            apart = _ratios(found[name], bare, less=synced)
+            detail = (
+                f"{_ms(found[name])} as it is ({_ratios(found[name], bare):.2f} x), a bare fdatasync of the "
+                f"begin {_ms(synced)}, bare C {_ms(bare)}; aim {aim} x"
+            )
+            rows.append(_at_most(f"{words}, the sync apart, to bare C", apart, "x", goal, detail))
+        rows += [
+            _at_most(
+                f"process call, default profile, to {PEERS[name]}",
+                _ratios(found["default"], found[name]),
+                "x",
+                1.0,
+                f"{_ms(found['default'])} to {_ms(found[name])}, which neither isolates nor records",
+            )
+            for name in peers
+        ]
+        return rows
+
+    def large_host(self, skipped: list[str]) -> list[Row]:
+        if _available_bytes() < 2 * LARGE_BYTES:
+            skipped.append("a 2 GiB host: there is too little memory")
+            return []
+        with self._contestants("stated", "stated:large") as contestants:
+            found = contested(self._rounds, contestants, 200)
+        value = _ratios(found["stated:large"], found["stated"])
+        detail = f"{_ms(found['stated:large'])} to {_ms(found['stated'])}"
+        return [_at_most("process call from a 2 GiB host, to a small one", value, "x", 1.2, detail)]
+
+    def many_callers(self, _skipped: list[str]) -> list[Row]:
+        with self._contestants("bare", "stated") as contestants:
+            found = contested(self._rounds, contestants, 640, threads=64)
+        ours, bare = per_second(found["stated"]), per_second(found["bare"])
+        value = statistics.median(
+            (one.count / one.wall_s) / (other.count / other.wall_s)
+            for one, other in zip(found["stated"], found["bare"], strict=True)
+        )
+        detail = f"{ours:,.0f}/s to {bare:,.0f}/s; durable begins included; aim 0.8 x"
+        return [_at_least("process calls of 64 callers, throughput to bare C", value, "x", 0.5, detail)]
+
+    # -- Python ---------------------------------------------------------------------------------------------
+
+    def python(self, _skipped: list[str]) -> list[Row]:
+        rows = []
+        for name, words, goal in (
+            ("plain", "python3 -S -I", 10.0),
+            ("ordinary", "python3 with ordinary imports", 20.0),
+        ):
+            with self._contestants(f"cold-{name}", name) as contestants:
+                found = contested(self._rounds, contestants, 20)
+            value = _ratios(found[f"cold-{name}"], found[name])
+            detail = f"{_ms(found[name])} to {_ms(found[f'cold-{name}'])}"
+            rows.append(
+                _at_least(f"isolated Python call, times faster than {words}", value, "x", goal, detail)
+            )
+        return rows
+
+    def inside(self, _skipped: list[str]) -> list[Row]:
+        memory = "inside:memory" if MEMORY.is_dir() else "inside"
+        peers = [name for name in PEERS if name not in PROCESS_PEERS and name in self._peers.names]
+        with self._contestants(memory, "inside:disk", "sync", *peers) as contestants:
+            found = contested(self._rounds, contestants, 500)
+        us = medians(found[memory]) * 1e6
+        detail = (
+            f"journal in {'memory' if memory.endswith('memory') else 'a file'}; on the disk "
+            f"{medians(found['inside:disk']) * 1e6:,.0f} us, of which a bare fdatasync is "
+            f"{medians(found['sync']) * 1e6:,.0f} us"
+        )
+        rows = [_at_most("in-process call, checked and recorded, the sync apart", us, "us", 15.0, detail)]
+        rows += [
+            _at_most(
+                f"in-process call, the sync apart, to {PEERS[name]}",
+                _ratios(found[memory], found[name]),
+                "x",
+                1.0,
+                f"{us:,.0f} us to {medians(found[name]) * 1e6:,.0f} us, which records nothing",
+            )
+            for name in peers
+        ]
+        return rows
+
+    # -- the record and the start ---------------------------------------------------------------------------
+
+    def audit(self, _skipped: list[str]) -> list[Row]:
+        with self._contestants("grouped", "audit") as contestants:
+            found = contested(self._rounds * 2, contestants, 100 * GROUP, threads=GROUP)
+        value = statistics.median(
+            one.wall_s / other.wall_s for one, other in zip(found["audit"], found["grouped"], strict=True)
+        )
+        each = [1e6 / per_second(found[name]) for name in ("audit", "grouped")]
+        detail = f"{each[0]:.1f} us to {each[1]:.1f} us for a record"
+        return [
+            _at_most("durable begins of 64 callers, to fdatasync of groups of 64", value, "x", 1.5, detail)
+        ]
+
+    def cold(self, _skipped: list[str]) -> list[Row]:
+        python = sys.executable
+        source = "process" if self._echo.exists() else "plain"
+        name = "echo" if source == "process" else "echo_plain"
+        argv = [str(Path(python).parent / "toolwright"), "--from", str(self._folder / source)]
+        argv += ["--state", str(self._folder / "state-cold"), "call", name, '{"value":7}']
+        env = {"PATH": os.environ["PATH"], "HOME": str(self._folder)}
+        outputs: list[bytes] = []
+
+        def call() -> None:
+            outputs.append(subprocess.run(argv, env=env, stdout=subprocess.PIPE, check=False).stdout)
+
+        def nothing() -> None:
+            subprocess.run([python, "-c", "pass"], env=env, check=True)
+
+        call()
+        pairs = [(timed(call), timed(nothing)) for _ in range(self._rounds * 4)]
+        wrong = [output for output in outputs if b'{"echo":{"value":7}}' not in output]
+        if wrong:
+            raise WrongAnswer(f"toolwright call said {wrong[0][:200]!r}")
+        value = statistics.median(ours / theirs for ours, theirs in pairs)
+        detail = " to ".join(
+            f"{statistics.median(column) * 1000:.1f} ms" for column in zip(*pairs, strict=True)
+        )
+        return [_at_most("toolwright call, cold, to python -c pass", value, "x", 12.0, detail)]
+
+
+# -- small parts --------------------------------------------------------------------------------------------
+
+
+def _ratios(found: Sequence[Round], yardstick: Sequence[Round], less: Sequence[Round] | None = None) -> float:
+    """The median over the rounds of what one takes to what another takes, ``less`` taken off first."""
+    taken = [0.0] * len(found) if less is None else [one.median_s for one in less]
+    return statistics.median(
+        (one.median_s - off) / other.median_s for one, off, other in zip(found, taken, yardstick, strict=True)
+    )
+
+
+def _ms(rounds: Sequence[Round]) -> str:
+    return f"{medians(rounds) * 1000:.2f} ms"
+
+
+def _at_most(name: str, value: float, unit: str, goal: float, detail: str) -> Row:
+    return Row(name, round(value, 2), unit, goal, value <= goal, detail)
+
+
+def _at_least(name: str, value: float, unit: str, goal: float, detail: str) -> Row:
+    return Row(name, round(value, 2), unit, goal, value >= goal, detail, at_least=True)
+
+
+def _available_bytes() -> int:
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _compiled(folder: Path) -> tuple[Path | None, Path | None]:
+    """The tool and its yardstick."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        return None, None
+    built = []
+    for name, options in (("echo", ["-static"]), ("bare", ["-pthread"])):
+        program = folder / name
+        argv = [compiler, "-O2", *options, "-o", str(program), str(HERE / "native" / f"{name}.c")]
+        if subprocess.run(argv, check=False).returncode:
+            return None, None
+        built.append(program)
+    return built[0], built[1]
+
+
+class _Peers:
+    """The environment with the peers in it; made when it is not there or not as it should be."""
+
+    def __init__(self, skipped: list[str]) -> None:
+        folder = ROOT / "build" / "peers"
+        locked = ROOT / "requirements" / "bench.txt"
+        stamp, wanted = folder / "installed", hashlib.sha256(locked.read_bytes()).hexdigest()
+        self.python = folder / "bin" / "python"
+        self.names: tuple[str, ...] = tuple(PEERS)
+        if stamp.is_file() and stamp.read_text(encoding="ascii") == wanted:
+            return
+        print("installing requirements/bench.txt into build/peers", file=sys.stderr)
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            venv.create(folder, with_pip=True)
+            subprocess.run(
+                [
+                    str(self.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+                    "--require-hashes", "--only-binary", ":all:", "-r", str(locked),
+                ],
+                check=True,
+            )  # fmt: skip
+        except (subprocess.CalledProcessError, OSError) as error:
+            skipped.append(f"peers: requirements/bench.txt could not be installed ({error})"[:200])
+            self.names = ()
+            return
+        stamp.write_text(wanted, encoding="ascii")

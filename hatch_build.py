@@ -1,0 +1,113 @@
+"""The build hook: compiles the spawner into the package.
+
+With a C compiler, an installation (also an editable one) and a wheel carry ``toolwright/sandbox/_spawner``;
+such a wheel fits one architecture. Without one the package is complete but for it: the isolation level drops
+to ``restricted`` or ``portable``, which ``toolwright doctor`` and every result say.
+
+``python hatch_build.py`` compiles it by hand; ``make`` does so when the source is newer.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+try:
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+except ImportError:  # run by hand, where only compiling is wanted
+    BuildHookInterface = object  # type: ignore[assignment,misc]
+
+ROOT = Path(__file__).resolve().parent
+SOURCE = ROOT / "src" / "native" / "spawner.c"
+BINARY = ROOT / "src" / "toolwright" / "sandbox" / "_spawner"
+
+WARNINGS = ("-std=c17", "-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wconversion")
+HARDENING = (
+    "-O2", "-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2", "-Wl,-z,relro,-z,now",
+    "-Wl,-z,noexecstack",
+)  # fmt: skip
+# Tried in this order, since not every compiler and libc has all of them; a result must run before it counts.
+VARIANTS = (
+    ("-fcf-protection", "-fPIE", "-static-pie"),
+    ("-fPIE", "-static-pie"),
+    ("-fcf-protection", "-static"),
+    ("-static",),
+)
+ARCHITECTURES = ("x86_64", "aarch64")
+
+
+class SpawnerHook(BuildHookInterface):  # type: ignore[type-arg]
+    """Called by hatchling before it puts a wheel together."""
+
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        reason = compile_spawner(BINARY)
+        if reason:
+            self.app.display_warning(f"the spawner was not built, so tools run less isolated: {reason}")
+            return
+        if version != "editable":
+            build_data["force_include"][str(BINARY)] = "toolwright/sandbox/_spawner"
+        build_data["pure_python"] = False
+        # Static, so it fits every Linux of the architecture, whatever its C library.
+        build_data["tag"] = f"py3-none-{_platform_tag()}"
+
+
+def compile_spawner(target: Path, source: Path = SOURCE, extra: tuple[str, ...] = ()) -> str:
+    """Compile the source; an empty text, or why there is no binary. An old one is not left in its place."""
+    reason = _compiled(target, source, extra)
+    if reason:
+        target.unlink(missing_ok=True)
+    return reason
+
+
+def _compiled(target: Path, source: Path, extra: tuple[str, ...]) -> str:
+    if sys.platform != "linux" or platform.machine() not in ARCHITECTURES:
+        return f"it runs on Linux on {' and '.join(ARCHITECTURES)}"
+    compiler = os.environ.get("CC", "").split() or _compiler()
+    if not compiler:
+        return "no C compiler was found (Debian, Ubuntu: apt-get install gcc libc6-dev)"
+    reason = ""
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        made = Path(folder, target.name)
+        for variant in VARIANTS:
+            command = [*compiler, *WARNINGS, *HARDENING, *variant, *extra, "-o", str(made), str(source)]
+            try:
+                subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+                subprocess.run([made, "--version"], check=True, capture_output=True, timeout=10)
+            except (OSError, subprocess.SubprocessError) as error:
+                said = getattr(error, "stderr", None) or str(error)
+                lines = said.splitlines() if isinstance(said, str) else [str(error)]
+                reason = reason or next((line for line in lines if "error" in line), str(error))
+                continue
+            made.chmod(0o755)
+            made.replace(target)
+            return ""
+    return reason
+
+
+def _compiler() -> list[str]:
+    found = (shutil.which(name) for name in ("cc", "gcc", "clang"))
+    return [path for path in found if path][:1]
+
+
+def _platform_tag() -> str:
+    return f"manylinux_2_17_{platform.machine()}.musllinux_1_1_{platform.machine()}"
+
+
+def main() -> int:
+    """Compile for ``make``; without a compiler that is no failure, since the package works without it."""
+    reason = compile_spawner(BINARY)
+    if reason:
+        sys.stderr.write(f"the spawner was not built, so tools run less isolated: {reason}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

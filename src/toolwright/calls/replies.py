@@ -1,0 +1,748 @@
+"""What a runtime returned becomes a result, by the tool's ``Reply``: each format's exact texts stand here.
+
+``reply`` speaks of a run, ``refusal`` of a call that never ran, ``dry_run`` of one that was only checked. The
+text for the model is in ``blocks`` (one text), the value for programs in ``data``, the reason in ``error``.
+What a tool prints is hostile: JSON is read strictly, bytes that are no text are replaced, and characters that
+nobody sees are written out. Nothing here raises because of a tool, runs anything or knows a format by name;
+terminals are protected by the doors that write to them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+
+from toolwright import jsontext
+from toolwright.errors import Kind
+from toolwright.jsontext import JsonObject, JsonValue
+from toolwright.model import (
+    CallPython,
+    End,
+    Ending,
+    Permit,
+    Programs,
+    PythonStyle,
+    Reply,
+    Spent,
+    TextBlock,
+    Tool,
+    ToolCall,
+    ToolError,
+    ToolResult,
+)
+from toolwright.schema import complaints
+
+LINE_ERROR_BYTES_MAX: Final = 1000
+"""The error of a JSON line; the manifest format says so."""
+TOLD_BYTES_MAX: Final = 2000
+"""How much of the end of stdout or stderr an envelope repeats when its program failed."""
+NAME_CHARS_MAX: Final = 200
+"""How much of an unknown tool's name is repeated."""
+
+_KINDS: Final = {
+    End.RAISED: Kind.FAILED,
+    End.NOT_STARTED: Kind.UNAVAILABLE,
+    End.UNAVAILABLE: Kind.UNAVAILABLE,
+    End.DENIED: Kind.DENIED,
+    End.REFUSED: Kind.INVALID_ARGUMENTS,
+    End.TIMED_OUT: Kind.TIMED_OUT,
+    End.TOO_LARGE: Kind.TOO_LARGE,
+    End.OVER_LIMIT: Kind.FAILED,
+    End.CANCELLED: Kind.CANCELLED,
+    End.LOST: Kind.UNKNOWN_OUTCOME,
+}
+"""Ends that say by themselves how the call went; the others depend on what came back."""
+
+_CODES: Final = {
+    Kind.UNKNOWN_TOOL: "TOOL_NOT_FOUND",
+    Kind.INVALID_ARGUMENTS: "INVALID_PARAMS",
+    Kind.TIMED_OUT: "TOOL_TIMEOUT",
+    Kind.FAILED: "TOOL_CRASHED",
+    Kind.BAD_OUTPUT: "INVALID_OUTPUT",
+    Kind.TOO_LARGE: "INVALID_OUTPUT",
+}
+"""The envelope's codes; the other kinds go by their own names in upper case."""
+
+_UNKNOWN: Final = {
+    Reply.PLAIN_TEXT: "unknown tool: {name}",
+    Reply.JSON_LINE: "unknown tool: {name}",
+    Reply.ENVELOPE: "Tool not found in registry",
+    Reply.SUCCESS_DICT: "Unknown tool: {name}",
+    Reply.ITEM: "Tool not found: {name}",
+    Reply.BLOCKS: "Unknown tool: {name}",
+}
+
+_TIMED_OUT: Final = {
+    Reply.PLAIN_TEXT: "timed out after {seconds}s",
+    Reply.JSON_LINE: "tool timed out",
+    Reply.ENVELOPE: "Tool '{name}' timed out after {seconds}s",
+    Reply.SUCCESS_DICT: "timed out after {seconds}s",
+    Reply.ITEM: "Command timed out after {seconds} seconds",
+    Reply.BLOCKS: "timed out after {seconds}s",
+}
+
+_NOT_STARTED: Final = {
+    Reply.PLAIN_TEXT: "exec failed: {reason}",
+    Reply.JSON_LINE: "start: {reason}",
+    Reply.ENVELOPE: "Tool could not be started: {reason}",
+    Reply.SUCCESS_DICT: "could not be started: {reason}",
+    Reply.ITEM: "could not be started: {reason}",
+    Reply.BLOCKS: "could not be started: {reason}",
+}
+
+_SIGNALS: Final = {
+    1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 5: "SIGTRAP", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE",
+    9: "SIGKILL", 11: "SIGSEGV", 13: "SIGPIPE", 14: "SIGALRM", 15: "SIGTERM", 24: "SIGXCPU", 25: "SIGXFSZ",
+    31: "SIGSYS",
+}  # fmt: skip
+
+
+# -- the three doors of this room ---------------------------------------------------------------------------
+
+
+def reply(tool: Tool, call: ToolCall, ending: Ending, *, permit: Permit) -> ToolResult:
+    """The result of a run, in the words of the tool's format."""
+    hygiene = _Hygiene()
+    said = _said(tool, ending, permit, hygiene)
+    content, hygiene_notes = _content(said.form, hygiene)
+    error = said.error
+    if error is not None and error.hint is None and (needs := _missing(tool, ending, permit, error)):
+        hint = f"it was not granted what it seems to need: {grant_line(tool.key, needs)}"
+        error = ToolError(kind=error.kind, message=error.message, hint=hint, details=error.details)
+    return ToolResult(
+        call_id=call.id,
+        key=tool.key,
+        blocks=(TextBlock(text=content),),
+        data=said.data,
+        error=error,
+        spent=_spent(ending, content),
+        isolation=_isolation(ending.layers, permit),
+        notes=(*ending.notes, *said.notes, *hygiene_notes),
+        runs=ending.runs,
+    )
+
+
+def refusal(call: ToolCall, error: ToolError, *, tool: Tool | None, default: Reply) -> ToolResult:
+    """The result of a call that never ran. ``default`` speaks where there is no tool to speak for itself."""
+    kind_of_reply = tool.reply if tool is not None else default
+    hygiene = _Hygiene()
+    asked = call.tool if len(call.tool) <= NAME_CHARS_MAX else call.tool[: NAME_CHARS_MAX - 1] + "…"
+    asked = hygiene.visible(asked)
+    message = error.message
+    if error.kind is Kind.UNKNOWN_TOOL:
+        message = _UNKNOWN[kind_of_reply].format(name=asked)
+    message = hygiene.visible(message)
+    told = ToolError(kind=error.kind, message=message, hint=error.hint, details=error.details)
+    name, chain = (tool.name, tool.chain) if tool is not None else (asked, ())
+    content, _ = _content(_failure_form(kind_of_reply, told, name, chain), hygiene)
+    return ToolResult(
+        call_id=call.id,
+        key=tool.key if tool is not None else "",
+        blocks=(TextBlock(text=content),),
+        error=told,
+    )
+
+
+def dry_run(tool: Tool, call: ToolCall, permit: Permit) -> ToolResult:
+    """The result of a call that was found, checked and decided, and then not run."""
+    passed: JsonObject = {"status": "validation_passed"}
+    form: JsonObject | str
+    match tool.reply:
+        case Reply.ITEM:
+            pairs = max(len(tool.chain) - 1, 0)
+            form = passed = {**passed, "chain": list(tool.chain), "validated_pairs": pairs}
+        case Reply.JSON_LINE:
+            form = passed
+        case Reply.ENVELOPE:
+            form = {"tool_success": True, "result": passed}
+        case Reply.SUCCESS_DICT:
+            form = {"success": True, "result": passed}
+        case Reply.PLAIN_TEXT | Reply.BLOCKS:
+            form = "validation passed; nothing was run"
+    content, notes = _content(form, _Hygiene())
+    return ToolResult(
+        call_id=call.id,
+        key=tool.key,
+        blocks=(TextBlock(text=content),),
+        data=passed,
+        isolation=_isolation((), permit),
+        notes=notes,
+    )
+
+
+# -- what came back -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What a run said, in its format's form."""
+
+    form: JsonObject | str
+    """A mapping becomes one line of JSON."""
+    data: JsonValue = None
+    error: ToolError | None = None
+    notes: tuple[str, ...] = ()
+
+
+def _said(tool: Tool, ending: Ending, permit: Permit, hygiene: _Hygiene) -> _Said:
+    kind = _KINDS.get(ending.end)
+    if kind is not None:
+        return _cut_short(tool, ending, permit, kind, hygiene)
+    match tool.reply:
+        case Reply.PLAIN_TEXT | Reply.BLOCKS:
+            return _plain_text(tool, ending, hygiene)
+        case Reply.JSON_LINE:
+            return _json_line(tool, ending, hygiene)
+        case Reply.ENVELOPE:
+            return _envelope(tool, ending, hygiene)
+        case Reply.SUCCESS_DICT:
+            return _success_dict(tool, ending, hygiene)
+        case Reply.ITEM:
+            return _item(tool, ending, hygiene)
+
+
+def _failed(
+    tool: Tool,
+    message: str,
+    hygiene: _Hygiene,
+    *,
+    kind: Kind = Kind.FAILED,
+    hint: str | None = None,
+    details: JsonValue = None,
+    more: JsonObject | None = None,
+    data: JsonValue = None,
+    notes: tuple[str, ...] = (),
+) -> _Said:
+    """A failure in the format's form; ``more`` is what its form has room for besides."""
+    told = ToolError(kind=kind, message=hygiene.visible(message), hint=hint, details=details)
+    form = _failure_form(tool.reply, told, tool.name, tool.chain, more)
+    return _Said(form, data, told, notes)
+
+
+def _failure_form(
+    kind_of_reply: Reply,
+    error: ToolError,
+    name: str,
+    chain: tuple[str, ...],
+    more: JsonObject | None = None,
+) -> JsonObject | str:
+    match kind_of_reply:
+        case Reply.PLAIN_TEXT | Reply.BLOCKS:
+            return f"error: {error.message}"
+        case Reply.JSON_LINE:
+            return {"error": _cut_bytes(error.message, LINE_ERROR_BYTES_MAX)}
+        case Reply.ENVELOPE:
+            code = _CODES.get(error.kind, error.kind.value.upper())
+            return {"tool_success": False, "error": error.message, "error_code": code, **(more or {})}
+        case Reply.SUCCESS_DICT:
+            return {"success": False, "error": error.message}
+        case Reply.ITEM:
+            form: JsonObject = {
+                "status": "error",
+                "error": error.message,
+                "item_id": name,
+                "chain": list(chain),
+            }
+            return {**form, "data": more} if more else form
+
+
+def _cut_short(tool: Tool, ending: Ending, permit: Permit, kind: Kind, hygiene: _Hygiene) -> _Said:
+    """A run that did not come to an end of its own, or never began."""
+    more: JsonObject | None = None
+    reason = ending.reason
+    match ending.end:
+        case End.TIMED_OUT:
+            seconds = _seconds(permit.limits.timeout_s)
+            message = _TIMED_OUT[tool.reply].format(name=tool.name, seconds=seconds)
+            if tool.reply is Reply.ITEM:
+                more = {
+                    "stdout": hygiene.text(ending.stdout, is_cut=True),
+                    "stderr": hygiene.text(ending.stderr),
+                    "return_code": -1,
+                }
+        case End.NOT_STARTED:
+            message = _NOT_STARTED[tool.reply].format(reason=reason)
+        case End.TOO_LARGE:
+            message = _too_large(tool.reply, ending, permit)
+        case End.OVER_LIMIT:
+            message = f"stopped: {reason}" if reason else "stopped: it took more than it may"
+        case End.LOST:
+            message = "contact was lost after the start, so whether it took effect is unknown"
+            message = f"{message}: {reason}" if reason else message
+        case End.CANCELLED:
+            message = reason or "cancelled"
+        case End.RAISED if tool.reply is not Reply.ITEM and ending.kind_of_value:
+            message = f"{ending.kind_of_value}: {reason}" if reason else ending.kind_of_value
+        case End.RAISED:
+            message = reason or ending.kind_of_value or "it failed without a word"
+        case _:
+            message = reason or kind.value.replace("_", " ")
+    data = more if more else None
+    return _failed(tool, message, hygiene, kind=kind, hint=ending.hint, more=more, data=data)
+
+
+def _too_large(kind_of_reply: Reply, ending: Ending, permit: Permit) -> str:
+    limits = permit.limits
+    stream, limit = "output", limits.stdout_bytes_max
+    if ending.stdout_bytes <= limit and ending.stderr_bytes > limits.stderr_bytes_max:
+        stream, limit = "stderr", limits.stderr_bytes_max
+    whose = "Tool " if kind_of_reply is Reply.ENVELOPE else "its "
+    return f"{whose}{stream} is longer than {limit} bytes, so it was stopped"
+
+
+def _seconds(value: float) -> str:
+    return str(int(value)) if value == int(value) else f"{value:.3f}".rstrip("0")
+
+
+def _status(ending: Ending) -> str:
+    """How a process ended, in words."""
+    if ending.signal is not None:
+        name = _SIGNALS.get(ending.signal)
+        return f"signal: {ending.signal} ({name})" if name is not None else f"signal: {ending.signal}"
+    return f"exit status: {ending.exit_status}" if ending.exit_status is not None else "no exit status"
+
+
+def _code(ending: Ending) -> int:
+    """The exit status, 128 + signal for death by a signal, -1 where there is none."""
+    if ending.exit_status is not None:
+        return ending.exit_status
+    return 128 + ending.signal if ending.signal is not None else -1
+
+
+def _is_good(ending: Ending) -> bool:
+    return ending.exit_status == 0 and ending.signal is None
+
+
+def _details(ending: Ending) -> JsonObject:
+    found: JsonObject = {"exit_status": _code(ending)}
+    return found if ending.signal is None else {**found, "signal": ending.signal}
+
+
+# -- plain text ---------------------------------------------------------------------------------------------
+
+
+def _plain_text(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
+    if ending.end is End.RETURNED:
+        if isinstance(ending.value, str):
+            return _Said(ending.value)
+        return _Said(hygiene.json(ending.value), ending.value)
+    stdout = hygiene.text(ending.stdout)
+    if _is_good(ending):
+        return _Said(stdout)
+    message = f"exit {_status(ending)}: {stdout}\n{hygiene.text(ending.stderr)}"
+    return _failed(tool, message, hygiene, details=_details(ending))
+
+
+# -- one line of JSON ---------------------------------------------------------------------------------------
+
+_OTHER_BREAKS: Final = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
+_BREAKS: Final = re.compile("[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
+_BLANKS: Final = re.compile("  +")
+_JSON_SPACE: Final = b" \t\r\n"
+
+
+def _json_line(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
+    if ending.end is End.RETURNED:
+        return _Said(hygiene.json(ending.value), ending.value)
+    if not _is_good(ending):
+        return _failed(tool, _line_error(ending, hygiene), hygiene, details=_details(ending))
+    stdout = ending.stdout.strip()
+    if not stdout:
+        return _Said("{}", {})
+    value, defect = _strict(stdout)
+    if defect is None:
+        if b"\n" in stdout or b"\r" in stdout:
+            return _Said(hygiene.json(value), value)
+        return _Said(hygiene.json_text(stdout.decode("utf-8")), value)
+    line = _BLANKS.sub(" ", _BREAKS.sub(" ", hygiene.text(stdout))).strip()
+    return _Said(line or "{}", notes=(f"the output is not JSON, so it is given as text ({defect})",))
+
+
+def _line_error(ending: Ending, hygiene: _Hygiene) -> str:
+    stderr = ending.stderr.strip()
+    value, defect = _strict(stderr)
+    if defect is None and isinstance(value, dict) and isinstance(value.get("error"), str):
+        return str(value["error"])
+    text = hygiene.text(stderr).strip()
+    if text:
+        return text
+    return f"exit status {_code(ending)}" if ending.signal is None else _status(ending)
+
+
+# -- the envelope -------------------------------------------------------------------------------------------
+
+
+def _envelope(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
+    if ending.end is End.RETURNED:
+        return _Said({"tool_success": True, "result": ending.value}, ending.value)
+    if not _is_good(ending):
+        stderr = hygiene.text(ending.stderr[-TOLD_BYTES_MAX:], is_tail=True).strip()
+        if ending.signal is not None:
+            message = f"Tool '{tool.name}' crashed with exit code {_code(ending)}"
+        else:
+            message = f"Tool failed: {stderr}" if stderr else "Tool exited with non-zero status"
+        stdout = hygiene.text(ending.stdout[-TOLD_BYTES_MAX:], is_tail=True)
+        more: JsonObject = {"exit_code": _code(ending), "stdout": stdout, "stderr": stderr}
+        return _failed(tool, message, hygiene, details=_details(ending), more=more)
+    stdout_bytes = ending.stdout.strip(_JSON_SPACE)
+    if not stdout_bytes:
+        return _failed(tool, "Tool produced no output", hygiene, kind=Kind.BAD_OUTPUT)
+    value, defect = _strict(stdout_bytes)
+    if defect is None:
+        return _Said({"tool_success": True, "result": value}, value)
+    # Where it began as JSON, the author is told what is wrong with it.
+    began = stdout_bytes[:1] in (b"{", b"[")
+    return _failed(
+        tool,
+        "Tool returned invalid JSON",
+        hygiene,
+        kind=Kind.BAD_OUTPUT,
+        hint=f"its output is no JSON that everybody reads alike: {defect}",
+        more={"details": hygiene.visible(defect)} if began else None,
+    )
+
+
+# -- a mapping with success ---------------------------------------------------------------------------------
+
+
+def _success_dict(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
+    if ending.end is not End.RETURNED:
+        message = f"the handler ended without a result ({_status(ending)})"
+        return _failed(tool, message, hygiene, details=_details(ending))
+    value = ending.value
+    wrong = _wrong_success(value, ending.kind_of_value)
+    if wrong is None and value["success"] and "result" not in value:
+        wrong = "got success without result"
+    if wrong is None and not value["success"] and "error" not in value:
+        wrong = "got a failure without error"
+    if wrong is not None:
+        message = f"the handler must return a mapping with success and result, or error ({wrong})"
+        return _failed(tool, message, hygiene, kind=Kind.BAD_OUTPUT)
+    main = "result" if value["success"] else "error"
+    ignored = [key for key in value if key not in ("success", main)]
+    notes: tuple[str, ...] = ()
+    if ignored:
+        listed = hygiene.visible(", ".join(ignored[:10]))
+        notes = (f"what the handler returned besides was left out: {_cut_bytes(listed, 200)}",)
+    if main == "result":
+        return _Said({"success": True, "result": value["result"]}, value["result"], notes=notes)
+    return _failed(tool, _words(value["error"], hygiene), hygiene, notes=notes)
+
+
+def _wrong_success(value: JsonValue, kind_of_value: str) -> str | None:
+    """What is wrong with a mapping that should have a boolean ``success``."""
+    if not isinstance(value, dict):
+        return f"got {kind_of_value or type(value).__name__}"
+    if "success" not in value:
+        return f"got {kind_of_value or 'dict'} without success"
+    if not isinstance(value["success"], bool):
+        return f"got success: {type(value['success']).__name__}"
+    return None
+
+
+def _words(value: JsonValue, hygiene: _Hygiene) -> str:
+    """An error that a tool gave, as text."""
+    text = value if isinstance(value, str) else "" if value is None else hygiene.json(value)
+    return text or "it failed without saying why"
+
+
+# -- an item and its chain ----------------------------------------------------------------------------------
+
+
+def _item(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
+    if ending.end is End.RETURNED:
+        return _item_value(tool, ending, hygiene)
+    streams: JsonObject = {
+        "stdout": hygiene.text(ending.stdout),
+        "stderr": hygiene.text(ending.stderr),
+        "return_code": _code(ending),
+    }
+    if _is_function(tool):
+        message = f"execute() ended without a result ({_status(ending)})"
+        return _failed(tool, message, hygiene, details=_details(ending), more=streams, data=streams)
+    value, defect = _strict(ending.stdout.strip(_JSON_SPACE))
+    if defect is not None or not isinstance(value, dict):
+        if _is_good(ending):
+            return _fitting(tool, ending, streams, hygiene)
+        message = streams["stderr"].strip() or _status(ending).replace(":", "", 1)
+        return _failed(tool, message, hygiene, details=_details(ending), more=streams, data=streams)
+    success = value.get("success", True)
+    if not isinstance(success, bool):
+        return _no_boolean(tool, f"got success: {type(success).__name__}", value, hygiene)
+    if _is_good(ending) and success:
+        return _fitting(tool, ending, value, hygiene)
+    told = value.get("error") or streams["stderr"].strip()
+    if _is_good(ending):
+        return _failed_item(tool, _words(told, hygiene), value, hygiene)
+    told = told or _status(ending).replace(":", "", 1)
+    return _failed_item(tool, _words(told, hygiene), value, hygiene, details=_details(ending))
+
+
+def _item_value(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
+    value = ending.value
+    if _is_function(tool):
+        wrong = _wrong_success(value, ending.kind_of_value)
+        if wrong is not None:
+            return _no_boolean(tool, wrong, value, hygiene)
+    if isinstance(value, dict) and value.get("success", True) is False:
+        return _failed_item(tool, _words(value.get("error"), hygiene), value, hygiene)
+    return _fitting(tool, ending, value, hygiene)
+
+
+def _is_function(tool: Tool) -> bool:
+    return isinstance(tool.invocation, CallPython) and tool.invocation.style is PythonStyle.FUNCTION
+
+
+def _no_boolean(tool: Tool, wrong: str, value: JsonValue, hygiene: _Hygiene) -> _Said:
+    message = f"execute() must return a dict with success: bool ({wrong})"
+    if not _is_function(tool):
+        message = f"the output must have success: bool, or none ({wrong})"
+    more = value if isinstance(value, dict) else None
+    return _failed(tool, message, hygiene, kind=Kind.BAD_OUTPUT, more=more, data=more)
+
+
+def _failed_item(
+    tool: Tool, message: str, value: JsonObject, hygiene: _Hygiene, *, details: JsonValue = None
+) -> _Said:
+    rest = {key: item for key, item in value.items() if key not in ("success", "error")}
+    return _failed(tool, message, hygiene, details=details, more=rest, data=rest or None)
+
+
+def _fitting(tool: Tool, ending: Ending, value: JsonValue, hygiene: _Hygiene) -> _Said:
+    """A success, if what came back fits the author's own schema for it."""
+    part = value
+    if tool.output_schema is not None:
+        if isinstance(value, dict):
+            part = next((value[key] for key in ("data", "output") if key in value), value)
+        found = complaints(tool.output_schema, part)
+        if found:
+            message = "the result does not fit output_schema: " + "; ".join(map(str, found[:5]))
+            more = value if isinstance(value, dict) else {"value": value}
+            return _failed(tool, message, hygiene, kind=Kind.BAD_OUTPUT, more=more, data=part)
+    took = sum(run.duration_ms for run in ending.runs) if ending.runs else 0.0
+    metadata: JsonObject = {"duration_ms": round(took)}
+    if tool.version is not None:
+        metadata["version"] = tool.version
+    form: JsonObject = {
+        "status": "success",
+        "type": "tool",
+        "item_id": tool.name,
+        "data": value,
+        "chain": list(tool.chain),
+        "metadata": metadata,
+    }
+    return _Said(form, part)
+
+
+# -- text that a model may be given -------------------------------------------------------------------------
+
+_UNSEEN: Final = re.compile(
+    "[\x00\ud800-\udfff\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]"
+    "|[\U000e0100-\U000e01ef]{2,}"
+)
+"""NUL, what is no character, bidirectional controls, tags, and rows of variation selectors: these hide a
+text as tags do, while a single one chooses a glyph."""
+
+
+class _Hygiene:
+    """Makes text that can be shown out of bytes, and counts what it had to change.
+
+    Attack: instructions for the model in characters that no person sees, or that show in another order.
+    """
+
+    def __init__(self) -> None:
+        self.replaced = 0
+        self.escaped = 0
+
+    def text(self, content: bytes, *, is_cut: bool = False, is_tail: bool = False) -> str:
+        """Bytes as text. Where a limit cut them, a character that is only half there is left out."""
+        if is_cut:
+            content = _whole_end(content)
+        if is_tail:
+            content = content.lstrip(_CONTINUATIONS) if content[:1] in _CONTINUATION else content
+        try:
+            return content.decode("utf-8")
+        except UnicodeDecodeError:
+            text = content.decode("utf-8", "replace")
+            self.replaced += text.count("\ufffd") - content.count(b"\xef\xbf\xbd")
+            return text
+
+    def visible(self, text: str) -> str:
+        """The text with unseen characters written as escapes."""
+        if text.isascii() and "\0" not in text:
+            return text
+        return _UNSEEN.sub(self._escape, text)
+
+    def json_text(self, text: str) -> str:
+        """A JSON text of the same meaning, on one line, without unseen characters."""
+        if text.isascii():
+            return text
+        return _UNSEEN.sub(self._json_escape, text).translate(_OTHER_BREAKS)
+
+    def json(self, value: JsonValue) -> str:
+        """A value as one line of JSON; what JSON cannot write becomes its text."""
+        try:
+            text = orjson.dumps(value, default=str).decode("utf-8")
+        except (TypeError, RecursionError):  # integers beyond 64 bits, lone surrogates, keys of other types
+            try:
+                text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+            except (TypeError, ValueError, RecursionError):
+                self.replaced += 1
+                return '"[a value that JSON cannot write]"'
+        return self.json_text(text)
+
+    def _escape(self, match: re.Match[str]) -> str:
+        found = match.group()
+        if "\ud800" <= found <= "\udfff":
+            self.replaced += 1
+            return "\ufffd"
+        self.escaped += len(found)
+        return found.encode("unicode_escape").decode("ascii")
+
+    def _json_escape(self, match: re.Match[str]) -> str:
+        found = match.group()
+        if "\ud800" <= found <= "\udfff":
+            self.replaced += 1
+            return "\ufffd"
+        self.escaped += len(found)
+        units = found.encode("utf-16-be")
+        return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+
+    def notes(self) -> tuple[str, ...]:
+        found = []
+        if self.replaced:
+            found.append(f"parts of the output that are no text were replaced: {self.replaced}")
+        if self.escaped:
+            found.append(f"unseen characters in the output were written as escapes: {self.escaped}")
+        return tuple(found)
+
+
+_CONTINUATIONS: Final = bytes(range(0x80, 0xC0))
+_CONTINUATION: Final = frozenset(bytes([byte]) for byte in _CONTINUATIONS)
+
+
+def _whole_end(content: bytes) -> bytes:
+    """Without the beginning of a character whose rest was cut off."""
+    for back in range(1, min(4, len(content) + 1)):
+        byte = content[-back]
+        if byte >= 0xC0:  # a character begins here
+            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return content[:-back] if length > back else content
+        if byte < 0x80:
+            break
+    return content
+
+
+def _cut_bytes(text: str, limit: int) -> str:
+    """At most so many bytes of a text, and no half character."""
+    if len(text) * 4 <= limit:
+        return text
+    content = text.encode("utf-8", "replace")
+    return text if len(content) <= limit else content[:limit].decode("utf-8", "ignore")
+
+
+def _content(form: JsonObject | str, hygiene: _Hygiene) -> tuple[str, tuple[str, ...]]:
+    content = hygiene.visible(form) if isinstance(form, str) else hygiene.json(form)
+    return content, hygiene.notes()
+
+
+def _strict(content: bytes) -> tuple[JsonValue, str | None]:
+    """A JSON value, or why it is none that everybody would read alike."""
+    parsed = jsontext.read(content)
+    if parsed.defect is not None:
+        return None, str(parsed.defect)
+    if parsed.duplicates:
+        again = parsed.duplicates[0]
+        return None, f'line {again.line}: the name "{_cut_bytes(again.key, 60)}" stands there twice'
+    return parsed.value, None
+
+
+# -- what it cost and where it ran --------------------------------------------------------------------------
+
+
+def _spent(ending: Ending, content: str) -> Spent:
+    output_bytes = ending.stdout_bytes
+    if ending.end is End.RETURNED:  # nothing was printed: what it gave is what the model gets
+        output_bytes = len(content) if content.isascii() else len(content.encode("utf-8", "replace"))
+    duration_ms, truncated, attempts = 0.0, ending.end is End.TOO_LARGE, 0
+    for run in ending.runs:
+        duration_ms += run.duration_ms
+        truncated = truncated or run.truncated
+        attempts += run.what != "resolver"
+    return Spent(
+        duration_ms=duration_ms,
+        output_bytes=output_bytes,
+        truncated=truncated,
+        usage=ending.usage,
+        attempts=attempts or 1,
+    )
+
+
+def _isolation(layers: tuple[str, ...], permit: Permit) -> tuple[str, ...]:
+    return layers if permit.profile is None else (*layers, f"profile:{permit.profile.value}")
+
+
+# -- what was missing ---------------------------------------------------------------------------------------
+
+_REFUSED: Final = re.compile(
+    r"permission denied|operation not permitted|read-only file system|\be(?:acces|perm|rofs)\b"
+)
+_NO_NETWORK: Final = re.compile(
+    r"network is (?:unreachable|down)|name resolution|name or service not known|could not resolve|getaddrinfo"
+    r"|nodename nor servname|address family not supported"
+    r"|\b(?:enetunreach|eai_again|enotfound|eafnosupport)\b"
+)
+_OF_SOCKETS: Final = re.compile(r"socket|connect|network|https?:|urlopen|\bbind\b|\bdns\b")
+_OF_WRITING: Final = re.compile(
+    r"read-only|\berofs\b|creat|writ|mkdir|touch|remov|delet|renam|unlink|sav(?:e|ing)|mkstemp|lock"
+)
+_OF_STARTING: Final = re.compile(r"exec|spawn|popen|cannot run|failed to run")
+_LOOKED_AT_BYTES: Final = 4096
+
+
+def _missing(tool: Tool, ending: Ending, permit: Permit, error: ToolError) -> tuple[str, ...]:
+    """What the tool would have to be granted, where its failure looks like a refusal by the sandbox."""
+    if error.kind is not Kind.FAILED or ending.end is End.OVER_LIMIT:
+        return ()
+    holds_files = "landlock" in ending.layers or "mount-namespace" in ending.layers
+    holds_network = "network:none" in ending.layers
+    if not holds_files and not holds_network:
+        return ()
+    tails = (ending.stderr[-_LOOKED_AT_BYTES:], ending.stdout[-_LOOKED_AT_BYTES:])
+    said = " ".join(tail.decode("utf-8", "replace") for tail in tails)
+    said = f"{said} {error.message[-_LOOKED_AT_BYTES:]}".lower()
+    is_refusal = _REFUSED.search(said) is not None
+    lacking = ""
+    if holds_network and (_NO_NETWORK.search(said) or (is_refusal and _OF_SOCKETS.search(said))):
+        lacking = "net.http"
+    elif is_refusal and holds_files:
+        if permit.programs is Programs.OWN and (ending.exit_status == 126 or _OF_STARTING.search(said)):
+            lacking = "shell.execute"
+        elif not permit.write and _OF_WRITING.search(said):
+            lacking = "fs.write"
+        elif not permit.read and not permit.write:
+            lacking = "fs.read"
+        elif not permit.write:
+            lacking = "fs.write"
+    if not lacking:
+        return ()
+    if permit.profile is None:
+        return (lacking,)
+    # A grant states the needs, and then the profile answers no more: name what it gave as well.
+    given = {
+        "fs.read": bool(permit.read),
+        "fs.write": bool(permit.write),
+        "net.http": permit.network,
+        "shell.execute": permit.programs is Programs.ANY,
+    }
+    return tuple(need for need, has in given.items() if has or need == lacking)
+
+
+def grant_line(key: str, needs: tuple[str, ...]) -> str:
+    """The line of configuration that grants these needs to a tool."""
+    listed = ", ".join(f'"{need}"' for need in needs)
+    return f"[grants.{json.dumps(key, ensure_ascii=False)}] needs = [{listed}]"

@@ -1,0 +1,146 @@
+"""Two digests, never one: of what the model sees, and of what runs.
+
+``seen`` covers name, description and schemas; ``runs`` the invocation and the bytes of the tool's own files.
+The bytes are kept with their digest, so that what is started can be what was looked at. Nothing here decides
+whether a digest is good.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import threading
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Final
+
+from toolwright import jsontext
+from toolwright.catalog import files
+from toolwright.model import CallJavaScript, CallPython, Invocation, RunProcess, Tool
+
+KEPT_BYTES_MAX: Final = 16 << 20
+"""A longer file is digested and started where it lies."""
+HELD_BYTES_MAX: Final = 64 << 20
+"""All files together; when they are more, the memory is emptied."""
+_CHUNK_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A file as it was when it was looked at."""
+
+    path: str
+    fingerprint: files.Fingerprint
+    digest: str
+    content: bytes | None
+    """None: too long to be kept."""
+
+
+def seen(tool: Tool) -> str:
+    """The digest of what a model is told about a tool."""
+    return jsontext.digest(
+        {
+            "name": tool.spoken or tool.name,
+            "description": tool.description,
+            "input_schema": tool.input_schema.document if tool.input_schema else None,
+            "output_schema": tool.output_schema.document if tool.output_schema else None,
+        }
+    )
+
+
+def own_files(tool: Tool) -> tuple[str, ...]:
+    """The files of the tool's own that a call runs. Programs found by name are not its own."""
+    match tool.invocation:
+        case RunProcess(program=program, fixed=fixed):
+            named = [program, *(part for part in fixed if part == tool.origin.path)]
+            return tuple(part for part in named if os.path.isabs(part))
+        case CallPython(file=str() as file) | CallJavaScript(file=file):
+            return (file,)
+        case CallPython(settings=settings):
+            candidates = jsontext.loads_own(settings)
+            named = candidates.get("files", ()) if isinstance(candidates, dict) else ()
+            return tuple(path for path in named if os.path.isfile(path))[:1]
+        case _:
+            return ()
+
+
+@lru_cache(maxsize=4096)
+def how(invocation: Invocation) -> str:
+    """The digest of an invocation itself, without the files it names."""
+    parts = {key: _plain(value) for key, value in asdict(invocation).items()}
+    return jsontext.digest({"kind": type(invocation).__name__, **parts})
+
+
+def _plain(value: object) -> jsontext.JsonValue:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, dict):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    return str(value)
+
+
+class Contents:
+    """Own files by path, read again only when they changed. Used from many threads."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Held] = {}
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def file(self, path: str) -> Held | None:
+        """The file as it is now; None where it cannot be read."""
+        held = self._held.get(path)
+        try:
+            status = os.stat(path)
+            if held is not None and held.fingerprint == files.fingerprint(status):
+                return held
+            held = _read(path)
+        except OSError:
+            return None
+        if held is not None:
+            self._keep(held)
+        return held
+
+    def runs(self, how_digest: str, paths: tuple[str, ...]) -> str | None:
+        """The digest of what would run; None where a file cannot be read."""
+        if not paths:
+            return how_digest
+        parts = [how_digest]
+        for path in paths:
+            held = self.file(path)
+            if held is None:
+                return None
+            parts.append(held.digest)
+        return hashlib.sha256("\n".join(parts).encode("ascii")).hexdigest()
+
+    def _keep(self, held: Held) -> None:
+        with self._lock:
+            self._bytes += len(held.content or b"")
+            if self._bytes > HELD_BYTES_MAX:
+                self._held.clear()
+                self._bytes = len(held.content or b"")
+            self._held[held.path] = held
+
+
+def _read(path: str) -> Held | None:
+    """Read and digest through one descriptor, so that both speak of the same file."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        keep = status.st_size <= KEPT_BYTES_MAX
+        digest, content = hashlib.sha256(), bytearray()
+        while chunk := os.read(descriptor, _CHUNK_BYTES):
+            digest.update(chunk)
+            if keep:
+                content += chunk
+                keep = len(content) <= KEPT_BYTES_MAX
+    finally:
+        os.close(descriptor)
+    return Held(path, files.fingerprint(status), digest.hexdigest(), bytes(content) if keep else None)

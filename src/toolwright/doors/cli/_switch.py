@@ -1,0 +1,65 @@
+"""What ``enable`` and ``disable`` share: the store of the state folder, durations, names, and the answer."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import click
+
+from toolwright.app import STORE_NAME
+from toolwright.doors.cli import Shared, _render
+from toolwright.errors import UnknownTool, UsageError
+from toolwright.model import Tool
+from toolwright.store import Store
+from toolwright.store.sqlite import SqliteStore
+
+_DURATION: Final = re.compile(r"(\d{1,9})([smhd])")
+_UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+REASON_CHARS_MAX: Final = 500
+
+
+def duration_s(text: str) -> int:
+    """``2s``, ``30m``, ``1h``, ``7d`` in seconds."""
+    found = _DURATION.fullmatch(text.strip())
+    seconds = int(found.group(1)) * _UNIT_S[found.group(2)] if found else 0
+    if not 0 < seconds <= 100 * 365 * 86_400:
+        raise click.UsageError(f"a duration is written 2s, 30m, 1h or 7d (got {text[:60]!r}).")
+    return seconds
+
+
+@contextmanager
+def opened_store(shared: Shared) -> Iterator[Store]:
+    state = shared.resolved().state
+    if state is None:
+        raise UsageError("there is no state folder", "name one with --state")
+    store = SqliteStore(os.path.join(state, STORE_NAME))
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def find(shared: Shared, name: str) -> Tool | None:
+    """The tool of that name, where it is loaded; the switch holds in any case, which is said."""
+    try:
+        return shared.workshop().find(name)
+    except UnknownTool:
+        if not shared.quiet:
+            click.echo(f"no tool {_render.printable(name)!r} is loaded here; it holds once one is", err=True)
+        return None
+
+
+def answer(name: str, *, enabled: bool, until: str | None, reason: str, as_json: bool) -> None:
+    if as_json:
+        _render.write_json({"tool": name, "enabled": enabled, "until": until, "reason": reason or None})
+        return
+    text = f"{name} is {'on' if enabled else 'off'}"
+    if until:
+        text += f" until {until}"
+    if reason:
+        text += f": {reason}"
+    click.echo(_render.printable(text))

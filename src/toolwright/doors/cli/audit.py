@@ -1,0 +1,371 @@
+"""``toolwright audit``: the record of every call. Reads the journal; a running host's as well."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from typing import Any
+
+import click
+
+from toolwright import jsontext
+from toolwright.catalog import files
+from toolwright.doors.cli import Shared, _render, _switch, complain, examples, shared_options
+from toolwright.errors import SourceError, UsageError
+from toolwright.journal import chain, reading, sealing, usage
+from toolwright.journal.chain import Anchor, Head
+from toolwright.journal.index import Index
+from toolwright.journal.reading import Entry, Verdict
+
+_BROKEN = 65
+_NO_SUCH_CALL = 64
+_LOOK_AGAIN_S = 0.2
+
+
+@click.group(
+    "audit",
+    epilog=examples(
+        "toolwright audit tail",
+        "toolwright audit verify --anchor anchor.json",
+        "toolwright audit export --since 7d > calls.jsonl",
+    ),
+)
+@shared_options
+def command() -> None:
+    """Look at the record of every call, and prove that nobody changed it."""
+
+
+def _state(shared: Shared) -> str:
+    state = shared.resolved().state
+    if state is None:
+        raise UsageError("there is no state folder", "name one with --state")
+    return state
+
+
+def _folder(shared: Shared) -> str:
+    return os.path.join(_state(shared), "journal")
+
+
+# -- looking ------------------------------------------------------------------------------------------------
+
+
+@command.command(
+    "tail", epilog=examples("toolwright audit tail -n 50", "toolwright audit tail --follow --json")
+)
+@click.option(
+    "-n", "count", type=click.IntRange(1, 100_000), default=20, metavar="N", help="How many records."
+)
+@click.option("--follow", is_flag=True, help="Go on with what comes, until interrupted.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout (--follow: one per line).")
+@shared_options
+@click.pass_obj
+def tail(shared: Shared, count: int, follow: bool, as_json: bool) -> None:
+    """Show the last records. With -v also what the journal notes about itself."""
+    folder = _folder(shared)
+    known: dict[str, tuple[int, Head | None]] = {}
+    if follow:  # where reading stops now is where following begins
+        latest = [entry for entry in reading.follow(folder, known) if _shown(shared, entry)][-count:]
+    else:
+        latest = [entry for entry in reading.tail(folder, count * 4) if _shown(shared, entry)][-count:]
+    lost = {(entry.segment, entry.number) for entry in reading.interrupted(folder)}
+    if as_json and not follow:
+        _render.write_json([_record(entry, lost) for entry in latest])
+        return
+    if not latest and not follow and not shared.quiet:
+        click.echo("no call was recorded yet", err=True)
+    _write_entries(latest, lost, as_json)
+    while follow:
+        time.sleep(_LOOK_AGAIN_S)
+        _write_entries(
+            (entry for entry in reading.follow(folder, known) if _shown(shared, entry)), set(), as_json
+        )
+
+
+def _shown(shared: Shared, entry: Entry) -> bool:
+    return shared.verbose > 0 or entry.what not in reading.OWN
+
+
+def _record(entry: Entry, lost: set[tuple[str, int]]) -> dict[str, Any]:
+    if (entry.segment, entry.number) in lost:
+        return reading.as_json(entry, interrupted=True)
+    return reading.as_json(entry)
+
+
+def _write_entries(entries: Iterable[Entry], lost: set[tuple[str, int]], as_json: bool) -> None:
+    for entry in entries:
+        if as_json:
+            _render.write_json(_record(entry, lost))
+            continue
+        body = entry.body
+        parts = [
+            reading.time_text(entry.ts),
+            entry.what.ljust(8),
+            entry.call,
+            str(body.get("key") or body.get("tool") or ""),
+            _outcome(body, interrupted=(entry.segment, entry.number) in lost),
+        ]
+        click.echo(_render.printable("  ".join(part for part in parts if part)))
+
+
+def _outcome(body: dict[str, Any], *, interrupted: bool) -> str:
+    if interrupted:
+        return "interrupted"
+    if body.get("what") == "end":
+        took = f"{body.get('ms', 0):.1f} ms"
+        return f"ok {took}" if body.get("ok") else f"{body.get('kind')} {took}: {body.get('error', '')}"
+    run = body.get("run")
+    if isinstance(run, dict):
+        return f"exit {run.get('exit')}: {' '.join(map(str, run.get('argv', ())))}"
+    return ""
+
+
+@command.command(
+    "show", epilog=examples("toolwright audit show 187f3a", "toolwright audit show 187f3a --json")
+)
+@click.argument("call_id")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@shared_options
+@click.pass_obj
+def show(shared: Shared, call_id: str, as_json: bool) -> int:
+    """Show all records of the call CALL_ID, or of the one call whose id begins so."""
+    folder = _folder(shared)
+    with Index(folder) as index:
+        found = index.of_call(call_id)
+    exact = [entry for entry in found if entry.call == call_id]
+    ids = {entry.call for entry in found}
+    if not call_id or not found or (not exact and len(ids) > 1):
+        several = f"{len(ids)} calls begin so" if ids and call_id else "no such call was recorded"
+        complain(f"{call_id!r}: {several}", "`toolwright audit tail` lists calls with their ids")
+        return _NO_SUCH_CALL
+    entries = exact or found
+    status = _status(folder, entries)
+    if as_json:
+        _render.write_json(
+            {
+                "call": entries[0].call,
+                "status": status,
+                "records": [reading.as_json(entry) for entry in entries],
+            }
+        )
+        return 0
+    click.echo(f"{_render.printable(entries[0].call)}: {status}")
+    for entry in entries:
+        click.echo(click.style(f"{reading.time_text(entry.ts)} {_render.printable(entry.what)}", bold=True))
+        for name, value in entry.body.items():
+            if name not in ("what", "ts", "call") and value not in (None, "", [], {}):
+                text = value if isinstance(value, str) else jsontext.compact(value).decode("utf-8")
+                click.echo(f"  {_render.printable(f'{name}: {text}')}")
+    return 0
+
+
+def _status(folder: str, entries: list[Entry]) -> str:
+    ends = [entry for entry in entries if entry.what == "end"]
+    if ends:
+        return "ok" if ends[-1].body.get("ok") else str(ends[-1].body.get("kind"))
+    begun = {(entry.segment, entry.number) for entry in entries}
+    lost = {(entry.segment, entry.number) for entry in reading.interrupted(folder)}
+    return "interrupted" if begun & lost else "running"
+
+
+@command.command(
+    "export",
+    epilog=examples(
+        "toolwright audit export > calls.jsonl",
+        "toolwright audit export --since 2026-01-01 --until 2026-02-01",
+        "toolwright audit export --since 24h --key 'manifest:*'",
+    ),
+)
+@click.option(
+    "--since", metavar="D", help="From a day (2026-01-31), a time (…T12:00) or a duration ago (7d)."
+)
+@click.option("--until", metavar="D", help="Up to a day, a time, or a duration ago.")
+@click.option("--key", metavar="K", help="Only calls of the tool with this key; * stands for anything.")
+@click.option("--json", "as_json", is_flag=True, help="Changes nothing: it is JSON lines in any case.")
+@shared_options
+@click.pass_obj
+def export(shared: Shared, since: str | None, until: str | None, key: str | None, as_json: bool) -> None:
+    """Write records as JSON lines to stdout, one record a line, in their order."""
+    after = _moment(since) if since is not None else 0.0
+    before = _moment(until) if until is not None else float("inf")
+    folder = _folder(shared)
+    lost = {(entry.segment, entry.number) for entry in reading.interrupted(folder)}
+    calls: set[str] = set()
+    for entry in reading.entries(folder):
+        if not _shown(shared, entry) or not after <= entry.ts < before:
+            continue
+        if key is not None:
+            if fnmatchcase(str(entry.body.get("key") or ""), key):
+                calls.add(entry.call)
+            elif not entry.call or entry.call not in calls:
+                continue
+        _render.write_json(_record(entry, lost))
+
+
+def _moment(text: str) -> float:
+    if text[-1:] in "smhd" and text[:-1].isdigit():
+        return time.time() - _switch.duration_s(text)
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.UsageError(f"a day is written 2026-01-31, a duration 7d (got {text[:60]!r}).") from None
+    return (when if when.tzinfo is not None else when.replace(tzinfo=UTC)).timestamp()
+
+
+# -- proving ------------------------------------------------------------------------------------------------
+
+
+@command.command(
+    "verify",
+    epilog=examples("toolwright audit verify", "toolwright audit verify --anchor anchor.json --json"),
+)
+@click.option(
+    "--anchor", "anchor_path", metavar="FILE", type=click.Path(), help="Heads that were kept elsewhere."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@shared_options
+@click.pass_obj
+def verify(shared: Shared, anchor_path: str | None, as_json: bool) -> int:
+    """Check every link and signature of the journal; with --anchor also that nothing was cut off its end.
+
+    Exit status: 0 when all is whole, 65 when something was changed.
+    """
+    state = _state(shared)
+    anchor = None if anchor_path is None else _read_anchor(anchor_path)
+    verdict = _verdict(state, anchor)
+    bad = verdict.flaws[0] if verdict.flaws else None
+    if as_json:
+        _render.write_json(
+            {
+                "ok": verdict.ok,
+                "records": verdict.records,
+                "first_bad": None
+                if bad is None
+                else {"segment": bad.segment, "record": bad.number, "why": bad.why},
+                "unsigned": verdict.unsigned,
+                "torn": list(verdict.torn),
+            }
+        )
+        return 0 if verdict.ok else _BROKEN
+    for flaw in verdict.flaws:
+        complain(
+            f"{flaw.segment}: record {flaw.number}: {flaw.why}", "keep the journal as it is, and find out"
+        )
+    for text in verdict.torn:
+        click.echo(f"unfinished, as after a crash: {_render.printable(text)}", err=True)
+    count = _render.plural(verdict.records, "record")
+    if verdict.ok:
+        signed = f"; {verdict.unsigned} not covered by a checkpoint yet" if verdict.unsigned else ""
+        click.echo(f"whole: {count}{signed}")
+    else:
+        click.echo(f"broken: {count} before the first bad one of each segment")
+    return 0 if verdict.ok else _BROKEN
+
+
+@command.command(
+    "anchor",
+    epilog=examples("toolwright audit anchor anchor.json", "toolwright audit anchor | ssh vault tee a.json"),
+)
+@click.argument("file", required=False, type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="Changes nothing: an anchor is JSON.")
+@shared_options
+@click.pass_obj
+def anchor(shared: Shared, file: str | None, as_json: bool) -> int:
+    """Write the signed ends of all segments to FILE, or to stdout. Keep it where the journal is not.
+
+    Nothing is signed while the journal is broken (exit status 65).
+    """
+    state = _state(shared)
+    reading.sync(os.path.join(state, "journal"))
+    verdict = _verdict(state, None)
+    if not verdict.ok:
+        flaw = verdict.flaws[0]
+        complain(f"{flaw.segment}: record {flaw.number}: {flaw.why}", "a broken journal is not signed")
+        return _BROKEN
+    document = sealing.Seal.of(state).anchor(verdict.heads, time.time()).document
+    if file is None:
+        _render.write_json(document)
+    else:
+        _render.write_file(file, document)
+        if not shared.quiet:
+            click.echo(f"{file}: {_render.plural(verdict.records, 'record')} anchored", err=True)
+    return 0
+
+
+def _verdict(state: str, anchor: Anchor | None) -> Verdict:
+    key = anchor.key if anchor is not None else sealing.public_key(state)
+    return reading.verify(os.path.join(state, "journal"), key, sealing.checker(key or bytes(32)), anchor)
+
+
+def _read_anchor(path: str) -> Anchor:
+    content, why = files.read(path)
+    if content is None:
+        raise SourceError(f"{path}: {why}", "name an anchor that `toolwright audit anchor` wrote")
+    try:
+        return chain.read_anchor(jsontext.read(content).value)
+    except ValueError as error:
+        raise SourceError(f"{path}: {error}", "name a file that `toolwright audit anchor` wrote") from None
+
+
+# -- counting -----------------------------------------------------------------------------------------------
+
+
+@command.command("stats", epilog=examples("toolwright audit stats", "toolwright audit stats --json"))
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@shared_options
+@click.pass_obj
+def stats(shared: Shared, as_json: bool) -> None:
+    """Show how tools were used in the last 24 hours (of the last 1,000 calls), and which are slower than they
+    declare."""
+    folder = _folder(shared)
+    with Index(folder) as index:
+        found = usage.usage(index.events(), time.time())
+    interrupted = len(reading.interrupted(folder))
+    if as_json:
+        _render.write_json(
+            {
+                "events": found.events,
+                "calls": found.calls,
+                "failed": found.failed,
+                "median_ms": found.median_ms,
+                "kinds": found.kinds,
+                "cost": found.cost,
+                "interrupted": interrupted,
+                "tools": [
+                    {
+                        "key": use.key,
+                        "calls": use.calls,
+                        "failed": use.failed,
+                        "median_ms": use.median_ms,
+                        "slowest_ms": use.slowest_ms,
+                        "latency": use.latency,
+                        "too_slow": use.too_slow,
+                    }
+                    for use in found.tools
+                ],
+            }
+        )
+        return
+    if not found.calls:
+        click.echo("no call ended in the last 24 hours", err=True)
+    else:
+        rows = (
+            (
+                use.key,
+                str(use.calls),
+                str(use.failed),
+                f"{use.median_ms:.1f}",
+                f"{use.slowest_ms:.1f}",
+                f"declared {use.latency}, regularly slower" if use.too_slow else use.latency or "",
+            )
+            for use in found.tools
+        )
+        _render.write_table(("TOOL", "CALLS", "FAILED", "MEDIAN MS", "SLOWEST MS", "LATENCY"), rows)
+    for currency, amount in found.cost.items():
+        click.echo(f"estimated cost: {amount:.4f} {_render.printable(currency)}".rstrip())
+    if interrupted:
+        click.echo(
+            f"{_render.plural(interrupted, 'call')} interrupted: the host died before the end", err=True
+        )

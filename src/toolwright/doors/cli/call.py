@@ -1,0 +1,179 @@
+"""``toolwright call``: run one call through the whole engine."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from toolwright.doors.cli import Shared, _input, _render, complain, examples, shared_options
+from toolwright.errors import KINDS
+from toolwright.jsontext import JsonObject
+from toolwright.model import TextBlock, ToolResult
+from toolwright.sandbox import Cancel
+
+_LONG_S = 2.0
+
+
+@click.command(
+    "call",
+    epilog=examples(
+        'toolwright call get_time \'{"timezone": "UTC"}\'',
+        "toolwright call rye:files/replace-text @arguments.json --dry-run",
+        'echo \'{"city": "Oslo"}\' | toolwright call weather - --timeout 5 --json',
+        "toolwright call recall_journal '{}' --context user_id=ann",
+    ),
+)
+@click.argument("name")
+@click.argument("arguments", metavar="[ARGS|-|@FILE]", default="")
+@click.option(
+    "--context", "context", multiple=True, metavar="K=V",
+    help="A value of the call's context, JSON or else text; repeatable. Only the host gives these.",
+)  # fmt: skip
+@click.option("--timeout", "timeout_s", type=float, metavar="S", help="Stop the call after S seconds.")
+@click.option("--yes", is_flag=True, help="Approve an `ask` as the current user; never overrides `deny`.")
+@click.option("--dry-run", is_flag=True, help="Find, check and decide; run nothing. Recorded all the same.")
+@click.option(
+    "--idempotency-key", metavar="KEY",
+    help="Calls with the same KEY run once; later ones get the first one's result.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@shared_options
+@click.pass_obj
+def command(
+    shared: Shared,
+    name: str,
+    arguments: str,
+    context: tuple[str, ...],
+    timeout_s: float | None,
+    yes: bool,
+    dry_run: bool,
+    idempotency_key: str | None,
+    as_json: bool,
+) -> int:
+    """Call the tool NAME (a key or a bare name) with ARGS, a JSON object, and print what a model would see.
+
+    The exit status tells the kind of failure: 1 the tool failed, 64 no such tool, 65 wrong arguments, 69
+    something it needs is missing, 77 denied, 124 timed out.
+    """
+    if timeout_s is not None and not 0 < timeout_s <= 86_400:
+        raise click.UsageError("--timeout must be above 0 and at most 86400 seconds.")
+    values = _input.context_of(context)
+    raw = _input.arguments_text(arguments) if arguments else b""
+    workshop = shared.workshop()
+    if not shared.quiet:
+        for line in workshop.warnings():
+            complain(line)
+    cancel = Cancel()
+    with _stopped_by_signals(cancel), _progress(name, shared):
+        result = workshop.call_text(
+            name,
+            raw.decode("utf-8", "surrogateescape"),
+            context=values,
+            timeout_s=timeout_s,
+            dry_run=dry_run,
+            approved_by=shared.environment.user if yes else "",
+            idempotency_key=idempotency_key,
+            door="cli",
+            cancel=cancel,
+        )
+    if as_json:
+        _render.write_json(record(result))
+    else:
+        _write(result, shared)
+    return KINDS[result.error.kind].exit_code if result.error is not None else 0
+
+
+def record(result: ToolResult) -> JsonObject:
+    """The result document."""
+    error = result.error
+    return {
+        "call_id": result.call_id,
+        "key": result.key,
+        "ok": result.ok,
+        "content": result.content,
+        "blocks": [_render.plain(block) for block in result.blocks if not isinstance(block, TextBlock)],
+        "data": result.data,
+        "error": None
+        if error is None
+        else {
+            "kind": error.kind.value,
+            "message": error.message,
+            "hint": error.hint,
+            "details": error.details,
+        },
+        "spent": {
+            "duration_ms": result.spent.duration_ms,
+            "output_bytes": result.spent.output_bytes,
+            "truncated": result.spent.truncated,
+        },
+        "isolation": list(result.isolation),
+        "notes": list(result.notes),
+    }
+
+
+def _write(result: ToolResult, shared: Shared) -> None:
+    content = result.content
+    if sys.stdout.isatty():
+        # Attack: output that moves the cursor or hides what is there. Pipes get what the model would get.
+        content = "\n".join(_render.printable(line) for line in content.split("\n"))
+    if content:
+        click.echo(content, nl=not content.endswith("\n"))
+    for note in result.notes:
+        if not shared.quiet:
+            click.echo(f"note: {_render.printable(note)}", err=True)
+    if result.error is not None:
+        complain(f"{result.error.kind}: {result.error.message}", result.error.hint)
+    if shared.verbose:
+        click.echo(
+            f"{result.call_id} {result.spent.duration_ms:.1f} ms, {', '.join(result.isolation)}", err=True
+        )
+
+
+@contextmanager
+def _stopped_by_signals(cancel: Cancel) -> Iterator[None]:
+    """An interrupt stops the call, which still ends as it should: the tree killed, the end recorded."""
+
+    def stop(_number: int, _frame: Any) -> None:
+        cancel.set()
+
+    kept = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+        cancel.close()
+
+
+@contextmanager
+def _progress(name: str, shared: Shared) -> Iterator[None]:
+    """How long a long call has been running, on one line of the terminal that is wiped at the end."""
+    if shared.quiet or not sys.stderr.isatty():
+        yield
+        return
+    over = threading.Event()
+    started = time.monotonic()
+
+    def tell() -> None:
+        if over.wait(_LONG_S):
+            return
+        while not over.wait(0.5):
+            seconds = int(time.monotonic() - started)
+            text = f"{_render.printable(name)} has been running for {seconds} s (Ctrl-C stops it)"
+            click.echo(f"\r\x1b[K{text}", nl=False, err=True)
+        click.echo("\r\x1b[K", nl=False, err=True)
+
+    teller = threading.Thread(target=tell, name="progress", daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        over.set()
+        teller.join()

@@ -1,0 +1,343 @@
+"""The record of every call: begun before anything starts, ended before the result goes out.
+
+``begin`` is True only when the record is on the disk; ``end`` never raises, and what it could not write
+it keeps and writes before anything else may begin, so nothing runs that is not recorded and nothing that
+happened is lost. Records hold names of variables and arguments, never values; texts are redacted and
+bounded.
+
+What a record is on disk, and how it gets there, is ``segments.py``; this file only says what stands in
+it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
+from typing import Any, Final
+
+import orjson
+
+from toolwright import jsontext
+from toolwright.journal.days import DayFile
+from toolwright.journal.redaction import Redaction
+from toolwright.journal.segments import Bounds, Disk, Segments, Trouble
+from toolwright.jsontext import JsonObject
+from toolwright.model import CallFacts, Notes, Run, Tool, ToolCall, ToolResult
+
+TEXT_CHARS_MAX: Final = 1000
+"""Of one text in a record: an element of argv, an error's message, a name."""
+ITEMS_MAX: Final = 64
+"""Of one list in a record: elements of argv, names of arguments and variables, notes."""
+RUNS_MAX: Final = 100
+OWED_MAX: Final = 10_000
+"""Ends that wait in memory for a journal that works again."""
+_BODY_BYTES_MAX: Final = 256 << 10
+
+
+class Audit:
+    """The journal as the engine sees it. Touches no file before the first call."""
+
+    def __init__(
+        self,
+        segments: Segments,
+        *,
+        redaction: Redaction | None = None,
+        day_file: DayFile | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._segments = segments
+        self._redaction = redaction or Redaction()
+        self._day_file = day_file
+        self._clock = clock
+        self._owed: deque[bytes] = deque()
+        self._owing = threading.Lock()
+        self.trouble: Trouble | None = None
+        """Why the last record could not be written; None while the journal works."""
+
+    # -- the way of a call ----------------------------------------------------------------------------------
+
+    def begin(self, call: ToolCall, facts: CallFacts) -> bool:
+        """Record that a call begins. True only when that is durable; else nothing may run."""
+        names, digest = _arguments(call)
+        body = {
+            "what": "begin",
+            "ts": self._clock(),
+            "call": call.id,
+            "tool": call.tool,
+            "key": facts.key,
+            "format": facts.format,
+            "door": facts.door,
+            "caller": call.caller,
+            "conversation": call.conversation,
+            "catalog": facts.catalog,
+            "seen": facts.seen_digest,
+            "runs": facts.runs_digest,
+            "arguments": names,
+            "arguments_digest": digest,
+        }
+        if call.dry_run:
+            body["dry_run"] = True
+        if call.idempotency_key is not None:
+            body["idempotency_key"] = call.idempotency_key
+        try:
+            if self._owed:
+                self._pay()
+            self._segments.append((_body(body),), durable=True)
+        except Trouble as trouble:
+            self.trouble = trouble
+            return False
+        self.trouble = None
+        return True
+
+    def end(self, call: ToolCall, result: ToolResult, tool: Tool | None = None) -> ToolResult:
+        """Record how a call ended. Never raises; what could not be written stands in the result's notes."""
+        runs = result.runs
+        bodies = []
+        last: Run | None = None
+        if runs:
+            last = runs[-1] if runs[-1].what == "call" else None
+            bodies = [self._run(call, result, run) for run in runs[-RUNS_MAX:] if run is not last]
+        bodies.append(self._end(call, result, tool, last))
+        try:
+            if self._owed:
+                self._pay()
+            self._segments.append(bodies, durable=False)
+        except Trouble as trouble:
+            self.trouble = trouble
+            with self._owing:
+                kept = len(self._owed) + len(bodies) <= OWED_MAX
+                if kept:
+                    self._owed.extend(bodies)
+            lost = "it will be recorded when the journal works again" if kept else "it is not recorded"
+            note = f"the end of this call could not be written to the audit journal; {lost}"
+            result = replace(result, notes=(*result.notes, note))
+        if self._day_file is not None and tool is not None and tool.origin.format == "manifest":
+            self._day_line(self._day_file, result, tool, last)
+        return result
+
+    def note(self, call_id: str, what: str, body: JsonObject) -> bool:
+        """Record something that belongs to a call, or, without one, to the host: a schema query, an approval.
+
+        True when it is in the kernel.
+        """
+        told = {"what": what, "ts": self._clock(), "call": call_id}
+        told.update((key, self._told(value)) for key, value in body.items())
+        try:
+            self._segments.append((_body(told),), durable=False)
+        except Trouble as trouble:
+            self.trouble = trouble
+            return False
+        return True
+
+    def close(self) -> None:
+        """Write what is owed and let go of the journal."""
+        if self._owed:
+            try:
+                self._pay()
+            except Trouble as trouble:
+                self.trouble = trouble
+        self._segments.close()
+
+    def _pay(self) -> None:
+        """Write the ends that could not be written; they are on the disk before anything new begins."""
+        with self._owing:
+            while self._owed:
+                some = tuple(self._owed)[:ITEMS_MAX]
+                self._segments.append(some, durable=True)
+                for _ in some:
+                    self._owed.popleft()
+
+    # -- bodies ---------------------------------------------------------------------------------------------
+
+    def _end(self, call: ToolCall, result: ToolResult, tool: Tool | None, run: Run | None) -> bytes:
+        spent, error = result.spent, result.error
+        body: dict[str, Any] = {
+            "what": "end",
+            "ts": self._clock(),
+            "call": call.id,
+            "key": result.key or (tool.key if tool is not None else None),
+            "ok": error is None,
+            "ms": spent.duration_ms if spent.duration_ms > 0 else 0.0,
+            "output_bytes": spent.output_bytes,
+            "truncated": spent.truncated,
+        }
+        if error is not None:
+            handed = run.env_names if run is not None else ()
+            body["kind"] = error.kind.value
+            body["error"] = self._redaction(_cut(error.message), handed)
+        if spent.attempts != 1:
+            body["attempts"] = spent.attempts
+        if result.isolation:
+            body["layers"] = result.isolation
+        if result.notes:
+            body["notes"] = [self._redaction(_cut(note)) for note in result.notes[:ITEMS_MAX]]
+        if run is not None:
+            body["run"] = self._start(run)
+        if tool is not None:
+            if tool.notes.latency is not None:
+                body["latency"] = tool.notes.latency
+            if tool.notes.cost is not None:
+                body.update(cost_of(tool.notes))
+        return _body(body)
+
+    def _run(self, call: ToolCall, result: ToolResult, run: Run) -> bytes:
+        return _body(
+            {
+                "what": run.what,
+                "ts": self._clock(),
+                "call": call.id,
+                "key": result.key,
+                "run": self._start(run),
+            }
+        )
+
+    def _start(self, run: Run) -> JsonObject:
+        clean, handed = self._redaction, run.env_names
+        argv = [clean(_cut(element), handed) for element in run.argv[:ITEMS_MAX]]
+        if len(run.argv) > ITEMS_MAX:
+            argv.append(f"… {len(run.argv) - ITEMS_MAX} more")
+        start: JsonObject = {
+            "argv": argv,
+            "cwd": clean(_cut(run.cwd), handed),
+            "env": [_cut(name) for name in handed[: ITEMS_MAX * 4]],
+            "exit": run.exit_status,
+            "ms": run.duration_ms if run.duration_ms > 0 else 0.0,
+            "stdout_bytes": run.stdout_bytes,
+            "stderr_bytes": run.stderr_bytes,
+            "truncated": run.truncated,
+        }
+        if run.note:
+            start["note"] = clean(_cut(run.note), handed)
+        return start
+
+    def _told(self, value: Any) -> Any:
+        """A value of a note: texts redacted and bounded, also inside lists and objects."""
+        if isinstance(value, str):
+            return self._redaction(_cut(value))
+        if isinstance(value, Mapping):
+            return {_cut(str(key)): self._told(item) for key, item in value.items()}
+        if isinstance(value, Sequence):
+            return [self._told(item) for item in value[:ITEMS_MAX]]
+        return value
+
+    def _day_line(self, day_file: DayFile, result: ToolResult, tool: Tool, run: Run | None) -> None:
+        """As the manifest format's original writes it; a call that started nothing has no line."""
+        if run is None:
+            return
+        start = self._start(run)
+        line = {
+            "tool": tool.name,
+            "argv": start["argv"],
+            "cwd": start["cwd"],
+            "exit": -1 if run.exit_status is None else run.exit_status,
+            "ms": round(start["ms"]),
+            "stdoutBytes": run.stdout_bytes,
+            "stderrBytes": run.stderr_bytes,
+            "truncated": run.truncated or result.spent.truncated,
+            "envKeys": [name for name in run.env_names if name in tool.needs.env],
+        }
+        day_file.write(self._clock(), _clean(line))
+
+
+def open_audit(
+    state: str,
+    *,
+    variables: Mapping[str, str] | None = None,
+    patterns: Sequence[str] = (),
+    retention_days: int = 90,
+    day_file: bool = True,
+    told: Callable[[str], None] = lambda text: None,
+    clock: Callable[[], float] = time.time,
+    disk: Disk | None = None,
+    bounds: Bounds | None = None,
+) -> Audit:
+    """The audit of a state folder. ``told`` hears what the host's log should say."""
+    segments = Segments(
+        os.path.join(state, "journal"),
+        seal=Seals(state),
+        clock=clock,
+        disk=disk,
+        bounds=replace(bounds or Bounds(), retention_days=retention_days),
+        told=told,
+    )
+    return Audit(
+        segments,
+        redaction=Redaction(variables, patterns),
+        day_file=DayFile(os.path.join(state, "audit"), told) if day_file else None,
+        clock=clock,
+    )
+
+
+class Seals:
+    """The journal's key, loaded when something is to be signed: the library behind it is slow to import."""
+
+    def __init__(self, state: str) -> None:
+        self._state = state
+        self._seal: Any = None
+
+    def __call__(self) -> Any:
+        if self._seal is None:
+            self._seal = import_module("toolwright.journal.sealing").Seal.of(self._state)
+        return self._seal
+
+
+def cost_of(notes: Notes) -> JsonObject:
+    """What one call is estimated to cost, where the declaration says so in money."""
+    cost = notes.cost
+    if isinstance(cost, Mapping):
+        amount, currency = cost.get("per_invocation"), cost.get("currency")
+        if isinstance(amount, (int, float)) and not isinstance(amount, bool):
+            return {"cost": amount, "currency": currency if isinstance(currency, str) else None}
+    return {"cost_estimate": cost} if isinstance(cost, str) else {}
+
+
+# -- small parts --------------------------------------------------------------------------------------------
+
+
+def _arguments(call: ToolCall) -> tuple[list[str] | None, str]:
+    """Names, and a digest of the whole: enough to recognise arguments, not to read them."""
+    arguments = call.arguments
+    if arguments is None:
+        return None, hashlib.sha256(call.raw.encode("utf-8", "surrogatepass")).hexdigest()
+    try:
+        text = orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # an integer beyond 64 bits, a lone surrogate
+        text = jsontext.canonical(_clean(arguments))
+    names = list(arguments)[:ITEMS_MAX]
+    return names, hashlib.sha256(text).hexdigest()
+
+
+def _cut(text: str) -> str:
+    if len(text) <= TEXT_CHARS_MAX:
+        return text
+    return f"{text[:TEXT_CHARS_MAX]}… ({len(text):,} characters)"
+
+
+def _body(body: dict[str, Any]) -> bytes:
+    try:
+        text = orjson.dumps(body)
+    except TypeError:
+        text = jsontext.compact(_clean(body))
+    if len(text) <= _BODY_BYTES_MAX:
+        return text
+    kept = {name: body[name] for name in ("what", "ts", "call", "key", "ok", "kind", "ms") if name in body}
+    return orjson.dumps(_clean({**kept, "too_long": len(text)}))
+
+
+def _clean(value: Any) -> Any:
+    """Texts that UTF-8 has no form for (bytes of a foreign encoding in argv) with these escaped."""
+    if isinstance(value, str):
+        return _cut(value.encode("utf-8", "backslashreplace").decode("utf-8"))
+    if isinstance(value, Mapping):
+        return {str(_clean(str(key))): _clean(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_clean(item) for item in value]
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    return _clean(str(value))

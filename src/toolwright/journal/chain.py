@@ -1,0 +1,326 @@
+"""Records, the chain that links them, and what a checkpoint signs. Pure: bytes in, values out.
+
+A segment is a row of records. Each begins with a head of 48 bytes (little endian): the length of the body
+(4), its number (8), its link (32) and a checksum of these (4); then the body. The link is the SHA-256 of
+the link before, the length, the number and the body; the first one builds on the name of the segment. So
+an edited, deleted, swapped, doubled or inserted record breaks the chain at a place that can be named.
+
+A chain proves order, not completeness or origin: whoever can write the file can chain it anew, and a tail
+that was cut off is not missed. Checkpoints (signed heads, as records of the chain) answer the first,
+anchors (signed heads kept elsewhere) the second. Nothing here reads files or holds keys; signatures are
+checked by a function that is handed in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+from zlib import crc32
+
+from toolwright import jsontext
+from toolwright.jsontext import JsonObject
+
+BODY_BYTES_MAX: Final = 1 << 20
+HEAD_BYTES: Final = 48
+UNSIGNED_MAX: Final = 4096
+"""So many records may follow a checkpoint, or the start, before the next; hosts sign well before."""
+
+_NUMBERED: Final = Struct("<IQ")
+_WHOLE_HEAD: Final = Struct("<IQ32sI")
+_CHECKSUM: Final = Struct("<I")
+_SEED: Final = b"toolwright journal 1\n"
+_SIGNED: Final = b"toolwright checkpoint 1\n"
+
+Check = Callable[[bytes, bytes], bool]
+"""Whether a signature belongs to a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The last record of a segment: where the next one links to."""
+
+    segment: str
+    number: int
+    link: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record as it lies in its segment."""
+
+    number: int
+    offset: int
+    link: bytes
+    body: bytes
+
+    @property
+    def end(self) -> int:
+        return self.offset + HEAD_BYTES + len(self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """The first bad record of a segment, and what is wrong with it."""
+
+    segment: str
+    number: int
+    why: str
+
+
+def start(segment: str) -> bytes:
+    """What the first record of a segment links to."""
+    return hashlib.sha256(_SEED + segment.encode("utf-8")).digest()
+
+
+def framed(before: bytes, number: int, body: bytes) -> tuple[bytes, bytes]:
+    """A record's bytes and its link."""
+    numbered = _NUMBERED.pack(len(body), number)
+    link = hashlib.sha256(before + numbered + body).digest()
+    head = numbered + link
+    return head + _CHECKSUM.pack(crc32(head)) + body, link
+
+
+# -- reading ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """The whole records at the beginning of some bytes, and what follows them."""
+
+    records: list[Record]
+    head: Head
+    """Of the last whole record; number 0 where there is none."""
+    end: int
+    """Where the last whole record ends."""
+    flaw: Flaw | None = None
+    """A record that is there and wrong."""
+    torn: int = 0
+    """Bytes after the last whole record that begin another: a write that did not come to its end."""
+
+
+def scan(segment: str, data: bytes, after: Head | None = None, offset: int = 0) -> Scanned:
+    """Read and check records from ``offset`` on, where ``after`` is the record before."""
+    records: list[Record] = []
+    link = start(segment) if after is None else after.link
+    number = after.number if after is not None else None
+    size = len(data)
+    at = offset
+    why = ""
+    while size - at >= HEAD_BYTES:
+        length, found, linked, checksum = _WHOLE_HEAD.unpack_from(data, at)
+        if crc32(data[at : at + HEAD_BYTES - 4]) != checksum:
+            why = "its head is damaged"
+            break
+        if length > BODY_BYTES_MAX:
+            why = "it is too long"
+            break
+        end = at + HEAD_BYTES + length
+        if end > size:
+            break
+        if number is not None and found != number + 1:
+            why = f"record {found} stands in its place"
+            break
+        body = data[at + HEAD_BYTES : end]
+        if hashlib.sha256(link + data[at : at + _NUMBERED.size] + body).digest() != linked:
+            why = "its link does not fit: it, or what stood before it, was changed"
+            break
+        records.append(Record(found, at, linked, body))
+        link, number, at = linked, found, end
+    head = Head(segment, number or 0, link)
+    torn = size - at
+    if why and not any(data[at:]):  # what a power failure leaves: room that was never filled
+        why = ""
+    flaw = Flaw(segment, (number or 0) + 1, why) if why else None
+    return Scanned(records, head, at, flaw, 0 if flaw else torn)
+
+
+def alone(data: bytes, offset: int) -> Record | None:
+    """The record at the beginning of some bytes, without its neighbours, so that its link is not checked."""
+    if len(data) < HEAD_BYTES:
+        return None
+    length, number, link, checksum = _WHOLE_HEAD.unpack_from(data)
+    if crc32(data[: HEAD_BYTES - 4]) != checksum or len(data) < HEAD_BYTES + length:
+        return None
+    return Record(number, offset, link, data[HEAD_BYTES : HEAD_BYTES + length])
+
+
+# -- checkpoints and anchors --------------------------------------------------------------------------------
+
+
+def signed_text(head: Head, time: float) -> bytes:
+    """What a checkpoint signs."""
+    return _SIGNED + jsontext.canonical(
+        {"segment": head.segment, "number": head.number, "link": head.link.hex(), "time": time}
+    )
+
+
+def checkpoint(head: Head, time: float, signature: bytes, key: bytes) -> JsonObject:
+    """The body of a checkpoint record; it signs the record before it."""
+    return {
+        "what": "checkpoint",
+        "ts": time,
+        "segment": head.segment,
+        "number": head.number,
+        "link": head.link.hex(),
+        "key": key.hex(),
+        "signature": signature.hex(),
+    }
+
+
+def checkpoint_flaw(body: JsonObject, before: Head, key: bytes, check: Check) -> str | None:
+    """What is wrong with a checkpoint that follows the record ``before``, if anything."""
+    try:
+        claimed = Head(str(body["segment"]), int(body["number"]), bytes.fromhex(body["link"]))
+        signature, signer = bytes.fromhex(body["signature"]), bytes.fromhex(body["key"])
+        time = float(body["ts"])
+    except (KeyError, TypeError, ValueError):
+        return "the checkpoint cannot be read"
+    if claimed != before:
+        return "the checkpoint was made for another record"
+    if signer != key:
+        return f"the checkpoint is signed by another key ({signer.hex()[:16]}…)"
+    return None if check(signature, signed_text(claimed, time)) else "the checkpoint's signature is wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """Signed heads that can be kept elsewhere: what they name must still be in the journal."""
+
+    time: float
+    heads: tuple[Head, ...]
+    key: bytes
+    signature: bytes
+
+    @property
+    def document(self) -> JsonObject:
+        return {
+            "anchor": 1,
+            "time": self.time,
+            "heads": [_plain(head) for head in self.heads],
+            "key": self.key.hex(),
+            "signature": self.signature.hex(),
+        }
+
+
+def anchor_text(heads: Sequence[Head], time: float) -> bytes:
+    """What an anchor signs."""
+    return b"toolwright anchor 1\n" + jsontext.canonical(
+        {"time": time, "heads": [_plain(head) for head in heads]}
+    )
+
+
+def read_anchor(document: object) -> Anchor:
+    """The anchor of a JSON document. ValueError where it is none."""
+    try:
+        if not isinstance(document, dict) or document["anchor"] != 1:
+            raise ValueError
+        heads = tuple(
+            Head(str(head["segment"]), int(head["number"]), bytes.fromhex(head["link"]))
+            for head in document["heads"]
+        )
+        return Anchor(
+            float(document["time"]),
+            heads,
+            bytes.fromhex(document["key"]),
+            bytes.fromhex(document["signature"]),
+        )
+    except (KeyError, TypeError, ValueError):
+        raise ValueError("this is not an anchor") from None
+
+
+def _plain(head: Head) -> JsonObject:
+    return {"segment": head.segment, "number": head.number, "link": head.link.hex()}
+
+
+# -- whole segments -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What the bytes of one segment prove."""
+
+    records: int
+    head: Head
+    flaw: Flaw | None
+    torn: int
+    unsigned: int
+    """Records after the last checkpoint."""
+    closed: bool
+    """The last record says that the segment is closed."""
+    before: tuple[Head, ...]
+    """Records of other segments that this one builds on."""
+    retired: tuple[str, ...]
+    """Segments that this one says were removed because they were old."""
+
+
+def verify_segment(segment: str, data: bytes, key: bytes | None, check: Check) -> Verified:
+    """Check every link and every checkpoint; without a ``key`` no checkpoint can be right."""
+    scanned = scan(segment, data)
+    flaw = scanned.flaw
+    before: list[Head] = []
+    retired: list[str] = []
+    unsigned = 0
+    closed = False
+    last = Head(segment, 0, start(segment))
+    for number, record in enumerate(scanned.records):
+        body = body_of(record)
+        why: str | None = None
+        what = body.get("what") if body is not None else None
+        if body is None:
+            why = "its body is not JSON"
+        elif number == 0 and what != "open":
+            why = "the segment does not begin with its opening"
+        elif what == "checkpoint":
+            why = (
+                "the checkpoint cannot be checked: the public key is missing"
+                if key is None
+                else checkpoint_flaw(body, last, key, check)
+            )
+            unsigned = -1
+        elif what == "open":
+            before += _heads(body.get("before"))
+        elif what == "retired":
+            retired += [str(name) for name in body.get("segments", ())]
+        unsigned += 1
+        if unsigned > UNSIGNED_MAX:
+            why = why or f"more than {UNSIGNED_MAX:,} records stand here without a checkpoint"
+        if why:
+            return Verified(
+                number,
+                last,
+                Flaw(segment, record.number, why),
+                0,
+                unsigned,
+                False,
+                tuple(before),
+                tuple(retired),
+            )
+        closed = what == "close" or (closed and what == "checkpoint")
+        last = Head(segment, record.number, record.link)
+    return Verified(
+        len(scanned.records),
+        scanned.head,
+        flaw,
+        scanned.torn,
+        unsigned,
+        closed,
+        tuple(before),
+        tuple(retired),
+    )
+
+
+def body_of(record: Record) -> JsonObject | None:
+    """What a record says; None where that is no JSON object."""
+    try:
+        body = jsontext.loads_own(record.body)
+    except ValueError:
+        return None
+    return body if isinstance(body, dict) else None
+
+
+def _heads(plain: object) -> Iterator[Head]:
+    for head in plain if isinstance(plain, list) else ():
+        yield Head(str(head["segment"]), int(head["number"]), bytes.fromhex(head["link"]))

@@ -1,0 +1,200 @@
+"""An index over the journal, for questions that would otherwise read all of it. Never on the way of a call.
+
+``index.sqlite`` beside the segments: which records belong to a call, which ended when. It is brought up
+to date when somebody asks and thrown away whenever it does not fit; the segments are the truth.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Final
+
+from toolwright.errors import StoreError
+from toolwright.journal import chain, reading
+from toolwright.journal.chain import Head
+from toolwright.journal.reading import Entry, SegmentFile
+from toolwright.journal.segments import OPEN, SEALED
+from toolwright.journal.usage import EVENTS_MAX, Event
+
+_VERSION: Final = 1
+_TABLES: Final = (
+    "CREATE TABLE segment (name TEXT PRIMARY KEY, offset INTEGER, number INTEGER, link BLOB) STRICT",
+    "CREATE TABLE record (segment TEXT, number INTEGER, offset INTEGER, ts REAL, what TEXT, call TEXT, "
+    "key TEXT, ok INTEGER, ms REAL, kind TEXT, latency TEXT, cost REAL, currency TEXT, "
+    "PRIMARY KEY (segment, number)) STRICT",
+    "CREATE INDEX by_call ON record (call)",
+    "CREATE INDEX by_end ON record (what, ts)",
+)
+
+
+class Index:
+    """The index of one journal, up to date when it was opened."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        path = os.path.join(folder, "index.sqlite")
+        if not os.path.isdir(folder):
+            self._connection = sqlite3.connect(":memory:", isolation_level=None)
+            self._prepare()
+            return
+        try:
+            self._connection = self._opened(path)
+            self._prepare()
+            self._update()
+        except sqlite3.Error:
+            with suppress(AttributeError):
+                self._connection.close()
+            self._rebuild(path)
+
+    def _rebuild(self, path: str) -> None:
+        """Damaged, foreign or not writable: made anew, in memory where it cannot be kept."""
+        for ending in ("", "-wal", "-shm", "-journal"):
+            with suppress(OSError):
+                os.unlink(path + ending)
+        try:
+            self._connection = self._opened(path)
+            self._prepare()
+            self._update()
+        except sqlite3.Error:
+            self._connection = sqlite3.connect(":memory:", isolation_level=None)
+            self._prepare()
+            self._update()
+
+    def __enter__(self) -> Index:
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        self._connection.close()
+
+    # -- questions ------------------------------------------------------------------------------------------
+
+    def of_call(self, call: str) -> list[Entry]:
+        """Every record of a call, in order; ``call`` may be the beginning of its id."""
+        rows = self._connection.execute(
+            "SELECT segment, number, offset FROM record WHERE call >= ? AND call < ? "
+            "ORDER BY segment, number",
+            (call, call + "\U0010ffff"),
+        ).fetchall()
+        files = {segment.name: segment for segment in reading.segment_files(self._folder)}
+        return [
+            entry
+            for segment, number, offset in rows
+            if segment in files and (entry := _entry(files[segment], number, offset)) is not None
+        ]
+
+    def events(self) -> list[Event]:
+        """The last calls that ended, oldest first."""
+        rows = self._connection.execute(
+            "SELECT ts, key, ok, ms, kind, latency, cost, currency FROM record WHERE what = 'end' "
+            "ORDER BY ts DESC, segment DESC, number DESC LIMIT ?",
+            (EVENTS_MAX,),
+        ).fetchall()
+        return [
+            Event(ts, key or "(unknown)", bool(ok), ms or 0.0, kind, latency, cost, currency)
+            for ts, key, ok, ms, kind, latency, cost, currency in reversed(rows)
+        ]
+
+    # -- keeping up -----------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _opened(path: str) -> sqlite3.Connection:
+        with suppress(OSError):  # made by us, so that it is ours alone
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        return sqlite3.connect(path, timeout=5.0, isolation_level=None)
+
+    def _prepare(self) -> None:
+        connection = self._connection
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version == _VERSION:
+            return
+        if version != 0:
+            raise sqlite3.DatabaseError("another version")
+        connection.execute("BEGIN IMMEDIATE")
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version == 0:
+            for statement in _TABLES:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {_VERSION:d}")
+        connection.execute("COMMIT")
+
+    def _update(self) -> None:
+        connection = self._connection
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            known = {
+                name: (offset, Head(name, number, link))
+                for name, offset, number, link in connection.execute(
+                    "SELECT name, offset, number, link FROM segment"
+                )
+            }
+            there = {segment.name: segment for segment in reading.segment_files(self._folder)}
+            for name in known.keys() - there.keys():
+                connection.execute("DELETE FROM record WHERE segment = ?", (name,))
+                connection.execute("DELETE FROM segment WHERE name = ?", (name,))
+            for segment in there.values():
+                with suppress(StoreError):  # `verify` tells what is wrong with it
+                    self._take_in(segment, *known.get(segment.name, (0, None)))
+            connection.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+            raise
+
+    def _take_in(self, segment: SegmentFile, offset: int, after: Head | None) -> None:
+        data, _ = reading.contents(segment, offset)
+        scanned = chain.scan(segment.name, data, after)
+        if not scanned.records:
+            return
+        self._connection.executemany(
+            "INSERT OR REPLACE INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            _rows(segment.name, offset, scanned.records),
+        )
+        self._connection.execute(
+            "INSERT OR REPLACE INTO segment VALUES (?, ?, ?, ?)",
+            (segment.name, offset + scanned.end, scanned.head.number, scanned.head.link),
+        )
+
+
+def _rows(segment: str, offset: int, records: list[chain.Record]) -> Iterator[tuple[Any, ...]]:
+    for record in records:
+        body = chain.body_of(record)
+        if body is None or body.get("what") in reading.OWN:
+            continue
+        yield (
+            segment,
+            record.number,
+            offset + record.offset,
+            _number(body.get("ts")) or 0.0,
+            _text(body.get("what")),
+            _text(body.get("call")),
+            _text(body.get("key")),
+            body.get("ok") is True,
+            _number(body.get("ms")),
+            _text(body.get("kind")),
+            _text(body.get("latency")),
+            _number(body.get("cost")),
+            _text(body.get("currency")),
+        )
+
+
+def _entry(segment: SegmentFile, number: int, offset: int) -> Entry | None:
+    """One record by its place, checked against its own head."""
+    record = None
+    for path in (segment.path, segment.path.removesuffix(OPEN) + SEALED):  # it may be closed meanwhile
+        with suppress(OSError), open(path, "rb") as file:
+            file.seek(offset)
+            record = chain.alone(file.read(chain.HEAD_BYTES + chain.BODY_BYTES_MAX), offset)
+            break
+    body = chain.body_of(record) if record is not None and record.number == number else None
+    return None if body is None else Entry(segment.name, number, body)
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

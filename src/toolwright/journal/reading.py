@@ -1,0 +1,319 @@
+"""Reading the journal for people: what is in it, whether it is whole, which calls were interrupted.
+
+Works on the journal of a running host as well: a segment that is being written may end in half a record,
+which is simply not there yet. Nothing here writes a record. ``segments.py`` does; the doors lie below.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import heapq
+import os
+import stat
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from toolwright.errors import StoreError
+from toolwright.journal import chain
+from toolwright.journal.chain import Anchor, Check, Flaw, Head
+from toolwright.journal.segments import OPEN, SEALED, TORN
+from toolwright.jsontext import JsonObject
+
+OWN: Final = frozenset({"open", "close", "checkpoint", "sealed", "retired"})
+"""What the journal notes about itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFile:
+    """A segment as it lies in the folder."""
+
+    name: str
+    path: str
+    sealed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One record, and where it stands."""
+
+    segment: str
+    number: int
+    body: JsonObject = field(repr=False)
+
+    @property
+    def what(self) -> str:
+        return str(self.body.get("what", ""))
+
+    @property
+    def call(self) -> str:
+        return str(self.body.get("call", ""))
+
+    @property
+    def ts(self) -> float:
+        ts = self.body.get("ts")
+        return float(ts) if isinstance(ts, (int, float)) else 0.0
+
+
+def segment_files(folder: str) -> list[SegmentFile]:
+    """Every segment, oldest first. None where there is no journal yet."""
+    try:
+        names = sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StoreError(
+            f"{folder}: {(error.strerror or 'cannot be read').lower()}", "read it as the host's user"
+        ) from None
+    return [
+        SegmentFile(name.removesuffix(ending), os.path.join(folder, name), ending == SEALED)
+        for name in names
+        for ending in (OPEN, SEALED)
+        if name.endswith(ending)
+    ]
+
+
+def contents(segment: SegmentFile, offset: int = 0) -> tuple[bytes, bool]:
+    """A segment's bytes from an offset on, and whether a host is writing it. StoreError where unreadable."""
+    path = segment.path
+    try:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:  # closed for good meanwhile
+            path = path.removesuffix(OPEN) + SEALED
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise StoreError(f"{path}: it is not a regular file", "move it out of the journal's folder")
+            live = not segment.sealed and _is_held(descriptor)
+            parts = []
+            while part := os.pread(descriptor, 1 << 20, offset):
+                parts.append(part)
+                offset += len(part)
+            return b"".join(parts), live
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise StoreError(
+            f"{path}: {(error.strerror or 'cannot be read').lower()}", "move it out of the journal's folder"
+        ) from None
+
+
+def sync(folder: str) -> None:
+    """What hosts have written is on the disk when this returns, so that an anchor may name it."""
+    for segment in segment_files(folder):
+        with suppress(OSError):
+            descriptor = os.open(segment.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def _is_held(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return False
+
+
+def entries(folder: str) -> Iterator[Entry]:
+    """Every record that can be read, in the order of the segments and their numbers.
+
+    Damage does not stop it: what stands before the first bad record of a segment is shown; ``verify`` says
+    what is wrong.
+    """
+    for segment in segment_files(folder):
+        data, _ = contents(segment)
+        yield from _entries(segment.name, chain.scan(segment.name, data).records)
+
+
+def _entries(name: str, records: Sequence[chain.Record]) -> Iterator[Entry]:
+    for record in records:
+        body = chain.body_of(record)
+        if body is not None:
+            yield Entry(name, record.number, body)
+
+
+def tail(folder: str, count: int) -> list[Entry]:
+    """The last records of all segments together.
+
+    Within a segment the number gives the order, never the clock. Between segments of several hosts the clock
+    is all there is, and a record never comes before one of its own segment that has a smaller number.
+    """
+    rows: list[list[tuple[float, int, Entry]]] = []
+    for place, segment in enumerate(segment_files(folder)):
+        data, _ = contents(segment)
+        last = deque(_entries(segment.name, chain.scan(segment.name, data).records), maxlen=count)
+        latest = 0.0
+        row = []
+        for entry in last:
+            latest = max(latest, entry.ts)
+            row.append((latest, place, entry))
+        rows.append(row)
+    merged = heapq.merge(*rows, key=lambda item: item[:2])
+    return [entry for _, _, entry in deque(merged, maxlen=count)]
+
+
+def follow(folder: str, known: dict[str, tuple[int, Head | None]]) -> Iterator[Entry]:
+    """The records that came since the last time; ``known`` remembers how far each segment was read."""
+    for segment in segment_files(folder):
+        offset, after = known.get(segment.name, (0, None))
+        data, _ = contents(segment, offset)
+        scanned = chain.scan(segment.name, data, after)
+        known[segment.name] = (offset + scanned.end, scanned.head if scanned.records else after)
+        yield from _entries(segment.name, scanned.records)
+
+
+# -- whole? -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a journal proves."""
+
+    records: int
+    flaws: tuple[Flaw, ...]
+    torn: tuple[str, ...]
+    """Unfinished records at the end of segments: what a crash leaves, not counted and not an error."""
+    unsigned: int
+    """Records that no checkpoint covers yet."""
+    heads: tuple[Head, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.flaws
+
+
+def verify(folder: str, key: bytes | None, check: Check, anchor: Anchor | None = None) -> Verdict:
+    """Check every segment, what segments say about each other, and what an anchor says about them.
+
+    ``key`` and ``check`` are the anchor's where there is one: a key that was changed with the log proves
+    nothing.
+    """
+    flaws: list[Flaw] = []
+    torn: list[str] = []
+    heads: list[Head] = []
+    expected: list[tuple[Head, str]] = []
+    retired: set[str] = set()
+    links: dict[str, dict[int, bytes]] = {}
+    records = unsigned = 0
+    if anchor is not None:
+        if not check(anchor.signature, chain.anchor_text(anchor.heads, anchor.time)):
+            flaws.append(Flaw("anchor", 0, "the anchor's own signature is wrong"))
+        else:
+            expected += [(head, "the anchor names it") for head in anchor.heads]
+    for segment in segment_files(folder):
+        try:
+            data, live = contents(segment)
+        except StoreError as error:
+            flaws.append(Flaw(segment.name, 0, error.message))
+            continue
+        found = chain.verify_segment(segment.name, data, key, check)
+        records += found.records
+        unsigned += found.unsigned
+        heads.append(found.head)
+        links[segment.name] = {
+            record.number: record.link for record in chain.scan(segment.name, data).records
+        }
+        if found.flaw is not None:
+            flaws.append(found.flaw)
+        elif found.torn and segment.sealed and found.closed:
+            flaws.append(
+                Flaw(segment.name, found.head.number + 1, "something follows the end of the segment")
+            )
+        elif found.torn and not live:
+            torn.append(f"{segment.name}: {found.torn} bytes after record {found.head.number}")
+        expected += [(head, f"{segment.name} builds on it") for head in found.before]
+        retired.update(found.retired)
+    for head, why in expected:
+        if head.segment in retired and head.segment not in links:
+            continue
+        link = links.get(head.segment, {}).get(head.number)
+        if head.segment not in links:
+            flaws.append(Flaw(head.segment, head.number, f"the segment is missing, and {why}"))
+        elif head.number and link is None and not any(flaw.segment == head.segment for flaw in flaws):
+            flaws.append(Flaw(head.segment, head.number, f"it is missing, and {why}: the end was cut off"))
+        elif head.number and link is not None and link != head.link:
+            flaws.append(Flaw(head.segment, head.number, f"it was changed, and {why}"))
+    return Verdict(records, tuple(flaws), tuple(torn), unsigned, tuple(heads))
+
+
+def torn_files(folder: str) -> list[str]:
+    """Tails that were cut off when a host recovered."""
+    try:
+        return sorted(name for name in os.listdir(folder) if TORN in name)
+    except OSError:
+        return []
+
+
+# -- calls --------------------------------------------------------------------------------------------------
+
+
+def interrupted(folder: str) -> list[Entry]:
+    """Calls that began and never ended, because their host is gone.
+
+    A segment that nobody holds has no living host; in one that is held, what began before another host opened
+    it is nobody's. A call whose end stands in another segment (the host rotated) has ended.
+    """
+    begun: dict[tuple[str, str], Entry] = {}
+    lost: list[Entry] = []
+    ended: set[str] = set()
+    after: dict[str, str] = {}
+    for segment in segment_files(folder):
+        data, live = contents(segment)
+        mine: dict[str, Entry] = {}
+        host: object = None
+        for entry in _entries(segment.name, chain.scan(segment.name, data).records):
+            what = entry.what
+            if what == "begin":
+                mine[entry.call] = entry
+            elif what == "end":
+                if mine.pop(entry.call, None) is None:
+                    ended.add(entry.call)
+            elif what == "open":
+                before = entry.body.get("before")
+                for head in before if isinstance(before, list) else ():
+                    after[str(head.get("segment"))] = segment.name
+                if entry.body.get("host") != host:
+                    lost += mine.values()
+                    mine = {}
+                host = entry.body.get("host")
+        if live:
+            continue
+        begun.update({(segment.name, call): entry for call, entry in mine.items()})
+    living = {
+        segment.name for segment in segment_files(folder) if not segment.sealed and contents(segment)[1]
+    }
+    for (name, _), entry in begun.items():
+        last = name
+        while last in after:
+            last = after[last]
+        if last not in living:
+            lost.append(entry)
+    return [entry for entry in lost if entry.call not in ended]
+
+
+def as_json(entry: Entry, **more: Any) -> JsonObject:
+    """A record as the doors print it: its place, a time that people can read, then what it says."""
+    return {
+        "segment": entry.segment,
+        "number": entry.number,
+        "time": time_text(entry.ts),
+        **entry.body,
+        **more,
+    }
+
+
+def time_text(ts: float) -> str:
+    """UTC, to the millisecond."""
+    when = datetime.fromtimestamp(max(0.0, min(ts, _LATEST)), UTC)
+    return f"{when:%Y-%m-%dT%H:%M:%S}.{when.microsecond // 1000:03d}Z"
+
+
+_LATEST: Final = 253_402_300_799.0

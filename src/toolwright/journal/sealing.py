@@ -1,0 +1,122 @@
+"""The journal's Ed25519 key: made at first use, kept in the state folder, used for checkpoints and anchors.
+
+Never on the way of a call: importing the library costs more than a hundred records. A key beside the log
+holds against those who can write the log and cannot read the key, and against nobody else; an anchor or
+the public key kept on another machine does the rest.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from toolwright.errors import StoreError
+from toolwright.journal import chain
+from toolwright.journal.chain import Anchor, Head
+from toolwright.jsontext import JsonObject
+
+_KEY_BYTES = 32
+
+
+class Seal:
+    """Signs heads."""
+
+    def __init__(self, private: Ed25519PrivateKey) -> None:
+        self._private = private
+        self.key = private.public_key().public_bytes_raw()
+
+    @staticmethod
+    def of(state: str) -> Seal:
+        """The state folder's key; made where there is none. StoreError where it cannot be used."""
+        path = os.path.join(state, "keys", "journal.key")
+        try:
+            secret = _read_secret(path) or _make_secret(path)
+        except OSError as error:
+            raise StoreError(
+                f"{path}: {(error.strerror or 'cannot be used').lower()}",
+                "the journal's key must be a file of 32 bytes that belongs to you alone (mode 0600)",
+            ) from None
+        return Seal(Ed25519PrivateKey.from_private_bytes(secret))
+
+    def checkpoint(self, head: Head, time: float) -> JsonObject:
+        return chain.checkpoint(head, time, self._private.sign(chain.signed_text(head, time)), self.key)
+
+    def anchor(self, heads: tuple[Head, ...], time: float) -> Anchor:
+        return Anchor(time, heads, self.key, self._private.sign(chain.anchor_text(heads, time)))
+
+
+def public_key(state: str) -> bytes | None:
+    """The public key of a state folder, or None where nothing was signed yet."""
+    path = os.path.join(state, "keys", "journal.key")
+    with suppress(OSError):
+        secret = _read_secret(path)
+        if secret is not None:
+            return Ed25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
+    return None
+
+
+def checker(key: bytes) -> chain.Check:
+    """Checks signatures of one public key."""
+    try:
+        public = Ed25519PublicKey.from_public_bytes(key)
+    except ValueError:
+        return lambda signature, message: False
+
+    def check(signature: bytes, message: bytes) -> bool:
+        try:
+            public.verify(signature, message)
+        except InvalidSignature:
+            return False
+        return True
+
+    return check
+
+
+def _read_secret(path: str) -> bytes | None:
+    try:
+        # Attack: a link or FIFO in place of the key, which would sign with a key of somebody else's choice.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        status = os.fstat(descriptor)
+        secret = os.read(descriptor, _KEY_BYTES + 1)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or len(secret) != _KEY_BYTES:
+            raise PermissionError(0, "not a key of your own")
+        if status.st_mode & 0o077:
+            raise PermissionError(0, "others may read it")
+        return secret
+    finally:
+        os.close(descriptor)
+
+
+def _make_secret(path: str) -> bytes:
+    """Write a new key whole or not at all; where two hosts begin at once, the first one's counts for both."""
+    folder = os.path.dirname(path)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    secret = Ed25519PrivateKey.generate().private_bytes_raw()
+    draft = f"{path}.{os.getpid()}.{os.urandom(4).hex()}"
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            if os.write(descriptor, secret) != _KEY_BYTES:
+                raise OSError(28, "no room")
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        with suppress(FileExistsError):
+            os.link(draft, path)
+    finally:
+        os.unlink(draft)
+    beside = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(beside)
+    finally:
+        os.close(beside)
+    found = _read_secret(path)
+    assert found is not None
+    return found

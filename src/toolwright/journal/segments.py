@@ -1,0 +1,679 @@
+"""Writing the journal: append, group sync, recover, rotate, retire.
+
+One host writes one segment file at a time and holds its lock, so hosts that share a state folder never
+share a file. A segment that is being written, or was left by a host that is gone, is called
+``NAME.open``; one that is closed for good ``NAME.seg``. A torn tail is cut off into ``NAME.torn-OFFSET``,
+reported, and never counted.
+
+Many threads append at once: each numbers and links its records under one short lock, and the first that
+comes to the disk writes, or syncs, for all that wait (leader and followers; no thread per record, no
+polling). What fails fails for all of them, and nothing of it stays in the file. Nothing here knows what
+stands in a record but its own bookkeeping, and nothing here is read for people: ``reading.py`` does that.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+import orjson
+
+from toolwright.errors import StoreError
+from toolwright.journal import chain
+from toolwright.journal.chain import Head, framed
+
+OPEN: Final = ".open"
+SEALED: Final = ".seg"
+TORN: Final = ".torn-"
+
+_DAY_S: Final = 86_400.0
+
+
+class Trouble(Exception):
+    """The journal cannot be written; ``why`` names the file and the reason, ``hint`` what to do."""
+
+    def __init__(self, why: str, hint: str = "make room, or mend its permissions") -> None:
+        super().__init__(why)
+        self.why = why
+        self.hint = hint
+
+
+class Sealing(Protocol):
+    """Signs heads; loaded only when something is to be signed."""
+
+    def checkpoint(self, head: Head, time: float) -> dict[str, Any]: ...
+
+
+class Disk(NamedTuple):
+    """What can fail in the middle of a call; tests hand in disks that do."""
+
+    write: Callable[[int, bytes], int] = os.write
+    sync: Callable[[int], None] = os.fdatasync if hasattr(os, "fdatasync") else os.fsync
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """When a segment is continued, signed, rotated and removed."""
+
+    segment_bytes_max: int = 16 << 20
+    segment_age_s_max: float = _DAY_S
+    continued_bytes_max: int = 1 << 20
+    """A segment of a host that is gone is continued up to this size: it has to be read first."""
+    flush_s: float = 0.05
+    """How long an end may wait for its sync."""
+    signed_every: int = 256
+    signed_at_least: int = 2048
+    """So many records without a checkpoint are never exceeded: the writer signs itself."""
+    signed_at_close: int = 64
+    idle_s: float = 3600.0
+    """A segment that nobody has written to for so long is closed."""
+    tidied_at_once: int = 8
+    retention_days: int = 90
+
+
+@dataclass(slots=True, eq=False)
+class _Segment:
+    """The file that is being written."""
+
+    name: str
+    descriptor: int
+    number: int
+    link: bytes
+    size: int
+    made_at: float
+    created: bool
+    written: int = 0
+    """Batches in the kernel."""
+    synced: int = 0
+    """Batches on the disk."""
+    unsigned: int = 0
+    failed: str = ""
+
+    @property
+    def head(self) -> Head:
+        return Head(self.name, self.number, self.link)
+
+
+class _Batch:
+    """Records that are written together."""
+
+    __slots__ = ("failed", "frames")
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.failed = ""
+
+
+class _Round:
+    __slots__ = ("done", "gate")
+
+    def __init__(self) -> None:
+        self.gate = threading.Lock()
+        self.done = False
+
+
+class _Together:
+    """Work that many threads want done and that one run does for all who asked before it began."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work = work
+        self._next = _Round()
+        self.turn = threading.Lock()
+
+    def __call__(self) -> None:
+        """Return when a run that began after this call has ended."""
+        mine = self._next
+        with mine.gate:  # the first one here leads, the others find it done
+            if not mine.done:
+                with self.turn:
+                    self._next = _Round()  # who comes from now on may be too late for this run
+                    self._work()
+                    mine.done = True
+
+
+class Segments:
+    """The journal of one host. Opens its segment at the first append; usable from any thread."""
+
+    def __init__(
+        self,
+        folder: str,
+        *,
+        seal: Callable[[], Sealing],
+        clock: Callable[[], float] = time.time,
+        disk: Disk | None = None,
+        bounds: Bounds | None = None,
+        told: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """``told`` hears what a person should know: repairs, segments given up. It must not raise."""
+        self.folder = folder
+        self._seal = seal
+        self._clock = clock
+        self._disk = disk or Disk()
+        self._bounds = bounds or Bounds()
+        self._told = told
+        self._host = {"id": os.urandom(8).hex(), "pid": os.getpid(), "uid": os.geteuid()}
+        self._lock = threading.Lock()
+        self._segment: _Segment | None = None
+        self._batch = _Batch()
+        self._discarded: list[int] = []
+        # Locks are taken in this order: the turn of syncs, the turn of writes, the lock.
+        self._writes = _Together(self._write)
+        self._syncs = _Together(self._sync)
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self._tender: threading.Thread | None = None
+        self._tended = False
+        self._closed = False
+
+    # -- appending ------------------------------------------------------------------------------------------
+
+    def append(self, bodies: Sequence[bytes], *, durable: bool) -> None:
+        """Append records that belong together. Returns when they are in the kernel, or on the disk.
+
+        Raises Trouble; then none of them is in the journal, or, where a sync failed, that is unknown.
+        """
+        with self._lock:
+            segment = self._segment or self._take()
+            batch = self._batch
+            self._link(segment, batch, bodies)
+        if durable:
+            self._syncs()  # writes first: a thread waits once, not twice
+            if batch.failed or segment.failed:
+                raise Trouble(batch.failed or segment.failed)
+        else:
+            self._writes()
+            if batch.failed:
+                raise Trouble(batch.failed)
+            if not self._wake.is_set():
+                self._rouse()
+        if segment.unsigned >= self._bounds.signed_at_least:
+            self._sign()
+
+    def _link(self, segment: _Segment, batch: _Batch, bodies: Sequence[bytes]) -> None:
+        """Number and link, under the lock."""
+        for body in bodies:
+            segment.number += 1
+            frame, segment.link = framed(segment.link, segment.number, body)
+            batch.frames.append(frame)
+        segment.unsigned += len(bodies)
+
+    def _write(self) -> None:
+        """Write all that waits. Runs in one thread at a time."""
+        with self._lock:
+            segment, batch = self._segment, self._batch
+            if segment is None or not batch.frames:
+                return
+            self._batch = _Batch()
+        data = b"".join(batch.frames)
+        try:
+            self._write_whole(segment, data)
+        except OSError as error:
+            why = self._complaint(segment.name + OPEN, error)
+            with self._lock:
+                self._give_up(segment, why, batch)
+            return
+        segment.size += len(data)
+        segment.written += 1
+
+    def _write_whole(self, segment: _Segment, data: bytes) -> None:
+        while data:  # after a short write: the rest, or the reason why it does not fit
+            done = self._disk.write(segment.descriptor, data)
+            if done <= 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            data = data[done:]
+
+    def _sync(self) -> None:
+        """Write all that waits and sync it. Runs in one thread at a time."""
+        with self._writes.turn:
+            self._write()
+        self._close_discarded()
+        segment = self._segment
+        if segment is None:
+            return
+        written = segment.written
+        try:
+            self._disk.sync(segment.descriptor)
+        except OSError as error:
+            # After a failed sync the kernel may have thrown the pages away and call the next one a success:
+            # what this file holds is unknown, so nothing more is written to it.
+            why = self._complaint(segment.name + OPEN, error)
+            with self._lock:
+                with suppress(OSError):
+                    os.rename(self._path(segment.name + OPEN), self._path(segment.name + SEALED))
+                if self._segment is segment:
+                    self._give_up(segment, why, None)
+            self._close_discarded()
+            self._told(f"{why}; a new segment is begun")
+            return
+        segment.synced = written
+
+    def _give_up(self, segment: _Segment, why: str, batch: _Batch | None) -> None:
+        """Under the lock: what was linked but not written did not happen. The next append begins anew."""
+        segment.failed = why
+        for lost in (batch, self._batch):
+            if lost is not None:
+                lost.failed = why
+        self._batch = _Batch()
+        self._segment = None
+        with suppress(OSError):
+            os.ftruncate(segment.descriptor, segment.size)
+        with suppress(OSError):
+            fcntl.flock(segment.descriptor, fcntl.LOCK_UN)
+        self._discarded.append(segment.descriptor)
+
+    def _close_discarded(self) -> None:
+        """In the turn of syncs: nobody syncs a descriptor that is closed, or has become another file's."""
+        while self._discarded:
+            os.close(self._discarded.pop())
+
+    def _complaint(self, name: str, error: OSError) -> str:
+        return f"{self._path(name)}: {(error.strerror or 'cannot be written').lower()}"
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.folder, name)
+
+    # -- taking a segment -----------------------------------------------------------------------------------
+
+    def _take(self) -> _Segment:
+        """Under the lock: continue the newest segment that nobody holds, or begin one."""
+        if self._closed:
+            raise Trouble("the journal is closed", "open the workshop again")
+        if not self._stop.is_set():
+            self._tended = False
+        try:
+            with self._opened_folder() as folder:
+                names = sorted((name for name in os.listdir(folder) if name.endswith(OPEN)), reverse=True)
+                now = self._clock()
+                for name in names:
+                    segment = self._continued(folder, name, now)
+                    if segment is not None:
+                        break
+                else:
+                    segment = self._begun(folder, now, names, before=())
+        except OSError as error:
+            raise Trouble(
+                f"{error.filename if isinstance(error.filename, str) else self.folder}: "
+                f"{(error.strerror or 'cannot be used').lower()}"
+            ) from None
+        self._segment = segment
+        return segment
+
+    @contextmanager
+    def _opened_folder(self) -> Iterator[int]:
+        """The journal's folder, made where it is missing, ours alone."""
+        if not os.path.isdir(self.folder):
+            above = os.path.dirname(self.folder)
+            os.makedirs(above, mode=0o700, exist_ok=True)
+            with suppress(FileExistsError):
+                os.mkdir(self.folder, 0o700)
+        # Attack: a link in place of the journal, so that records go where nobody looks.
+        folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            status = os.fstat(folder)
+            if status.st_uid != os.geteuid():
+                raise Trouble(
+                    f"{self.folder}: it belongs to somebody else", "give it back to the host's user"
+                )
+            if status.st_mode & 0o022:
+                raise Trouble(f"{self.folder}: others may write it", f"chmod 700 {self.folder}")
+            yield folder
+        finally:
+            os.close(folder)
+
+    def _locked(self, folder: int, name: str) -> tuple[int, int] | None:
+        """Descriptor and size of a segment that is now ours; None where another host holds it."""
+        try:
+            descriptor = os.open(
+                name,
+                os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
+                dir_fd=folder,
+            )
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise Trouble(
+                f"{self._path(name)}: {_kind_of(folder, name) or (error.strerror or '').lower()}",
+                "make it writable, or move it out of the journal's folder",
+            ) from None
+        keep = False
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink > 1:
+                raise Trouble(
+                    f"{self._path(name)}: it is not a regular file of the host's own",
+                    "move it out of the journal's folder",
+                )
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return None
+            with suppress(FileNotFoundError):
+                keep = os.stat(name, dir_fd=folder, follow_symlinks=False).st_ino == status.st_ino
+            return (descriptor, os.fstat(descriptor).st_size) if keep else None
+        finally:
+            if not keep:
+                os.close(descriptor)
+
+    def _continued(self, folder: int, name: str, now: float) -> _Segment | None:
+        """The segment of a host that is gone, mended; None where it is held, too large or too old."""
+        made_at = _made_at(name)
+        found = self._locked(folder, name)
+        if found is None:
+            return None
+        descriptor, size = found
+        keep = False
+        try:
+            if size > self._bounds.continued_bytes_max or now - made_at > self._bounds.segment_age_s_max:
+                return None
+            segment, mended = self._recovered(folder, name, descriptor, made_at)
+            keep = True
+            self._link(segment, self._batch, [_own("open", now, host=self._host, **mended)])
+            return segment
+        finally:
+            if not keep:
+                os.close(descriptor)
+
+    def _recovered(
+        self, folder: int, name: str, descriptor: int, made_at: float
+    ) -> tuple[_Segment, dict[str, Any]]:
+        """Read a segment that is ours, cut off a torn tail, refuse a damaged one."""
+        plain = name.removesuffix(OPEN)
+        data = _all(descriptor)
+        scanned = chain.scan(plain, data)
+        if scanned.flaw is not None:
+            raise Trouble(
+                f"{self._path(name)}: record {scanned.flaw.number} is damaged ({scanned.flaw.why})",
+                f"look at it (`toolwright audit verify`), then move {name} out of the journal's folder",
+            )
+        mended: dict[str, Any] = {}
+        if scanned.torn:
+            aside = f"{plain}{TORN}{scanned.end}"
+            _write_aside(folder, aside, data[scanned.end :])
+            os.ftruncate(descriptor, scanned.end)
+            mended = {"torn_bytes": scanned.torn, "torn_file": aside}
+            self._told(
+                f"{self._path(name)}: {scanned.torn} bytes of an unfinished record were moved to {aside}"
+            )
+        # What the host before left in the kernel counts for us as well, so it must be on the disk.
+        self._disk.sync(descriptor)
+        segment = _Segment(
+            plain,
+            descriptor,
+            scanned.head.number,
+            scanned.head.link,
+            scanned.end,
+            made_at,
+            created=not scanned.records,
+        )
+        segment.unsigned = _unsigned(scanned.records)
+        return segment, mended
+
+    def _begun(self, folder: int, now: float, names: Sequence[str], before: Sequence[Head]) -> _Segment:
+        # Newer than every other segment, also when the clock was set back: names give the order.
+        newest = max((int(_made_at(name) * 1e6) for name in [*names, *os.listdir(folder)]), default=0)
+        stamp = max(int(now * 1e6), newest + 1)
+        name = f"{stamp:017d}-{os.getpid()}-{os.urandom(4).hex()}"
+        descriptor = os.open(
+            name + OPEN,
+            os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
+            0o600,
+            dir_fd=folder,
+        )
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.fsync(folder)  # the name must outlive a power failure as well
+        except OSError:
+            os.close(descriptor)
+            raise
+        number = max((head.number for head in before), default=0)
+        segment = _Segment(name, descriptor, number, chain.start(name), 0, stamp / 1e6, created=True)
+        heads = [{"segment": head.segment, "number": head.number, "link": head.link.hex()} for head in before]
+        self._link(segment, self._batch, [_own("open", now, host=self._host, segment=name, before=heads)])
+        return segment
+
+    # -- in the background ----------------------------------------------------------------------------------
+
+    def _rouse(self) -> None:
+        """Something waits for the background: a sync within ``flush_s``, a checkpoint, a rotation."""
+        self._wake.set()
+        if self._tender is None and not self._closed:
+            with self._lock:
+                if self._tender is None:
+                    self._tender = threading.Thread(target=self._tend, name="toolwright-journal", daemon=True)
+                    self._tender.start()
+
+    def _tend(self) -> None:
+        while True:
+            self._wake.wait()
+            if self._stop.wait(self._bounds.flush_s):
+                return
+            self._wake.clear()
+            with suppress(Trouble, OSError):  # the next append meets the same trouble, and tells
+                self._tend_once()
+
+    def _tend_once(self) -> None:
+        segment = self._segment
+        if segment is None:
+            return
+        if segment.synced < segment.written:
+            self._syncs()
+        if segment.unsigned >= self._bounds.signed_every:
+            self._sign()
+        now = self._clock()
+        if (
+            segment.size >= self._bounds.segment_bytes_max
+            or now - segment.made_at > self._bounds.segment_age_s_max
+        ):
+            self.rotate()
+        if not self._tended:
+            self._tended = True
+            self.tidy()
+
+    def _sign(self) -> None:
+        """Append a checkpoint over all records so far."""
+        seal = self._loaded_seal()
+        with self._lock:
+            segment = self._segment
+            if segment is None or segment.unsigned == 0:
+                return
+            batch = self._batch
+            body = orjson.dumps(seal.checkpoint(segment.head, self._clock()))
+            self._link(segment, batch, [body])
+            segment.unsigned = 0
+        self._writes()
+        if batch.failed:
+            raise Trouble(batch.failed)
+
+    def _loaded_seal(self) -> Sealing:
+        try:
+            return self._seal()
+        except StoreError as error:  # what cannot be signed is not recorded
+            raise Trouble(error.message, error.hint or "mend the key") from None
+
+    def rotate(self) -> None:
+        """Close the segment for good, signed, and begin the next, which names it."""
+        seal = self._loaded_seal()
+        with self._syncs.turn, self._writes.turn, self._lock:
+            old = self._segment
+            if old is None:
+                return
+            now = self._clock()
+            batch, self._batch = self._batch, _Batch()
+            self._link(old, batch, [_own("close", now)])
+            self._link(old, batch, [orjson.dumps(seal.checkpoint(old.head, now))])
+            head = old.head
+            try:
+                self._put_all(old, batch)
+                with self._opened_folder() as folder:
+                    self._segment = self._begun(folder, now, (), before=(head,))
+                    os.rename(old.name + OPEN, old.name + SEALED, src_dir_fd=folder, dst_dir_fd=folder)
+                    os.fsync(folder)
+            except OSError as error:
+                why = self._complaint(old.name + OPEN, error)
+                if self._segment is not None and self._segment is not old:
+                    self._give_up(self._segment, why, batch)
+                self._give_up(old, why, batch)
+                self._close_discarded()
+                raise Trouble(why) from None
+            os.close(old.descriptor)
+        self._syncs()  # its opening names the one before: nobody should have to wait for that
+
+    def _put_all(self, segment: _Segment, batch: _Batch) -> None:
+        self._write_whole(segment, b"".join(batch.frames))
+        self._disk.sync(segment.descriptor)
+
+    def tidy(self) -> None:
+        """Close segments that hosts left behind, and remove those that are past their time."""
+        sealed: list[Head] = []
+        old: list[str] = []
+        now = self._clock()
+        with self._opened_folder() as folder:
+            names = sorted(os.listdir(folder))
+            for name in names:
+                if name.endswith(OPEN) and len(sealed) < self._bounds.tidied_at_once:
+                    head = self._sealed(folder, name, now)
+                    if head is not None:
+                        sealed.append(head)
+                elif name.endswith(SEALED):
+                    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                    if now - status.st_mtime > self._bounds.retention_days * _DAY_S:
+                        old.append(name)
+            if sealed:
+                heads = [
+                    {"segment": head.segment, "number": head.number, "link": head.link.hex()}
+                    for head in sealed
+                ]
+                self.append([_own("sealed", now, before=heads)], durable=True)
+            if old:
+                # The record that they are gone comes first, signed: else a removed segment is a missing one.
+                gone = [name.removesuffix(SEALED) for name in old]
+                self.append([_own("retired", now, segments=gone)], durable=True)
+                self._sign()
+                self._syncs()
+                for name in names:
+                    if name in old or any(name.startswith(f"{plain}{TORN}") for plain in gone):
+                        os.unlink(name, dir_fd=folder)
+                os.fsync(folder)
+
+    def _sealed(self, folder: int, name: str, now: float) -> Head | None:
+        """Close the segment of a host that is gone, where nobody will continue it."""
+        with self._lock:
+            if self._segment is not None and self._segment.name + OPEN == name:
+                return None
+        try:
+            found = self._locked(folder, name)
+        except Trouble:
+            return None
+        if found is None:
+            return None
+        descriptor, size = found
+        try:
+            bounds = self._bounds
+            idle = now - os.fstat(descriptor).st_mtime
+            if size <= bounds.continued_bytes_max and idle < bounds.idle_s:
+                return None
+            try:
+                segment, mended = self._recovered(folder, name, descriptor, _made_at(name))
+            except Trouble as trouble:
+                self._told(trouble.why)
+                return None
+            batch = _Batch()
+            self._link(segment, batch, [_own("close", now, by=self._host, **mended)])
+            seal = self._loaded_seal()
+            self._link(segment, batch, [orjson.dumps(seal.checkpoint(segment.head, now))])
+            self._put_all(segment, batch)
+            os.rename(name, name.removesuffix(OPEN) + SEALED, src_dir_fd=folder, dst_dir_fd=folder)
+            return segment.head
+        finally:
+            os.close(descriptor)
+
+    # -- the end --------------------------------------------------------------------------------------------
+
+    @property
+    def head(self) -> Head | None:
+        """The last record that was linked."""
+        segment = self._segment
+        return segment.head if segment is not None else None
+
+    def close(self) -> None:
+        """Sync, sign what is worth it, and let go of the segment; another host may continue it."""
+        self._stop.set()
+        self._wake.set()
+        if self._tender is not None:
+            self._tender.join()
+        segment = self._segment
+        if segment is not None:
+            with suppress(Trouble, OSError):
+                if segment.created or segment.unsigned >= self._bounds.signed_at_close:
+                    self._sign()
+            with suppress(Trouble, OSError):
+                self._syncs()
+        with self._syncs.turn, self._writes.turn, self._lock:
+            self._closed = True
+            self._close_discarded()
+            if self._segment is not None:
+                os.close(self._segment.descriptor)
+            self._segment = None
+
+
+# -- small parts --------------------------------------------------------------------------------------------
+
+
+def _own(what: str, now: float, **more: Any) -> bytes:
+    return orjson.dumps({"what": what, "ts": now, **more})
+
+
+def _made_at(name: str) -> float:
+    stamp = name.partition("-")[0]
+    return int(stamp) / 1e6 if stamp.isascii() and stamp.isdigit() and len(stamp) <= 20 else 0.0
+
+
+def _kind_of(folder: int, name: str) -> str:
+    with suppress(OSError):
+        mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+        if stat.S_ISLNK(mode):
+            return "it is a symbolic link"
+        if stat.S_ISDIR(mode):
+            return "it is a directory"
+        if not stat.S_ISREG(mode):
+            return "it is not a regular file"
+    return ""
+
+
+def _all(descriptor: int) -> bytes:
+    parts = []
+    at = 0
+    while part := os.pread(descriptor, 1 << 20, at):
+        parts.append(part)
+        at += len(part)
+    return b"".join(parts)
+
+
+def _write_aside(folder: int, name: str, data: bytes) -> None:
+    """Durable before the tail is cut off: what was there is never lost."""
+    descriptor = os.open(
+        name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder
+    )
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.fsync(folder)
+
+
+def _unsigned(records: Sequence[chain.Record]) -> int:
+    """Records after the last checkpoint; a look at the beginning of a body is enough."""
+    for count, record in enumerate(reversed(records)):
+        if record.body.startswith(b'{"what":"checkpoint"'):
+            return count
+    return len(records)

@@ -1,0 +1,676 @@
+"""What an author's configuration means for one call: arguments, environment, interpreter, command, folder.
+
+``prepare`` reads the settings that a format compiled into the invocation (``formats/_rye_chain.py`` says what
+stands in them) and answers with values; the runtimes start things. It looks at files and starts nothing, so a
+dry run may use it as well. A tool that has no chain has no such settings, and costs nothing here.
+
+Two rules run through it. Templates (``${NAME}``, ``{name}``) are expanded in what the author wrote and never
+in what the caller sent; and a template sees what the tool itself may see, so it reveals nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import stat
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from toolwright import jsontext
+from toolwright.calls.commands import ELEMENT_BYTES_MAX
+from toolwright.catalog import files
+from toolwright.jsontext import JsonObject, JsonValue
+from toolwright.model import (
+    LOADER_NAMES,
+    CallJavaScript,
+    CallPython,
+    End,
+    Ending,
+    NotCallable,
+    Permit,
+    RunContainer,
+    RunProcess,
+    Tool,
+    ToolCall,
+)
+from toolwright.runtimes import Host, _cascade, environment
+from toolwright.runtimes._cascade import Tier
+
+DEPENDENCIES_MAX: Final = 10_000
+DEPENDENCIES_BYTES_MAX: Final = 64 << 20
+DOTENV_BYTES_MAX: Final = 64 << 10
+
+_NOTHING: Final = b"{}"
+_PASSES_MAX: Final = 3
+_NAME: Final = "[A-Za-z_][A-Za-z0-9_]*"
+_TEMPLATE: Final = re.compile(
+    rf"\$\{{(?P<variable>{_NAME})(?::-(?P<default>[^}}]*))?\}}|\{{(?P<name>{_NAME})\}}"
+)
+_EXACT: Final = re.compile(rf"\{{({_NAME})\}}")
+_EXACT_VARIABLE: Final = re.compile(rf"\$\{{({_NAME})\}}")
+_PARAMS_JSON: Final = "{params_json}"
+_SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash"})
+_CODE_OPTION: Final = re.compile(r"-[a-z]*c")
+_DOTENV_LINE: Final = re.compile(rf"\s*(?:export\s+)?({_NAME})\s*=\s*(.*?)\s*")
+_LOADER_PREFIXES: Final = ("LD_", "DYLD_", "BASH_FUNC_")
+
+# What the runtimes that come with this product do for a Python file where no item says otherwise.
+_PYTHON_INTERPRETER: Final[JsonObject] = {
+    "type": "local_binary",
+    "binary": "python",
+    "candidates": ["python3"],
+    "search_paths": [".venv/bin"],
+    "var": "RYE_PYTHON",
+}
+_PYTHON_MARKERS: Final = ("__init__.py", "pyproject.toml")
+_PYTHON_ANCHOR: Final[JsonObject] = {
+    "enabled": True,
+    "markers_any": list(_PYTHON_MARKERS),
+    "lib": "lib",
+    "env_paths": {"PYTHONPATH": {"prepend": ["{anchor_path}", "{runtime_lib}"]}},
+}
+_PYTHON_DEPENDENCIES: Final[JsonObject] = {
+    "enabled": True,
+    "extensions": [".py", ".yaml", ".yml", ".json"],
+    "exclude_dirs": ["__pycache__", ".venv", "node_modules", ".git", "config"],
+}
+_EXCLUDED: Final = ("__pycache__", ".venv", "node_modules", ".git")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What a runtime starts with, besides what the invocation says."""
+
+    arguments: JsonObject
+    """As the tool gets them: fixed ones set, nested, with ``resolved_config``."""
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Laid over ``runtimes.environment``: what the author set. Values never reach a message or a record."""
+    interpreter: str | None = None
+    """The absolute path of the chosen interpreter; None: the runtime's own."""
+    argv: tuple[str, ...] | None = None
+    """The author's command, expanded; None: program and fixed arguments of the invocation, as they are."""
+    cwd: str | None = None
+    """None: the host's working directory."""
+    own: tuple[str, ...] = ()
+    """Folders and files that the tool reads besides its own file: its anchor, its libraries, its
+    interpreter. Only those that the permit does not open anyway."""
+    dependencies: tuple[tuple[str, str], ...] = ()
+    """Path below the anchor and SHA-256 of every file that the tool may load from there."""
+    notes: tuple[str, ...] = ()
+
+
+def prepare(tool: Tool, call: ToolCall, host: Host, permit: Permit, *, project: str) -> Prepared | Ending:
+    """What the author's configuration makes of a call whose arguments are checked, or why it must not run.
+
+    ``project`` is the absolute root that the tool is told (``runtimes.project_of``).
+    """
+    invocation = tool.invocation
+    if isinstance(invocation, NotCallable):
+        return Ending(end=End.UNAVAILABLE, reason=invocation.reason)
+    arguments = call.arguments or {}
+    env = dict(invocation.env) if isinstance(invocation, RunProcess) else {}
+    if not tool.chain or isinstance(invocation, RunContainer):
+        return Prepared(arguments=arguments, env=env)
+    if invocation.settings == _NOTHING and not host.load_dotenv and _is_plain(tool, host, project):
+        return Prepared(arguments=arguments, env=env, cwd=project)
+    settings = jsontext.loads_own(invocation.settings)
+    try:
+        return _Preparing(tool, host, permit, project, settings).prepared(arguments, env)
+    except _Stop as stop:
+        return Ending(end=stop.end, reason=str(stop), hint=stop.hint)
+    except _cascade.Broken as broken:
+        return Ending(
+            end=End.UNAVAILABLE,
+            reason=str(broken),
+            hint="mend the file; a tool never runs with half of its configuration",
+        )
+
+
+class _Stop(Exception):
+    def __init__(self, end: End, reason: str, hint: str | None = None) -> None:
+        super().__init__(reason)
+        self.end = end
+        self.hint = hint
+
+
+def _is_plain(tool: Tool, host: Host, project: str) -> bool:
+    """Whether nothing about a tool without settings depends on its surroundings; asked in every call."""
+    invocation = tool.invocation
+    if not isinstance(invocation, CallPython):
+        return True
+    if _is_trusted(host, project) or _PYTHON_INTERPRETER["var"] in host.variables:
+        return False
+    folder = os.path.dirname(_file(tool))
+    return not any(os.access(f"{folder}/{marker}", os.F_OK) for marker in _PYTHON_MARKERS)
+
+
+class _Preparing:
+    """One preparation. The order: anchor, interpreter, environment, command, arguments."""
+
+    def __init__(self, tool: Tool, host: Host, permit: Permit, project: str, settings: JsonObject) -> None:
+        self.tool = tool
+        self.host = host
+        self.permit = permit
+        self.project = project
+        self.settings = settings
+        self.config = _object(settings.get("config"))
+        self.env_config = _object(settings.get("env_config"))
+        self.anchor = _object(settings.get("anchor"))
+        self.verify_deps = _object(settings.get("verify_deps"))
+        self.interpreter_wish = _object(self.env_config.get("interpreter"))
+        if isinstance(tool.invocation, CallPython):
+            self.anchor = self.anchor or _PYTHON_ANCHOR
+            self.verify_deps = self.verify_deps or _PYTHON_DEPENDENCIES
+            self.interpreter_wish = self.interpreter_wish or _PYTHON_INTERPRETER
+        self.own: list[str] = []
+        self.notes: list[str] = []
+        self.tool_path = _file(tool)
+        self.tool_dir = os.path.dirname(self.tool_path)
+        self.places: dict[str, str] = {
+            "tool_path": self.tool_path,
+            "tool_dir": self.tool_dir,
+            "tool_parent": os.path.dirname(self.tool_dir),
+            "anchor_path": self.tool_dir,
+            "project_path": project,
+            "user_space": host.user_space,
+            "system_space": self.system_space(),
+        }
+        self.seen: dict[str, str] = environment(host, tool, permit)
+        """What the tool sees so far; templates see the same."""
+        self.templates = _Templates(self.places, self.config, self.seen)
+
+    def prepared(self, arguments: JsonObject, env: Mapping[str, str]) -> Prepared:
+        is_anchored = self.anchors()
+        dependencies = self.dependencies() if is_anchored else ()
+        interpreter = self.interpreter()
+        added = self.environment(env, interpreter, is_anchored=is_anchored)
+        arguments = self.arguments(arguments)
+        return Prepared(
+            arguments=arguments,
+            env=added,
+            interpreter=interpreter,
+            argv=self.argv(arguments, interpreter),
+            cwd=self.cwd(is_anchored=is_anchored),
+            own=tuple(dict.fromkeys(path for path in self.own if not self.is_open(path))),
+            dependencies=dependencies,
+            notes=tuple(self.notes),
+        )
+
+    def system_space(self) -> str:
+        spaces = [os.path.dirname(space) for space in self.host.system_spaces]
+        mine = (space for space in spaces if _is_in(self.tool_path, (space,)))
+        return next(mine, spaces[0] if spaces else "")
+
+    def is_open(self, path: str) -> bool:
+        return _is_in(path, (*self.permit.read, *self.permit.write))
+
+    # -- the anchor -----------------------------------------------------------------------------------------
+
+    def anchors(self) -> bool:
+        """Whether the anchor applies; then its places are set."""
+        mode = self.anchor.get("mode", "auto")
+        if self.anchor.get("enabled") is not True or mode not in ("auto", "always"):
+            return False
+        if mode == "auto" and not any(
+            os.path.lexists(os.path.join(self.tool_dir, marker))
+            for marker in _texts(self.anchor.get("markers_any"))
+            if marker == os.path.basename(marker)
+        ):
+            return False
+        root = self.anchor.get("root")
+        name = root if root in ("tool_dir", "tool_parent", "project_path") else "tool_dir"
+        self.places["anchor_path"] = self.places[name]
+        self.own.append(self.places["anchor_path"])
+        lib, beside = self.anchor.get("lib"), self.settings.get("runtime_dir")
+        if isinstance(lib, str) and lib and not os.path.isabs(lib):
+            base = beside if isinstance(beside, str) else self.places["anchor_path"]
+            found = os.path.normpath(os.path.join(base, lib))
+            if os.path.isdir(found) and files.inside(found, os.path.realpath(base)):
+                self.places["runtime_lib"] = found
+                self.own.append(found)
+        return True
+
+    def anchor_paths(self, added: dict[str, str]) -> None:
+        """The anchor's folders in variables that list folders, such as ``PYTHONPATH``."""
+        grounds = (
+            self.places["anchor_path"], self.project, self.host.user_space, *self.host.system_spaces,
+            self.places.get("runtime_lib", ""),
+        )  # fmt: skip
+        for name, wish in _object(self.anchor.get("env_paths")).items():
+            there = [part for part in self.seen.get(name, "").split(os.pathsep) if part]
+            before, after = (
+                [
+                    os.path.normpath(self.templates.text(part))
+                    for part in _texts(_object(wish).get(end))
+                    if self.templates.knows(part)  # what it does not know is a place that is not there
+                ]
+                for end in ("prepend", "append")
+            )
+            for path in (*before, *after):
+                if not _is_in(path, filter(None, grounds)) or os.pathsep in path:
+                    raise _Stop(
+                        End.DENIED, f"anchor.env_paths.{name}: {path} lies outside the project and the anchor"
+                    )
+            listed = dict.fromkeys((*before, *(part for part in there if part not in after), *after))
+            if listed:
+                self.put(added, name, os.pathsep.join(listed))
+
+    def cwd(self, *, is_anchored: bool) -> str:
+        wish = self.anchor.get("cwd")
+        if not is_anchored or not isinstance(wish, str) or not wish:
+            return self.project
+        folder = os.path.normpath(os.path.join(self.project, self.templates.text(wish)))
+        if not os.path.isdir(folder):
+            raise _Stop(End.UNAVAILABLE, f"anchor.cwd: there is no folder {folder}")
+        return folder
+
+    # -- what lies below the anchor -------------------------------------------------------------------------
+
+    def dependencies(self) -> tuple[tuple[str, str], ...]:
+        wish = self.verify_deps
+        scope = wish.get("scope", "anchor")
+        if wish.get("enabled") is not True or scope == "tool_file":
+            return ()
+        base = self.tool_dir if scope in ("tool_dir", "tool_siblings") else self.places["anchor_path"]
+        return _dependencies(
+            os.path.realpath(base),
+            extensions=tuple(_texts(wish.get("extensions"))),
+            excluded=frozenset(_texts(wish.get("exclude_dirs")) or _EXCLUDED),
+            recursive=scope != "tool_siblings" and wish.get("recursive") is not False,
+        )
+
+    # -- the interpreter ------------------------------------------------------------------------------------
+
+    def interpreter(self) -> str | None:
+        """The existing path in its variable, then the search paths, then the fallback."""
+        wish = self.interpreter_wish
+        if not wish:
+            return None
+        variable = wish.get("var")
+        given = self.host.variables.get(variable, "") if isinstance(variable, str) else ""
+        if not _runs(given):
+            given = self.searched(wish) or self.fallen_back(wish) or ""
+        if not given:
+            return None
+        if isinstance(variable, str) and re.fullmatch(_NAME, variable):
+            self.seen[variable] = given
+        venv = os.path.dirname(os.path.dirname(given))
+        self.own.append(venv if os.path.isfile(f"{venv}/pyvenv.cfg") else given)
+        return given
+
+    def searched(self, wish: JsonObject) -> str | None:
+        kind = wish.get("type", "local_binary")
+        names = list(filter(_is_bare, _texts([wish.get("binary"), *_texts(wish.get("candidates"))])))
+        if kind in ("system_binary", "command"):
+            if wish.get("resolve_cmd"):
+                self.notes.append("env_config.interpreter.resolve_cmd is not run: PATH is searched instead")
+            return next(filter(None, map(self.on_path, names)), None)
+        paths = _texts(wish.get("search_paths"))
+        if kind == "venv_python":  # the first name of the same thing
+            venv = wish.get("venv_path", ".venv")
+            names, paths = names or ["python", "python3"], [f"{venv}/bin"]
+        roots = [self.templates.text(root) for root in _texts(wish.get("search_roots"))] or [self.project]
+        folders = [
+            os.path.normpath(os.path.join(self.project, root, path)) for root in roots for path in paths
+        ]
+        candidates = [os.path.join(folder, name) for folder in folders for name in names]
+        return next(filter(self.may_interpret, candidates), None)
+
+    def fallen_back(self, wish: JsonObject) -> str | None:
+        fallback = wish.get("fallback")
+        if not isinstance(fallback, str) or not fallback:
+            if wish is _PYTHON_INTERPRETER:
+                return None
+        elif os.path.isabs(fallback) and self.may_interpret(fallback):
+            return fallback
+        elif _is_bare(fallback) and (found := self.on_path(fallback)):
+            return found
+        wanted = fallback or wish.get("binary") or "none is named"
+        raise _Stop(
+            End.UNAVAILABLE,
+            f"Interpreter not found: {wanted}",
+            "install it, or name its path in the variable that env_config.interpreter.var names",
+        )
+
+    def may_interpret(self, path: str) -> bool:
+        if not _runs(path):
+            return False
+        # Attack: a cloned project that brings its own interpreter (.venv/bin/python), which would then run
+        # for every tool, also for those of the user, before anybody has looked at it.
+        real_project = os.path.realpath(self.project)
+        inside = _is_in(path, (self.project,)) or _is_in(os.path.realpath(path), (real_project,))
+        if inside and not _is_trusted(self.host, self.project):
+            self.notes.append("the project's own interpreter is left aside: the project is not trusted")
+            return False
+        return True
+
+    def on_path(self, name: str) -> str | None:
+        for folder in self.host.variables.get("PATH", "").split(os.pathsep):
+            if os.path.isabs(folder) and _runs(candidate := os.path.join(folder, name)):
+                return candidate
+        return None
+
+    # -- the environment ------------------------------------------------------------------------------------
+
+    def environment(
+        self, env: Mapping[str, str], interpreter: str | None, *, is_anchored: bool
+    ) -> dict[str, str]:
+        added: dict[str, str] = {}
+        if self.host.load_dotenv:
+            for name, value in self.dotenv().items():
+                self.put(added, name, value)
+        variable = self.interpreter_wish.get("var")
+        if interpreter is not None and isinstance(variable, str) and re.fullmatch(_NAME, variable):
+            self.put(added, variable, interpreter)
+        configured = self.config.get("env")
+        for source in (_object(self.env_config.get("env")), _object(configured), env):
+            for name, value in source.items():
+                unset = isinstance(value, str) and _EXACT_VARIABLE.fullmatch(value)
+                if unset and unset[1] not in self.seen:
+                    continue
+                self.put(added, name, _as_text(self.templates.value(value)))
+        if is_anchored:
+            self.anchor_paths(added)
+        return added
+
+    def put(self, added: dict[str, str], name: str, value: str) -> None:
+        if not name or "=" in name or "\0" in name + value:
+            raise _Stop(End.UNAVAILABLE, f"{name!r} cannot be set: no variable has such a name or value")
+        added[name] = self.seen[name] = value
+
+    def dotenv(self) -> dict[str, str]:
+        """The project's ``.env``: plain assignments, nothing expanded; what the host has wins."""
+        path = os.path.join(self.project, ".env")
+        if not os.path.lexists(path):
+            return {}
+        if not files.inside(path, os.path.realpath(self.project)):
+            raise _Stop(End.DENIED, "Symlink escape: .env of the project")
+        content, unreadable = files.read(path, DOTENV_BYTES_MAX)
+        if content is None:
+            raise _Stop(End.UNAVAILABLE, f".env of the project cannot be read: {unreadable}")
+        found: dict[str, str] = {}
+        for line in content.decode("utf-8", "replace").splitlines():
+            match = _DOTENV_LINE.fullmatch(line)
+            if match is None:
+                continue
+            name, value = match.groups()
+            if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
+                value = value[1:-1]
+            # Attack: a cloned project's .env that makes every program load its code.
+            if name in LOADER_NAMES or name.startswith(_LOADER_PREFIXES):
+                self.notes.append(f".env: {name} is left out: it makes programs load code")
+            elif name not in self.seen:
+                found[name] = value
+        return found
+
+    # -- the command ----------------------------------------------------------------------------------------
+
+    def argv(self, arguments: JsonObject, interpreter: str | None) -> tuple[str, ...] | None:
+        invocation = self.tool.invocation
+        if not isinstance(invocation, RunProcess):
+            return None
+        if self.settings.get("expand") is not True:
+            is_script = invocation.fixed[:1] == (self.tool.origin.path,)
+            return (interpreter, *invocation.fixed) if interpreter is not None and is_script else None
+        written = (invocation.program, *invocation.fixed)
+        is_shell = os.path.basename(self.templates.text(written[0])) in _SHELLS
+        argv: list[str] = []
+        for number, part in enumerate(written):
+            if is_shell and number and _CODE_OPTION.fullmatch(written[number - 1]):
+                argv.append(self.templates.shell(part))
+            elif part == _PARAMS_JSON and number:
+                argv.append(jsontext.compact(arguments).decode("utf-8"))
+            else:
+                argv.append(_as_text(self.templates.value(part)))
+        for part in argv:
+            if "\0" in part or len(part.encode("utf-8", "replace")) > ELEMENT_BYTES_MAX:
+                raise _Stop(
+                    End.REFUSED, f"exec failed: argument too large (limit {ELEMENT_BYTES_MAX} bytes, no NUL)"
+                )
+        if not self.templates.knows(written[0]):
+            raise _Stop(
+                End.UNAVAILABLE,
+                f"config.command: nothing is known for {written[0]}",
+                "name the variable in env, or choose the interpreter by env_config",
+            )
+        argv[0] = self.program(argv[0])
+        return tuple(argv)
+
+    def program(self, name: str) -> str:
+        if "/" not in name or os.path.isabs(name):
+            return name
+        # Attack: a command that climbs out of the project by dots.
+        path = os.path.normpath(os.path.join(self.project, name))
+        if not _is_in(path, (self.project,)):
+            raise _Stop(End.DENIED, f"config.command: {name} leaves the project")
+        return path
+
+    # -- the arguments --------------------------------------------------------------------------------------
+
+    def arguments(self, given: JsonObject) -> JsonObject:
+        arguments = dict(given)
+        fixed = self.config.get("fixed_params")
+        if isinstance(fixed, dict):
+            arguments |= self.templates.value(fixed)
+        actions = self.settings.get("actions")
+        if isinstance(actions, dict):
+            action = arguments.get("action")
+            mine = actions.get(action, ()) if isinstance(action, str) else ()
+            foreign = {name for names in actions.values() for name in names if name not in mine}
+            for name in sorted(foreign & arguments.keys()):
+                del arguments[name]
+                self.notes.append(f"{name} is left out: it belongs to another action")
+        key = self.config.get("params_key")
+        if isinstance(key, str) and key:
+            arguments = {key: arguments}
+        requests = self.settings.get("config_resolve")
+        if requests:
+            arguments["resolved_config"] = _cascade.resolve(requests, self.tiers(), self.permit.hidden)
+        return arguments
+
+    def tiers(self) -> list[Tier]:
+        user = self.host.user_space
+        return [
+            Tier(
+                name="project",
+                folder=os.path.join(self.project, ".ai", "config"),
+                within=os.path.realpath(self.project),
+            ),
+            *([Tier(name="user", folder=os.path.join(user, ".ai", "config"))] if user else []),
+            *(Tier(name="system", folder=os.path.join(space, "config")) for space in self.host.system_spaces),
+        ]
+
+
+# -- templates ----------------------------------------------------------------------------------------------
+
+
+class _Templates:
+    """Expands what the author wrote.
+
+    Places and variables are put in as they are and never looked at again; members of the author's ``config``
+    may hold templates themselves, a few levels deep. What is not known stays as it is.
+    """
+
+    def __init__(self, places: Mapping[str, str], config: JsonObject, seen: Mapping[str, str]) -> None:
+        self._places = places
+        self._config = config
+        self._seen = seen
+
+    def value(self, value: JsonValue, passes: int = _PASSES_MAX) -> JsonValue:
+        """Every text in a value; one that is exactly ``{x}`` becomes what x is, with its type."""
+        if isinstance(value, dict):
+            return {key: self.value(member, passes) for key, member in value.items()}
+        if isinstance(value, list):
+            return [self.value(item, passes) for item in value]
+        if not isinstance(value, str):
+            return value
+        exact = _EXACT.fullmatch(value)
+        if exact is not None:
+            return self._named(exact[1], value, passes)
+        return self.text(value, passes)
+
+    def text(self, text: str, passes: int = _PASSES_MAX) -> str:
+        return _TEMPLATE.sub(lambda match: self._put_in(match, passes), text) if "{" in text else text
+
+    def knows(self, text: str) -> bool:
+        """Whether nothing in a text stays a template."""
+        return all(
+            match["name"] in self._places or match["name"] in self._config
+            if match["name"] is not None
+            else match["variable"] in self._seen or match["default"] is not None
+            for match in _TEMPLATE.finditer(text)
+        )
+
+    def shell(self, code: str) -> str:
+        """Code for a shell: variables are its own business, and what is put in is quoted.
+
+        Attack: a project folder whose name ends the word it is put into and goes on as code.
+        """
+        exact = _EXACT.fullmatch(code)
+        if exact is not None and exact[1] in self._config and exact[1] not in self._places:
+            code = _as_text(self._config[exact[1]])
+
+        def quoted(match: re.Match[str]) -> str:
+            if match["name"] is None:
+                return match.group()
+            found = self._named(match["name"], match.group(), _PASSES_MAX)
+            return match.group() if found == match.group() else shlex.quote(_as_text(found))
+
+        return _TEMPLATE.sub(quoted, code)
+
+    def _put_in(self, match: re.Match[str], passes: int) -> str:
+        if match["name"] is not None:
+            return _as_text(self._named(match["name"], match.group(), passes))
+        found = self._seen.get(match["variable"])
+        if match["default"] is not None:
+            return found or match["default"]
+        return match.group() if found is None else found
+
+    def _named(self, name: str, otherwise: str, passes: int) -> JsonValue:
+        if name in self._places:
+            return self._places[name]
+        if name not in self._config or not passes:
+            return otherwise
+        return self.value(self._config[name], passes - 1)
+
+
+def _as_text(value: JsonValue) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None or isinstance(value, (bool, dict, list)):
+        return "" if value is None else jsontext.compact(value).decode("utf-8")
+    return str(value)
+
+
+# -- dependencies -------------------------------------------------------------------------------------------
+
+
+def _dependencies(
+    root: str, *, extensions: tuple[str, ...], excluded: frozenset[str], recursive: bool
+) -> tuple[tuple[str, str], ...]:
+    """Every file below ``root`` that a tool may load, with its digest; all of them really lie there."""
+    found: list[tuple[str, str]] = []
+    folders = [(root, 0)]
+    looked_at = 0
+    bytes_left = DEPENDENCIES_BYTES_MAX
+    while folders:
+        folder, depth = folders.pop()
+        for entry in _entries(folder):
+            looked_at += 1
+            if looked_at > DEPENDENCIES_MAX:
+                raise _Stop(End.UNAVAILABLE, f"more than {DEPENDENCIES_MAX:,} files lie below the anchor")
+            matches = bool(extensions) and entry.name.endswith(extensions)
+            if entry.is_symlink():
+                # Attack: a link below the anchor to code that nobody looked at.
+                is_folder = entry.is_dir() and entry.name not in excluded
+                if (matches or is_folder) and not files.inside(entry.path, root):
+                    raise _Stop(
+                        End.DENIED,
+                        f"Symlink escape: {os.path.relpath(entry.path, root)}",
+                        "put the file itself there; what a tool loads must lie below its anchor",
+                    )
+            if entry.is_dir(follow_symlinks=False):
+                if not recursive or entry.name in excluded:
+                    continue
+                if depth >= files.DEPTH_MAX:
+                    raise _Stop(
+                        End.UNAVAILABLE, f"folders below the anchor are more than {files.DEPTH_MAX} deep"
+                    )
+                folders.append((entry.path, depth + 1))
+            elif matches:
+                digest, size = _digest(entry.path, bytes_left)
+                bytes_left -= size
+                found.append((os.path.relpath(entry.path, root), digest))
+    return tuple(sorted(found))
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError as error:
+        raise _Stop(
+            End.UNAVAILABLE, f"a folder below the anchor cannot be read: {files.reason(error)}"
+        ) from None
+
+
+def _digest(path: str, bytes_max: int) -> tuple[str, int]:
+    name = os.path.basename(path)
+    try:
+        # Attack: a FIFO named like a module, which would be waited for without end.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise _Stop(End.UNAVAILABLE, f"{name} below the anchor is not a regular file")
+            if status.st_size > bytes_max:
+                raise _Stop(
+                    End.UNAVAILABLE, f"files below the anchor have more than {DEPENDENCIES_BYTES_MAX:,} bytes"
+                )
+            return hashlib.file_digest(file, "sha256").hexdigest(), status.st_size
+    except OSError as error:
+        raise _Stop(
+            End.UNAVAILABLE, f"{name} below the anchor cannot be read: {files.reason(error)}"
+        ) from None
+
+
+# -- odds and ends ------------------------------------------------------------------------------------------
+
+
+def _is_trusted(host: Host, project: str) -> bool:
+    trusted = host.trusted_projects
+    return bool(trusted) and (project in trusted or os.path.realpath(project) in trusted)
+
+
+def _file(tool: Tool) -> str:
+    match tool.invocation:
+        case CallPython(file=str() as file) | CallJavaScript(file=file):
+            return file
+        case _:
+            return tool.origin.path
+
+
+def _object(value: JsonValue) -> JsonObject:
+    return value if isinstance(value, dict) else {}
+
+
+def _texts(value: JsonValue) -> list[str]:
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+
+
+def _is_bare(name: str) -> bool:
+    return bool(name) and "/" not in name
+
+
+def _runs(path: str) -> bool:
+    with suppress(ValueError):
+        return os.path.isabs(path) and os.path.isfile(path) and os.access(path, os.X_OK)
+    return False
+
+
+def _is_in(path: str, folders: Iterable[str]) -> bool:
+    return any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in folders)

@@ -1,0 +1,268 @@
+"""What wraps a runtime: limits on how many run at once, retries where they are safe, one run per idempotency
+key, and large results kept aside.
+
+Each wrapper is a runtime itself, so none of them can get around policy or audit: the engine calls the
+outermost one after it has decided. Nothing here starts anything.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final, Protocol
+
+from toolwright import jsontext
+from toolwright.errors import StoreError
+from toolwright.model import (
+    Effect,
+    End,
+    Ending,
+    Permit,
+    Reply,
+    Run,
+    TextBlock,
+    Tool,
+    ToolCall,
+    ToolResult,
+)
+from toolwright.sandbox import Cancel
+from toolwright.store import Store
+
+_WAIT_STEP_S: Final = 0.05
+_LEDGER: Final = "ledger"
+_HEAD_CHARS: Final = 4000
+
+
+class Runtime(Protocol):
+    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending: ...
+
+
+# -- how many at once ---------------------------------------------------------------------------------------
+
+
+class Limited:
+    """At most so many calls of one tool at once; the others wait, no longer than they may run."""
+
+    def __init__(self, inner: Runtime, per_tool: int) -> None:
+        self._inner = inner
+        self._per_tool = per_tool
+        self._running: dict[str, int] = {}
+        self._changed = threading.Condition()
+
+    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        waited_s = permit.limits.timeout_s
+        refused = self._enter(tool.key, time.monotonic() + waited_s, cancel)
+        if refused is not None:
+            return refused
+        try:
+            return self._inner.run(tool, call, permit, cancel)
+        finally:
+            with self._changed:
+                self._running[tool.key] -= 1
+                if not self._running[tool.key]:
+                    del self._running[tool.key]
+                self._changed.notify_all()
+
+    def _enter(self, key: str, deadline: float, cancel: Cancel) -> Ending | None:
+        with self._changed:
+            while self._running.get(key, 0) >= self._per_tool:
+                left_s = deadline - time.monotonic()
+                if cancel.is_set:
+                    return Ending(end=End.CANCELLED)
+                if left_s <= 0:
+                    return Ending(
+                        end=End.UNAVAILABLE,
+                        reason=f"{self._per_tool} calls of this tool are running, and none ended in time",
+                        hint="call it again later, or raise [limits] calls_per_tool",
+                    )
+                self._changed.wait(min(left_s, _WAIT_STEP_S))
+            self._running[key] = self._running.get(key, 0) + 1
+        return None
+
+
+# -- again --------------------------------------------------------------------------------------------------
+
+
+class Retrying:
+    """Repeats transient failures as the tool's retry policy says, and only where that is safe.
+
+    A start that failed did nothing, so it may always be repeated. After a timeout or a lost contact the tool
+    may have done its work: only a tool that reads, or one marked idempotent, is called again.
+    """
+
+    def __init__(self, inner: Runtime, pause: Callable[[Cancel, float], bool] = Cancel.wait) -> None:
+        self._inner = inner
+        self._pause = pause
+
+    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        retry = tool.retry
+        ending = self._inner.run(tool, call, permit, cancel)
+        if retry is None:
+            return ending
+        runs: tuple[Run, ...] = ()
+        for attempt in range(1, retry.max_attempts):
+            if not _may_repeat(tool, ending) or cancel.is_set:
+                break
+            runs += tuple(replace(run, what="attempt") if run.what == "call" else run for run in ending.runs)
+            factor = retry.multiplier ** (attempt - 1) if retry.backoff == "exponential" else 1.0
+            if self._pause(cancel, min(retry.initial_delay_s * factor, retry.max_delay_s)):
+                return replace(ending, end=End.CANCELLED, runs=runs)
+            ending = self._inner.run(tool, call, permit, cancel)
+        return replace(ending, runs=runs + ending.runs) if runs else ending
+
+
+def _may_repeat(tool: Tool, ending: Ending) -> bool:
+    if ending.end is End.NOT_STARTED:
+        return True
+    return ending.end in (End.TIMED_OUT, End.LOST) and is_repeatable(tool)
+
+
+def is_repeatable(tool: Tool) -> bool:
+    """Whether running it twice does no more than running it once."""
+    metadata = tool.notes.metadata
+    marked = isinstance(metadata, dict) and metadata.get("idempotent") is True
+    return tool.effect is Effect.READ or marked
+
+
+# -- once ---------------------------------------------------------------------------------------------------
+
+
+class Once:
+    """Calls with the same idempotency key run once; later ones get what the first one gave.
+
+    The key is claimed before the start. A claim whose outcome was never written means that contact was lost:
+    the outcome is unknown, and only a repeatable tool is run again.
+    """
+
+    def __init__(self, inner: Runtime, store: Callable[[], Store]) -> None:
+        self._inner = inner
+        self._store = store
+
+    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        if call.idempotency_key is None:
+            return self._inner.run(tool, call, permit, cancel)
+        store = self._store()
+        named = jsontext.compact([tool.key, call.caller, call.idempotency_key])
+        claim = hashlib.sha256(named).hexdigest()
+        asked = jsontext.digest(call.arguments)
+        held = store.get(_LEDGER, claim)
+        if held is None:
+            try:
+                version = store.put(_LEDGER, claim, jsontext.compact({"call": call.id, "asked": asked}), 0)
+            except StoreError:  # another host was faster
+                held = store.get(_LEDGER, claim)
+        if held is not None:
+            entry = jsontext.loads_own(held.value)
+            assert isinstance(entry, dict)
+            if entry["asked"] != asked:
+                return Ending(
+                    end=End.REFUSED,
+                    reason="this idempotency key was used with other arguments",
+                    hint="use a new key for a new request",
+                )
+            if "ending" in entry:
+                note = f"answered by call {entry['call']}, which had the same idempotency key"
+                return replace(_read_ending(entry["ending"]), notes=(note,))
+            if not is_repeatable(tool):
+                return Ending(end=End.LOST, reason=f"call {entry['call']} with this key never reported back")
+            version = held.version
+        ending = self._inner.run(tool, call, permit, cancel)
+        if ending.end not in (End.LOST, End.CANCELLED):
+            kept = {"call": call.id, "asked": asked, "ending": _written_ending(ending)}
+            with suppress(StoreError):  # the call is over: what cannot be remembered is run again at worst
+                store.put(_LEDGER, claim, jsontext.compact(kept), version)
+        return ending
+
+
+def _written_ending(ending: Ending) -> jsontext.JsonObject:
+    return {
+        "end": ending.end,
+        "exit_status": ending.exit_status,
+        "signal": ending.signal,
+        "stdout": base64.b64encode(ending.stdout).decode("ascii"),
+        "stderr": base64.b64encode(ending.stderr).decode("ascii"),
+        "stdout_bytes": ending.stdout_bytes,
+        "stderr_bytes": ending.stderr_bytes,
+        "value": ending.value,
+        "kind_of_value": ending.kind_of_value,
+        "reason": ending.reason,
+    }
+
+
+def _read_ending(entry: jsontext.JsonObject) -> Ending:
+    return Ending(
+        end=End(entry["end"]),
+        exit_status=entry["exit_status"],
+        signal=entry["signal"],
+        stdout=base64.b64decode(entry["stdout"]),
+        stderr=base64.b64decode(entry["stderr"]),
+        stdout_bytes=entry["stdout_bytes"],
+        stderr_bytes=entry["stderr_bytes"],
+        value=entry["value"],
+        kind_of_value=entry["kind_of_value"],
+        reason=entry["reason"],
+    )
+
+
+# -- large results ------------------------------------------------------------------------------------------
+
+
+class Spill:
+    """Keeps a result whose text is too long for a model in a file, where it can be paged through."""
+
+    def __init__(self, folder: str | None, inline_bytes: int) -> None:
+        self._folder = folder
+        self._inline_bytes = inline_bytes
+
+    def __call__(self, tool: Tool, result: ToolResult) -> ToolResult:
+        text = result.content
+        if len(text) * 4 <= self._inline_bytes:  # no character has more than four bytes
+            return result
+        content = text.encode("utf-8", "replace")
+        if len(content) <= self._inline_bytes or self._folder is None:
+            return result
+        try:
+            self._write(result.call_id, content)
+        except OSError:
+            note = f"the result has {len(content)} bytes and could not be kept aside; it is given whole"
+            return replace(result, notes=(*result.notes, note))
+        others = tuple(block for block in result.blocks if not isinstance(block, TextBlock))
+        return replace(
+            result,
+            blocks=(TextBlock(text=_shortened(tool, result, text, len(content))), *others),
+            data=None,
+            spent=replace(result.spent, truncated=True),
+            notes=(*result.notes, f"the whole result ({len(content)} bytes) is kept under {result.call_id}"),
+        )
+
+    def _write(self, call_id: str, content: bytes) -> None:
+        assert self._folder is not None
+        os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(os.path.join(self._folder, call_id), flags, 0o600), "wb") as file:
+            file.write(content)
+
+    def page(self, call_id: str, offset: int, limit: int) -> tuple[bytes, int]:
+        """A part of a kept result, and how long the whole is. Raises OSError where there is none."""
+        if self._folder is None or not call_id.isalnum():
+            raise FileNotFoundError(call_id)
+        with open(os.path.join(self._folder, call_id), "rb") as file:
+            whole = os.fstat(file.fileno()).st_size
+            file.seek(offset)
+            return file.read(limit), whole
+
+
+def _shortened(tool: Tool, result: ToolResult, text: str, whole_bytes: int) -> str:
+    """What the model sees instead: text stays text, and JSON stays one JSON value."""
+    head = text[:_HEAD_CHARS]
+    more = f"toolwright audit show {result.call_id} --output --offset {len(head.encode('utf-8', 'replace'))}"
+    if tool.reply is Reply.PLAIN_TEXT:
+        return f"{head}\n… cut: the whole result has {whole_bytes} bytes; to read on: {more}"
+    cut = {"truncated": True, "bytes": whole_bytes, "head": head, "call_id": result.call_id, "read_on": more}
+    return jsontext.compact(cut).decode("utf-8")

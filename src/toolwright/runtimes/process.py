@@ -1,0 +1,191 @@
+"""Programs: argv from allowlisted mappings, JSON on stdin, resolvers and scripts first, all without a shell.
+
+The order of one run: what the author configured, the resolvers, the command, the program's place, the start.
+``calls/commands.py`` says what the command is; the sandbox starts it. Nothing here judges what comes back.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from toolwright.calls import commands
+from toolwright.catalog import digests, files
+from toolwright.errors import Kind
+from toolwright.model import End, Ending, Permit, Run, RunProcess, Tool, ToolCall, ToolError
+from toolwright.runtimes import Host, _settings, environment, project_of
+from toolwright.sandbox import Cancel, Start
+
+RESOLVER_OUTPUT_BYTES_MAX: Final = 64 << 10
+RESOLVER_TIMEOUT_S_MAX: Final = 10.0
+
+_ENDS: Final = {
+    Kind.INVALID_ARGUMENTS: End.REFUSED,
+    Kind.DENIED: End.DENIED,
+    Kind.UNAVAILABLE: End.UNAVAILABLE,
+}
+
+
+class ProcessTools:
+    """The runtime of ``RunProcess``."""
+
+    def __init__(self, host: Host, contents: digests.Contents) -> None:
+        self._host = host
+        self._contents = contents
+
+    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        invocation = tool.invocation
+        assert isinstance(invocation, RunProcess)
+        project = project_of(tool, self._host)
+        prepared = _settings.prepare(tool, call, self._host, permit, project=project)
+        if isinstance(prepared, Ending):
+            return prepared
+        env = {**environment(self._host, tool, permit), **prepared.env}
+        if "TMPDIR" in tool.needs.base_env:
+            env["TMPDIR"] = ""  # the sandbox names the call's scratch folder here
+        cwd = prepared.cwd or self._host.cwd
+        arguments = prepared.arguments
+
+        resolved: dict[int, str] = {}
+        runs: tuple[Run, ...] = ()
+        for resolving in commands.resolvers(tool, arguments, allow_scripts=self._host.allow_scripts):
+            found, more = self._resolve(tool, resolving, env, cwd, permit, cancel)
+            runs += more
+            if found is not None:
+                resolved[resolving.place] = found
+
+        command = commands.command(tool, arguments, call.raw, cwd=cwd, resolved=resolved)
+        if isinstance(command, ToolError):
+            end = _ENDS.get(command.kind, End.REFUSED)
+            return Ending(end=end, reason=command.message, hint=command.hint, runs=runs)
+        argv = command.argv if prepared.argv is None else prepared.argv
+        started = self._start(tool, invocation, call, argv, env, cwd, permit, prepared.own)
+        if isinstance(started, Ending):
+            return replace(started, runs=runs + started.runs)
+        ending = self._host.sandbox.run(replace(started, stdin=command.stdin or b""), cancel)
+        notes = (*prepared.notes, *ending.notes)
+        return replace(ending, runs=runs + ending.runs, notes=notes) if runs or notes else ending
+
+    # -- the program ----------------------------------------------------------------------------------------
+
+    def _start(
+        self,
+        tool: Tool,
+        invocation: RunProcess,
+        call: ToolCall,
+        argv: tuple[str, ...],
+        env: Mapping[str, str],
+        cwd: str,
+        permit: Permit,
+        more: tuple[str, ...],
+    ) -> Start | Ending:
+        program = find_program(argv[0], env.get("PATH", ""))
+        if program is None:
+            missing = Run(argv=argv, cwd=cwd, env_names=tuple(env), exit_status=None)
+            return Ending(end=End.NOT_STARTED, reason="No such file or directory", runs=(missing,))
+        beneath = invocation.beneath
+        if beneath is not None and not files.inside(program, os.path.realpath(beneath)):
+            # Attack: a program below the manifest that is a link to one elsewhere on the machine.
+            if not os.path.lexists(program):
+                return Ending(end=End.NOT_STARTED, reason="No such file or directory")
+            return Ending(end=End.DENIED, reason=f"{argv[0]} leads out of {beneath}")
+        own = digests.own_files(tool)
+        sealed = self._sealed(call, tool, own)
+        if sealed is None:
+            return Ending(
+                end=End.DENIED,
+                reason="the tool's files changed between being checked and being started",
+                hint="call it again once nobody is writing to them",
+            )
+        return Start(
+            program=program,
+            argv=argv,
+            env=env,
+            cwd=cwd,
+            permit=permit,
+            own=(*own, *((invocation.skill_dir,) if invocation.skill_dir else ()), *more),
+            sealed=sealed,
+        )
+
+    def _sealed(
+        self, call: ToolCall, tool: Tool, own: tuple[str, ...]
+    ) -> tuple[tuple[str, bytes], ...] | None:
+        """The bytes that were recorded, to be started instead of what lies at their path by then.
+
+        Attack: a file that is replaced between the check and the start.
+        """
+        held = [self._contents.file(path) for path in own]
+        if (
+            call.runs_digest is not None
+            and self._contents.runs(digests.how(tool.invocation), own) != call.runs_digest
+        ):
+            return None
+        return tuple(
+            (file.path, file.content) for file in held if file is not None and file.content is not None
+        )
+
+    # -- resolvers ------------------------------------------------------------------------------------------
+
+    def _resolve(
+        self,
+        tool: Tool,
+        resolving: commands.Resolving,
+        env: Mapping[str, str],
+        cwd: str,
+        permit: Permit,
+        cancel: Cancel,
+    ) -> tuple[str | None, tuple[Run, ...]]:
+        """What a resolver printed, or None: then the value stays as it is, and the record says why."""
+        argv = resolving.argv
+        if resolving.script is not None:
+            script = next((path for path in resolving.scripts if os.path.isfile(path)), None)
+            if script is None:
+                missing = Run(argv=argv, cwd=cwd, what="resolver", note="no such script; the value is kept")
+                return None, (missing,)
+            argv = ("sh", script, *resolving.args)
+        program = find_program(argv[0], env.get("PATH", ""))
+        if program is None:
+            missing = Run(argv=argv, cwd=cwd, what="resolver", note="not found on PATH; the value is kept")
+            return None, (missing,)
+        limits = replace(
+            permit.limits,
+            timeout_s=min(permit.limits.timeout_s, RESOLVER_TIMEOUT_S_MAX),
+            stdout_bytes_max=RESOLVER_OUTPUT_BYTES_MAX,
+        )
+        invocation = tool.invocation
+        assert isinstance(invocation, RunProcess)
+        ending = self._host.sandbox.run(
+            Start(
+                program=program,
+                argv=argv,
+                env=env,
+                cwd=cwd,
+                permit=replace(permit, limits=limits),
+                own=(invocation.skill_dir,) if invocation.skill_dir else (),
+                what="resolver",
+            ),
+            cancel,
+        )
+        text = ending.stdout.decode("utf-8", "replace").strip()
+        if ending.end is End.EXITED and ending.exit_status == 0 and text:
+            return text, ending.runs
+        return None, tuple(replace(run, note="failed; the value is kept") for run in ending.runs)
+
+
+def find_program(name: str, path: str) -> str | None:
+    """The absolute path of a program.
+
+    Attack: a PATH whose entry is ``.`` or relative, in a folder that holds a fake ``git``: such entries are
+    passed over.
+    """
+    if os.path.isabs(name):
+        return name
+    if "/" in name:
+        return None
+    for folder in path.split(os.pathsep):
+        candidate = os.path.join(folder, name)
+        if os.path.isabs(folder) and os.path.isfile(candidate) and os.access(candidate, os.X_OK):
+            return candidate
+    return None

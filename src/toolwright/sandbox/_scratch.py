@@ -1,0 +1,225 @@
+"""Scratch folders: one for each call, private, emptied afterwards, never left behind.
+
+They lie in a folder of this host below the system's temporary folder. A lock that the host holds while it
+lives tells leftovers from folders in use, so the next host removes what a killed one could not. Emptying
+follows no links and needs no deep stack: what a tool left is hostile until it is gone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import stat
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
+
+ENTRIES_AT_ONCE_MAX: Final = 20_000
+"""More than this is put aside and removed later, so that no call waits for it."""
+
+_LOCK_SUFFIX: Final = ".lock"
+
+
+class Scratch:
+    """The scratch folders of one host. Any thread may ask."""
+
+    def __init__(self, base: str | None = None) -> None:
+        self._lock = threading.Lock()
+        self._parent = _private(os.path.realpath(base or tempfile.gettempdir()))
+        self._folder, self._held = _locked(self._parent)
+        self._free: list[str] = []
+        self._aside: list[str] = []
+        _remove_leftovers(self._parent)
+
+    @property
+    def folder(self) -> str:
+        """Where they lie."""
+        return self._folder
+
+    def take(self, uid: int | None = None, gid: int | None = None) -> str:
+        """An empty folder for one call. ``uid``: who will own it; only root may ask for somebody else."""
+        with self._lock:
+            path = self._free.pop() if self._free else ""
+            aside = self._aside.pop() if self._aside else ""
+        if aside and not _empty(aside, remove=True):
+            with self._lock:
+                self._aside.append(aside)
+        if not path:
+            path = os.path.join(self._folder, f"s-{secrets.token_hex(8)}")
+            os.mkdir(path, 0o700)
+        if os.geteuid() == 0:
+            owner = 0 if uid is None else uid
+            os.chown(path, owner, (0 if uid is None else uid) if gid is None else gid)
+        return path
+
+    def empty(self, path: str) -> bool:
+        """Remove what a call left, and keep the folder; False where that would take long."""
+        return _empty(path, remove=False)
+
+    def give_back(self, path: str) -> None:
+        """The call is over: the folder is emptied and used again, or put aside when it holds too much."""
+        clean = False
+        with suppress(OSError):
+            clean = self.empty(path)
+        with self._lock:
+            (self._free if clean else self._aside).append(path)
+
+    @property
+    def empty_folder(self) -> str:
+        """A folder in which nothing ever lies and nobody may write."""
+        path = os.path.join(self._folder, "empty")
+        with suppress(FileExistsError):
+            os.mkdir(path, 0o555)
+        return path
+
+    def close(self) -> None:
+        """Remove everything."""
+        with self._lock:
+            self._free.clear()
+            self._aside.clear()
+            if self._held < 0:
+                return
+            held, self._held = self._held, -1
+        _remove(self._folder)
+        with suppress(OSError):
+            os.unlink(self._folder + _LOCK_SUFFIX)
+        os.close(held)
+
+
+def size(path: str, enough: int) -> int:
+    """How many bytes a folder takes on disk, counted until there are ``enough``. Follows no links."""
+    total, folders = 0, [path]
+    while folders and total <= enough:
+        with suppress(OSError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                with suppress(OSError):
+                    status = entry.stat(follow_symlinks=False)
+                    total += max(status.st_blocks * 512, 512)
+                    if stat.S_ISDIR(status.st_mode):
+                        folders.append(entry.path)
+    return total
+
+
+def _private(base: str) -> str:
+    """The folder of all our hosts for this user.
+
+    Attack: on a shared machine somebody makes it before us, or a link of that name, and sees or swaps what
+    our tools write. One that is not ours alone is not used.
+    """
+    path = os.path.join(base, f"toolwright-{os.geteuid()}")
+    # As root, tools run as another user, who must pass through but not look.
+    mode = 0o711 if os.geteuid() == 0 else 0o700
+    with suppress(FileExistsError):
+        os.mkdir(path, mode)
+    status = os.lstat(path)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        path = tempfile.mkdtemp(prefix="toolwright-", dir=base)
+    os.chmod(path, mode)
+    return path
+
+
+def _locked(parent: str) -> tuple[str, int]:
+    """A new folder, and the lock that says its host lives."""
+    while True:
+        folder = os.path.join(parent, f"h-{os.getpid()}-{secrets.token_hex(4)}")
+        held = os.open(folder + _LOCK_SUFFIX, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fcntl.flock(held, fcntl.LOCK_EX)
+        # A host that cleans up may have taken the file for a leftover before it was locked.
+        with suppress(OSError):
+            if os.fstat(held).st_ino == os.stat(folder + _LOCK_SUFFIX).st_ino:
+                os.mkdir(folder, 0o711 if os.geteuid() == 0 else 0o700)
+                return folder, held
+        os.close(held)
+
+
+def _remove_leftovers(parent: str) -> None:
+    with suppress(OSError), os.scandir(parent) as entries:
+        for entry in entries:
+            if not entry.name.endswith(_LOCK_SUFFIX):
+                continue
+            with suppress(OSError):
+                held = os.open(entry.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+                try:
+                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    _remove(entry.path.removesuffix(_LOCK_SUFFIX))
+                    os.unlink(entry.path)
+                finally:
+                    os.close(held)
+
+
+def _remove(path: str) -> None:
+    """Remove a folder of folders whole."""
+    with suppress(OSError):
+        while not _empty(path, remove=True):
+            pass
+
+
+def _empty(path: str, *, remove: bool) -> bool:
+    """Remove what lies in a folder; False when there is more than one go should take.
+
+    A folder inside is moved to the top before it is looked into: however deep a tool nested them, two
+    descriptors and no recursion are enough.
+    """
+    try:
+        top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    try:
+        left = ENTRIES_AT_ONCE_MAX - _unlink_files(top, top, ENTRIES_AT_ONCE_MAX)
+        while left > 0:
+            name = next(_folders(top), None)
+            if name is None:
+                break
+            _make_ours(name, top)
+            inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
+            try:
+                left -= 1 + _unlink_files(inner, top, left)
+            finally:
+                os.close(inner)
+            if left > 0:
+                os.rmdir(name, dir_fd=top)
+    finally:
+        os.close(top)
+    if left > 0 and remove:
+        os.rmdir(path)
+    return left > 0
+
+
+def _folders(top: int) -> Iterator[str]:
+    with os.scandir(top) as entries:
+        for entry in entries:
+            yield entry.name
+
+
+def _unlink_files(folder: int, top: int, most: int) -> int:
+    """Unlink the files of a folder and move its folders to the top; how many there were, at most ``most``."""
+    count = 0
+    with os.scandir(folder) as entries:
+        for count, entry in enumerate(entries, 1):
+            if not entry.is_dir(follow_symlinks=False):
+                os.unlink(entry.name, dir_fd=folder)
+            elif folder != top:
+                _make_ours(entry.name, folder)
+                os.rename(entry.name, f"x-{secrets.token_hex(8)}", src_dir_fd=folder, dst_dir_fd=top)
+            if count >= most:
+                break
+    return count
+
+
+def _make_ours(name: str, folder: int) -> None:
+    """Let us into a folder that its maker locked.
+
+    Attack: a process that still runs puts a link in the folder's place, and we change the mode of what it
+    names. So the folder itself is held before its mode is changed.
+    """
+    if os.geteuid() == 0 or not hasattr(os, "O_PATH"):
+        return
+    held = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        if os.fstat(held).st_mode & 0o700 != 0o700:
+            os.chmod(f"/proc/self/fd/{held}", 0o700)
+    finally:
+        os.close(held)

@@ -1,0 +1,446 @@
+"""What lies on the machine around a call: the ground for a decision, and the facts for the kernel's rules.
+
+This is the I/O that ``trust/policy.py`` and ``rules.py`` do without. ``Grounds`` finds what must stay
+read-only or unseen where a tool would run; ``Surroundings`` finds what a program needs to start. Both look
+again only when something may have changed, because every call asks. Every path they return is real.
+
+Nothing here decides anything, and nothing is written.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import struct
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
+
+from toolwright.model import CallPython, Permit, RunProcess, Tool
+from toolwright.sandbox import Start, _kernel
+from toolwright.sandbox.rules import NOBODY, Facts, KernelRules, folders_to_carve, kernel_rules
+from toolwright.trust.policy import Ground
+
+FRESH_S: Final = 1.0
+"""How long an answer holds before it is compared with the disk again."""
+PROTECTED_MAX: Final = 64
+"""More declarations than this are protected by their folders."""
+
+_CONFIG_NAMES: Final = ("toolwright.toml", "toolwright.lock")
+_DECLARATION_NAMES: Final = ("SKILL.md", "tools.json", "toolpack.json")
+_GIT_CODE: Final = ("hooks", "config", "config.worktree", "modules")
+_GIT_FILE_BYTES_MAX: Final = 4096
+_KEPT_MAX: Final = 256
+
+
+# -- the ground for a decision ------------------------------------------------------------------------------
+
+
+class Grounds:
+    """Finds the ground of tools. Made once by the composition root; any thread may ask."""
+
+    def __init__(
+        self,
+        *,
+        hidden: Sequence[str] = (),
+        guarded: Sequence[str] = (),
+        temporary: Sequence[str] = (),
+    ) -> None:
+        """``hidden``: our state. ``guarded``: what must stay read-only wherever it lies: the configuration
+        in force, keys, the declarations of other tools. ``temporary``: the system's temporary folders."""
+        self._hidden = tuple(map(os.path.realpath, hidden))
+        self._guarded = tuple(map(os.path.realpath, guarded))
+        self._temporary = tuple(dict.fromkeys(map(os.path.realpath, temporary)))
+        self._kept: dict[tuple[str, str, str, bool], _Kept] = {}
+
+    def of(self, tool: Tool, *, project: str, cwd: str, named: bool) -> Ground:
+        """The ground of one tool. ``named``: a person or a trusted configuration named its source."""
+        key = (tool.key, project, cwd, named)
+        kept = self._kept.get(key)
+        now = time.monotonic()
+        if kept is not None and (now - kept.at < FRESH_S or kept.still_true(now)):
+            return kept.ground
+        looked_at: dict[str, None] = {}
+        ground = self._find(tool, project, cwd, named, looked_at)
+        if len(self._kept) >= _KEPT_MAX:
+            self._kept = {}
+        self._kept[key] = _Kept(now, tuple((path, _stamp(path)) for path in looked_at), ground)
+        return ground
+
+    def _find(self, tool: Tool, project: str, cwd: str, named: bool, looked_at: dict[str, None]) -> Ground:
+        real_project, real_cwd = os.path.realpath(project), os.path.realpath(cwd)
+        git: dict[str, None] = {}
+        for folder in dict.fromkeys((real_project, real_cwd)):
+            git |= dict.fromkeys(_repositories(folder, looked_at))
+        protected: dict[str, None] = {}
+        for root in dict.fromkeys((real_project, real_cwd)):
+            looked_at[root] = None
+            for name in (*_CONFIG_NAMES, *_DECLARATION_NAMES, ".ai"):
+                protected[os.path.join(root, name)] = None
+        protected |= dict.fromkeys(_own_declarations(tool))
+        protected |= dict.fromkeys(self._guarded)
+        return Ground(
+            project=real_project,
+            cwd=real_cwd,
+            protected=_bounded([path for path in protected if os.path.lexists(path)]),
+            git=tuple(git),
+            git_code=tuple(
+                path for folder in git for path in (os.path.join(folder, name) for name in _GIT_CODE)
+                if os.path.lexists(path)
+            ),
+            hidden=tuple(path for path in self._hidden if os.path.lexists(path)),
+            temporary=self._temporary,
+            named=named,
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Kept:
+    at: float
+    stamps: tuple[tuple[str, tuple[int, int] | None], ...]
+    ground: Ground
+
+    def still_true(self, now: float) -> bool:
+        if any(_stamp(path) != stamp for path, stamp in self.stamps):
+            return False
+        self.at = now
+        return True
+
+
+def _stamp(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+def _repositories(folder: str, looked_at: dict[str, None]) -> Iterator[str]:
+    """The repository folders of the repository around a folder: its own, and the one it shares, if any."""
+    while True:
+        looked_at[folder] = None
+        place = os.path.join(folder, ".git")
+        if os.path.isdir(place):
+            yield os.path.realpath(place)
+            return
+        if os.path.isfile(place):  # a worktree or submodule: the file names the folder
+            yield os.path.realpath(place)
+            inside = _named_in(place, "gitdir: ", folder)
+            if inside is not None:
+                yield inside
+                shared = _named_in(os.path.join(inside, "commondir"), "", inside)
+                if shared is not None:
+                    yield shared
+            return
+        above = os.path.dirname(folder)
+        if above == folder:
+            return
+        folder = above
+
+
+def _named_in(path: str, prefix: str, base: str) -> str | None:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            text = file.read(_GIT_FILE_BYTES_MAX).strip()
+    except OSError:
+        return None
+    if not text.startswith(prefix) or "\0" in text:
+        return None
+    real = os.path.realpath(os.path.join(base, text.removeprefix(prefix)))
+    return real if os.path.isdir(real) else None
+
+
+def _own_declarations(tool: Tool) -> Iterator[str]:
+    """The tool's own declaration and code: what a tool must not rewrite to become another one."""
+    yield os.path.realpath(tool.origin.path)
+    folder = os.path.dirname(os.path.realpath(tool.origin.path))
+    for name in _DECLARATION_NAMES:
+        yield os.path.join(folder, name)
+    space, ai, _ = tool.origin.path.partition("/.ai/")
+    if ai:
+        yield os.path.realpath(f"{space}/.ai")
+    invocation = tool.invocation
+    if isinstance(invocation, RunProcess):
+        if invocation.skill_dir:
+            yield os.path.realpath(invocation.skill_dir)
+        if os.path.isabs(invocation.program):
+            yield os.path.realpath(invocation.program)
+    elif isinstance(invocation, CallPython) and invocation.file:
+        yield os.path.realpath(invocation.file)
+
+
+def _bounded(paths: list[str]) -> tuple[str, ...]:
+    """At most ``PROTECTED_MAX``: many files of one folder are protected by the folder."""
+    if len(paths) <= PROTECTED_MAX:
+        return tuple(paths)
+    folders = dict.fromkeys(os.path.dirname(path) for path in paths)
+    while len(folders) > PROTECTED_MAX:
+        folders = dict.fromkeys(os.path.dirname(path) for path in folders)
+    return tuple(folders)
+
+
+# -- the facts for one start --------------------------------------------------------------------------------
+
+_SYSTEM: Final = (
+    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store", "/gnu/store",
+)  # fmt: skip
+_SETTINGS: Final = (
+    "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/ld.so.preload", "/etc/localtime",
+    "/etc/timezone", "/etc/nsswitch.conf", "/etc/hosts", "/etc/host.conf", "/etc/resolv.conf",
+    "/etc/gai.conf", "/etc/services", "/etc/protocols", "/etc/passwd", "/etc/group", "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf", "/etc/ssl/cert.pem", "/etc/ca-certificates", "/etc/ca-certificates.conf",
+    "/etc/pki/tls/certs", "/etc/pki/tls/cert.pem", "/etc/pki/ca-trust/extracted", "/etc/crypto-policies",
+    "/etc/mime.types", "/etc/gitconfig", "/etc/locale.alias", "/etc/alternatives", "/etc/os-release",
+    "/etc/terminfo",
+    # Of the machine as a whole, never of a process: /proc/PID cannot be named before the program runs, and
+    # /proc itself would show every other process.
+    "/proc/meminfo", "/proc/cpuinfo", "/proc/stat", "/proc/version", "/proc/uptime", "/proc/loadavg",
+    "/proc/filesystems", "/proc/sys/kernel/osrelease", "/proc/sys/kernel/ostype", "/proc/sys/kernel/pid_max",
+    "/proc/sys/kernel/random", "/proc/sys/kernel/ngroups_max", "/proc/sys/kernel/cap_last_cap",
+    "/proc/sys/vm/overcommit_memory", "/proc/sys/vm/max_map_count", "/proc/sys/fs/pipe-max-size",
+    "/proc/sys/net/core/somaxconn",
+    "/sys/devices/system/cpu", "/sys/devices/system/node", "/sys/kernel/mm/transparent_hugepage",
+)  # fmt: skip
+_SETTINGS_OF_LANGUAGES: Final = ("python3", "java", "perl", "R", "php", "ruby")
+"""Folders of /etc whose names begin so hold a language's own start files."""
+_DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/urandom", "/dev/random")
+_PREFIX_PARTS: Final = ("bin", "lib", "lib32", "lib64", "libexec", "ssl", "pyvenv.cfg")
+_CHAIN_MAX: Final = 5
+_HEAD_BYTES: Final = 4096
+_ENTRIES_MAX: Final = 4096
+
+
+class Surroundings:
+    """Finds what a program needs to start, and makes the rules for it. Any thread may ask."""
+
+    def __init__(
+        self,
+        *,
+        landlock: int,
+        seccomp: bool,
+        namespaces: bool,
+        empty: str = "",
+    ) -> None:
+        """What works was found by trying (``probe.py``). ``empty``: a folder in which nothing ever lies."""
+        self._base = Facts(
+            architecture=_kernel.architecture(),
+            landlock=landlock,
+            seccomp=seccomp,
+            namespaces=namespaces,
+            root=os.geteuid() == 0 and _kernel.has_capabilities(),
+            system_folders=_real(_SYSTEM),
+            settings=_real((*_SETTINGS, *_languages())),
+            devices=_real(_DEVICES),
+            empty=empty,
+        )
+        self._lock = threading.Lock()
+        self._programs: dict[tuple[str, str], _Program] = {}
+        self._rules: dict[tuple[object, ...], tuple[float, KernelRules]] = {}
+
+    def rules(self, start: Start, scratch: str) -> KernelRules:
+        """The kernel's rules for a start, remembered for a moment for starts that are alike."""
+        key = (start.permit, start.program, start.own, start.cwd, start.env.get("PATH"), scratch)
+        now = time.monotonic()
+        kept = self._rules.get(key)
+        if kept is not None and now - kept[0] < FRESH_S:
+            return kept[1]
+        facts = self.facts(start, scratch)
+        made = kernel_rules(start, facts)
+        if facts.entries:  # true of this moment only: what is made beside them must be seen by the next call
+            return made
+        if kept is not None and kept[1] == made:
+            made = kept[1]  # the same object, so that a level can tell quickly that nothing changed
+        with self._lock:
+            if len(self._rules) >= _KEPT_MAX:
+                self._rules.clear()
+            self._rules[key] = (now, made)
+        return made
+
+    def facts(self, start: Start, scratch: str) -> Facts:
+        base = self._base
+        program = self._program(start.program, start.env.get("PATH", os.defpath))
+        own = _real(start.own)
+        user, group = None, None
+        if base.root:
+            needed = (*program.startup, *own, start.cwd, *(path for path in start.permit.read if path != "/"))
+            user, group = _other_user(start.permit, start.cwd, needed)
+        return replace(
+            base,
+            prefixes=program.prefixes,
+            startup=program.startup,
+            own=own,
+            scratch=scratch,
+            entries={} if base.namespaces else _entries(folders_to_carve(start.permit)),
+            user=user,
+            group=group,
+        )
+
+    def _program(self, path: str, search: str) -> _Program:
+        stamp = _stamp(path)
+        kept = self._programs.get((path, search))
+        if kept is None or kept.stamp != stamp:
+            startup: dict[str, None] = {}
+            prefixes: dict[str, None] = {}
+            _follow(path, search, startup, prefixes)
+            kept = _Program(stamp, tuple(startup), _real(prefixes))
+            with self._lock:
+                if len(self._programs) >= _KEPT_MAX:
+                    self._programs.clear()
+                self._programs[path, search] = kept
+        return kept
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    stamp: tuple[int, int] | None
+    startup: tuple[str, ...]
+    prefixes: tuple[str, ...]
+
+
+def _real(paths: Iterable[str]) -> tuple[str, ...]:
+    """The paths that exist, made real, each once."""
+    return tuple(dict.fromkeys(os.path.realpath(path) for path in paths if os.path.exists(path)))
+
+
+def _languages() -> Iterator[str]:
+    with suppress(OSError):
+        for name in sorted(os.listdir("/etc")):
+            if name.startswith(_SETTINGS_OF_LANGUAGES):
+                yield os.path.join("/etc", name)
+
+
+def _follow(path: str, search: str, startup: dict[str, None], prefixes: dict[str, None]) -> None:
+    """What the kernel executes to start a program: itself, a script's interpreters, their loaders."""
+    waiting = [path]
+    for _ in range(_CHAIN_MAX):
+        if not waiting:
+            return
+        at = waiting.pop(0)
+        real = os.path.realpath(at)
+        if real in startup:
+            continue
+        startup[real] = None
+        try:
+            with open(real, "rb") as file:
+                head = file.read(_HEAD_BYTES)
+        except OSError:
+            continue
+        if head.startswith(b"#!"):
+            for interpreter in _interpreters(head, search):
+                waiting.append(interpreter)
+        else:
+            loader = _loader(head)
+            if loader is not None:
+                startup[os.path.realpath(loader)] = None
+            for place in (at, real):
+                prefixes |= dict.fromkeys(_prefix(place))
+
+
+def _interpreters(head: bytes, search: str) -> Iterator[str]:
+    """The programs that a script's first line names: the interpreter, and what ``env`` looks up."""
+    line = head[2:].partition(b"\n")[0].decode("utf-8", "surrogateescape").strip()
+    words = line.split()
+    if not words:
+        return
+    yield words[0]
+    if os.path.basename(words[0]) == "env":
+        for word in words[1:]:
+            if not word.startswith("-") and "=" not in word:
+                found = shutil.which(word, path=search)
+                if found is not None:
+                    yield found
+                return
+
+
+def _loader(head: bytes) -> str | None:
+    """The loader that a 64-bit little-endian ELF program names."""
+    if head[:6] != b"\x7fELF\x02\x01" or len(head) < 64:
+        return None
+    (offset,) = struct.unpack_from("<Q", head, 32)
+    size, count = struct.unpack_from("<HH", head, 54)
+    for number in range(count):
+        at = offset + number * size
+        if at + 56 > len(head):
+            return None
+        (kind,) = struct.unpack_from("<I", head, at)
+        if kind == 3:  # PT_INTERP
+            (place,) = struct.unpack_from("<Q", head, at + 8)
+            (length,) = struct.unpack_from("<Q", head, at + 32)
+            return head[place : place + length].rstrip(b"\0").decode("utf-8", "surrogateescape") or None
+    return None
+
+
+def _prefix(program: str) -> Iterator[str]:
+    """The folders of an interpreter that lies in PREFIX/bin: its libraries, and the base of a venv.
+
+    Parts of the prefix, never the prefix: with ``~/.local/bin/python`` that would be the user's own files.
+    """
+    folder, name = os.path.split(os.path.dirname(program))
+    if name != "bin":
+        return
+    for part in _PREFIX_PARTS:
+        yield os.path.join(folder, part)
+
+
+def _entries(folders: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """What lies in folders, links left out.
+
+    Attack: a link in the project to a place outside of it would get the rights of its target.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for folder in folders:
+        names: list[str] = []
+        with suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if not entry.is_symlink():
+                    names.append(entry.name)
+                if len(names) >= _ENTRIES_MAX:
+                    break
+        found[folder] = tuple(sorted(names))
+    return found
+
+
+# -- as root: who the tool should be ------------------------------------------------------------------------
+
+
+def _other_user(permit: Permit, cwd: str, needed: Iterable[str]) -> tuple[int | None, int | None]:
+    """As root: another user who can do what the permit allows; None where only root can.
+
+    A tool that writes nothing but scratch can be nobody. One that writes where an ordinary user owns the
+    project is that user. Else it stays root, without any capability.
+    """
+    if not permit.write:
+        uid = gid = NOBODY
+    else:
+        root = next((path for path in permit.write if path != "/"), cwd)
+        try:
+            status = os.stat(root)
+        except OSError:
+            return None, None
+        uid, gid = status.st_uid, status.st_gid
+    if uid == 0 or not all(_reaches(path, uid, gid) for path in needed):
+        return None, None
+    return uid, gid
+
+
+def _reaches(path: str, uid: int, gid: int) -> bool:
+    """Whether a user may read a path and pass through every folder above it, by their modes."""
+    at = path
+    wanted = stat.S_IROTH
+    while True:
+        try:
+            status = os.stat(at)
+        except OSError:
+            return False
+        needs = wanted | (stat.S_IXOTH if stat.S_ISDIR(status.st_mode) else 0)
+        shift = 6 if status.st_uid == uid else 3 if status.st_gid == gid else 0
+        if (status.st_mode >> shift) & needs != needs:
+            return False
+        above = os.path.dirname(at)
+        if above == at:
+            return True
+        at, wanted = above, 0

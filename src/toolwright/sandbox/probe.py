@@ -1,0 +1,268 @@
+"""Which isolation works on this machine, found by really using each layer, never by version numbers.
+
+``try_layers`` uses Landlock and the filter in throw-away threads and asks the spawner, if there is one, to
+use everything in a child of its own. ``choose`` builds the strongest level from what worked; ``report`` says
+the same to people: what works, what is missing, what that means and how to mend it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from toolwright.model import LEVELS, Level
+from toolwright.sandbox import Sandbox, Start, _kernel
+from toolwright.sandbox._scratch import Scratch
+from toolwright.sandbox.ground import Surroundings
+from toolwright.sandbox.portable import Portable
+from toolwright.sandbox.restricted import Restricted
+from toolwright.sandbox.rules import NUMBERS, Fs, KernelRules, seccomp_filter
+from toolwright.sandbox.supervised import Probed, Supervised, installed
+
+_NOT_TRIED: Final = Probed(reason="not tried")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One layer: whether it works here, what it does, and what to do where it does not."""
+
+    name: str
+    works: bool
+    means: str
+    reason: str = ""
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """What worked when it was tried."""
+
+    landlock: int = 0
+    """The version that held; 0: none."""
+    landlock_reason: str = ""
+    seccomp: bool = False
+    seccomp_reason: str = ""
+    spawner: Probed = _NOT_TRIED
+
+    @property
+    def namespaces(self) -> bool:
+        return self.spawner.works("mount-namespace")
+
+    @property
+    def level(self) -> Level:
+        """The strongest level of which every layer works: a name must not promise what is missing."""
+        if not (self.landlock and self.seccomp):
+            return Level.PORTABLE
+        return Level.SUPERVISED if self.spawner.works("subreaper") else Level.RESTRICTED
+
+
+def choose(require: Level = Level.PORTABLE, *, base: str | None = None) -> Sandbox:
+    """The strongest level that works. What is above it is refused call by call, so nothing runs below.
+
+    ``base``: where scratch folders lie, else the system's temporary folder. A machine without Landlock still
+    gets the supervisor, which finds and ends everything, but not the name of that level.
+    """
+    scratch = Scratch(base)
+    if sys.platform != "linux":
+        return Portable(scratch)
+    landlock, _ = _try_landlock()
+    seccomp, _ = _try_seccomp()
+    if installed() is not None:
+        supervised = _Chosen(scratch)
+        tried = Tried(landlock=landlock, seccomp=seccomp, spawner=supervised.probe())
+        if tried.spawner.works("subreaper"):
+            supervised.know(tried, scratch)
+            return supervised
+        supervised.close()
+        scratch = Scratch(base)
+    if landlock and seccomp:
+        return restricted(landlock=landlock, scratch=scratch)
+    return Portable(scratch)
+
+
+def restricted(*, landlock: int, scratch: Scratch) -> Restricted:
+    """The level below the supervised one, where Landlock and the filter work."""
+    surroundings = Surroundings(landlock=landlock, seccomp=True, namespaces=False)
+    return Restricted(surroundings, scratch)
+
+
+class _Chosen(Supervised):
+    """The supervised level with the rules of this machine, which are known when it has probed."""
+
+    def __init__(self, scratch: Scratch) -> None:
+        super().__init__(self._rules_of, scratch)
+        self._surroundings: Surroundings | None = None
+
+    def know(self, tried: Tried, scratch: Scratch) -> None:
+        self.level = Level.SUPERVISED if tried.level is Level.SUPERVISED else Level.PORTABLE
+        self._namespaces_work = tried.namespaces
+        self._surroundings = Surroundings(
+            landlock=tried.landlock,
+            seccomp=tried.seccomp,
+            namespaces=tried.namespaces,
+            empty=scratch.empty_folder,
+        )
+
+    def _rules_of(self, start: Start, folder: str) -> KernelRules:
+        if self._surroundings is None:
+            return KernelRules(unavailable="nothing is known about this machine yet")
+        return self._surroundings.rules(start, folder)
+
+
+def try_layers() -> Tried:
+    """Use every layer once."""
+    if sys.platform != "linux":
+        why = f"{sys.platform} has none"
+        return Tried(landlock_reason=why, seccomp_reason=why, spawner=Probed(reason="it is for Linux"))
+    landlock, landlock_reason = _try_landlock()
+    seccomp, seccomp_reason = _try_seccomp()
+    if installed() is None:
+        spawner = Probed(reason="it was not built when this was installed")
+    else:
+        supervised = Supervised(lambda start, folder: KernelRules(), Scratch())
+        spawner = supervised.probe()
+        supervised.close()
+    return Tried(
+        landlock=landlock,
+        landlock_reason=landlock_reason,
+        seccomp=seccomp,
+        seccomp_reason=seccomp_reason,
+        spawner=spawner,
+    )
+
+
+# -- trying -------------------------------------------------------------------------------------------------
+
+
+def _try_landlock() -> tuple[int, str]:
+    version = _kernel.landlock_version()
+    if not version:
+        return 0, "the kernel has no Landlock, or it is not switched on"
+    problem = _in_a_thread(_use_landlock)
+    return (0, problem) if problem else (version, "")
+
+
+def _use_landlock() -> str:
+    ruleset = _kernel.landlock_ruleset(KernelRules(fs_handled=int(Fs.READ_DIR)))
+    try:
+        _kernel.no_new_privileges()
+        _kernel.restrict_thread(ruleset, b"")
+    finally:
+        os.close(ruleset)
+    try:
+        os.listdir("/")
+    except PermissionError:
+        return ""
+    return "it was switched on and held nothing"
+
+
+def _try_seccomp() -> tuple[bool, str]:
+    if _kernel.architecture() not in NUMBERS:
+        return False, f"there is no filter for {_kernel.architecture()}"
+    problem = _in_a_thread(_use_seccomp)
+    return not problem, problem
+
+
+def _use_seccomp() -> str:
+    filter_ = seccomp_filter(_kernel.architecture(), network=False, unix_sockets=False, tracing=True)
+    _kernel.no_new_privileges()
+    _kernel.restrict_thread(None, filter_)
+    try:
+        socket.socket(socket.AF_INET).close()
+    except OSError:
+        return ""
+    return "it was switched on and held nothing"
+
+
+def _in_a_thread(use: Callable[[], str]) -> str:
+    """What a throw-away thread says after it restricted itself; what it took on ends with it."""
+    said: list[str] = []
+
+    def run() -> None:
+        try:
+            said.append(use())
+        except OSError as error:
+            said.append(error.strerror or str(error))
+
+    thread = threading.Thread(target=run, name="probe", daemon=True)
+    thread.start()
+    thread.join()
+    return said[0]
+
+
+# -- telling ------------------------------------------------------------------------------------------------
+
+_LANDLOCK_FIX: Final = (
+    "use Linux 5.13 or later with Landlock among its security modules (boot parameter `lsm=landlock,…`); "
+    "in a container, let its seccomp profile pass the landlock system calls"
+)
+_SECCOMP_FIX: Final = "in a container, let its seccomp profile pass prctl(PR_SET_SECCOMP)"
+_NAMESPACE_SETTINGS: Final = (
+    ("/proc/sys/user/max_user_namespaces", "0", "sysctl user.max_user_namespaces=10000"),
+    ("/proc/sys/kernel/unprivileged_userns_clone", "0", "sysctl kernel.unprivileged_userns_clone=1"),
+    (
+        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
+        "1",
+        "an AppArmor profile that gives the spawner `userns`, or "
+        "sysctl kernel.apparmor_restrict_unprivileged_userns=0",
+    ),
+)
+_SPAWNER_FIX: Final = "install from a wheel, or install a C compiler (gcc or clang) and reinstall"
+
+
+def report(tried: Tried) -> tuple[Layer, ...]:
+    """The layers for people."""
+    spawner = tried.spawner
+    built = installed() is not None
+    return (
+        Layer(
+            name="landlock",
+            works=bool(tried.landlock),
+            means="what tools read, write and execute is held to what they were granted",
+            reason=tried.landlock_reason or f"version {tried.landlock}",
+            fix="" if tried.landlock else _LANDLOCK_FIX,
+        ),
+        Layer(
+            name="seccomp",
+            works=tried.seccomp,
+            means="tools reach no network and no dangerous system call unless granted",
+            reason=tried.seccomp_reason,
+            fix="" if tried.seccomp else _SECCOMP_FIX,
+        ),
+        Layer(
+            name="spawner",
+            works=spawner.works("subreaper"),
+            means="every process of a call ends with it, also daemons",
+            reason=spawner.reason or spawner.errors.get("subreaper", ""),
+            fix="" if spawner.works("subreaper") else _SPAWNER_FIX if not built else "reinstall toolwright",
+        ),
+        Layer(
+            name="mount-namespace",
+            works=tried.namespaces,
+            means="git hooks, declarations and our own state stay out of reach of tools that may write",
+            reason=("it needs the spawner" if spawner.reason else spawner.errors.get("mount-namespace", "")),
+            fix="" if tried.namespaces else _SPAWNER_FIX if spawner.reason and not built else namespace_fix(),
+        ),
+    )
+
+
+def namespace_fix() -> str:
+    """What keeps an ordinary user from having namespaces here, as the kernel's settings tell it."""
+    for path, closed, fix in _NAMESPACE_SETTINGS:
+        with suppress(OSError), open(path, encoding="ascii", errors="replace") as file:
+            if file.read(64).strip() == closed:
+                return fix
+    return (
+        "let user and mount namespaces through: a container's seccomp profile or security policy forbids them"
+    )
+
+
+def is_enough(tried: Tried, require: Level) -> bool:
+    """Whether what works reaches the level that the configuration requires."""
+    return LEVELS.index(tried.level) >= LEVELS.index(require)

@@ -1,0 +1,139 @@
+"""The restricted level: what the kernel can hold without a supervisor of our own. Linux only.
+
+A throw-away thread gives up root, takes the Landlock rules and the filter, and starts the program by the
+ordinary way; the program inherits what the thread gave up, and the host gives up nothing. There is no fork of
+the host and no code between fork and exec.
+
+What this level cannot do: it has no mount namespace, so protected paths are held by carving the folders that
+hold them (``rules.py``), and like the portable level it does not find a descendant that left its group and
+its tree. The kernel's own limits are set just after the start.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from toolwright.model import End, Ending, Level
+from toolwright.sandbox import Cancel, Start, _exchange, _kernel, portable
+from toolwright.sandbox._scratch import Scratch
+from toolwright.sandbox.ground import Surroundings
+from toolwright.sandbox.rules import KernelRules
+
+_RULESET_S: Final = 2.0
+
+
+class Restricted:
+    """Runs programs inside Landlock and seccomp."""
+
+    level = Level.RESTRICTED
+
+    def __init__(self, surroundings: Surroundings, scratch: Scratch) -> None:
+        self._surroundings = surroundings
+        self._scratch = scratch
+        self._rulesets: dict[str, tuple[KernelRules, float, int]] = {}
+
+    def run(self, start: Start, cancel: Cancel) -> Ending:
+        no = _exchange.refused(start, self.level, cancel)
+        if no is not None:
+            return no
+        began = time.monotonic()
+        folder = ""
+        try:
+            folder = self._scratch.take()
+            return self._run(start, cancel, folder, began)
+        except OSError as error:
+            return Ending(end=End.UNAVAILABLE, reason=f"cannot be restricted: {error.strerror or error}")
+        finally:
+            if folder:
+                self._scratch.give_back(folder)
+
+    def close(self) -> None:
+        _kernel.close_all(fd for _, _, fd in self._rulesets.values())
+        self._rulesets.clear()
+        self._scratch.close()
+
+    def _run(self, start: Start, cancel: Cancel, folder: str, began: float) -> Ending:
+        rules = self._surroundings.rules(start, folder)
+        if rules.unavailable:
+            return Ending(end=End.UNAVAILABLE, reason=rules.unavailable, hint=rules.hint)
+        swapped = _exchange.changed(start)
+        if swapped is not None:
+            return Ending(end=End.DENIED, reason=f"{swapped} changed after it was checked")
+        if rules.uid is not None:
+            os.chown(folder, rules.uid, rules.uid if rules.gid is None else rules.gid)
+        sealed: list[int] = []
+        ruleset = self._ruleset(rules, folder, began) if rules.fs_handled else None
+        try:
+            thread = _Starter(start, folder, rules, ruleset, sealed)
+            thread.start()
+            thread.join()
+            if isinstance(thread.outcome, subprocess.Popen):
+                limit(thread.outcome.pid, rules)
+                ending = _exchange.watch(thread.outcome, start, cancel, began=began, scratch=folder)
+            elif thread.restricted:
+                ending = _exchange.not_started(start, thread.outcome, began)
+            elif isinstance(thread.outcome, OSError):
+                raise thread.outcome
+            else:
+                return Ending(end=End.UNAVAILABLE, reason=f"cannot be restricted: {thread.outcome}")
+            return replace(ending, layers=(self.level.value, *rules.layers))
+        finally:
+            _kernel.close_all(sealed)
+
+    def _ruleset(self, rules: KernelRules, folder: str, now: float) -> int:
+        """The ruleset of this scratch folder's last call, if it was alike: making one takes a while.
+
+        Only one call has the folder at a time. A path that was removed and made anew since then is another
+        one to the kernel, and gets no rights until the ruleset is made again.
+        """
+        kept = self._rulesets.get(folder)
+        if kept is not None and kept[0] == rules and now - kept[1] < _RULESET_S:
+            return kept[2]
+        made = _kernel.landlock_ruleset(rules)
+        self._rulesets[folder] = (rules, now, made)
+        if kept is not None:
+            os.close(kept[2])
+        return made
+
+
+class _Starter(threading.Thread):
+    """The throw-away thread. What it gives up is gone when it ends."""
+
+    def __init__(
+        self, start: Start, folder: str, rules: KernelRules, ruleset: int | None, sealed: list[int]
+    ) -> None:
+        super().__init__(name="restricted", daemon=True)
+        self._what = start
+        self._folder = folder
+        self._rules = rules
+        self._ruleset = ruleset
+        self._sealed = sealed
+        self.restricted = False
+        self.outcome: subprocess.Popen[bytes] | OSError | ValueError = OSError("the thread did not run")
+
+    def run(self) -> None:
+        try:
+            if self._rules.drop_capabilities and os.geteuid() == 0:
+                _kernel.become(self._rules.uid, self._rules.gid)
+            _kernel.no_new_privileges()
+            _kernel.restrict_thread(self._ruleset, self._rules.seccomp)
+            self.restricted = True
+            self.outcome = portable.spawn(self._what, self._folder, self._sealed)
+        except (OSError, ValueError) as error:  # ValueError: a NUL character
+            self.outcome = error
+
+
+def limit(pid: int, rules: KernelRules) -> None:
+    """Set the kernel's own limits of a process that was just started; never above what it has."""
+    for number, value in rules.rlimits:
+        with suppress(OSError, ValueError):
+            _, hard = resource.prlimit(pid, number)
+            most = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.prlimit(pid, number, (most, most))

@@ -1,0 +1,340 @@
+"""``audit``, ``enable`` and ``disable`` as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.journal import work
+from tests.program import PROGRAM, WAIT_S, Said, environment, toolwright
+from toolwright.journal.audit import Audit, open_audit
+from toolwright.store.disabled import disabled
+from toolwright.store.sqlite import SqliteStore
+
+HOSTILE = "x\x1b]0;owned\x07\n\u202eevil"
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def audit(state: Path) -> Iterator[Audit]:
+    audit = open_audit(str(state), day_file=False)
+    yield audit
+    audit.close()
+
+
+def said(state: Path, *arguments: str | Path) -> Said:
+    return toolwright("--state", state, *arguments, cwd=state.parent)
+
+
+def recorded(audit: Audit, *ids: str, **result: Any) -> None:
+    for id in ids:
+        assert audit.begin(work.call(id), work.FACTS)
+        audit.end(work.call(id), work.result(id, **result), work.tool("capability", latency="fast"))
+
+
+# -- tail, show, export, stats ------------------------------------------------------------------------------
+
+
+def test_a_journal_that_does_not_exist_is_empty_and_whole(state: Path) -> None:
+    assert said(state, "audit", "tail", "--json").json == []
+    assert said(state, "audit", "export").out == ""
+    assert said(state, "audit", "stats", "--json").json["calls"] == 0
+    whole = said(state, "audit", "verify", "--json")
+    assert (whole.status, whole.json["ok"], whole.json["records"]) == (0, True, 0)
+    assert not state.exists()
+
+
+def test_tail_shows_the_last_records_of_a_running_host(state: Path, audit: Audit) -> None:
+    recorded(audit, "first", "second")
+    rows = said(state, "audit", "tail", "-n", "3", "--json").json
+    assert [(row["what"], row["call"]) for row in rows] == [
+        ("end", "first"),
+        ("begin", "second"),
+        ("end", "second"),
+    ]
+    assert rows[0]["time"].endswith("Z")
+    text = said(state, "audit", "tail")
+    assert text.out.count("\n") == 4
+    assert "ok" in text.out
+    assert any(row["what"] == "open" for row in said(state, "audit", "tail", "-v", "--json").json)
+
+
+def test_tail_follows_what_comes(state: Path, audit: Audit) -> None:
+    recorded(audit, "first")
+    following = subprocess.Popen(
+        [PROGRAM, "--state", state, "audit", "tail", "--follow", "--json"],
+        stdout=subprocess.PIPE,
+        env=environment(state.parent),
+        cwd=state.parent,
+    )
+    try:
+        assert following.stdout is not None
+        assert [json.loads(following.stdout.readline())["call"] for _ in range(2)] == ["first", "first"]
+        recorded(audit, "second")
+        assert json.loads(following.stdout.readline())["call"] == "second"
+    finally:
+        following.terminate()
+        following.communicate(timeout=WAIT_S)
+
+
+def test_show_tells_all_about_one_call_of_a_running_host(state: Path, audit: Audit) -> None:
+    audit.begin(work.call("abc-1"), work.FACTS)
+    assert said(state, "audit", "show", "abc-1", "--json").json["status"] == "running"
+    runs = (work.ran("/bin/a", what="resolver"), work.ran("/bin/b", exit_status=3))
+    audit.end(work.call("abc-1"), work.result("abc-1", error=work.failed("exit status 3"), runs=runs))
+    shown = said(state, "audit", "show", "abc", "--json").json
+    assert (shown["call"], shown["status"]) == ("abc-1", "failed")
+    assert [record["what"] for record in shown["records"]] == ["begin", "resolver", "end"]
+    text = said(state, "audit", "show", "abc-1")
+    assert text.status == 0
+    assert "exit status 3" in text.out
+
+
+def test_show_of_a_call_that_is_not_there_or_not_one(state: Path, audit: Audit) -> None:
+    recorded(audit, "abc-1", "abc-2")
+    for wrong in ("nothing", "abc", ""):
+        found = said(state, "audit", "show", wrong)
+        assert found.status == 64, wrong
+        assert "audit tail" in found.err
+
+
+@pytest.mark.battery("K06")
+def test_k06_a_call_whose_host_died_is_shown_as_interrupted(state: Path) -> None:
+    audit = open_audit(str(state))
+    audit.begin(work.call("left"), work.FACTS)
+    audit.close()
+    assert said(state, "audit", "show", "left", "--json").json["status"] == "interrupted"
+    assert said(state, "audit", "tail", "--json").json[-1]["interrupted"] is True
+    assert "interrupted" in said(state, "audit", "tail").out
+    assert said(state, "audit", "stats", "--json").json["interrupted"] == 1
+
+
+@pytest.mark.battery("J05")
+def test_j05_hostile_records_are_escaped_on_one_line(state: Path, audit: Audit) -> None:
+    call = work.call("h", tool=HOSTILE, caller=HOSTILE)
+    audit.begin(call, work.FACTS)
+    audit.end(call, work.result("h", error=work.failed(HOSTILE), runs=(work.ran(HOSTILE),)))
+    for arguments in (("tail",), ("tail", "--json"), ("show", "h"), ("show", "h", "--json"), ("export",)):
+        found = said(state, "audit", *arguments)
+        assert found.status == 0
+        assert not set("\x1b\x07\u202e") & set(found.out), arguments
+    assert len(said(state, "audit", "export").out.splitlines()) == 2
+    assert len(said(state, "audit", "tail").out.splitlines()) == 2
+
+
+def test_export_writes_json_lines_of_a_time_and_a_key(state: Path, audit: Audit) -> None:
+    recorded(audit, "a")
+    audit.note("a", "approval", {"by": "ann"})
+    audit.note("", "probe", {"path": "/bin/x"})
+
+    def lines(*options: str) -> list[str]:
+        return [
+            json.loads(line)["what"] for line in said(state, "audit", "export", *options).out.splitlines()
+        ]
+
+    assert lines() == ["begin", "end", "approval", "probe"]
+    assert lines("--key", "manifest:*") == ["begin", "end", "approval"]
+    assert lines("--key", "other") == []
+    assert len(lines("--since", "1h")) == 4
+    assert lines("--until", "1h") == []
+    assert lines("--since", "2100-01-01") == []
+    assert len(lines("--since", "2020-01-01", "--until", "2100-01-01T00:00")) == 4
+    assert said(state, "audit", "export", "--since", "yesterday").status == 2
+
+
+@pytest.mark.requirement("capability.meta.latency-observed", "capability.control.usage")
+def test_stats_name_a_tool_that_is_slower_than_it_declares(state: Path, audit: Audit) -> None:
+    recorded(audit, "a", "b", "c", spent=work.spent(2000.0))
+    found = said(state, "audit", "stats", "--json").json
+    assert (found["events"], found["calls"], found["median_ms"]) == (3, 3, 2000.0)
+    (tool,) = found["tools"]
+    assert (tool["latency"], tool["too_slow"]) == ("fast", True)
+    assert "declared fast, regularly slower" in said(state, "audit", "stats").out
+
+
+# -- verify and anchor --------------------------------------------------------------------------------------
+
+
+@pytest.mark.battery("J01")
+def test_j01_verify_names_the_first_bad_record_and_ends_with_65(state: Path) -> None:
+    audit = open_audit(str(state))
+    recorded(audit, "a", "b")
+    audit.close()
+    whole = said(state, "audit", "verify", "--json")
+    assert (whole.status, whole.json["ok"], whole.json["first_bad"]) == (0, True, None)
+    assert whole.json["records"] == 6
+    assert said(state, "audit", "verify").out.startswith("whole: 6 records")
+    (path,) = work.segment_paths(state)
+    data = bytearray(path.read_bytes())
+    data[data.index(b'"call":"b"') + 8] = ord("x")
+    path.write_bytes(data)
+    broken = said(state, "audit", "verify", "--json")
+    assert broken.status == 65
+    assert broken.json["first_bad"]["record"] == 4
+    assert broken.json["first_bad"]["segment"] in path.name
+    text = said(state, "audit", "verify")
+    assert text.status == 65
+    assert "record 4" in text.err
+
+
+@pytest.mark.battery("J03")
+def test_j03_an_anchor_kept_elsewhere_finds_a_cut_tail_and_a_rewritten_log(state: Path) -> None:
+    audit = open_audit(str(state))
+    recorded(audit, "a")
+    audit.close()
+    kept = state.parent / "anchor.json"
+    assert said(state, "audit", "anchor", kept).status == 0
+    assert said(state, "audit", "verify", "--anchor", kept).status == 0
+    audit = open_audit(str(state))
+    recorded(audit, "b")
+    audit.close()
+    assert said(state, "audit", "verify", "--anchor", kept).status == 0  # more is fine
+    (path,) = work.segment_paths(state)
+    content = path.read_bytes()
+    path.write_bytes(content[:200])
+    assert said(state, "audit", "verify").status in (0, 65)
+    cut = said(state, "audit", "verify", "--anchor", kept, "--json")
+    assert (cut.status, cut.json["ok"]) == (65, False)
+    path.unlink()
+    assert said(state, "audit", "verify").status == 0  # all gone: only the anchor knows
+    assert "missing" in said(state, "audit", "verify", "--anchor", kept, "--json").json["first_bad"]["why"]
+    # The whole folder made anew, key and all.
+    (state / "keys" / "journal.key").unlink()
+    audit = open_audit(str(state))
+    recorded(audit, "a", "b")
+    audit.close()
+    assert said(state, "audit", "verify").status == 0
+    assert said(state, "audit", "verify", "--anchor", kept).status == 65
+
+
+def test_an_anchor_goes_to_stdout_and_a_broken_journal_gets_none(state: Path) -> None:
+    audit = open_audit(str(state))
+    recorded(audit, "a")
+    audit.close()
+    assert set(said(state, "audit", "anchor").json) == {"anchor", "time", "heads", "key", "signature"}
+    (path,) = work.segment_paths(state)
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+    assert said(state, "audit", "anchor").status == 65
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"anchor": 1}', "not JSON"])
+def test_a_file_that_is_no_anchor_is_refused(state: Path, content: str) -> None:
+    path = state.parent / "anchor.json"
+    path.write_text(content, encoding="utf-8")
+    assert said(state, "audit", "verify", "--anchor", path).status == 66
+    assert said(state, "audit", "verify", "--anchor", state.parent / "nowhere").status == 66
+
+
+def test_a_torn_tail_is_told_and_no_error(state: Path) -> None:
+    audit = open_audit(str(state))
+    recorded(audit, "a")
+    audit.close()
+    (path,) = work.segment_paths(state)
+    with path.open("ab") as file:
+        file.write(b"\x10\x00\x00")
+    found = said(state, "audit", "verify")
+    assert found.status == 0
+    assert "3 bytes" in found.err
+
+
+def test_unreadable_parts_of_a_journal_are_told_without_a_traceback(state: Path) -> None:
+    audit = open_audit(str(state))
+    recorded(audit, "a")
+    audit.close()
+    os.mkfifo(state / "journal" / "00000000000000002-1-aa.seg")
+    broken = said(state, "audit", "verify", "--json")
+    assert broken.status == 65
+    assert "regular file" in broken.json["first_bad"]["why"]
+    assert said(state, "audit", "tail").status == 74
+
+
+# -- enable and disable -------------------------------------------------------------------------------------
+
+
+def off(state: Path) -> dict[str, Any]:
+    store = SqliteStore(str(state / "state.sqlite"))
+    try:
+        return {found.tool: found for found in disabled(store, time.time())}
+    finally:
+        store.close()
+
+
+def test_disable_and_enable_answer_in_json_and_survive_restarts(state: Path) -> None:
+    answer = said(state, "disable", "get_time", "--for", "30m", "--reason", "being mended", "--json")
+    assert answer.status == 0
+    assert list(answer.json) == ["tool", "enabled", "until", "reason"]
+    assert (answer.json["tool"], answer.json["enabled"], answer.json["reason"]) == (
+        "get_time",
+        False,
+        "being mended",
+    )
+    assert answer.json["until"].endswith("Z")
+    assert "no tool" in answer.err  # not loaded here, and said
+    found = off(state)["get_time"]
+    assert found.reason == "being mended"
+    assert 1700 < found.until - time.time() <= 1800
+    answer = said(state, "enable", "get_time", "--json")
+    assert answer.json == {"tool": "get_time", "enabled": True, "until": None, "reason": None}
+    assert off(state) == {}
+
+
+@pytest.mark.parametrize("duration", ["2s", "30m", "1h", "7d"])
+def test_durations(state: Path, duration: str) -> None:
+    assert said(state, "disable", "x", "--for", duration, "--json").json["until"] is not None
+
+
+@pytest.mark.parametrize("duration", ["", "0s", "5", "-1h", "1w", "1.5h", "99999999999d"])
+def test_durations_that_make_no_sense(state: Path, duration: str) -> None:
+    assert said(state, "disable", "x", "--for", duration).status == 2
+    assert off(state) == {}
+
+
+def test_for_good_and_in_words(state: Path) -> None:
+    text = said(state, "disable", HOSTILE, "--reason", HOSTILE)
+    assert text.status == 0
+    assert "\x1b" not in text.out
+    assert off(state)[HOSTILE].until is None
+    assert said(state, "disable", " ").status == 2
+    assert said(state, "disable", "x", "--reason", "y" * 501).status == 2
+
+
+def test_a_tool_is_switched_on_under_all_of_its_names(state: Path, tmp_path: Path) -> None:
+    tools = tmp_path / "tools.json"
+    tool = {
+        "name": "get_time",
+        "description": "Tell the time.",
+        "schema": {"type": "object", "properties": {}},
+        "command": ["./tools/bin/get_time"],
+    }
+    program = tmp_path / "tools" / "bin" / "get_time"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n", encoding="utf-8")
+    program.chmod(0o755)
+    tools.write_text(json.dumps({"tools": [tool]}), encoding="utf-8")
+    (row,) = said(state, "list", "--json").json
+    answer = said(state, "disable", row["key"], "--json")
+    assert "no tool" not in answer.err
+    assert said(state, "enable", "get_time").status == 0
+    assert off(state) == {}
+
+
+def test_a_damaged_store_is_named_with_the_fix(state: Path) -> None:
+    state.mkdir(mode=0o700)
+    (state / "state.sqlite").write_bytes(b"once a database" * 500)
+    found = said(state, "disable", "x")
+    assert found.status == 74
+    assert "state.sqlite" in found.err
+    assert "move" in found.err

@@ -1,0 +1,198 @@
+"""Records and their chain: whatever is done to the bytes, the first bad record is named."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolwright.journal import chain
+from toolwright.journal.chain import Head
+from toolwright.journal.sealing import Seal, checker
+
+NAME = "00000000000000001-1-aa"
+SEAL = Seal(Ed25519PrivateKey.from_private_bytes(b"\x01" * 32))
+OTHER = Seal(Ed25519PrivateKey.from_private_bytes(b"\x02" * 32))
+CHECK = checker(SEAL.key)
+
+
+def text(**body: Any) -> bytes:
+    return json.dumps(body).encode()
+
+
+def chained(
+    bodies: list[bytes], *, name: str = NAME, seal: Seal | None = SEAL, every: int = 4
+) -> list[bytes]:
+    """The frames of a segment, with a checkpoint after every few records."""
+    link = chain.start(name)
+    frames: list[bytes] = []
+    for body in [text(what="open", ts=1.0), *bodies]:
+        frame, link = chain.framed(link, len(frames) + 1, body)
+        frames.append(frame)
+        if seal is not None and len(frames) % every == 0:
+            sealed = seal.checkpoint(Head(name, len(frames), link), 1.5)
+            frame, link = chain.framed(link, len(frames) + 1, json.dumps(sealed).encode())
+            frames.append(frame)
+    return frames
+
+
+def verified(data: bytes, name: str = NAME) -> chain.Verified:
+    return chain.verify_segment(name, data, SEAL.key, CHECK)
+
+
+BODIES = st.lists(
+    st.builds(
+        lambda call, more: text(what="begin", call=call, more=more), st.text(max_size=8), st.integers()
+    ),
+    min_size=2,
+    max_size=9,
+)
+
+
+@given(BODIES)
+def test_a_segment_that_nobody_touched_is_whole(bodies: list[bytes]) -> None:
+    frames = chained(bodies)
+    found = verified(b"".join(frames))
+    assert (found.records, found.flaw, found.torn) == (len(frames), None, 0)
+    assert found.head.number == len(frames)
+
+
+@pytest.mark.battery("J01")
+@settings(max_examples=200)
+@given(BODIES, st.data())
+def test_j01_any_edited_byte_is_found_and_the_first_bad_record_is_named(
+    bodies: list[bytes], data: st.DataObject
+) -> None:
+    frames = chained(bodies)
+    whole = bytearray(b"".join(frames))
+    at = data.draw(st.integers(0, len(whole) - 1))
+    whole[at] ^= data.draw(st.integers(1, 255))
+    number, seen = 0, 0
+    while seen <= at:
+        seen += len(frames[number])
+        number += 1
+    found = verified(bytes(whole))
+    assert found.flaw is not None
+    assert found.flaw.number == number
+
+
+@pytest.mark.battery("J01")
+@given(BODIES, st.data())
+def test_j01_a_deleted_record_is_found(bodies: list[bytes], data: st.DataObject) -> None:
+    frames = chained(bodies)
+    gone = data.draw(st.integers(0, len(frames) - 2))  # the last one is a cut tail: see anchors
+    found = verified(b"".join(frames[:gone] + frames[gone + 1 :]))
+    assert found.flaw is not None
+    assert found.flaw.number == gone + 1
+
+
+@pytest.mark.battery("J01")
+@given(BODIES, st.data())
+def test_j01_swapped_records_are_found(bodies: list[bytes], data: st.DataObject) -> None:
+    frames = chained(bodies)
+    first = data.draw(st.integers(0, len(frames) - 2))
+    second = data.draw(st.integers(first + 1, len(frames) - 1))
+    frames[first], frames[second] = frames[second], frames[first]
+    found = verified(b"".join(frames))
+    assert found.flaw is not None
+    assert found.flaw.number == first + 1
+
+
+@pytest.mark.battery("J01")
+@given(BODIES, st.data())
+def test_j01_a_doubled_or_inserted_record_is_found(bodies: list[bytes], data: st.DataObject) -> None:
+    frames = chained(bodies)
+    source = data.draw(st.integers(0, len(frames) - 1))
+    place = data.draw(st.integers(0, len(frames)))
+    frames.insert(place, frames[source])
+    found = verified(b"".join(frames))
+    assert found.flaw is not None
+    assert found.flaw.number == (source + 2 if place == source else place + 1)
+
+
+@pytest.mark.battery("J01")
+def test_j01_a_segment_under_another_name_is_not_itself() -> None:
+    found = verified(b"".join(chained([text(what="begin")])), name="00000000000000002-1-bb")
+    assert found.flaw is not None
+    assert found.flaw.number == 1
+
+
+@given(BODIES, st.data())
+def test_half_a_record_at_the_end_is_torn_and_never_counted(bodies: list[bytes], data: st.DataObject) -> None:
+    frames = chained(bodies)
+    kept = data.draw(st.integers(1, len(frames[-1]) - 1))
+    found = verified(b"".join(frames[:-1]) + frames[-1][:kept])
+    assert (found.flaw, found.records, found.torn) == (None, len(frames) - 1, kept)
+
+
+def test_room_that_was_never_filled_is_torn_too() -> None:
+    found = verified(b"".join(chained([text(what="begin")])) + bytes(4096))
+    assert (found.flaw, found.records, found.torn) == (None, 2, 4096)
+
+
+# -- whoever can write the file can chain it anew -----------------------------------------------------------
+
+
+@pytest.mark.battery("J03")
+@pytest.mark.parametrize("seal", [OTHER], ids=["another key"])
+def test_j03_a_log_rewritten_and_signed_with_another_key_is_found(seal: Seal) -> None:
+    frames = chained([text(what="begin", call=str(number)) for number in range(6)], seal=seal)
+    found = verified(b"".join(frames))
+    assert found.flaw is not None
+    assert found.flaw.number == 5
+    assert "another key" in found.flaw.why
+
+
+@pytest.mark.battery("J03")
+def test_j03_a_log_rewritten_around_its_old_checkpoints_is_found() -> None:
+    old = [chain.scan(NAME, b"".join(chained([text(what="begin", n=n) for n in range(6)]))).records]
+    bodies = [record.body for record in old[0]]
+    bodies[2] = text(what="begin", n="forged")
+    link, frames = chain.start(NAME), []
+    for number, body in enumerate(bodies):
+        frame, link = chain.framed(link, number + 1, body)
+        frames.append(frame)
+    found = verified(b"".join(frames))
+    assert found.flaw is not None
+    assert (found.flaw.number, found.flaw.why) == (5, "the checkpoint was made for another record")
+
+
+@pytest.mark.battery("J03")
+def test_j03_a_log_rewritten_without_checkpoints_is_found_by_their_absence() -> None:
+    frames = chained([text(what="begin", n=n) for n in range(chain.UNSIGNED_MAX + 5)], seal=None)
+    found = verified(b"".join(frames))
+    assert found.flaw is not None
+    assert "without a checkpoint" in found.flaw.why
+
+
+@pytest.mark.battery("J03")
+def test_j03_a_forged_signature_is_found() -> None:
+    frames = chained([text(what="begin", n=n) for n in range(3)], seal=None)
+    head = chain.scan(NAME, b"".join(frames)).head
+    body = SEAL.checkpoint(head, 1.0)
+    body["signature"] = OTHER.checkpoint(head, 1.0)["signature"]
+    frame, _ = chain.framed(head.link, head.number + 1, json.dumps(body).encode())
+    found = verified(b"".join(frames) + frame)
+    assert found.flaw is not None
+    assert found.flaw.why == "the checkpoint's signature is wrong"
+
+
+@given(st.one_of(st.none(), st.integers(), st.dictionaries(st.text(), st.text()), st.just({"anchor": 1})))
+def test_what_is_no_anchor_is_refused(document: object) -> None:
+    with pytest.raises(ValueError, match="not an anchor"):
+        chain.read_anchor(document)
+
+
+def test_an_anchor_survives_its_document() -> None:
+    anchor = SEAL.anchor((Head(NAME, 3, b"\x05" * 32),), 12.5)
+    assert chain.read_anchor(json.loads(json.dumps(anchor.document))) == anchor
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_break_the_reader(data: bytes) -> None:
+    found = verified(data)
+    assert found.records == 0

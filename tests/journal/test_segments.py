@@ -1,0 +1,697 @@
+"""Writing: durable, grouped, recovered, rotated, retired; and refused where the disk does not play along."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+from collections.abc import Callable
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.journal import work
+from toolwright.journal import chain
+from toolwright.journal.audit import Seals
+from toolwright.journal.segments import Bounds, Disk, Segments, Trouble
+
+
+def segments(state: Path, **more: Any) -> Segments:
+    return Segments(work.journal(state), seal=Seals(str(state)), **more)
+
+
+def body(call: str, what: str = "begin") -> bytes:
+    return orjson.dumps({"what": what, "ts": 1.0, "call": call})
+
+
+def calls(state: Path) -> list[str]:
+    return [entry.call for entry in work.records(state)]
+
+
+@contextmanager
+def opened(state: Path, **more: Any):
+    journal = segments(state, **more)
+    try:
+        yield journal
+    finally:
+        journal.close()
+
+
+# -- appending ----------------------------------------------------------------------------------------------
+
+
+def test_records_stand_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        for number in range(5):
+            journal.append([body(str(number))], durable=number % 2 == 0)
+    assert calls(tmp_path) == ["0", "1", "2", "3", "4"]
+    verdict = work.verdict(tmp_path)
+    assert verdict.ok
+    assert verdict.records == 7  # its opening and a checkpoint as well
+
+
+def test_folder_and_files_belong_to_the_host_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with opened(tmp_path / "state") as journal:
+            journal.append([body("a")], durable=True)
+    finally:
+        os.umask(before)
+    state = tmp_path / "state"
+    for path, mode in ((state / "journal", 0o700), (state / "keys", 0o700)):
+        assert path.stat().st_mode & 0o777 == mode
+    for path in (*work.segment_paths(state), state / "keys" / "journal.key"):
+        assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_durable_record_is_synced_before_append_returns(tmp_path: Path) -> None:
+    sizes: list[int] = []
+
+    def sync(descriptor: int) -> None:
+        sizes.append(os.fstat(descriptor).st_size)
+
+    with opened(tmp_path, disk=Disk(sync=sync), bounds=Bounds(flush_s=WAIT)) as journal:
+        journal.append([body("a")], durable=True)
+        (path,) = work.segment_paths(tmp_path)
+        assert sizes[-1] == path.stat().st_size
+        count = len(sizes)
+        journal.append([body("a", "end")], durable=False)
+        assert len(sizes) == count
+        assert calls(tmp_path) == ["a", "a"]  # in the kernel already
+    assert len(sizes) > count  # at the latest when the journal is closed
+
+
+WAIT = 60.0
+
+
+def test_an_end_is_synced_in_the_background_within_the_bound(tmp_path: Path) -> None:
+    synced = threading.Event()
+
+    def sync(descriptor: int) -> None:
+        synced.set()
+
+    with opened(tmp_path, disk=Disk(sync=sync), bounds=Bounds(flush_s=0.01)) as journal:
+        journal.append([body("a", "end")], durable=False)
+        assert synced.wait(WAIT)
+
+
+def test_many_threads_share_one_sync(tmp_path: Path) -> None:
+    """While a sync runs, everybody who comes waits for the next one, which serves them all."""
+    running, release = threading.Event(), threading.Event()
+    syncs = 0
+
+    def sync(descriptor: int) -> None:
+        nonlocal syncs
+        syncs += 1
+        running.set()
+        assert release.wait(WAIT)
+
+    with opened(tmp_path, disk=Disk(sync=sync)) as journal:
+        first = threading.Thread(target=journal.append, args=([body("first")],), kwargs={"durable": True})
+        first.start()
+        assert running.wait(WAIT)
+        threads = [
+            threading.Thread(target=journal.append, args=([body(str(n))],), kwargs={"durable": True})
+            for n in range(32)
+        ]
+        for thread in threads:
+            thread.start()
+        while journal.head is None or journal.head.number < 34:  # all have linked, and wait
+            threading.Event().wait(0.001)
+        release.set()
+        for thread in (first, *threads):
+            thread.join(WAIT)
+        assert syncs <= 4
+    assert sorted(calls(tmp_path)) == sorted(["first", *map(str, range(32))])
+    assert work.verdict(tmp_path).ok
+
+
+def test_threads_without_order_make_one_chain(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+
+        def many(prefix: int) -> None:
+            for number in range(100):
+                journal.append([body(f"{prefix}-{number}")], durable=number % 10 == 0)
+
+        threads = [threading.Thread(target=many, args=(prefix,)) for prefix in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(WAIT)
+    found = calls(tmp_path)
+    assert len(found) == 800
+    for prefix in range(8):
+        assert [call for call in found if call.startswith(f"{prefix}-")] == [
+            f"{prefix}-{number}" for number in range(100)
+        ]
+    assert work.verdict(tmp_path).ok
+
+
+def test_two_hosts_with_one_state_folder_write_their_own_segments(tmp_path: Path) -> None:
+    with opened(tmp_path) as one, opened(tmp_path) as other:
+        one.append([body("one")], durable=True)
+        other.append([body("other")], durable=True)
+        assert len(work.segment_paths(tmp_path)) == 2
+    assert sorted(calls(tmp_path)) == ["one", "other"]
+    assert work.verdict(tmp_path).ok
+
+
+def test_a_later_host_continues_the_segment_that_was_left(tmp_path: Path) -> None:
+    for number in range(3):
+        with opened(tmp_path) as journal:
+            journal.append([body(str(number))], durable=True)
+    assert len(work.segment_paths(tmp_path)) == 1
+    assert calls(tmp_path) == ["0", "1", "2"]
+    assert work.verdict(tmp_path).ok
+
+
+# -- recovery -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.battery("K01")
+@pytest.mark.parametrize("kept", [1, 20, 47, 48, 60])
+def test_k01_a_torn_tail_is_cut_off_reported_and_never_counted(tmp_path: Path, kept: int) -> None:
+    with opened(tmp_path) as journal:
+        journal.append([body("a"), body("b")], durable=True)
+    (path,) = work.segment_paths(tmp_path)
+    whole = path.read_bytes()
+    torn = whole[: kept + 10][:kept]
+    path.write_bytes(whole + torn)
+    verdict = work.verdict(tmp_path)
+    if kept < 48 or verdict.ok:
+        assert verdict.torn
+    told: list[str] = []
+    if not verdict.ok:
+        pytest.skip("these bytes are a whole head with a wrong body, so damage")
+    with opened(tmp_path, told=told.append) as journal:
+        journal.append([body("c")], durable=True)
+    assert calls(tmp_path) == ["a", "b", "c"]
+    assert work.verdict(tmp_path).ok
+    (aside,) = (tmp_path / "journal").glob("*.torn-*")
+    assert aside.read_bytes() == torn
+    assert aside.stat().st_mode & 0o777 == 0o600
+    assert any("unfinished record" in text for text in told)
+
+
+def test_a_damaged_segment_refuses_calls_until_it_is_moved_away(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        journal.append([body("a"), body("b")], durable=True)
+    (path,) = work.segment_paths(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[-200] ^= 1
+    path.write_bytes(data)
+    journal = segments(tmp_path)
+    with pytest.raises(Trouble, match=r"is damaged") as trouble:
+        journal.append([body("c")], durable=True)
+    assert path.name in trouble.value.why
+    path.rename(tmp_path / path.name)
+    journal.append([body("c")], durable=True)
+    journal.close()
+    assert calls(tmp_path) == ["c"]
+
+
+@pytest.mark.battery("K01")
+def test_k01_a_host_killed_at_random_moments_loses_nothing_it_told(tmp_path: Path) -> None:
+    chance = random.Random(20261115)
+    begun: set[str] = set()
+    ended: set[str] = set()
+    for number in range(15):
+        said = work.run_and_kill(tmp_path, after_lines=chance.randrange(1, 60), prefix=str(number))
+        begun |= said.begun
+        ended |= said.ended
+    told: list[str] = []
+    with opened(tmp_path, told=told.append) as journal:
+        journal.append([body("after")], durable=True)
+    verdict = work.verdict(tmp_path)
+    assert verdict.ok, verdict
+    entries = work.records(tmp_path)
+    assert {entry.call for entry in entries if entry.what == "begin"} >= begun
+    assert {entry.call for entry in entries if entry.what == "end"} >= ended
+    assert len(list((tmp_path / "journal").glob("*.torn-*"))) <= 15
+    assert begun
+    assert ended
+
+
+# -- rotation and retention ---------------------------------------------------------------------------------
+
+
+class Clock:
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_rotation_closes_a_segment_signed_and_the_next_one_names_it(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        journal.append([body("a")], durable=True)
+        journal.rotate()
+        journal.append([body("b")], durable=True)
+        assert len(work.segment_paths(tmp_path, ".seg")) == 1
+    assert calls(tmp_path) == ["a", "b"]
+    assert work.verdict(tmp_path).ok
+    numbers = [entry.number for entry in work.records(tmp_path, own=True)]
+    assert numbers == sorted(numbers)
+    (sealed,) = work.segment_paths(tmp_path, ".seg")
+    sealed.unlink()
+    verdict = work.verdict(tmp_path)
+    assert not verdict.ok
+    assert "the segment is missing" in verdict.flaws[0].why
+
+
+def test_rotation_comes_by_itself_in_the_background(tmp_path: Path) -> None:
+    with opened(tmp_path, bounds=Bounds(segment_bytes_max=10_000, flush_s=0.001)) as journal:
+        number = 0
+        while not work.segment_paths(tmp_path, ".seg"):
+            journal.append([body(str(number))], durable=number % 7 == 0)
+            number += 1
+            assert number < 1_000_000
+    assert calls(tmp_path) == [str(count) for count in range(number)]
+    assert work.verdict(tmp_path).ok
+
+
+def test_checkpoints_come_by_themselves_and_never_too_late(tmp_path: Path) -> None:
+    bounds = Bounds(signed_every=10, signed_at_least=40, flush_s=WAIT)
+    with opened(tmp_path, bounds=bounds) as journal:
+        for number in range(100):
+            journal.append([body(str(number))], durable=False)
+        signed = [entry for entry in work.records(tmp_path, own=True) if entry.what == "checkpoint"]
+        assert len(signed) == 2  # no background in this test: the writer signed
+    assert work.verdict(tmp_path).unsigned == 0
+
+
+def test_a_cut_tail_is_found_with_an_anchor_and_only_with_one(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        journal.append([body("a")], durable=True)
+        journal.append([body("b")], durable=True)
+    verdict = work.verdict(tmp_path)
+    anchor = Seals(str(tmp_path))().anchor(verdict.heads, 5.0)
+    assert work.verdict(tmp_path, anchor).ok
+    entries = work.records(tmp_path, own=True)
+    (path,) = work.segment_paths(tmp_path)
+    second = next(
+        record
+        for record in chain.scan(path.name.removesuffix(".open"), path.read_bytes()).records
+        if record.number == entries[2].number
+    )
+    path.write_bytes(path.read_bytes()[: second.offset])
+    assert work.verdict(tmp_path).ok
+    verdict = work.verdict(tmp_path, anchor)
+    assert [flaw.number for flaw in verdict.flaws] == [anchor.heads[0].number]
+    assert "cut off" in verdict.flaws[0].why
+
+
+def test_old_segments_go_whole_and_the_journal_still_verifies(tmp_path: Path) -> None:
+    clock = Clock(1_800_000_000.0)
+    with opened(tmp_path, clock=clock, bounds=Bounds(retention_days=2)) as journal:
+        journal.append([body("old")], durable=True)
+        journal.rotate()
+        (sealed,) = work.segment_paths(tmp_path, ".seg")
+        os.utime(sealed, (clock.now, clock.now))
+        journal.append([body("new")], durable=True)
+        clock.now += 86_400
+        journal.tidy()
+        assert sealed.exists()
+        clock.now += 2 * 86_400
+        journal.tidy()
+        assert not sealed.exists()
+        journal.append([body("newer")], durable=True)
+    assert calls(tmp_path) == ["new", "newer"]
+    assert work.verdict(tmp_path).ok
+
+
+def test_segments_that_nobody_continues_are_closed_by_a_later_host(tmp_path: Path) -> None:
+    with opened(tmp_path) as one, opened(tmp_path) as other:
+        one.append([body("one")], durable=True)
+        other.append([body("other")], durable=True)
+    for path in work.segment_paths(tmp_path):
+        os.utime(path, (1.0, 1.0))
+    with opened(tmp_path) as journal:
+        journal.append([body("later")], durable=True)
+        journal.tidy()
+        assert len(work.segment_paths(tmp_path, ".seg")) == 1
+    assert sorted(calls(tmp_path)) == ["later", "one", "other"]
+    assert work.verdict(tmp_path).ok
+
+
+@pytest.mark.battery("J08")
+def test_j08_a_clock_that_was_set_back_does_not_change_the_order(tmp_path: Path) -> None:
+    clock = Clock(1_800_000_000.0)
+    with opened(tmp_path, clock=clock) as journal:
+        journal.append([body("a")], durable=True)
+        clock.now -= 3600
+        journal.append([body("b")], durable=True)
+        journal.rotate()
+        journal.append([body("c")], durable=True)
+    assert calls(tmp_path) == ["a", "b", "c"]
+    assert work.verdict(tmp_path).ok
+
+
+# -- a disk that does not play along ------------------------------------------------------------------------
+
+
+@pytest.mark.battery("J04")
+@pytest.mark.parametrize("kind", ["symlink", "fifo", "directory", "hard link"])
+def test_j04_a_segment_that_was_replaced_is_refused(tmp_path: Path, kind: str) -> None:
+    with opened(tmp_path) as journal:
+        journal.append([body("a")], durable=True)
+    (path,) = work.segment_paths(tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    path.rename(elsewhere)
+    if kind == "symlink":
+        path.symlink_to(elsewhere)
+    elif kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        os.link(elsewhere, path)
+    content = elsewhere.read_bytes()
+    journal = segments(tmp_path)
+    with pytest.raises(Trouble) as trouble:
+        journal.append([body("b")], durable=True)
+    assert path.name in trouble.value.why
+    assert elsewhere.read_bytes() == content
+    journal.close()
+
+
+@pytest.mark.battery("J04")
+def test_j04_a_journal_folder_that_is_a_link_or_open_to_others_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "journal").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(Trouble):
+        segments(tmp_path).append([body("a")], durable=True)
+    (tmp_path / "journal").unlink()
+    (tmp_path / "journal").mkdir()
+    (tmp_path / "journal").chmod(0o777)
+    with pytest.raises(Trouble, match="others may write"):
+        segments(tmp_path).append([body("a")], durable=True)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def failing(times: int, error: int, *, after: int = 0) -> Callable[[int, bytes], int]:
+    """A write that fails ``times`` times after ``after`` good ones."""
+    state = {"left": times, "good": after}
+
+    def write(descriptor: int, data: bytes) -> int:
+        if state["good"] > 0:
+            state["good"] -= 1
+            return os.write(descriptor, data)
+        if state["left"] > 0:
+            state["left"] -= 1
+            raise OSError(error, os.strerror(error))
+        return os.write(descriptor, data)
+
+    return write
+
+
+@pytest.mark.battery("K03", "J04")
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG])
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_k03_a_write_that_fails_leaves_no_half_record_and_passes(
+    tmp_path: Path, error: int, after: int
+) -> None:
+    disk = Disk(write=failing(1, error, after=after))
+    told: list[str] = []
+    reasons: list[str] = []
+    with opened(tmp_path, disk=disk, bounds=Bounds(flush_s=WAIT)) as journal:
+        for number in range(5):
+            try:
+                journal.append([body(str(number))], durable=True)
+                told.append(str(number))
+            except Trouble as trouble:
+                reasons.append(trouble.why)
+    assert len(told) == 4
+    assert [os.strerror(error).lower() in why for why in reasons] == [True]
+    assert calls(tmp_path) == told
+    assert work.verdict(tmp_path).ok
+
+
+@pytest.mark.battery("K03")
+def test_k03_a_short_write_is_completed_or_taken_back(tmp_path: Path) -> None:
+    def dripping(descriptor: int, data: bytes) -> int:
+        return os.write(descriptor, data[:7])
+
+    with opened(tmp_path / "drips", disk=Disk(write=dripping)) as journal:
+        journal.append([body("a"), body("b")], durable=True)
+    assert calls(tmp_path / "drips") == ["a", "b"]
+
+    def short(descriptor: int, data: bytes) -> int:
+        if not state["stopped"]:
+            state["stopped"] = True
+            return os.write(descriptor, data[:30])
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    state = {"stopped": True}
+    disk: dict[str, Callable[[int, bytes], int]] = {"write": os.write}
+    with opened(tmp_path / "full", disk=Disk(write=lambda fd, data: disk["write"](fd, data))) as journal:
+        journal.append([body("a")], durable=True)
+        state["stopped"] = False
+        disk["write"] = short
+        with pytest.raises(Trouble):
+            journal.append([body("lost")], durable=True)
+        disk["write"] = os.write
+        journal.append([body("b")], durable=True)
+    assert calls(tmp_path / "full") == ["a", "b"]
+    assert work.verdict(tmp_path / "full").ok
+
+
+@pytest.mark.battery("K03")
+def test_k03_everybody_who_waits_for_a_failed_write_is_told(tmp_path: Path) -> None:
+    gate, inside = threading.Event(), threading.Event()
+    state = {"full": False}
+
+    def write(descriptor: int, data: bytes) -> int:
+        if state["full"]:
+            inside.set()
+            assert gate.wait(WAIT)
+            raise OSError(errno.ENOSPC, "no space left on device")
+        return os.write(descriptor, data)
+
+    failed: list[str] = []
+
+    def one(name: str) -> None:
+        try:
+            journal.append([body(name)], durable=True)
+        except Trouble:
+            failed.append(name)
+
+    with opened(tmp_path, disk=Disk(write=write)) as journal:
+        journal.append([body("before")], durable=True)
+        state["full"] = True
+        threads = [threading.Thread(target=one, args=(f"t{number}",)) for number in range(8)]
+        threads[0].start()
+        assert inside.wait(WAIT)
+        for thread in threads[1:]:
+            thread.start()
+        gate.set()
+        for thread in threads:
+            thread.join(WAIT)
+        assert sorted(failed) == [f"t{number}" for number in range(8)]
+        state["full"] = False
+        journal.append([body("after")], durable=True)
+    assert calls(tmp_path) == ["before", "after"]
+    assert work.verdict(tmp_path).ok
+
+
+@pytest.mark.battery("K03")
+def test_k03_after_a_failed_sync_the_segment_is_given_up(tmp_path: Path) -> None:
+    """fsyncgate: the second sync of the same file would say that all is well."""
+    state = {"broken": False}
+
+    def sync(descriptor: int) -> None:
+        if state["broken"]:
+            state["broken"] = False
+            raise OSError(errno.EIO, "input/output error")
+        os.fdatasync(descriptor)
+
+    told: list[str] = []
+    with opened(tmp_path, disk=Disk(sync=sync), told=told.append, bounds=Bounds(flush_s=WAIT)) as journal:
+        journal.append([body("a")], durable=True)
+        (first,) = work.segment_paths(tmp_path)
+        state["broken"] = True
+        with pytest.raises(Trouble, match="input/output error"):
+            journal.append([body("unknown")], durable=True)
+        journal.append([body("b")], durable=True)
+        (second,) = work.segment_paths(tmp_path)
+        assert second != first
+    assert "a new segment is begun" in told[0]
+    assert calls(tmp_path)[-1] == "b"
+    assert work.verdict(tmp_path).ok
+
+
+@pytest.mark.battery("K03")
+def test_k03_a_real_file_size_limit_in_a_real_process(tmp_path: Path) -> None:
+    program = """
+        import resource, sys
+        from toolwright.journal.audit import Seals
+        from toolwright.journal.segments import Segments, Trouble
+        state = sys.argv[1]
+        journal = Segments(state + "/journal", seal=Seals(state))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))
+        told, refused = [], 0
+        for number in range(60):
+            try:
+                journal.append([b'{"what":"begin","ts":1,"call":"%d"}' % number], durable=True)
+                told.append(number)
+            except Trouble:
+                refused += 1
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        journal.append([b'{"what":"begin","ts":1,"call":"after"}'], durable=True)
+        journal.close()
+        print(refused, *told)
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=WAIT,
+        check=True,
+    )
+    refused, *told = ended.stdout.split()
+    assert int(refused) > 0
+    assert calls(tmp_path) == [*told, "after"]
+    assert work.verdict(tmp_path).ok
+
+
+@pytest.mark.battery("K03", "J04")
+def test_k03_a_full_file_system_refuses_and_recovers_without_a_restart(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to mount a file system of 64 KiB")
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip("tmpfs cannot be mounted here; a machine where root may mount shows this")
+    try:
+        told: list[str] = []
+        with opened(place) as journal:
+            journal.append([body("first")], durable=True)
+            (place / "filler").write_bytes(b"x")
+            with (place / "filler").open("ab", buffering=0) as filler, suppress(OSError):
+                while True:
+                    filler.write(bytes(1024))
+            reasons = []
+            for number in range(200):
+                try:
+                    journal.append([body(str(number))], durable=True)
+                    told.append(str(number))
+                except Trouble as trouble:
+                    reasons.append(trouble.why)
+            assert reasons
+            assert all("no space" in why for why in reasons)
+            (place / "filler").unlink()
+            journal.append([body("after")], durable=True)
+        assert calls(place) == ["first", *told, "after"]
+        assert work.verdict(place).ok
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.battery("J04")
+def test_j04_a_journal_that_may_only_be_read_refuses() -> None:
+    """As an ordinary user: permissions do not hold root back."""
+    program = """
+        import os, sys
+        from toolwright.journal import sealing
+        from toolwright.journal.audit import Seals
+        from toolwright.journal.segments import Segments, Trouble
+        "".encode("utf-16-be")  # loaded now: the interpreter may lie where an ordinary user cannot look
+        if os.geteuid() == 0:
+            os.setgid(65534)
+            os.setuid(65534)
+        state = sys.argv[1]
+        def one(call):
+            journal = Segments(state + "/journal", seal=Seals(state))
+            try:
+                journal.append([b'{"what":"begin","ts":1,"call":"%s"}' % call.encode()], durable=True)
+                return "ok"
+            except Trouble as trouble:
+                return trouble.why
+            finally:
+                journal.close()
+        print(one("a"))
+        (name,) = os.listdir(state + "/journal")
+        os.chmod(state + "/journal/" + name, 0o400)
+        print(one("file"))
+        os.chmod(state + "/journal/" + name, 0o600)
+        os.rename(state + "/journal/" + name, state + "/aside")
+        os.chmod(state + "/journal", 0o500)
+        print(one("folder"))
+        os.chmod(state + "/journal", 0o700)
+        print(one("b"))
+    """
+    with tempfile.TemporaryDirectory() as state:  # pytest's own folders are closed to other users
+        if os.geteuid() == 0:
+            os.chown(state, 65534, 65534)
+        ended = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(program), state],
+            capture_output=True,
+            text=True,
+            timeout=WAIT,
+            check=False,
+        )
+    assert ended.returncode == 0, ended.stderr
+    first, file, folder, last = ended.stdout.splitlines()
+    assert (first, last) == ("ok", "ok")
+    assert "permission denied" in file
+    assert "permission denied" in folder
+
+
+def test_a_closed_journal_refuses(tmp_path: Path) -> None:
+    journal = segments(tmp_path)
+    journal.append([body("a")], durable=True)
+    journal.close()
+    with pytest.raises(Trouble, match="closed"):
+        journal.append([body("b")], durable=True)
+
+
+def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    disk = Disk(write=failing(3, errno.ENOSPC, after=2))
+    with opened(tmp_path, disk=disk) as journal:
+        for number in range(10):
+            with_trouble = [body(str(number))]
+            try:
+                journal.append(with_trouble, durable=number % 2 == 0)
+            except Trouble:
+                continue
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_key_that_others_may_read_is_refused_for_signing(tmp_path: Path) -> None:
+    Seals(str(tmp_path))()
+    (tmp_path / "keys" / "journal.key").chmod(0o644)
+    with opened(tmp_path, bounds=Bounds(signed_at_least=3)) as journal:
+        journal.append([body("a")], durable=True)
+        with pytest.raises(Trouble, match="others"):
+            journal.append([body("b")], durable=True)
+
+
+@pytest.mark.battery("K05")
+def test_k05_a_key_made_by_two_hosts_at_once_is_one_key(tmp_path: Path) -> None:
+    keys: list[bytes] = []
+    barrier = threading.Barrier(8)
+
+    def make() -> None:
+        barrier.wait(WAIT)
+        keys.append(Seals(str(tmp_path))().key)
+
+    threads = [threading.Thread(target=make) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT)
+    assert len(set(keys)) == 1
+    assert [path.name for path in (tmp_path / "keys").iterdir()] == ["journal.key"]

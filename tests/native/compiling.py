@@ -1,0 +1,52 @@
+"""Compiles what the native tests need; a machine without a compiler skips them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+SPAWNER = HERE.parent.parent / "src" / "native" / "spawner.c"
+COMPILE_S = 120
+
+
+def compiler() -> list[str]:
+    """The command of the C compiler."""
+    found = os.environ.get("CC", "").split() or [
+        path for path in map(shutil.which, ("cc", "gcc", "clang")) if path
+    ][:1]
+    if not found:
+        pytest.skip("there is no C compiler; install gcc to run this test")
+    return found
+
+
+@cache
+def folder() -> Path:
+    """Where the compiled programs lie: every user may reach it, unlike pytest's own folders."""
+    path = Path(tempfile.mkdtemp(prefix="toolwright-native-"))
+    path.chmod(0o755)
+    return path
+
+
+@cache
+def compiled(name: str, source: Path, flags: Sequence[str] = ("-O1", "-static")) -> Path:
+    target = folder() / name
+    command = [*compiler(), "-std=gnu17", *flags, "-o", str(target), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_S, check=False)
+    if done.returncode != 0 and ("sanitize" in done.stderr or "asan" in done.stderr):
+        pytest.skip("this compiler has no sanitizers; install libasan and libubsan to run this test")
+    assert done.returncode == 0, done.stderr
+    target.chmod(0o755)
+    return target
+
+
+def trouble() -> str:
+    """The tool that misbehaves as it is told."""
+    return str(compiled("trouble", HERE / "trouble.c"))

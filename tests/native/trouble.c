@@ -1,0 +1,183 @@
+/* A tool that misbehaves as it is told, for tests of the levels. Static, so it needs nothing to start. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+extern char **environ;
+
+/* Tells whoever reads the FIFO that this process lives: the reader sees its end when the last one is gone. */
+static void hold(const char *fifo)
+{
+    if (open(fifo, O_WRONLY) < 0) _exit(90);
+}
+
+static void sleep_for_ever(void)
+{
+    for (;;) pause();
+}
+
+static void daemon_now(const char *fifo)
+{
+    if (fork() > 0) return;
+    setsid();
+    if (fork() > 0) _exit(0);
+    for (int fd = 0; fd < 3; fd++) close(fd);
+    hold(fifo);
+    sleep_for_ever();
+}
+
+static void flood(int fd)
+{
+    char block[8192];
+    memset(block, 'y', sizeof block);
+    while (write(fd, block, sizeof block) > 0) {}
+}
+
+static void copy_stdin(void)
+{
+    char block[65536];
+    for (ssize_t got; (got = read(0, block, sizeof block)) > 0;)
+        for (ssize_t done = 0; done < got;) {
+            ssize_t put = write(1, block + done, (size_t)(got - done));
+            if (put < 0) _exit(91);
+            done += put;
+        }
+}
+
+int main(int argc, char **argv)
+{
+    const char *what = argc > 1 ? argv[1] : "", *with = argc > 2 ? argv[2] : "";
+    long number = atol(with);
+    if (!strcmp(what, "exit")) return (int)number;
+    if (!strcmp(what, "signal")) { raise((int)number); sleep_for_ever(); }
+    if (!strcmp(what, "say")) { fputs(with, stdout); return 0; }
+    if (!strcmp(what, "echo")) { copy_stdin(); return 0; }
+    if (!strcmp(what, "out-first")) {  /* writes a lot before it reads anything */
+        char block[65536];
+        memset(block, 'o', sizeof block);
+        for (long i = 0; i < number; i++) if (write(1, block, sizeof block) < 0) return 92;
+        copy_stdin();
+        return 0;
+    }
+    if (!strcmp(what, "close-stdin")) { close(0); usleep(20000); return 0; }
+    if (!strcmp(what, "hang")) { if (*with) hold(with); sleep_for_ever(); }
+    if (!strcmp(what, "deaf")) {  /* ignores every signal it can */
+        for (int i = 1; i < 65; i++) signal(i, SIG_IGN);
+        if (*with) hold(with);
+        for (;;) sleep(60);
+    }
+    if (!strcmp(what, "stop")) { raise(SIGSTOP); return 0; }
+    if (!strcmp(what, "flood-out")) flood(1);
+    if (!strcmp(what, "flood-err")) flood(2);
+    if (!strcmp(what, "flood-both")) { if (fork()) flood(1); flood(2); }
+    if (!strcmp(what, "daemon")) { daemon_now(with); usleep(20000); return argc > 3 ? atoi(argv[3]) : 0; }
+    if (!strcmp(what, "daemon-and-hang")) { daemon_now(with); hold(with); sleep_for_ever(); }
+    if (!strcmp(what, "pipe-holder")) {  /* a child that keeps stdout and stderr */
+        if (fork() == 0) { hold(with); sleep_for_ever(); }
+        puts("done");
+        return 0;
+    }
+    if (!strcmp(what, "hop")) {  /* never the same process for long, each in a session of its own */
+        hold(with);
+        if (fork() > 0) { usleep(20000); return 0; }
+        for (;;) { if (fork() > 0) _exit(0); setsid(); }
+    }
+    if (!strcmp(what, "tree")) {  /* a broad tree of processes */
+        for (long i = 0; i < number; i++) if (fork() == 0) sleep_for_ever();
+        sleep_for_ever();
+    }
+    if (!strcmp(what, "short-lived")) {  /* many orphans that end at once, one after the other */
+        for (long i = 0; i < number; i++) {
+            if (fork() == 0) { if (fork() == 0) { setsid(); _exit(0); } _exit(0); }
+            usleep(1000);
+        }
+        return 0;
+    }
+    if (!strcmp(what, "hog")) {
+        size_t size = (size_t)number << 20;
+        char *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED) return 93;
+        memset(memory, 1, size);
+        sleep_for_ever();
+    }
+    if (!strcmp(what, "fill")) {  /* fills its scratch folder: one file, or (deep) many small ones */
+        if (chdir(getenv("TMPDIR"))) return 94;
+        if (!strcmp(with, "deep"))
+            for (int i = 0; i < 5000; i++) {
+                char name[16];
+                snprintf(name, sizeof name, "%d", i);
+                if (i % 50 == 0 && (mkdir("d", 0700) || chdir("d"))) break;
+                close(open(name, O_CREAT | O_WRONLY, 0600));
+            }
+        else if (!strcmp(with, "hidden")) {
+            if (mkdir("d", 0700)) return 95;
+            int file = open("d/file", O_CREAT | O_WRONLY, 0600);
+            if (ftruncate(file, 0) || chmod("d", 0)) return 95;
+        } else {
+            int file = open("file", O_CREAT | O_WRONLY, 0600);
+            char block[65536] = {1};
+            for (long i = 0; i < number * 16; i++) if (write(file, block, sizeof block) < 0) return 96;
+        }
+        sleep_for_ever();
+    }
+    if (!strcmp(what, "environment")) {
+        for (char **at = environ; *at; at++) puts(*at);
+        return 0;
+    }
+    if (!strcmp(what, "state")) {  /* what it finds itself in */
+        sigset_t mask;
+        sigprocmask(SIG_SETMASK, NULL, &mask);
+        int blocked = 0, ignored = 0;
+        for (int i = 1; i < 65; i++) {
+            struct sigaction action;
+            blocked += sigismember(&mask, i) == 1;
+            if (sigaction(i, NULL, &action) == 0) ignored += action.sa_handler == SIG_IGN;
+        }
+        char cwd[4096];
+        mode_t mask_of_files = umask(0);
+        printf("blocked=%d ignored=%d umask=%03o group=%d nnp=%d cwd=%s uid=%d fds=", blocked, ignored,
+               (unsigned)mask_of_files, getpgid(0) == getpid(), prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0),
+               getcwd(cwd, sizeof cwd) ? cwd : "?", (int)getuid());
+        for (int fd = 0; fd < 256; fd++) if (fcntl(fd, F_GETFD) >= 0) printf("%d,", fd);
+        puts("");
+        return 0;
+    }
+    if (!strcmp(what, "length")) {  /* of all its arguments */
+        size_t total = 0;
+        for (int i = 2; i < argc; i++) total += strlen(argv[i]);
+        printf("%d %zu\n", argc - 2, total);
+        return 0;
+    }
+    if (!strcmp(what, "write") || !strcmp(what, "rename") || !strcmp(what, "read")) {
+        int bad = !strcmp(what, "rename") ? rename(with, argv[3])
+                  : open(with, !strcmp(what, "read") ? O_RDONLY : O_CREAT | O_WRONLY, 0600) < 0;
+        if (bad) { printf("%s\n", strerrorname_np(errno)); return 1; }
+        return 0;
+    }
+    if (!strcmp(what, "kill")) {  /* somebody else */
+        int bad = kill((pid_t)number, SIGKILL);
+        printf("%s\n", bad ? strerrorname_np(errno) : "killed");
+        return 0;
+    }
+    if (!strcmp(what, "kill-parent")) {  /* its supervisor, while a daemon runs */
+        daemon_now(with);
+        usleep(20000);
+        if (kill(getppid(), SIGKILL)) { printf("%s\n", strerrorname_np(errno)); return 0; }
+        sleep_for_ever();
+    }
+    if (!strcmp(what, "channel")) {  /* echoes what comes over descriptor 3 */
+        char block[4096];
+        for (ssize_t got; (got = read(3, block, sizeof block)) > 0;) if (write(3, block, (size_t)got) < 0) break;
+        return 0;
+    }
+    fprintf(stderr, "unknown trouble: %s\n", what);
+    return 99;
+}

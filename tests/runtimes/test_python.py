@@ -1,0 +1,1083 @@
+"""Python tools run for real, on every level this machine has: cold interpreters and zygotes alike."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from toolwright import jsontext
+from toolwright.catalog import digests
+from toolwright.model import (
+    CallPython,
+    End,
+    Ending,
+    Level,
+    Limits,
+    Needs,
+    Origin,
+    Permit,
+    Profile,
+    PythonStyle,
+    Reply,
+    Tool,
+    ToolCall,
+)
+from toolwright.runtimes import Host, _zygote, _zygotes
+from toolwright.runtimes.python import PythonTools
+from toolwright.sandbox import Cancel, Sandbox, _kernel
+from toolwright.sandbox._scratch import Scratch
+from toolwright.sandbox.ground import Surroundings
+from toolwright.sandbox.portable import Portable
+from toolwright.sandbox.restricted import Restricted
+from toolwright.sandbox.supervised import Supervised, installed
+
+LIMITS = Limits(timeout_s=20.0)
+SYSTEM_PYTHON = "/usr/bin/python3"
+
+
+def surroundings(*, namespaces: bool = False) -> Surroundings:
+    return Surroundings(landlock=_kernel.landlock_version(), seccomp=True, namespaces=namespaces)
+
+
+def supervised() -> Supervised:
+    if installed() is None:
+        pytest.skip("the spawner is not built; `make native` (or a C compiler at install) enables this test")
+    return Supervised(surroundings().rules, Scratch())
+
+
+def sandbox_of(level: Level) -> Sandbox:
+    if level is Level.PORTABLE:
+        return Portable()
+    if sys.platform != "linux":
+        pytest.skip(f"the level {level} needs Linux")
+    return Restricted(surroundings(), Scratch()) if level is Level.RESTRICTED else supervised()
+
+
+@dataclass(slots=True, kw_only=True)
+class Bench:
+    """A project, a level and the runtime; what a test needs to call a tool."""
+
+    root: Path
+    host: Host
+    runtime: PythonTools
+    level: Level
+    permit: Permit
+
+    def write(self, name: str, source: str) -> Path:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source, encoding="utf-8")
+        return path
+
+    def function(self, source: str, name: str = "tool.py", **more: Any) -> Tool:
+        path = self.write(name, source)
+        return self.tool(CallPython(style=PythonStyle.FUNCTION, file=str(path)), path, **more)
+
+    def script(self, source: str, name: str = "tool.py", settings: bytes = b"{}", **more: Any) -> Tool:
+        path = self.write(name, source)
+        invocation = CallPython(style=PythonStyle.SCRIPT, file=str(path), settings=settings)
+        return self.tool(invocation, path, **more)
+
+    def handler(self, executor: str | None, name: str = "do_it", group: str = "group", **more: Any) -> Tool:
+        names = ("journals", executor) if executor == "journal" else (executor,)
+        listed = [str(self.root / "handlers" / f"{module}.py") for module in names if module]
+        invocation = CallPython(
+            style=PythonStyle.HANDLER, executor=executor, settings=jsontext.compact({"files": listed})
+        )
+        return self.tool(
+            invocation, self.root / "group.json", name=name, scope=group, reply=Reply.SUCCESS_DICT, **more
+        )
+
+    def tool(self, invocation: CallPython, path: Path, **more: Any) -> Tool:
+        fields: dict[str, Any] = {"key": "test:a/tool", "name": "a/tool", "scope": "a", "reply": Reply.ITEM}
+        fields |= more
+        return Tool(origin=Origin(format="test", path=str(path)), invocation=invocation, **fields)
+
+    def call(self, tool: Tool, arguments: dict[str, Any] | None = None, **more: Any) -> Ending:
+        permit = more.pop("permit", self.permit)
+        cancel = more.pop("cancel", None) or Cancel()
+        call = ToolCall(id="c", tool=tool.key, arguments=arguments or {}, **more)
+        try:
+            return self.runtime.run(tool, call, permit, cancel)
+        finally:
+            cancel.close()
+
+    def limited(self, **more: Any) -> Permit:
+        return replace(self.permit, limits=replace(LIMITS, **more))
+
+
+def bench_at(root: Path, level: Level, **more: Any) -> Bench:
+    runtime_more = {key: more.pop(key) for key in ("zygotes_max", "idle_s", "verified") if key in more}
+    variables = {"PATH": "/usr/bin:/bin", "HOME": str(root), "LANG": "C.UTF-8", "TOKEN": "s3cret-value"}
+    fields: dict[str, Any] = {"variables": variables, "cwd": str(root), "python": sys.executable} | more
+    host = Host(sandbox=fields.pop("sandbox", None) or sandbox_of(level), **fields)
+    runtime = PythonTools(host, digests.Contents(), **runtime_more)
+    permit = Permit(profile=Profile.CLOSED, read=(str(root),), limits=LIMITS)
+    return Bench(root=root, host=host, runtime=runtime, level=level, permit=permit)
+
+
+def close(bench: Bench) -> None:
+    bench.runtime.close()
+    bench.host.sandbox.close()
+
+
+@pytest.fixture(scope="module", params=list(Level))
+def level_bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    bench = bench_at(tmp_path_factory.mktemp(request.param.value).resolve(), request.param)
+    yield bench
+    close(bench)
+
+
+@pytest.fixture
+def bench(level_bench: Bench, tmp_path: Path) -> Bench:
+    """The level's bench in a folder of its own: sandboxes and zygotes are shared, files are not."""
+    root = tmp_path.resolve()
+    permit = replace(level_bench.permit, read=(str(root),))
+    host = replace(level_bench.host, cwd=str(root))
+    return Bench(
+        root=root,
+        host=host,
+        runtime=level_bench.runtime,
+        level=level_bench.level,
+        permit=permit,
+    )
+
+
+@pytest.fixture
+def warm(tmp_path: Path) -> Iterator[Bench]:
+    """The supervised level with zygotes of its own."""
+    bench = bench_at(tmp_path.resolve(), Level.SUPERVISED)
+    yield bench
+    close(bench)
+
+
+def is_gone(pid: int, within_s: float = 1.0) -> bool:
+    """Whether a process is dead (a zombie is: it runs no more), waited for on its own end."""
+    deadline = time.monotonic() + within_s
+    try:
+        watch = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        import select
+
+        return bool(select.select([watch], [], [], max(0.0, deadline - time.monotonic()))[0])
+    finally:
+        os.close(watch)
+
+
+def processes_below(pid: int) -> set[int]:
+    found: set[int] = set()
+    waiting = [pid]
+    while waiting:
+        at = waiting.pop()
+        with suppress(OSError, ValueError):
+            for task in os.listdir(f"/proc/{at}/task"):
+                text = Path(f"/proc/{at}/task/{task}/children").read_text(encoding="ascii")
+                children = {int(word) for word in text.split()}
+                found |= children
+                waiting += children
+    return found
+
+
+# -- functions ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("rye.executor.function", "rye.call.signature")
+def test_a_function_gets_its_parameters_and_the_project_as_absolute_text(bench: Bench) -> None:
+    tool = bench.function(
+        "def execute(params, project_path):\n"
+        "    return {'success': True, 'params': params, 'project': project_path, 'kind': type(project_path).__name__}\n"
+    )
+    ending = bench.call(tool, {"a": 1, "text": "ä ${HOME} {a}"})
+    assert ending.end is End.RETURNED, ending
+    assert ending.value == {
+        "success": True,
+        "params": {"a": 1, "text": "ä ${HOME} {a}"},
+        "project": bench.runtime._host.cwd,
+        "kind": "str",
+    }
+    assert ending.kind_of_value == "dict"
+    assert len(ending.runs) == 1
+    assert ending.runs[0].argv[1] == str(bench.root / "tool.py")
+
+
+@pytest.mark.requirement("rye.call.signature")
+def test_the_project_dot_becomes_its_absolute_path(tmp_path: Path) -> None:
+    there = os.getcwd()
+    bench = bench_at(tmp_path, Level.PORTABLE, cwd=".")
+    bench.permit = replace(bench.permit, read=("/",))
+    tool = bench.function("def execute(params, project_path):\n    return project_path\n")
+    assert bench.call(tool).value == there
+    close(bench)
+
+
+@pytest.mark.requirement("rye.call.async")
+def test_an_async_execute_is_awaited(bench: Bench) -> None:
+    tool = bench.function(
+        "import asyncio\n"
+        "async def execute(params, project_path):\n"
+        "    await asyncio.sleep(0)\n"
+        "    return {'success': True, 'n': params['n'] + 1}\n"
+    )
+    assert bench.call(tool, {"n": 1}).value == {"success": True, "n": 2}
+
+
+@pytest.mark.requirement("rye.call.stdout-protected")
+def test_prints_stay_out_of_the_result(bench: Bench) -> None:
+    tool = bench.function(
+        "import os, sys\n"
+        "def execute(params, project_path):\n"
+        "    print('debug')\n"
+        "    os.write(1, b'raw ')\n"
+        "    print('warned', file=sys.stderr)\n"
+        "    return {'success': True}\n"
+    )
+    ending = bench.call(tool)
+    assert ending.value == {"success": True}
+    assert ending.stdout == b"raw debug\n"
+    assert ending.stderr == b"warned\n"
+
+
+@pytest.mark.requirement("rye.call.json-result")
+def test_what_json_cannot_carry_becomes_text(bench: Bench) -> None:
+    tool = bench.function(
+        "import datetime, decimal, pathlib\n"
+        "class Odd:\n"
+        "    def __str__(self): return 'odd'\n"
+        "def execute(params, project_path):\n"
+        "    return {'success': True, 'data': pathlib.Path('a'), 'day': datetime.date(2026, 1, 2),\n"
+        "            'odd': [Odd(), float('nan'), float('-inf'), 1e308], 'many': {1, }, (1, 2): 3, None: 4,\n"
+        "            'half': '\\ud800', 'long': 2 ** 70, 'price': decimal.Decimal('1.10')}\n"
+    )
+    assert bench.call(tool).value == {
+        "success": True,
+        "data": "a",
+        "day": "2026-01-02",
+        "odd": ["odd", None, None, 1e308],
+        "many": "{1}",
+        "(1, 2)": 3,
+        "null": 4,
+        "half": "?",
+        "long": 2**70,
+        "price": "1.10",
+    }
+
+
+@pytest.mark.requirement("rye.call.exception")
+def test_an_exception_is_its_text_and_the_trace_goes_to_the_log(bench: Bench) -> None:
+    tool = bench.function("def execute(params, project_path):\n    raise ValueError('bad')\n")
+    ending = bench.call(tool)
+    assert (ending.end, ending.reason, ending.kind_of_value) == (End.RAISED, "bad", "ValueError")
+    assert b"Traceback" in ending.stderr
+    assert b'tool.py", line 2' in ending.stderr
+    assert b"toolwright" not in ending.stderr
+    assert b"Traceback" not in ending.stdout
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("raise SystemExit('left')", "left"),
+        ("raise KeyboardInterrupt", ""),
+        ("x = {}; x['x'] = x; return x", "the result contains itself"),
+        ("return execute(params, project_path)", "maximum recursion depth exceeded"),
+        ("import os; os._exit(0)", "it ended its process without an answer"),
+    ],
+)
+def test_every_other_way_out_is_a_failure(bench: Bench, body: str, reason: str) -> None:
+    tool = bench.function(f"def execute(params, project_path):\n    {body}\n")
+    ending = bench.call(tool)
+    assert ending.end is End.RAISED
+    assert ending.reason.startswith(reason)
+
+
+@pytest.mark.battery("E11")
+def test_a_function_that_ends_its_process_leaves_its_status(bench: Bench) -> None:
+    tool = bench.function(
+        "import ctypes, os\n"
+        "def execute(params, project_path):\n"
+        "    os._exit(3) if params['how'] == 'exit' else ctypes.string_at(0)\n"
+    )
+    ending = bench.call(tool, {"how": "exit"})
+    assert (ending.end, ending.exit_status, ending.signal) == (End.EXITED, 3, None)
+    ending = bench.call(tool, {"how": "segv"})
+    assert (ending.end, ending.exit_status, ending.signal) == (End.EXITED, 128 + 11, signal.SIGSEGV)
+
+
+def test_a_file_that_cannot_be_loaded_says_why(bench: Bench) -> None:
+    for source, kind, reason in (
+        ("import no_such_module_here\n", "ModuleNotFoundError", "No module named 'no_such_module_here'"),
+        ("def execute(:\n", "SyntaxError", "invalid syntax"),
+        ("raise RuntimeError('at the top')\n", "RuntimeError", "at the top"),
+        ("x = 1\n", "LookupError", "tool.py has no execute()"),
+    ):
+        ending = bench.call(bench.function(source))
+        assert (ending.end, ending.kind_of_value) == (End.RAISED, kind), ending
+        assert ending.reason.startswith(reason)
+        assert bytes(kind, "ascii") in ending.stderr
+
+
+def test_a_changed_file_is_the_code_that_runs(bench: Bench) -> None:
+    for number in range(3):
+        tool = bench.function(f"def execute(params, project_path):\n    return {{'version': {number}}}\n")
+        assert bench.call(tool).value == {"version": number}
+
+
+def test_a_changed_neighbour_is_imported_anew(bench: Bench) -> None:
+    source = "import neighbour\ndef execute(params, project_path):\n    return neighbour.VALUE\n"
+    for number in range(3):
+        bench.write("neighbour.py", f"VALUE = {number}  {'#' * number}\n")
+        assert bench.call(bench.function(source)).value == number
+
+
+def test_a_neighbour_shadows_nothing(bench: Bench) -> None:
+    bench.write("json.py", "raise RuntimeError('the wrong one')\n")
+    tool = bench.function("import json\ndef execute(params, project_path):\n    return json.loads('[1]')\n")
+    assert bench.call(tool).value == [1]
+
+
+def test_bytes_run_that_were_checked(bench: Bench) -> None:
+    """Attack: a file swapped between check and start: nothing runs."""
+    tool = bench.function("def execute(params, project_path):\n    return 'checked'\n")
+    contents = digests.Contents()
+    checked = contents.runs(digests.how(tool.invocation), digests.own_files(tool))
+    assert bench.call(tool, runs_digest=checked).value == "checked"
+    bench.function("def execute(params, project_path):\n    return 'swapped'\n")
+    ending = bench.call(tool, runs_digest=checked)
+    assert ending.end is End.DENIED
+
+
+def test_calls_share_no_memory(bench: Bench) -> None:
+    """Attack: a call that leaves something for the next caller in the module's globals or in the process."""
+    tool = bench.function(
+        "import json, os\n"
+        "SEEN = []\n"
+        "def execute(params, project_path):\n"
+        "    SEEN.append(params['n']); json.planted = True if params['n'] == 1 else getattr(json, 'planted', False)\n"
+        "    os.environ['PLANTED'] = 'x' if params['n'] == 1 else os.environ.get('PLANTED', '')\n"
+        "    return [SEEN, json.planted, os.environ['PLANTED']]\n"
+    )
+    assert bench.call(tool, {"n": 1}).value == [[1], True, "x"]
+    for number in (2, 3, 4):
+        assert bench.call(tool, {"n": number}).value == [[number], False, ""]
+
+
+# -- scripts ------------------------------------------------------------------------------------------------
+
+SCRIPT = (
+    "import json, sys\n"
+    "if __name__ == '__main__':\n"
+    "    params = json.load(sys.stdin)\n"
+    "    print(json.dumps({'argv': sys.argv, 'params': params, 'name': __name__, 'file': __file__}))\n"
+    "    print('note', file=sys.stderr)\n"
+    "    sys.exit(params.get('exit', 0))\n"
+)
+
+
+@pytest.mark.requirement("rye.executor.script")
+def test_a_script_is_a_program_with_its_arguments_and_parameters(bench: Bench) -> None:
+    tool = bench.script(SCRIPT)
+    ending = bench.call(tool, {"a": 1})
+    project = bench.runtime._host.cwd
+    assert (ending.end, ending.exit_status) == (End.EXITED, 0)
+    assert json.loads(ending.stdout) == {
+        "argv": [str(bench.root / "tool.py"), "--project-path", project],
+        "params": {"a": 1},
+        "name": "__main__",
+        "file": str(bench.root / "tool.py"),
+    }
+    assert ending.stderr == b"note\n"
+    assert ending.runs[0].argv == (sys.executable, str(bench.root / "tool.py"), "--project-path", project)
+
+
+@pytest.mark.requirement("rye.cli.params")
+def test_a_script_that_declares_params_gets_them_in_argv_as_well(bench: Bench) -> None:
+    source = (
+        "import argparse, json, sys\n"
+        "parser = argparse.ArgumentParser()\n"
+        'parser.add_argument("--params", required=True)\n'
+        'parser.add_argument("--project-path")\n'
+        "args = parser.parse_args()\n"
+        "print(json.dumps([args.params, sys.stdin.read(), args.project_path]))\n"
+    )
+    tool = bench.script(source, settings=b'{"params_option":true}')
+    ending = bench.call(tool, {"a": "ä"})
+    assert json.loads(ending.stdout) == ['{"a":"ä"}', '{"a":"ä"}', bench.runtime._host.cwd]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "stderr"),
+    [
+        ("sys.exit()", 0, b""),
+        ("sys.exit(3)", 3, b""),
+        ("sys.exit('no')", 1, b"no\n"),
+        ("raise ValueError('bad')", 1, b"ValueError: bad\n"),
+        ("os._exit(7)", 7, b""),
+        ("os.kill(os.getpid(), 9)", 137, b""),
+        ("atexit.register(print, 'late', file=sys.stderr)", 0, b"late\n"),
+        ("threading.Thread(target=lambda: print('thread', file=sys.stderr)).start()", 0, b"thread\n"),
+    ],
+)
+def test_a_script_ends_as_under_the_interpreter(bench: Bench, body: str, status: int, stderr: bytes) -> None:
+    ending = bench.call(bench.script(f"import atexit, os, sys, threading\n{body}\n"))
+    assert (ending.end, ending.exit_status) == (End.EXITED, status)
+    assert ending.stderr.endswith(stderr)
+    assert bool(ending.stderr) == bool(stderr)
+
+
+@pytest.mark.battery("F03", "F04")
+def test_large_parameters_and_large_output_do_not_block_each_other(bench: Bench) -> None:
+    big = "x" * 1_000_000
+    tool = bench.script(
+        "import sys\nprint('y' * 1_000_000)\nprint(len(sys.stdin.read()))\n"
+        if bench.level
+        else ""  # pragma: no cover
+    )
+    ending = bench.call(tool, {"big": big})
+    assert ending.stdout == b"y" * 1_000_000 + b"\n" + str(len(big) + 10).encode() + b"\n"
+    assert bench.call(bench.script("print('ok')\n"), {"big": big}).stdout == b"ok\n"
+
+
+# -- handlers -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement(
+    "capability.meta.handler-signature", "capability.meta.executor-module", "capability.meta.context-not-model"
+)
+def test_a_handler_gets_the_context_it_names_from_the_host_alone(bench: Bench) -> None:
+    bench.write(
+        "handlers/calendar.py",
+        "async def execute_calendar_tool(tool_name, tool_input, user_id, limit=10):\n"
+        "    return {'success': True, 'result': [tool_name, tool_input, user_id, limit]}\n",
+    )
+    tool = bench.handler("calendar")
+    ending = bench.call(tool, {"user_id": "admin"}, context={"user_id": "u", "memory": object()})
+    assert ending.value == {"success": True, "result": ["do_it", {"user_id": "admin"}, "u", 10]}
+
+
+@pytest.mark.requirement("capability.meta.handler-signature")
+def test_a_synchronous_handler_that_takes_everything_gets_what_can_travel(bench: Bench) -> None:
+    bench.write(
+        "handlers/notes.py",
+        "def execute_notes_tool(tool_name, tool_input, **context):\n"
+        "    return {'success': True, 'result': context}\n",
+    )
+    ending = bench.call(bench.handler("notes"), context={"user_id": "u", "memory": object()})
+    assert ending.value == {"success": True, "result": {"user_id": "u"}}
+    assert any("memory" in note for note in ending.notes)
+
+
+def test_a_live_object_that_a_handler_needs_is_refused_by_name(bench: Bench) -> None:
+    source = "def execute_notes_tool(tool_name, tool_input, memory):\n    return {}\n"
+    bench.write("handlers/notes.py", source)
+    ending = bench.call(bench.handler("notes"), context={"memory": object()})
+    assert (ending.end, "memory" in ending.reason) == (End.UNAVAILABLE, True)
+    bench.write("handlers/notes.py", source.replace("memory", "**context"))
+    tool = bench.handler("notes", needs=Needs(context=("memory",)))
+    ending = bench.call(tool, context={"memory": object()})
+    assert (ending.end, "memory" in ending.reason) == (End.UNAVAILABLE, True)
+
+
+@pytest.mark.requirement("capability.meta.executor-alias")
+def test_an_executor_is_looked_up_by_alias_then_by_its_own_name(bench: Bench) -> None:
+    handler = "def execute_journal_tool(tool_name, tool_input):\n    return {{'success': True, 'result': '{0}'}}\n"
+    bench.write("handlers/journal.py", handler.format("journal.py"))
+    assert bench.call(bench.handler("journal")).value == {"success": True, "result": "journal.py"}
+    bench.write("handlers/journals.py", handler.format("journals.py"))
+    assert bench.call(bench.handler("journal")).value == {"success": True, "result": "journals.py"}
+
+
+@pytest.mark.requirement("capability.call.unknown", "capability.meta.executor-alias")
+def test_an_executor_without_a_handler_is_said_in_the_formats_words(bench: Bench) -> None:
+    ending = bench.call(bench.handler("file"))
+    assert (ending.end, ending.reason) == (End.UNAVAILABLE, "No executor registered for tool type: file")
+
+
+@pytest.mark.requirement("capability.meta.handler-result")
+def test_a_handler_that_raises_or_is_missing_fails(bench: Bench) -> None:
+    bench.write("handlers/a.py", "def execute_a_tool(tool_name, tool_input):\n    raise KeyError('id')\n")
+    ending = bench.call(bench.handler("a"))
+    assert (ending.end, ending.reason, ending.kind_of_value) == (End.RAISED, "'id'", "KeyError")
+    bench.write("handlers/a.py", "def execute_a_tool(tool_name, tool_input, memory):\n    return {}\n")
+    assert bench.call(bench.handler("a")).reason == "missing context: memory"
+    bench.write("handlers/b.py", "def something_else():\n    pass\n")
+    assert bench.call(bench.handler("b")).reason == "b.py has no execute_b_tool()"
+
+
+@pytest.mark.requirement("capability.meta.executor-alias", "capability.meta.handler-signature")
+def test_registered_handlers_win_and_get_live_objects(tmp_path: Path) -> None:
+    memory = object()
+    seen: list[object] = []
+
+    async def execute_journal_tool(tool_name: str, tool_input: object, memory: object) -> dict[str, object]:
+        seen.append(memory)
+        return {"success": True, "result": [tool_name, tool_input]}
+
+    def by_name(tool_name: str, tool_input: object) -> dict[str, object]:
+        return {"success": True, "result": "by name"}
+
+    handlers = {"journal": SimpleNamespace(execute_journal_tool=execute_journal_tool), "other": by_name}
+    bench = bench_at(tmp_path, Level.PORTABLE, handlers=handlers)
+    bench.write("handlers/journals.py", "raise RuntimeError('not this one')\n")
+    ending = bench.call(bench.handler("journal"), {"a": 1}, context={"memory": memory, "user_id": "u"})
+    assert ending.value == {"success": True, "result": ["do_it", {"a": 1}]}
+    assert seen == [memory]
+    assert ending.layers == ("in-process",)
+    assert bench.call(bench.handler("journal", name="other")).value == {"success": True, "result": "by name"}
+    assert bench.call(bench.handler(None, group="other")).value == {"success": True, "result": "by name"}
+
+    def broken(tool_name: str, tool_input: object) -> None:
+        raise KeyError("id")
+
+    bench.runtime._host = replace(bench.host, handlers={"group": broken})
+    assert bench.call(bench.handler(None)).end is End.RAISED
+    close(bench)
+
+
+# -- in the host's own process ------------------------------------------------------------------------------
+
+INSIDE = "import os\nasync def execute(params, project_path):\n    return {'success': True, 'pid': os.getpid()}\n"
+
+
+@pytest.mark.battery("E12")
+def test_a_file_runs_in_process_only_when_the_host_opted_in_and_it_was_verified(tmp_path: Path) -> None:
+    for in_process, verified, inside in (
+        (False, True, False),
+        (True, False, False),
+        (True, True, True),
+    ):
+        bench = bench_at(
+            tmp_path, Level.PORTABLE, in_process=in_process, verified=lambda _, answer=verified: answer
+        )
+        ending = bench.call(bench.function(INSIDE))
+        assert isinstance(ending.value, dict)
+        assert (ending.value["pid"] == os.getpid()) is inside
+        assert ("in-process" in ending.layers) is inside
+        close(bench)
+
+
+@pytest.mark.battery("E12")
+def test_a_function_that_catches_everything_is_stopped_all_the_same(bench: Bench) -> None:
+    tool = bench.function(
+        "def execute(params, project_path):\n"
+        "    while True:\n"
+        "        try:\n"
+        "            while True: pass\n"
+        "        except BaseException: pass\n"
+    )
+    began = time.monotonic()
+    ending = bench.call(tool, permit=bench.limited(timeout_s=0.5))
+    assert ending.end is End.TIMED_OUT
+    assert time.monotonic() - began < 5.0
+
+
+# -- stopping -----------------------------------------------------------------------------------------------
+
+DAEMON = (
+    "import os, time\n"
+    "def execute(params, project_path):\n"
+    "    read, write = os.pipe()\n"
+    "    if os.fork() == 0:\n"
+    "        os.setsid()\n"
+    "        if os.fork() == 0:\n"
+    "            os.write(write, str(os.getpid()).encode())\n"
+    "            time.sleep(60)\n"
+    "        os._exit(0)\n"
+    "    pid = int(os.read(read, 32))\n"
+    "    os.wait()\n"
+    "    if params.get('hang'): time.sleep(60)\n"
+    "    return pid\n"
+)
+
+
+@pytest.mark.battery("E01", "E08")
+@pytest.mark.parametrize("hang", ["time.sleep(60)", "os.kill(os.getpid(), 19)", "signal.pause()"])
+def test_a_call_ends_at_its_time_limit(bench: Bench, hang: str) -> None:
+    tool = bench.function(f"import os, signal, time\ndef execute(params, project_path):\n    {hang}\n")
+    bench.call(bench.function("def execute(params, project_path):\n    pass\n", "other.py"))
+    began = time.monotonic()
+    ending = bench.call(tool, permit=bench.limited(timeout_s=1.0))
+    assert ending.end is End.TIMED_OUT
+    assert 0.9 < time.monotonic() - began < 4.0
+    assert ending.runs[0].exit_status == -1
+
+
+@pytest.mark.battery("E10")
+def test_the_button_stops_a_call(bench: Bench) -> None:
+    ready = bench.root / "ready"
+    os.mkfifo(ready)
+    tool = bench.function(
+        "import time\n"
+        "def execute(params, project_path):\n"
+        "    with open(params['ready'], 'w') as file: file.write('x')\n"
+        "    time.sleep(60)\n"
+    )
+    permit = replace(bench.permit, write=(str(bench.root),), unprotected=True)
+    cancel = Cancel()
+
+    def press() -> None:
+        ready.read_bytes()
+        cancel.set()
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    ending = bench.call(tool, {"ready": str(ready)}, cancel=cancel, permit=permit)
+    thread.join(10)
+    assert ending.end is End.CANCELLED
+
+
+def test_a_call_that_was_stopped_before_it_began_does_not_run(bench: Bench) -> None:
+    cancel = Cancel()
+    cancel.set()
+    tool = bench.function("def execute(params, project_path):\n    return 1\n")
+    assert bench.call(tool, cancel=cancel).end is End.CANCELLED
+
+
+@pytest.mark.battery("E03", "E04")
+def test_a_daemon_is_dead_when_the_call_is_over(warm: Bench) -> None:
+    tool = warm.function(DAEMON)
+    for _ in range(3):
+        ending = warm.call(tool)
+        assert isinstance(ending.value, int), ending
+        assert not Path(f"/proc/{ending.value}").exists()
+    script = warm.script(DAEMON + "print(execute({}, ''), flush=True)\n", "script.py")
+    ending = warm.call(script)
+    assert ending.exit_status == 0
+    assert not Path(f"/proc/{int(ending.stdout)}").exists()
+
+
+@pytest.mark.battery("E03")
+def test_a_child_that_holds_the_pipes_delays_nobody(warm: Bench) -> None:
+    tool = warm.function(
+        "import subprocess\n"
+        "def execute(params, project_path):\n"
+        "    return subprocess.Popen(['sleep', '60']).pid\n"
+    )
+    began = time.monotonic()
+    ending = warm.call(tool)
+    assert time.monotonic() - began < 5.0
+    assert isinstance(ending.value, int)
+    assert not Path(f"/proc/{ending.value}").exists()
+
+
+def test_threads_that_go_on_are_ended_with_the_call(warm: Bench) -> None:
+    path = warm.root / "out"
+    tool = warm.function(
+        "import threading, time\n"
+        "def write(path):\n"
+        "    while True:\n"
+        "        with open(path, 'w') as file: file.write('x')\n"
+        "def execute(params, project_path):\n"
+        "    threading.Thread(target=write, args=(params['path'],), daemon=True).start()\n"
+        "    return True\n"
+    )
+    permit = replace(warm.permit, write=(str(warm.root),), unprotected=True)
+    assert warm.call(tool, {"path": str(path)}, permit=permit).value is True
+    path.unlink(missing_ok=True)
+    assert not path.exists()
+
+
+# -- limits -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.battery("F01", "F02")
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_flood_stops_the_call(bench: Bench, stream: str) -> None:
+    tool = bench.function(
+        f"import sys\ndef execute(params, project_path):\n    while True: sys.{stream}.write('y' * 1000)\n"
+    )
+    ending = bench.call(tool, permit=bench.limited(stdout_bytes_max=100_000, stderr_bytes_max=100_000))
+    assert ending.end is End.TOO_LARGE
+    assert len(ending.stdout) <= 100_000
+    assert len(ending.stderr) <= 100_000
+    assert max(ending.stdout_bytes, ending.stderr_bytes) > 100_000
+
+
+def test_a_result_over_its_limit_is_too_large(bench: Bench) -> None:
+    tool = bench.function("def execute(params, project_path):\n    return 'x' * params['n']\n")
+    permit = bench.limited(stdout_bytes_max=200_000)
+    assert bench.call(tool, {"n": 300_000}, permit=permit).end is End.TOO_LARGE
+    assert len(str(bench.call(tool, {"n": 150_000}, permit=permit).value)) == 150_000
+
+
+def test_memory_is_bounded(warm: Bench) -> None:
+    tool = warm.function(
+        "import time\n"
+        "def execute(params, project_path):\n"
+        "    held = []\n"
+        "    while True: held.append(bytearray(8 << 20)); time.sleep(0.01)\n"
+    )
+    ending = warm.call(tool, permit=warm.limited(memory_bytes_max=200 << 20))
+    assert (ending.end, ending.reason) == (
+        End.OVER_LIMIT,
+        f"its processes took more than {200 << 20} bytes of memory",
+    )
+
+
+def test_a_fork_bomb_is_stopped_and_nothing_is_left(warm: Bench) -> None:
+    tool = warm.function(
+        "import os, time\n"
+        "def execute(params, project_path):\n"
+        "    while True:\n"
+        "        if os.fork() == 0: os.setsid()\n"
+        "        time.sleep(0.02)\n"
+    )
+    warm.call(tool, permit=warm.limited(timeout_s=0.01))  # the zygote is there
+    before = processes_below(os.getpid())
+    ending = warm.call(tool, permit=warm.limited(processes_max=20))
+    assert (ending.end, ending.reason) == (End.OVER_LIMIT, "it had more than 20 processes")
+    after = {pid for pid in processes_below(os.getpid()) - before if not is_gone(pid, 0)}
+    assert len(after) <= 8  # a zygote, its slots and their next children
+
+
+def test_scratch_is_bounded_private_and_empty_for_every_call(warm: Bench) -> None:
+    tool = warm.function(
+        "import os, time\n"
+        "def execute(params, project_path):\n"
+        "    place = os.environ['TMPDIR']\n"
+        "    left = os.listdir(place)\n"
+        "    os.makedirs(place + '/a/b'); open(place + '/a/b/c', 'w').write('x'); os.chmod(place + '/a/b', 0)\n"
+        "    os.symlink('/etc', place + '/link')\n"
+        "    if params.get('fill'):\n"
+        "        with open(place + '/big', 'wb') as file:\n"
+        "            while True: file.write(bytes(1 << 20)); file.flush(); time.sleep(0.01)\n"
+        "    return [place, left]\n"
+    )
+    for _ in range(4):
+        value = warm.call(tool).value
+        assert isinstance(value, list)
+        assert value[1] == []
+    ending = warm.call(tool, {"fill": True}, permit=warm.limited(scratch_bytes_max=10 << 20))
+    assert (ending.end, ending.reason) == (End.OVER_LIMIT, f"its temporary files took more than {10 << 20} bytes")
+
+
+def test_a_call_does_not_see_the_scratch_folder_of_another(warm: Bench) -> None:
+    """Attack: two callers of one tool; one looks for the files of the other."""
+    ready, go = warm.root / "ready", warm.root / "go"
+    os.mkfifo(ready)
+    os.mkfifo(go)
+    tool = warm.function(
+        "import os\n"
+        "def execute(params, project_path):\n"
+        "    place = os.environ['TMPDIR']\n"
+        "    if 'look' in params:\n"
+        "        found = {}\n"
+        "        for act in (os.listdir, lambda p: open(p + '/secret').read(), lambda p: open(p + '/new', 'w')):\n"
+        "            try: act(params['look']); found[str(len(found))] = 'done'\n"
+        "            except OSError as error: found[str(len(found))] = type(error).__name__\n"
+        "        return found\n"
+        "    open(place + '/secret', 'w').write('mine')\n"
+        "    with open(params['ready'], 'w') as file: file.write(place)\n"
+        "    with open(params['go']) as file: file.read()\n"
+        "    return sorted(os.listdir(place))\n"
+    )
+    permit = replace(warm.permit, write=(str(warm.root),), unprotected=True)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(warm.call, tool, {"ready": str(ready), "go": str(go)}, permit=permit)
+        place = ready.read_text(encoding="utf-8")
+        second = warm.call(tool, {"look": place}, permit=permit)
+        go.write_text("x", encoding="utf-8")
+        assert first.result(20).value == ["secret"]
+    assert second.value == {"0": "PermissionError", "1": "PermissionError", "2": "PermissionError"}
+
+
+# -- secrets and the zygote ---------------------------------------------------------------------------------
+
+
+@pytest.mark.battery("D01")
+def test_only_the_call_that_was_granted_a_secret_holds_it(warm: Bench) -> None:
+    tool = warm.function(
+        "import os\n"
+        "AT_THE_TOP = os.environ.get('TOKEN')\n"
+        "def execute(params, project_path):\n"
+        "    return [AT_THE_TOP, os.environ.get('TOKEN'), os.getppid()]\n"
+    )
+    ending = warm.call(tool)
+    assert isinstance(ending.value, list)
+    assert ending.value[:2] == [None, None]
+    ending = warm.call(tool, permit=replace(warm.permit, env=("TOKEN",)))
+    assert isinstance(ending.value, list)
+    assert ending.value[:2] == ["s3cret-value", "s3cret-value"]
+    for pid in processes_below(os.getpid()):
+        with suppress(OSError):
+            environ = Path(f"/proc/{pid}/environ").read_bytes()
+            assert b"s3cret-value" not in environ, pid
+    assert warm.call(tool).value[:2] == [None, None]  # type: ignore[index]
+
+
+def test_a_zygote_holds_no_secret_in_its_memory(warm: Bench) -> None:
+    """Attack: a later call, or whoever reaches the zygote, searches its memory for an earlier secret."""
+    tool = warm.function("import os\ndef execute(params, project_path):\n    return os.getppid()\n")
+    slot = warm.call(tool, permit=replace(warm.permit, env=("TOKEN",))).value
+    assert isinstance(slot, int)
+    if os.geteuid() != 0:
+        pytest.skip("only root may read the memory of a process that is closed to its owner")
+    for pid in (slot, int(Path(f"/proc/{slot}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[1])):
+        assert not _memory_holds(pid, b"s3cret-value")
+
+
+def _memory_holds(pid: int, needle: bytes) -> bool:
+    with open(f"/proc/{pid}/maps", encoding="utf-8") as maps, open(f"/proc/{pid}/mem", "rb", 0) as memory:
+        for line in maps:
+            span, mode = line.split()[:2]
+            if "w" in mode and "[v" not in line:
+                begin, end = (int(word, 16) for word in span.split("-"))
+                memory.seek(begin)
+                with suppress(OSError):
+                    if needle in memory.read(end - begin):
+                        return True
+    return False
+
+
+def test_a_call_cannot_plant_code_in_the_zygote(warm: Bench) -> None:
+    """Attack: a call that plants code in the zygote for the next caller: by ptrace, /proc/PID/mem or signals."""
+    tool = warm.function(
+        "import ctypes, os\n"
+        "def attempt(action):\n"
+        "    try: return repr(action())\n"
+        "    except OSError as error: return type(error).__name__\n"
+        "libc = ctypes.CDLL(None, use_errno=True)\n"
+        "def trace(pid):\n"
+        "    if libc.ptrace(0x4206, pid, None, None) < 0: raise OSError(ctypes.get_errno(), 'ptrace')\n"
+        "def execute(params, project_path):\n"
+        "    found = {}\n"
+        "    for pid in {os.getppid(), *params.get('pids', [])} - {os.getpid()}:\n"
+        "        found[str(pid)] = [attempt(lambda: trace(pid)), attempt(lambda: open(f'/proc/{pid}/mem', 'r+b')),\n"
+        "            attempt(lambda: open(f'/proc/{pid}/environ', 'rb').read()), attempt(lambda: os.kill(pid, 9)),\n"
+        "            attempt(lambda: os.killpg(os.getpgid(pid), 9)), attempt(lambda: open(f'/proc/{pid}/fd/3', 'rb'))]\n"
+        "    return found\n"
+    )
+    everything = replace(warm.permit, profile=Profile.OPEN, read=("/",), write=("/",))
+    for permit in (warm.permit, everything):
+        assert warm.call(tool, permit=permit).end is End.RETURNED
+        mine = sorted(processes_below(os.getpid()))
+        value = warm.call(tool, {"pids": [os.getpid(), *mine]}, permit=permit).value
+        assert isinstance(value, dict)
+        assert len(value) > 3
+        living = [told for pid, told in value.items() if not set(told) & {"ProcessLookupError"}]
+        assert living
+        for told in living:
+            assert {*told} <= {"PermissionError", "FileNotFoundError"}, value
+        assert warm.call(tool, permit=permit).end is End.RETURNED
+
+
+def test_a_call_does_not_inherit_the_ways_to_the_host(warm: Bench) -> None:
+    """Attack: a call that speaks to the host, or takes the next caller's request, over a descriptor it kept."""
+    tool = warm.function(
+        "import os, stat\n"
+        "def execute(params, project_path):\n"
+        "    found = {}\n"
+        "    for fd in range(256):\n"
+        "        try: found[str(fd)] = stat.filemode(os.fstat(fd).st_mode)[0]\n"
+        "        except OSError: pass\n"
+        "    return found\n"
+    )
+    for _ in range(3):
+        found = warm.call(tool).value
+        assert isinstance(found, dict)
+        assert (found["1"], found["2"]) == ("p", "p")
+        others = {kind for fd, kind in found.items() if int(fd) > 2}
+        assert sorted(kind for fd, kind in found.items() if int(fd) > 2) == ["s"], others
+
+
+def test_a_zygote_that_dies_is_replaced(warm: Bench) -> None:
+    tool = warm.function("import os\ndef execute(params, project_path):\n    return os.getppid()\n")
+    slot = warm.call(tool).value
+    assert isinstance(slot, int)
+    zygote = int(Path(f"/proc/{slot}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[1])
+    os.kill(zygote, signal.SIGKILL)
+    assert is_gone(slot)
+    again = warm.call(tool)
+    assert again.end is End.RETURNED, again
+    assert again.value != slot
+
+
+def test_a_slot_that_dies_during_a_call_is_never_a_success(warm: Bench) -> None:
+    ready = warm.root / "ready"
+    os.mkfifo(ready)
+    tool = warm.function(
+        "import os, time\n"
+        "def execute(params, project_path):\n"
+        "    if 'ready' in params:\n"
+        "        with open(params['ready'], 'w') as file: file.write(f'{os.getpid()} {os.getppid()}')\n"
+        "        time.sleep(60)\n"
+        "    return 'fine'\n"
+    )
+    permit = replace(warm.permit, write=(str(warm.root),), unprotected=True)
+    with ThreadPoolExecutor(1) as pool:
+        lost = pool.submit(warm.call, tool, {"ready": str(ready)}, permit=permit)
+        child, slot = map(int, ready.read_text(encoding="ascii").split())
+        os.kill(slot, signal.SIGKILL)
+        assert lost.result(20).end is End.LOST
+    assert is_gone(child)
+    assert warm.call(tool, permit=permit).value == "fine"
+
+
+def test_a_tool_that_starts_threads_while_loading_runs_cold(warm: Bench) -> None:
+    """Forking beside a running thread would copy its locks: each call gets an interpreter of its own."""
+    tool = warm.function(
+        "import threading, time\n"
+        "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+        "def execute(params, project_path):\n    return threading.active_count()\n"
+    )
+    for _ in range(2):
+        ending = warm.call(tool)
+        assert ending.value == 2
+        assert "zygote" not in ending.layers
+
+
+@pytest.mark.requirement("rye.executor.function")
+def test_the_second_call_needs_no_interpreter_start(warm: Bench) -> None:
+    loads = warm.root / "loads"
+    loads.mkdir()
+    tool = warm.function(
+        f"import os, tempfile\nhandle, _ = tempfile.mkstemp(dir={str(loads)!r})\n"
+        "def execute(params, project_path):\n    return os.getpid()\n"
+    )
+    permit = replace(warm.permit, write=(str(warm.root),), unprotected=True)
+    pids = [warm.call(tool, permit=permit).value for _ in range(4)]
+    assert len(set(map(str, pids))) == 4
+    assert len(list(loads.iterdir())) == 1
+
+
+def test_zygotes_are_few_and_the_least_used_goes_first(tmp_path: Path) -> None:
+    bench = bench_at(tmp_path.resolve(), Level.SUPERVISED, zygotes_max=2)
+    source = "import os\ndef execute(params, project_path):\n    return os.getppid()\n"
+    tools = [bench.function(source, f"t{number}.py") for number in range(3)]
+    slots = [bench.call(tool).value for tool in (tools[0], tools[1], tools[0], tools[2])]
+    assert is_gone(int(str(slots[1])))
+    assert not is_gone(int(str(slots[0])), 0)
+    assert not is_gone(int(str(slots[3])), 0)
+    close(bench)
+
+
+def test_an_idle_zygote_ends_by_itself(tmp_path: Path) -> None:
+    bench = bench_at(tmp_path.resolve(), Level.SUPERVISED, idle_s=0.3)
+    tool = bench.function("import os\ndef execute(params, project_path):\n    return os.getppid()\n")
+    slot = bench.call(tool).value
+    assert isinstance(slot, int)
+    assert is_gone(slot, 5.0)
+    assert bench.call(tool).end is End.RETURNED
+    close(bench)
+
+
+@pytest.mark.battery("L01")
+def test_many_calls_at_once_get_their_own_answers_and_leave_nothing(tmp_path: Path) -> None:
+    bench = bench_at(tmp_path.resolve(), Level.SUPERVISED)
+    before = processes_below(os.getpid())
+    tools: list[tuple[Tool, Callable[[int, Ending], bool]]] = [
+        (
+            bench.function("def execute(params, project_path):\n    return params['n'] * 2\n", "double.py"),
+            lambda n, ending: ending.value == n * 2,
+        ),
+        (
+            bench.function("import os\ndef execute(params, project_path):\n    os._exit(3)\n", "exit.py"),
+            lambda n, ending: ending.exit_status == 3,
+        ),
+        (
+            bench.function(DAEMON, "daemon.py"),
+            lambda n, ending: ending.end is End.RETURNED and is_gone(int(str(ending.value)), 0),
+        ),
+        (
+            bench.function("def execute(params, project_path):\n    raise ValueError(params['n'])\n", "raise.py"),
+            lambda n, ending: ending.reason == str(n),
+        ),
+        (
+            bench.script("import json, sys\nprint(json.load(sys.stdin)['n'])\nsys.exit(4)\n", "script.py"),
+            lambda n, ending: ending.stdout == f"{n}\n".encode() and ending.exit_status == 4,
+        ),
+    ]
+    for tool, fits in tools:
+        assert fits(1, bench.call(tool, {"n": 1}))
+    fds = len(os.listdir("/proc/self/fd"))
+
+    def one(n: int) -> bool:
+        tool, fits = tools[n % len(tools)]
+        return fits(n, bench.call(tool, {"n": n}))
+
+    with ThreadPoolExecutor(16) as pool:
+        assert all(pool.map(one, range(100)))
+    bench.runtime.close()
+    assert len(os.listdir("/proc/self/fd")) <= fds
+    left = [pid for pid in processes_below(os.getpid()) - before if _is_python(pid)]
+    bench.host.sandbox.close()
+    assert left == []
+
+
+def _is_python(pid: int) -> bool:
+    with suppress(OSError):
+        return b"_toolwright" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
+
+
+def test_the_host_may_fork(warm: Bench) -> None:
+    """A forked copy of the host neither uses nor ends the zygotes of its parent."""
+    tool = warm.function("import os\ndef execute(params, project_path):\n    return os.getppid()\n")
+    slot = warm.call(tool).value
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            warm.runtime.close()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert not is_gone(int(str(slot)), 0)
+    assert warm.call(tool).end is End.RETURNED
+
+
+@pytest.mark.skipif(not os.access(SYSTEM_PYTHON, os.X_OK), reason=f"no {SYSTEM_PYTHON} on this machine")
+def test_another_interpreter_than_the_hosts_runs_tools_too(tmp_path: Path) -> None:
+    bench = bench_at(tmp_path.resolve(), Level.SUPERVISED, python=SYSTEM_PYTHON)
+    tool = bench.function(
+        "import os, sys\ndef execute(params, project_path):\n    return [sys.version_info[:2], sys.executable]\n"
+    )
+    for _ in range(2):
+        value = bench.call(tool).value
+        assert isinstance(value, list)
+        assert os.path.realpath(value[1]) == os.path.realpath(SYSTEM_PYTHON)
+    close(bench)
+
+
+# -- values -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"a": 1}, b'{"a":1}'),
+        ([True, None, "ä"], '[true,null,"ä"]'.encode()),
+        ({1: 2, 1.5: 3, True: 4}, b'{"1":4,"1.5":3}'),
+        (float("inf"), b"null"),
+        ({"x": float("nan")}, b'{"x":null}'),
+        ({("a",): 1}, b"{\"('a',)\":1}"),
+    ],
+)
+def test_any_value_is_json_in_the_end(value: object, text: bytes) -> None:
+    assert _zygote.as_json(value) == text
+
+
+def test_a_zygote_keeps_at_most_its_slots(warm: Bench) -> None:
+    before = processes_below(os.getpid())
+    tool = warm.function("import time\ndef execute(params, project_path):\n    time.sleep(0.05)\n    return params['n']\n")
+    with ThreadPoolExecutor(12) as pool:
+        found = list(pool.map(lambda n: warm.call(tool, {"n": n}).value, range(24)))
+    assert found == list(range(24))
+    assert _zygotes.IDLE_SLOTS_MAX < 12
+    slots = [pid for pid in processes_below(os.getpid()) - before if _is_python(pid) and not is_gone(pid, 0)]
+    assert len(slots) <= 1 + 2 * (_zygotes.IDLE_SLOTS_MAX + 2) + 12

@@ -1,0 +1,611 @@
+"""Isolation proved by attack: real programs try to get out, at every level that restricts.
+
+Each test hands a program a permit and lets it try. The last test runs all of them again as an ordinary user,
+because much of what holds one does not hold root, and the other way round.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from toolwright.model import End, Ending, Level, Limits, Permit, Profile, Programs
+from toolwright.sandbox import Cancel, Sandbox, Start, _kernel, probe
+from toolwright.sandbox._scratch import Scratch
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the levels that restrict are for Linux")
+
+PYTHON = shutil.which("python3", path="/usr/bin:/usr/local/bin:/bin") or sys.executable
+ENV = {"PATH": "/usr/bin:/bin", "TMPDIR": ""}
+CLOSED = Permit(profile=Profile.CLOSED)
+OPEN = Permit(profile=Profile.OPEN, read=("/",), write=("/",), network=True, unix_sockets=True)
+
+
+@pytest.fixture(scope="module", params=[Level.RESTRICTED, Level.SUPERVISED])
+def level(request) -> Iterator[Sandbox]:
+    tried = probe.try_layers()
+    if tried.level is not request.param and request.param is Level.SUPERVISED:
+        pytest.skip(f"the level does not work here: {tried.spawner.reason}; `make native` builds the spawner")
+    if not (tried.landlock and tried.seccomp):
+        pytest.skip(f"Landlock or seccomp does not work here: {tried}; a newer kernel would enable it")
+    if request.param is Level.RESTRICTED:
+        sandbox: Sandbox = probe.restricted(landlock=tried.landlock, scratch=Scratch())
+    else:
+        sandbox = probe.choose()
+    yield sandbox
+    sandbox.close()
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A project that every user of the machine could reach."""
+    folder = Path(os.path.realpath(tempfile.mkdtemp(prefix="project-")))
+    folder.chmod(0o755)
+    (folder / "notes.txt").write_text("mine\n", encoding="utf-8")
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def run(level: Sandbox, argv: list[str], permit: Permit, cwd: Path | str = "/", **more) -> Ending:
+    cancel = Cancel()
+    try:
+        return level.run(
+            Start(program=argv[0], argv=tuple(argv), env=ENV, cwd=str(cwd), permit=permit, **more), cancel
+        )
+    finally:
+        cancel.close()
+
+
+def shell(level: Sandbox, script: str, permit: Permit, cwd: Path | str = "/", **more) -> Ending:
+    return run(level, ["/bin/sh", "-c", script], permit, cwd, **more)
+
+
+def python(level: Sandbox, script: str, permit: Permit, cwd: Path | str = "/", *args: str) -> Ending:
+    return run(level, [PYTHON, "-I", "-S", "-c", script, *args], permit, cwd)
+
+
+def project(place: Path, *, write: bool = True, **more) -> Permit:
+    return Permit(profile=Profile.PROJECT, read=(str(place),), write=(str(place),) if write else (), **more)
+
+
+# -- what it needs works ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["/bin/sh", "-c", "echo ok"],
+        ["/bin/bash", "-c", "cat <(echo ok)"],
+        [PYTHON, "-c", "import json, ssl, tempfile; tempfile.TemporaryFile().close(); print('ok')"],
+        ["/usr/bin/env", "echo", "ok"],
+        ["/usr/bin/node", "-e", "console.log('ok')"],
+        ["/usr/bin/git", "--version"],
+        [PYTHON, "-c", "import asyncio; asyncio.run(asyncio.sleep(0)); print('ok')"],
+        [PYTHON, "-c", "import subprocess; subprocess.run(['/bin/echo', 'ok'], check=True)"],
+    ],
+)
+def test_ordinary_programs_work_in_the_narrowest_profile(level, argv):
+    if not os.path.exists(argv[0]):
+        pytest.skip(f"{argv[0]} is not installed; install it to run this")
+    ending = run(level, argv, CLOSED)
+    assert (ending.end, ending.exit_status, ending.stderr) == (End.EXITED, 0, b"")
+    assert b"ok" in ending.stdout or b"git version" in ending.stdout
+
+
+def test_the_scratch_folder_is_its_own_and_is_empty_afterwards(level):
+    ending = shell(level, 'cd "$TMPDIR" && mkdir -p a/b && echo x > a/b/c && ls && pwd', CLOSED)
+    assert ending.exit_status == 0, ending.stderr
+    names, folder = ending.stdout.decode().split()
+    assert names == "a"
+    assert not os.path.exists(os.path.join(folder, "a"))
+
+
+def test_making_renaming_and_deleting_files_at_the_project_root_works(level, place):
+    script = "echo new > b && mv b notes.txt && cat notes.txt && rm notes.txt && mkdir d && rmdir d && ls"
+    ending = shell(level, script, project(place), place)
+    assert (ending.exit_status, ending.stdout) == (0, b"new\n"), ending.stderr
+
+
+# -- reading ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.battery("D01")
+@pytest.mark.parametrize("permit", [CLOSED, OPEN], ids=["closed", "open"])
+def test_the_hosts_environment_cannot_be_read_through_proc(level, permit):
+    script = "import sys; print(open(f'/proc/{sys.argv[1]}/environ', 'rb').read())"
+    for what in ("environ", "maps", "mem", "fd/0"):
+        ending = python(level, script.replace("environ", what), permit, "/", str(os.getpid()))
+        assert ending.exit_status == 1, what
+        assert b"PermissionError" in ending.stderr, what
+    # Nor its supervisor's or parent's.
+    parent = python(level, "import os; open(f'/proc/{os.getppid()}/environ').read()", permit)
+    assert parent.exit_status == 1
+
+
+@pytest.mark.battery("D01")
+def test_the_environment_holds_only_what_was_handed_over(level):
+    ending = run(level, ["/usr/bin/env"], CLOSED)
+    assert {line.partition("=")[0] for line in ending.stdout.decode().splitlines()} == {"PATH", "TMPDIR"}
+
+
+@pytest.mark.battery("D05")
+def test_d05_no_shell_function_of_the_host_reaches_bash(level):
+    env = {**ENV, "BASH_FUNC_ls%%": "() { echo PWNED; }"}
+    start = Start(
+        program="/bin/bash", argv=("bash", "-c", "ls /usr"), cwd="/", permit=CLOSED,
+        env={name: value for name, value in env.items() if not name.startswith("BASH_FUNC_")},
+    )  # fmt: skip
+    assert b"PWNED" not in level.run(start, Cancel()).stdout
+
+
+def test_other_peoples_files_are_closed_unless_the_profile_opens_them(level, place):
+    secret = place / "secret"
+    secret.write_text("key\n", encoding="utf-8")
+    for permit in (CLOSED, Permit(), Permit(network=True)):
+        ending = run(level, ["/bin/cat", str(secret)], permit)
+        assert (ending.exit_status, ending.stdout) == (1, b"")
+    assert run(level, ["/bin/cat", str(secret)], project(place)).stdout == b"key\n"
+    for path in (os.path.expanduser("~"), "/etc/shadow", "/root", "/var/log", "/proc/1/environ"):
+        ending = shell(level, f"cat {path}; cat {path}/*; ls {path}/", project(place))
+        assert ending.exit_status != 0, path
+        assert ending.stdout == b"", path
+
+
+@pytest.mark.parametrize("profile", ["open", "project", "stated"])
+def test_our_own_state_is_never_readable_or_writable(level, place, profile):
+    state = place / "state"
+    state.mkdir(mode=0o755)
+    (state / "journal").write_text("record\n", encoding="utf-8")
+    roots = (str(place),)
+    permit = {
+        "open": OPEN,
+        "project": project(place),
+        "stated": Permit(read=roots, write=roots, programs=Programs.ANY),
+    }[profile]
+    permit = Permit(**{**_fields(permit), "hidden": (str(state),)})
+    ending = shell(
+        level, "cat state/journal; echo x >> state/journal; rm -rf state; echo done", permit, place
+    )
+    assert b"record" not in ending.stdout
+    assert b"done" in ending.stdout
+    assert (state / "journal").read_text(encoding="utf-8") == "record\n"
+
+
+def _fields(permit: Permit) -> dict:
+    return {name: getattr(permit, name) for name in Permit.__dataclass_fields__}
+
+
+# -- writing ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["closed", "read", "project"])
+def test_nothing_outside_the_granted_roots_can_be_written(level, place, kind):
+    outside = place / "outside"
+    outside.mkdir(mode=0o777)
+    outside.chmod(0o777)
+    inside = place / "inside"
+    inside.mkdir(mode=0o777)
+    inside.chmod(0o777)
+    (outside / "file").write_text("kept", encoding="utf-8")
+    (outside / "file").chmod(0o666)
+    (inside / "link").symlink_to(outside)
+    permit = {
+        "closed": CLOSED,
+        "read": Permit(read=(str(place),), programs=Programs.ANY),
+        "project": Permit(profile=Profile.PROJECT, read=(str(inside),), write=(str(inside),)),
+    }[kind]
+    script = (
+        "echo x > ../outside/new; echo x > link/new; echo x > ../outside/file; : > ../outside/file; "
+        "rm -f ../outside/file; mv ../outside/file ../outside/other; ln ../outside/file hard; mkdir link/d; "
+        "truncate -s 0 ../outside/file; true"
+    )
+    shell(level, script, permit, inside)
+    assert sorted(os.listdir(outside)) == ["file"]
+    assert (outside / "file").read_text(encoding="utf-8") == "kept"
+    assert not (inside / "hard").exists()
+
+
+@pytest.fixture
+def repository(place) -> Path:
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed; install it to run this")
+    subprocess.run(["git", "init", "-q", str(place)], check=True, env={**ENV, "HOME": str(place)})
+    (place / "toolwright.toml").write_text("# ours\n", encoding="utf-8")
+    (place / ".git" / "hooks").mkdir(exist_ok=True)
+    return place
+
+
+ATTACKS_ON_PROTECTED = """
+echo evil > .git/hooks/post-checkout
+echo evil >> .git/config
+echo evil > toolwright.toml
+rm -f toolwright.toml
+mv toolwright.toml other.toml
+mv .git .git2 && mkdir -p .git/hooks && echo evil > .git/hooks/post-checkout
+rm -rf .git
+ln -f notes.txt .git/config
+mkdir -p x && mv x .git
+echo fine > sub/file
+echo done
+"""
+
+
+@pytest.mark.battery("C11")
+@pytest.mark.parametrize("with_git", [False, True], ids=["no-grant", "git.write"])
+@pytest.mark.parametrize("profile", ["open", "project", "stated"])
+def test_c11_protected_paths_inside_a_writable_root_stay_as_they_are(level, repository, profile, with_git):
+    place = repository
+    (place / "sub").mkdir()
+    git = place / ".git"
+    held = (git / "hooks", git / "config") if with_git else (git,)
+    protected = (str(place / "toolwright.toml"), *map(str, held))
+    roots = (str(place),)
+    permit = {
+        "open": Permit(**{**_fields(OPEN), "protected": protected}),
+        "project": project(place, protected=protected),
+        "stated": Permit(read=roots, write=roots, protected=protected, programs=Programs.ANY),
+    }[profile]
+    config = (git / "config").read_text(encoding="utf-8")
+    ending = shell(level, ATTACKS_ON_PROTECTED, permit, place)
+    if profile == "stated" and level.level is Level.RESTRICTED:
+        assert ending.end is End.UNAVAILABLE
+        assert "must stay read-only" in ending.reason
+        return
+    assert ending.stdout.endswith(b"done\n"), ending
+    assert (git / "config").read_text(encoding="utf-8") == config
+    assert not (git / "hooks" / "post-checkout").exists()
+    assert (place / "toolwright.toml").read_text(encoding="utf-8") == "# ours\n"
+    assert (place / "sub" / "file").read_text(encoding="utf-8") == "fine\n"
+    held_by = "protected:read-only" if level.level is Level.SUPERVISED else "protected:read-only-parents"
+    assert held_by in ending.layers
+
+
+def test_the_host_can_accept_that_protected_paths_are_not_held(level, repository):
+    roots = (str(repository),)
+    permit = Permit(
+        read=roots,
+        write=roots,
+        protected=(str(repository / ".git"),),
+        unprotected=True,
+        programs=Programs.ANY,
+    )
+    ending = shell(level, "echo x > new && echo ok", permit, repository)
+    assert ending.stdout == b"ok\n", ending
+
+
+def test_a_link_in_the_project_does_not_carry_rights_outside(level, place):
+    """At the level that carves, every entry of the project gets its own rule: a link must get none."""
+    outside = Path(tempfile.mkdtemp())
+    try:
+        outside.chmod(0o777)
+        (place / "link").symlink_to(outside)
+        (place / "toolwright.toml").write_text("", encoding="utf-8")
+        permit = project(place, protected=(str(place / "toolwright.toml"),))
+        shell(level, "echo x > link/new", permit, place)
+        assert os.listdir(outside) == []
+    finally:
+        shutil.rmtree(outside)
+
+
+# -- the network --------------------------------------------------------------------------------------------
+
+CONNECT = """
+import socket, sys
+kind = {"tcp": (socket.AF_INET, socket.SOCK_STREAM), "udp": (socket.AF_INET, socket.SOCK_DGRAM),
+        "tcp6": (socket.AF_INET6, socket.SOCK_STREAM), "unix": (socket.AF_UNIX, socket.SOCK_STREAM),
+        "abstract": (socket.AF_UNIX, socket.SOCK_STREAM), "packet": (socket.AF_PACKET, socket.SOCK_RAW),
+        "netlink": (socket.AF_NETLINK, socket.SOCK_RAW), "vsock": (40, socket.SOCK_STREAM)}[sys.argv[1]]
+where = sys.argv[2]
+s = socket.socket(*kind)
+if sys.argv[1] in ("tcp", "udp"):
+    s.connect(("127.0.0.1", int(where)))
+    s.send(b"hello")
+elif sys.argv[1] == "unix":
+    s.connect(where)
+elif sys.argv[1] == "abstract":
+    s.connect(chr(0) + where)
+print("connected")
+"""
+
+
+@pytest.fixture
+def listening() -> Iterator[tuple[int, list[bytes]]]:
+    """A TCP server on loopback, and what reached it."""
+    reached: list[bytes] = []
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def accept() -> None:
+        try:
+            while True:
+                connection, _ = server.accept()
+                with connection:
+                    reached.append(connection.recv(16))
+        except OSError:
+            pass
+
+    thread = threading.Thread(target=accept, daemon=True)
+    thread.start()
+    yield server.getsockname()[1], reached
+    server.shutdown(socket.SHUT_RDWR)
+    server.close()
+    thread.join(5)
+
+
+@pytest.mark.parametrize("kind", ["tcp", "udp", "tcp6", "packet", "netlink", "vsock"])
+def test_the_network_is_closed_unless_granted(level, listening, kind):
+    port, reached = listening
+    for permit in (CLOSED, Permit(), Permit(unix_sockets=True)):
+        ending = python(level, CONNECT, permit, "/", kind, str(port))
+        assert (ending.exit_status, ending.stdout) == (1, b""), ending
+        words = b"Network is unreachable" if kind in ("tcp", "udp", "tcp6") else b"Permission denied"
+        assert words in ending.stderr
+        assert "network:none" in ending.layers
+    assert reached == []
+    if kind in ("tcp", "udp"):
+        assert python(level, CONNECT, Permit(network=True), "/", kind, str(port)).stdout == b"connected\n"
+
+
+def test_unix_sockets_are_closed_unless_granted(level, place):
+    path = place / "socket"
+    with socket.socket(socket.AF_UNIX) as by_path, socket.socket(socket.AF_UNIX) as abstract:
+        by_path.bind(str(path))
+        path.chmod(0o777)
+        by_path.listen()
+        name = f"toolwright-{os.getpid()}-{place.name}"
+        abstract.bind(f"\0{name}")
+        abstract.listen()
+        for kind, where in (("unix", str(path)), ("abstract", name)):
+            for permit in (project(place), Permit(network=True)):
+                ending = python(level, CONNECT, permit, "/", kind, where)
+                assert (ending.exit_status, ending.stdout) == (1, b""), ending
+            assert python(level, CONNECT, OPEN, "/", kind, where).stdout == b"connected\n"
+
+
+def test_a_datagram_pair_cannot_be_sent_to_another_address(level, place):
+    path = place / "log"
+    script = (
+        "import socket, sys\na, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)\n"
+        "a.sendto(b'injected', sys.argv[1])"
+    )
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log:
+        log.bind(str(path))
+        path.chmod(0o777)
+        log.settimeout(0.1)
+        assert python(level, script, project(place), "/", str(path)).exit_status == 1
+        with pytest.raises(TimeoutError):
+            log.recv(16)
+
+
+# -- processes ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(_kernel.landlock_version() < 6, reason="Landlock holds signals from version 6")
+@pytest.mark.parametrize("permit", [CLOSED, OPEN], ids=["closed", "open"])
+def test_the_host_cannot_be_killed_or_traced(level, permit):
+    script = """
+import ctypes, os, signal, sys
+pid = int(sys.argv[1])
+for act in (lambda: os.kill(pid, signal.SIGTERM), lambda: os.kill(os.getppid(), signal.SIGKILL),
+            lambda: signal.pidfd_send_signal(os.pidfd_open(pid), signal.SIGTERM)):
+    try:
+        act()
+        print("reached")
+    except PermissionError:
+        print("refused")
+libc = ctypes.CDLL(None, use_errno=True)
+print("traced" if libc.ptrace(16, pid, 0, 0) == 0 else "refused")
+"""
+    came: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
+    try:
+        ending = python(level, script, permit, "/", str(os.getpid()))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ending.stdout.split() == [b"refused"] * 4, ending
+    assert came == []
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "import os; os.unshare(0x10000000)" if hasattr(os, "unshare") else "l.unshare(0x10000000) and 1/0",
+        "l.unshare(0x00020000) and 1/0",
+        "l.mount(b'/tmp', b'/mnt', None, 4096, None) and 1/0",
+        "l.syscall(425, 1, None) + 1 or 1/0",
+        "l.syscall(321, 0, None, 0) + 1 or 1/0",
+        "l.setns(0, 0) and 1/0",
+        "l.syscall(250, 0, 0, 0, 0) + 1 or 1/0",
+    ],
+)
+@pytest.mark.skipif(_kernel.architecture() != "x86_64", reason="the call numbers are those of x86-64")
+def test_system_calls_that_open_doors_are_refused(level, script):
+    code = f"import ctypes\nl = ctypes.CDLL(None, use_errno=True)\n{script}"
+    for permit in (CLOSED, OPEN):
+        ending = python(level, code, permit)
+        assert ending.exit_status == 1, ending
+
+
+@pytest.mark.skipif(_kernel.architecture() != "x86_64", reason="x32 and i386 exist on x86-64 only")
+def test_system_calls_of_a_foreign_architecture_kill(level):
+    code = "import ctypes; ctypes.CDLL(None).syscall(0x40000000 + 39); print('lived')"
+    ending = python(level, code, OPEN)
+    assert (ending.signal, ending.stdout) == (signal.SIGSYS, b"")
+
+
+def test_only_its_own_program_starts_without_shell_execute(level):
+    own = Permit(programs=Programs.OWN)
+    assert shell(level, "echo own", own).stdout == b"own\n"
+    ending = shell(level, "/bin/ls /usr", own)
+    assert (ending.exit_status, ending.stdout) == (126, b"")
+    assert shell(level, "/bin/ls /usr", Permit(programs=Programs.ANY)).exit_status == 0
+
+
+def test_a_script_starts_with_its_interpreter_though_only_its_own_program_may(level, place):
+    script = place / "tool"
+    script.write_text("#!/usr/bin/env python3\nprint('script')\n", encoding="utf-8")
+    script.chmod(0o755)
+    if shutil.which("python3", path=ENV["PATH"]) is None:
+        pytest.skip("python3 is not in /usr/bin; install it to run this")
+    ending = run(level, [str(script)], Permit(), own=(str(script),))
+    assert ending.stdout == b"script\n", ending
+
+
+def test_no_program_gains_rights_by_its_owner(level):
+    ending = shell(level, "grep -E 'NoNewPrivs|CapEff|CapPrm' /proc/self/status", OPEN)
+    values = dict(line.split() for line in ending.stdout.decode().splitlines())
+    assert values == {"NoNewPrivs:": "1", "CapEff:": "0" * 16, "CapPrm:": "0" * 16}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user; run as root")
+def test_as_root_a_tool_that_writes_nothing_is_nobody_and_one_that_writes_is_the_owner(level, place):
+    ending = run(level, ["/usr/bin/id", "-u"], CLOSED)
+    assert (ending.stdout, "uid:65534" in ending.layers) == (b"65534\n", True)
+    permit = project(place)
+    assert run(level, ["/usr/bin/id", "-u"], permit, place).stdout == b"0\n", "root's own project"
+    os.chown(place, 12345, 12345)
+    ending = shell(level, "id -u; echo mine > made; echo x > $TMPDIR/x && echo scratch", permit, place)
+    assert ending.stdout == b"12345\nscratch\n", ending
+    assert (place / "made").stat().st_uid == 12345
+
+
+# -- exhaustion ---------------------------------------------------------------------------------------------
+
+
+def limited(**limits) -> Permit:
+    return Permit(profile=Profile.CLOSED, limits=Limits(**{"timeout_s": 20.0, **limits}))
+
+
+def test_memory_over_the_limit_stops_the_call(level):
+    hog = "import time\nkept = bytearray(300 << 20)\ntime.sleep(60)"
+    ending = python(level, hog, limited(memory_bytes_max=100 << 20))
+    assert (ending.end, "memory" in ending.reason) == (End.OVER_LIMIT, True), ending
+    swarm = (
+        "import os, time\nfor _ in range(4):\n    if os.fork() == 0:\n"
+        "        kept = bytearray(60 << 20)\n        time.sleep(60)\ntime.sleep(60)"
+    )
+    ending = python(level, swarm, limited(memory_bytes_max=150 << 20))
+    assert (ending.end, "memory" in ending.reason) == (End.OVER_LIMIT, True), ending
+
+
+def test_one_allocation_far_over_the_limit_fails_at_once(level):
+    ending = python(level, "bytearray(3 << 30)", limited(memory_bytes_max=256 << 20))
+    assert ending.end is End.OVER_LIMIT or b"MemoryError" in ending.stderr, ending
+
+
+def test_a_fork_bomb_is_stopped(level):
+    bomb = "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass"
+    ending = python(level, bomb, limited(processes_max=50, timeout_s=10.0))
+    assert (ending.end, "processes" in ending.reason) == (End.OVER_LIMIT, True), ending
+
+
+def test_scratch_space_over_the_limit_stops_the_call(level):
+    fill = 'i=0; while :; do head -c 5000000 /dev/zero > "$TMPDIR/f$i"; i=$((i+1)); sleep 0.01; done'
+    ending = shell(level, fill, limited(scratch_bytes_max=20 << 20))
+    assert (ending.end, ending.reason != "") == (End.OVER_LIMIT, True), ending
+
+
+def test_one_file_over_the_limit_is_cut_short(level):
+    ending = shell(
+        level, 'sleep 0.2; head -c 5000000 /dev/zero > "$TMPDIR/f"; wc -c < "$TMPDIR/f"',
+        limited(file_bytes_max=1_000_000),
+    )  # fmt: skip
+    assert ending.stdout.strip() == b"1000000", ending
+
+
+def test_open_files_over_the_limit_are_refused(level):
+    script = "import os, time\ntime.sleep(0.2)\nkept = [os.dup(0) for _ in range(200)]"
+    ending = python(level, script, limited(open_files_max=64))
+    assert b"Too many open files" in ending.stderr, ending
+
+
+def test_a_deep_tree_in_the_scratch_folder_is_removed(level):
+    script = (
+        "import os\nos.chdir(os.environ['TMPDIR'])\nfor _ in range(1500):\n    os.mkdir('d'); os.chdir('d')"
+    )
+    assert python(level, script, CLOSED).exit_status == 0
+    again = shell(level, 'ls "$TMPDIR"', CLOSED)
+    assert (again.exit_status, again.stdout) == (0, b"")
+
+
+# -- starting -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.battery("C10")
+def test_c10_a_working_directory_that_is_missing_is_an_error_and_nothing_else_is_used(level, place):
+    missing = place / "gone"
+    ending = run(level, ["/bin/pwd"], CLOSED, missing)
+    assert ending.end is End.NOT_STARTED
+    assert ending.reason == f"working directory {missing}: No such file or directory"
+
+
+def test_a_file_swapped_after_the_check_is_never_run(level, place):
+    program = place / "tool"
+    program.write_text("#!/bin/sh\necho evil\n", encoding="utf-8")
+    program.chmod(0o755)
+    checked = b"#!/bin/sh\necho checked\n"
+    ending = run(level, [str(program)], CLOSED, sealed=((str(program), checked),), own=(str(program),))
+    assert b"evil" not in ending.stdout
+    assert ending.stdout == b"checked\n" or ending.end is End.DENIED, ending
+
+
+def test_a_level_below_the_one_required_starts_nothing(level, place):
+    permit = Permit(profile=Profile.CLOSED, level=Level.SUPERVISED)
+    ending = run(level, ["/bin/echo", "ran"], permit)
+    if level.level is Level.SUPERVISED:
+        assert ending.stdout == b"ran\n"
+    else:
+        assert (ending.end, ending.stdout) == (End.UNAVAILABLE, b"")
+        assert "supervised" in ending.reason
+
+
+# -- as an ordinary user ------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="already an ordinary user; as root this runs all again as one")
+def test_all_of_this_holds_for_an_ordinary_user(request):
+    root = Path(__file__).parent.parent.parent
+    site = [path for path in sys.path if path.endswith("site-packages")]
+    interpreter = sys.executable if _nobody_runs([sys.executable]) else PYTHON
+    env = {
+        "PATH": ENV["PATH"],
+        "PYTHONPATH": os.pathsep.join([str(root), str(root / "src"), *site]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    if not _nobody_runs([interpreter, "-c", "import pytest, orjson, toolwright"], env):
+        pytest.skip("no Python that an ordinary user can run has our dependencies; install one in /usr")
+    home = tempfile.mkdtemp()
+    os.chown(home, 65534, 65534)
+    try:
+        done = subprocess.run(
+            [interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", str(root / "pyproject.toml"),
+             "--rootdir", str(root), f"--basetemp={home}/base", str(Path(__file__))],
+            user=65534, group=65534, extra_groups=[], cwd=home, env={**env, "HOME": home}, check=False,
+            capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+
+
+def _nobody_runs(argv: list[str], env: dict[str, str] | None = None) -> bool:
+    try:
+        return (
+            subprocess.run(
+                [*argv, *(["-c", ""] if len(argv) == 1 else [])],
+                user=65534, group=65534, extra_groups=[], env=env or {}, check=False, capture_output=True,
+                cwd="/", timeout=60,
+            ).returncode
+            == 0
+        )  # fmt: skip
+    except OSError:
+        return False

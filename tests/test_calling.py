@@ -1,0 +1,613 @@
+"""Calls from end to end: real declarations, real processes, on every level of isolation present."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import toolwright
+from tests.levels import each_level, sandbox_of
+from toolwright.app import Workshop
+from toolwright.config import Config, Environment, resolve
+from toolwright.errors import Kind
+from toolwright.journal.reading import entries
+from toolwright.jsontext import JsonObject
+from toolwright.model import Disabled, Grant, Level, Profile, ToolResult
+from toolwright.store.disabled import switch_off, switch_on
+
+HOST = {
+    "PATH": os.environ["PATH"],
+    "HOME": "/nowhere",
+    "SECRET": "hunter2",
+    "OPENAI_API_KEY": "sk-secret-123456",
+    "BASH_FUNC_ls%%": "() { echo PWNED; }",
+    "LANG": "C.UTF-8",
+}
+
+pytestmark = pytest.mark.parametrize("level", each_level())
+
+
+def program(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    return path
+
+
+def manifest(folder: Path, name: str, script: str, **more: object) -> Path:
+    """One manifest tool, as a shell script."""
+    program(folder / "tools" / "bin" / name, script)
+    path = folder / "tools.json"
+    tools = json.loads(path.read_text(encoding="utf-8"))["tools"] if path.exists() else []
+    tool = {"name": name, "description": name, "schema": {"type": "object"}, **more}
+    tools.append({"command": [f"./tools/bin/{name}"], **tool})
+    path.write_text(json.dumps({"tools": tools}), encoding="utf-8")
+    return path
+
+
+def skill(folder: Path, execution: Mapping[str, Any], allowlist: Mapping[str, Any]) -> Path:
+    """One skill with one tool ``t``."""
+    home = folder / "skills" / "s"
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "SKILL.md").write_text("---\nname: s\ndescription: d\n---\ntext\n", encoding="utf-8")
+    properties = {arg["param"]: {"type": "string"} for arg in execution.get("args", ())}
+    tool = {"name": "t", "description": "d", "parameters": {"type": "object", "properties": properties}}
+    (home / "tools.json").write_text(
+        json.dumps({"tools": [tool], "allowlist": allowlist, "execution": [{"tool": "t", **execution}]}),
+        encoding="utf-8",
+    )
+    return home
+
+
+@contextmanager
+def workshop(
+    folder: Path, level: Level, *, env: Mapping[str, str] | None = None, **config: Any
+) -> Iterator[Workshop]:
+    """An open workshop on a folder, its state beside it, the tools' working directory being the folder."""
+    surroundings = replace(
+        Environment.read({**HOST, **(env or {})}), state=str(folder.parent / f"state-{folder.name}")
+    )
+    found = resolve(surroundings, cwd=str(folder), sources=[str(folder)])
+    with sandbox_of(level) as sandbox:
+        here = os.getcwd()
+        os.chdir(folder)  # the host's working directory is what tools see
+        try:
+            with toolwright.open(
+                replace(found, **config), environment=surroundings, sandbox=sandbox
+            ) as opened:
+                yield opened
+        finally:
+            os.chdir(here)
+
+
+def records(project: Path) -> list[JsonObject]:
+    """What the journal says."""
+    return [entry.body for entry in entries(str(project.parent / f"state-{project.name}" / "journal"))]
+
+
+def kind(result: ToolResult) -> Kind | None:
+    return result.error.kind if result.error is not None else None
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    tmp_path.chmod(0o755)
+    folder = tmp_path / "p"
+    folder.mkdir()
+    return folder
+
+
+# -- manifest -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("manifest.run.stdin", "manifest.run.success-line", "manifest.run.stdin-empty")
+def test_a_manifest_program_gets_the_models_own_bytes(project: Path, level: Level) -> None:
+    manifest(project, "echo", "#!/bin/sh\nprintf '{\"got\":\"'\ncat | tr '\"' \"'\"\nprintf '\"}\\n'\n")
+    with workshop(project, level) as opened:
+        result = opened.call_text("echo", ' {"timezone":   "Europe/Helsinki"} ')
+        assert json.loads(result.content) == {"got": "{'timezone':   'Europe/Helsinki'}"}
+        assert json.loads(opened.call_text("echo", "").content) == {"got": "{}"}
+        assert kind(opened.call_text("echo", "{bad")) is Kind.INVALID_ARGUMENTS
+
+
+@pytest.mark.requirement(
+    "manifest.env.base", "manifest.env.absent", "manifest.env.lowercase-parent", "manifest.audit.env-keys"
+)
+@pytest.mark.battery("D01", "D07")
+def test_a_manifest_program_sees_path_home_and_what_it_lists(project: Path, level: Level) -> None:
+    manifest(
+        project, "env", "#!/bin/sh\nenv | cut -d= -f1 | grep -v '^_$\\|^PWD$\\|^SHLVL$\\|^OLDPWD$' | tr '\\n' ' '\n",
+        envPassthrough=["TZ", "ABSENT", "http_proxy"],
+    )  # fmt: skip
+    with workshop(project, level, env={"TZ": "UTC", "http_proxy": "http://x"}) as opened:
+        result = opened.call("env", {})
+        assert sorted(result.content.split()) == ["HOME", "PATH", "TZ"], result
+    journal = (project.parent / "state-p").rglob("*")
+    for file in journal:
+        if file.is_file():
+            content = file.read_bytes()
+            assert b"hunter2" not in content
+            assert b"sk-secret" not in content
+
+
+@pytest.mark.requirement("manifest.timeout.override", "manifest.timeout.text", "manifest.timeout.tree")
+@pytest.mark.battery("E01", "E03", "E04")
+def test_a_manifest_program_is_stopped_with_all_its_children(project: Path, level: Level) -> None:
+    """The program forks a sleeping child that holds the pipes, and waits: nothing is left afterwards."""
+    marker = project / "alive"
+    manifest(
+        project, "hang", f"#!/bin/sh\nsh -c 'while :; do sleep 0.05; date +%s%N > {marker}; done' &\nsleep 60\n",
+        timeoutSec=1,
+    )  # fmt: skip
+    with workshop(project, level) as opened:
+        started = time.monotonic()
+        result = opened.call("hang", {})
+        took = time.monotonic() - started
+        assert (kind(result), result.content) == (Kind.TIMED_OUT, '{"error":"tool timed out"}')
+        assert took < 2.5
+    first = marker.read_text(encoding="utf-8") if marker.exists() else ""
+    threading.Event().wait(0.3)
+    assert (marker.read_text(encoding="utf-8") if marker.exists() else "") == first
+
+
+@pytest.mark.requirement("manifest.timeout.default")
+def test_without_a_limit_of_its_own_the_hosts_counts(project: Path, level: Level) -> None:
+    manifest(project, "hang", "#!/bin/sh\nsleep 60\n")
+    with workshop(project, level, timeout_s=0.3) as opened:
+        assert kind(opened.call("hang", {})) is Kind.TIMED_OUT
+    assert Config().timeout_s == 30
+
+
+@pytest.mark.requirement("manifest.run.stdin-broken-pipe")
+@pytest.mark.battery("F04")
+def test_a_program_that_does_not_read_its_stdin_succeeds(project: Path, level: Level) -> None:
+    manifest(project, "deaf", "#!/bin/sh\necho '{}'\n")
+    with workshop(project, level) as opened:
+        assert opened.call("deaf", {"x": "y" * 1_000_000}).content == "{}"
+
+
+@pytest.mark.requirement(
+    "manifest.run.failure", "manifest.run.failure-json", "manifest.run.failure-empty", "manifest.run.start-error",
+    "manifest.run.unknown", "manifest.run.cwd", "manifest.command.fixed-args", "manifest.command.no-shell",
+)  # fmt: skip
+def test_failures_of_a_manifest_program_have_the_formats_texts(project: Path, level: Level) -> None:
+    manifest(project, "zone", "#!/bin/sh\necho no zone >&2\nexit 2\n")
+    manifest(project, "json", '#!/bin/sh\necho \'{"error":"bad tz"}\' >&2\nexit 1\n')
+    manifest(project, "three", "#!/bin/sh\nexit 3\n")
+    manifest(project, "gone", "#!/bin/sh\n")
+    manifest(
+        project,
+        "args",
+        "#!/bin/sh\nprintf '%s|' \"$@\"; pwd\n",
+        command=["./tools/bin/args", "$HOME", "*", "x y"],
+    )
+    (project / "tools" / "bin" / "gone").unlink()
+    with workshop(project, level) as opened:
+        assert opened.call("zone", {}).content == '{"error":"no zone"}'
+        assert opened.call("json", {}).content == '{"error":"bad tz"}'
+        assert opened.call("three", {}).content == '{"error":"exit status 3"}'
+        assert opened.call("gone", {}).content.startswith('{"error":"start: ')
+        assert opened.call("foo", {}).content == '{"error":"unknown tool: foo"}'
+        assert opened.call("args", {}).content == f"$HOME|*|x y|{os.path.realpath(project)}"
+
+
+@pytest.mark.requirement("manifest.schema.arguments", "manifest.schema.no-defaults")
+def test_a_manifest_program_is_not_started_for_wrong_arguments(project: Path, level: Level) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"timezone": {"type": "string"}, "limit": {"type": "integer", "default": 10}},
+        "required": ["timezone"],
+    }
+    manifest(project, "get_time", f"#!/bin/sh\ntouch {project}/ran\ncat\n", schema=schema)
+    with workshop(project, level) as opened:
+        result = opened.call("get_time", {})
+        assert "timezone" in json.loads(result.content)["error"]
+        assert not (project / "ran").exists()
+        assert opened.call_text("get_time", '{"timezone":"x"}').content == '{"timezone":"x"}'
+
+
+@pytest.mark.battery("C03", "C04")
+def test_a_program_that_leads_out_of_its_manifest_is_refused(project: Path, level: Level) -> None:
+    manifest(project, "sh", "#!/bin/sh\necho '{}'\n")
+    (project / "tools" / "bin" / "sh").unlink()
+    (project / "tools" / "bin" / "sh").symlink_to("/bin/sh")
+    with workshop(project, level) as opened:
+        assert kind(opened.call("sh", {})) is Kind.DENIED
+    (project / "tools").rename(project.parent / "elsewhere")
+    (project / "tools").symlink_to(project.parent / "elsewhere")
+    program(project.parent / "elsewhere" / "bin" / "ok", "#!/bin/sh\necho '{}'\n")
+    (project / "tools.json").unlink()
+    (project / "tools.json").write_text(
+        json.dumps(
+            {"tools": [{"name": "ok", "description": "d", "schema": {}, "command": ["./tools/bin/ok"]}]}
+        ),
+        encoding="utf-8",
+    )
+    with workshop(project, level) as opened:
+        assert kind(opened.call("ok", {})) is Kind.DENIED
+
+
+# -- skill --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement(
+    "skill.execution.argv",
+    "skill.execution.args-order",
+    "skill.run.success",
+    "skill.run.cwd",
+    "skill.run.stdin",
+)
+def test_a_skill_runs_its_binary_with_literal_arguments(project: Path, level: Level) -> None:
+    program(
+        project / "bin" / "notes",
+        "#!/bin/sh\nread -r line && echo input\nprintf '<%s>' \"$@\"; echo warn >&2; pwd\n",
+    )
+    args = [{"param": "path", "kind": "positional"}, {"param": "content", "kind": "flag"}]
+    skill(project, {"binary": "notes", "subcommand": "search", "args": args}, {"notes": ["search"]})
+    path = f"{project}/bin:{HOST['PATH']}"
+    with workshop(project, level, env={"PATH": path}) as opened:
+        result = opened.call("t", {"content": "c", "path": "; rm -rf ~"})
+        expected = f"<search><; rm -rf ~><--content><c>{os.path.realpath(project)}\n"
+        assert result.content == expected, result
+
+
+@pytest.mark.requirement(
+    "skill.run.failure", "skill.run.spawn-failure", "skill.run.unknown-tool", "skill.run.timeout"
+)
+def test_failures_of_a_skill_have_the_formats_texts(project: Path, level: Level) -> None:
+    program(project / "bin" / "bad", "#!/bin/sh\nprintf a; printf b >&2; exit 1\n")
+    skill(project, {"binary": "bad", "subcommand": "x"}, {"bad": ["x"]})
+    path = f"{project}/bin:{HOST['PATH']}"
+    with workshop(project, level, env={"PATH": path}) as opened:
+        assert opened.call("t", {}).content == "error: exit exit status: 1: a\nb"
+        assert opened.call("foo", {}).content == "error: unknown tool: foo"
+        program(project / "bin" / "bad", "#!/bin/sh\nsleep 60 & sleep 60\n")
+        slow = opened.call("t", {}, timeout_s=0.3)
+        assert kind(slow) is Kind.TIMED_OUT
+        assert "timed out" in slow.content
+        (project / "bin" / "bad").unlink()
+        assert opened.call("t", {}).content.startswith("error: exec failed: ")
+
+
+@pytest.mark.requirement("skill.run.env")
+@pytest.mark.battery("D05")
+def test_a_skill_sees_a_small_environment(project: Path, level: Level) -> None:
+    program(project / "bin" / "show", "#!/bin/bash\nls() { :; }; unset -f ls; env; type ls\n")
+    skill(project, {"binary": "show", "subcommand": "x"}, {"show": ["x"]})
+    env = {"PATH": f"{project}/bin:{HOST['PATH']}", "EDITOR": "vi", "XDG_RUNTIME_DIR": "/run/x"}
+    with workshop(project, level, env=env) as opened:
+        text = opened.call("t", {}).content
+        assert "OPENAI_API_KEY" not in text
+        assert "EDITOR" not in text
+        assert "XDG_RUNTIME_DIR=/run/x" in text
+        assert "PWNED" not in text
+    grants = (Grant(pattern="skill:s/*", needs=("fs", "shell.execute"), env=("EDITOR",)),)
+    with workshop(project, level, env=env, grants=grants) as opened:
+        assert "EDITOR=vi" in opened.call("t", {}).content
+    everything = (Grant(pattern="skill:*", needs=("fs", "shell.execute"), env=("*",)),)
+    with workshop(project, level, env=env, grants=everything) as opened:
+        assert "OPENAI_API_KEY=sk-secret-123456" in opened.call("t", {}).content
+
+
+@pytest.mark.requirement(
+    "skill.resolve.script-run", "skill.resolve.script-lookup", "skill.resolve.scripts-default-off",
+    "skill.resolve.keep-on-failure", "skill.resolve.trim", "skill.run.audit",
+)  # fmt: skip
+def test_a_resolver_script_turns_the_value_into_another(project: Path, level: Level) -> None:
+    program(project / "bin" / "notes", "#!/bin/sh\nprintf '<%s>' \"$@\"\n")
+    args = [{"param": "date", "kind": "positional",
+             "resolveCommand": {"script": "resolve-daily-path", "args": ["$param"]}}]  # fmt: skip
+    home = skill(project, {"binary": "notes", "subcommand": "x", "args": args}, {"notes": ["x"]})
+    program(home / "scripts" / "resolve-daily-path.sh", 'echo "  Daily/$1 "\n')
+    env = {"PATH": f"{project}/bin:{HOST['PATH']}"}
+    with workshop(project, level, env=env) as opened:
+        assert opened.call("t", {"date": "2026-02-26"}).content == "<x><2026-02-26>"
+    with workshop(project, level, env=env, allow_scripts=True) as opened:
+        result = opened.call("t", {"date": "2026-02-26"})
+        assert result.content == "<x><Daily/2026-02-26>"
+        program(home / "scripts" / "resolve-daily-path.sh", "echo x; exit 3\n")
+        assert opened.call("t", {"date": "2026-02-26"}).content == "<x><2026-02-26>"
+    told = [record for record in records(project) if record.get("call") == result.call_id]
+    runs = [record["run"] for record in told if "run" in record]
+    assert [run["argv"][0] for run in runs] == ["sh", "notes"]
+    for run in runs:
+        assert run["exit"] == 0
+        assert run["ms"] > 0
+        assert "PATH" in run["env"]
+
+
+@pytest.mark.requirement("skill.allowlist.per-skill", "skill.allowlist.pair-call", "skill.allowlist.exact")
+def test_another_skills_allowlist_adds_nothing(project: Path, level: Level) -> None:
+    skill(project, {"binary": "git", "subcommand": "push"}, {"git": ["status"]})
+    with workshop(project, level) as opened:
+        assert any("subcommand not allowlisted: git push" in problem.message for problem in opened.problems)
+        assert kind(opened.call("t", {})) in (Kind.UNKNOWN_TOOL, Kind.DENIED, Kind.UNAVAILABLE)
+
+
+# -- executable ---------------------------------------------------------------------------------------------
+
+WEATHER = """#!/bin/sh
+if [ "$1" = "--schema" ]; then
+  echo '{"name":"weather","description":"d","parameters":{"type":"object","properties":{"city":{"type":"string"},"days":{"type":"integer","default":3}},"required":["city"]}}'
+  exit 0
+fi
+"""
+
+
+def executable(folder: Path, body: str) -> None:
+    program(folder / "weather-tool", WEATHER + body)
+
+
+@contextmanager
+def executables(folder: Path, level: Level, **more: Any) -> Iterator[Workshop]:
+    surroundings = replace(
+        Environment.read({**HOST, **more.pop("env", {})}), state=str(folder.parent / f"state-{folder.name}")
+    )
+    found = resolve(surroundings, cwd=str(folder), sources=[f"executable={folder}"])
+    with (
+        sandbox_of(level) as sandbox,
+        toolwright.open(replace(found, **more), environment=surroundings, sandbox=sandbox) as opened,
+    ):
+        yield opened
+
+
+@pytest.mark.requirement(
+    "executable.call.stdin", "executable.call.success", "executable.params.no-defaults", "executable.call.null-optional",
+    "executable.call.validated", "executable.call.not-found", "executable.call.tool-level-error",
+)  # fmt: skip
+def test_an_executable_answers_in_its_envelope(project: Path, level: Level) -> None:
+    executable(project, "cat\n")
+    with executables(project, level) as opened:
+        result = opened.call("weather", {"city": "Oslo", "days": None})
+        assert json.loads(result.content) == {"tool_success": True, "result": {"city": "Oslo"}}, result
+        refused = json.loads(opened.call("weather", {}).content)
+        assert (refused["tool_success"], refused["error_code"]) == (False, "INVALID_PARAMS")
+        assert json.loads(opened.call("nope", {}).content) == {
+            "tool_success": False, "error": "Tool not found in registry", "error_code": "TOOL_NOT_FOUND",
+        }  # fmt: skip
+    executable(project, 'echo \'{"error":"no file","error_code":"FILE_NOT_FOUND"}\'\n')
+    with executables(project, level) as opened:
+        told = json.loads(opened.call("weather", {"city": "x"}).content)
+        assert told == {"tool_success": True, "result": {"error": "no file", "error_code": "FILE_NOT_FOUND"}}
+
+
+@pytest.mark.requirement(
+    "executable.call.nonzero", "executable.call.signal", "executable.call.empty", "executable.call.invalid-json",
+    "executable.call.timeout", "executable.call.output-limit",
+)  # fmt: skip
+@pytest.mark.parametrize(
+    ("body", "code", "error"),
+    [
+        ("echo boom >&2; exit 2\n", "TOOL_CRASHED", "Tool failed: boom"),
+        ("exit 2\n", "TOOL_CRASHED", "Tool exited with non-zero status"),
+        ("kill -SEGV $$\n", "TOOL_CRASHED", "Tool 'weather' crashed with exit code 139"),
+        ("exit 0\n", "INVALID_OUTPUT", "Tool produced no output"),
+        ("echo hi\n", "INVALID_OUTPUT", "Tool returned invalid JSON"),
+        ("sleep 60\n", "TOOL_TIMEOUT", "Tool 'weather' timed out after 1s"),
+        ("yes | head -c 100000\n", "INVALID_OUTPUT", "65535"),
+    ],
+)
+def test_failures_of_an_executable_have_their_codes(
+    body: str, code: str, error: str, project: Path, level: Level
+) -> None:
+    executable(project, body)
+    with executables(project, level, timeout_s=1.0) as opened:
+        told = json.loads(opened.call("weather", {"city": "x"}).content)
+        assert (told["tool_success"], told["error_code"]) == (False, code)
+        assert error in told["error"]
+
+
+@pytest.mark.requirement("executable.call.env")
+def test_an_executable_gets_a_key_only_when_the_host_lists_it(project: Path, level: Level) -> None:
+    executable(project, 'printf \'{"key":"%s"}\' "$BRAVE_API_KEY"\n')
+    env = {"BRAVE_API_KEY": "b-123"}
+    with executables(project, level, env=env) as opened:
+        assert opened.call("weather", {"city": "x"}).data == {"key": ""}
+    grants = (Grant(pattern="executable:*", needs=("fs.read", "shell.execute"), env=("BRAVE_API_KEY",)),)
+    with executables(project, level, env=env, grants=grants) as opened:
+        assert opened.call("weather", {"city": "x"}).data == {"key": "b-123"}
+
+
+@pytest.mark.requirement("executable.call.process-group")
+@pytest.mark.battery("E10")
+def test_cancelling_ends_all_processes_of_the_call(project: Path, level: Level) -> None:
+    marker = project / "alive"
+    executable(project, f"sh -c 'while :; do date +%s%N > {marker}; sleep 0.05; done' &\nsleep 60\n")
+    with executables(project, level) as opened:
+
+        async def cancelled() -> None:
+            with anyio.move_on_after(30) as whole:
+                async with anyio.create_task_group() as group:
+
+                    async def wait_and_stop() -> None:
+                        while not marker.exists():
+                            await anyio.sleep(0.01)
+                        group.cancel_scope.cancel()
+
+                    group.start_soon(wait_and_stop)
+                    await opened.call_async("weather", {"city": "x"})
+            assert not whole.cancelled_caught
+
+        anyio.run(cancelled)
+    first = marker.read_text(encoding="utf-8")
+    threading.Event().wait(0.3)
+    assert marker.read_text(encoding="utf-8") == first
+    ends = [r for r in records(project) if r["what"] == "end"]
+    assert ends[-1]["kind"] == "cancelled"
+
+
+@pytest.mark.requirement("executable.call.audit")
+def test_a_discovery_and_a_call_are_both_recorded(project: Path, level: Level) -> None:
+    executable(project, "cat\n")
+    with executables(project, level) as opened:
+        opened.call("weather", {"city": "Atlantis-4711"})
+    told = list(records(project))
+    ends = [record for record in told if record["what"] == "end"]
+    assert len(ends) == 2
+    for record in ends:
+        assert record["run"]["exit"] == 0
+        assert record["ms"] > 0
+        assert record["output_bytes"] > 0
+    assert "Atlantis-4711" not in json.dumps(told)
+
+
+# -- the rules of every format ------------------------------------------------------------------------------
+
+
+@pytest.mark.battery("F03")
+def test_a_program_that_writes_before_it_reads_does_not_deadlock(project: Path, level: Level) -> None:
+    manifest(project, "first", "#!/bin/sh\nhead -c 1000000 /dev/zero | tr '\\0' x\ncat >/dev/null\n")
+    with workshop(project, level) as opened:
+        result = opened.call("first", {"x": "y" * 1_000_000})
+        assert result.ok
+        assert result.spent.output_bytes == 1_000_000
+        assert result.spent.truncated  # kept aside: longer than a model should get
+        assert opened.result_page(result.call_id, offset=999_990)[0] == b"x" * 10
+
+
+@pytest.mark.battery("F01")
+def test_a_flood_is_stopped_at_its_limit(project: Path, level: Level) -> None:
+    manifest(project, "out", "#!/bin/sh\nyes\n")
+    manifest(project, "err", "#!/bin/sh\nyes >&2\n")
+    with workshop(project, level) as opened:
+        for name in ("out", "err"):
+            started = time.monotonic()
+            assert kind(opened.call(name, {})) is Kind.TOO_LARGE
+            assert time.monotonic() - started < 5
+
+
+@pytest.mark.battery("E08")
+def test_a_program_that_stops_itself_is_killed_all_the_same(project: Path, level: Level) -> None:
+    manifest(project, "stop", "#!/bin/sh\nkill -STOP $$\n")
+    with workshop(project, level) as opened:
+        assert kind(opened.call("stop", {}, timeout_s=0.3)) is Kind.TIMED_OUT
+
+
+@pytest.mark.battery("D08")
+def test_a_relative_entry_of_path_is_passed_over(project: Path, level: Level) -> None:
+    """Attack: a fake git in the working directory, found through a PATH that begins with a dot."""
+    program(project / "git", "#!/bin/sh\necho PWNED\n")
+    skill(project, {"binary": "git", "subcommand": "--version"}, {"git": ["--version"]})
+    with workshop(project, level, env={"PATH": f".:{HOST['PATH']}"}) as opened:
+        assert opened.call("t", {}).content.startswith("git version")
+
+
+def test_the_profile_and_the_layers_stand_in_every_result(project: Path, level: Level) -> None:
+    manifest(project, "ok", "#!/bin/sh\necho '{}'\n")
+    for profile in Profile:
+        with workshop(project, level, undeclared=profile) as opened:
+            result = opened.call("ok", {})
+            assert f"profile:{profile}" in result.isolation
+            assert len(result.isolation) > 1
+    stated = (Grant(pattern="manifest:*", needs=("shell.execute",)),)
+    with workshop(project, level, grants=stated) as opened:
+        assert not any(layer.startswith("profile:") for layer in opened.call("ok", {}).isolation)
+
+
+def test_a_switched_off_tool_is_refused_also_after_a_restart(project: Path, level: Level) -> None:
+    manifest(project, "ok", "#!/bin/sh\necho '{}'\n")
+    with workshop(project, level) as opened:
+        assert opened.call("ok", {}).ok
+        store = opened.hands._keep.opened()
+        switch_off(store, Disabled(tool="ok", reason="broken today"), time.time())
+        result = opened.call("ok", {})
+        assert kind(result) is Kind.DENIED
+        assert "broken today" in result.content
+    with workshop(project, level) as opened:
+        assert kind(opened.call("ok", {})) is Kind.DENIED
+        switch_on(opened.hands._keep.opened(), "ok", time.time())
+        assert opened.call("ok", {}).ok
+
+
+@pytest.mark.battery("L06")
+def test_each_call_uses_one_version_of_the_catalog_while_it_is_reloaded(project: Path, level: Level) -> None:
+    manifest(project, "which", "#!/bin/sh\necho '{}'\n")
+    text = (project / "tools.json").read_text(encoding="utf-8")
+    stop = threading.Event()
+    with workshop(project, level) as opened:
+
+        def reload() -> None:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                replaced = text.replace('"description": "which"', f'"description": "which {number}"')
+                (project / "new.json").write_text(replaced, encoding="utf-8")
+                os.replace(project / "new.json", project / "tools.json")
+                opened.reload()
+                stop.wait(0.01)
+
+        thread = threading.Thread(target=reload, daemon=True)
+        thread.start()
+        results = [opened.call("which", {}) for _ in range(30)]
+        stop.set()
+        thread.join(10)
+        assert [result.content for result in results] == ["{}"] * 30
+    begun = [record for record in records(project) if record["what"] == "begin"]
+    assert len(begun) == 30
+    assert all(record["catalog"] and record["seen"] and record["runs"] for record in begun)
+
+
+def test_a_file_swapped_between_check_and_start_does_not_run(project: Path, level: Level) -> None:
+    """Attack: the tool's file is replaced while calls are made; every answer is of the bytes on record."""
+    one, two = ("#!/bin/sh\necho '{\"n\":1}'\n", "#!/bin/sh\necho '{\"n\":2}'\n")
+    manifest(project, "swap", one)
+    path = project / "tools" / "bin" / "swap"
+    stop = threading.Event()
+
+    def swap() -> None:
+        turn = 0
+        while not stop.is_set():
+            turn += 1
+            fresh = program(project / "tools" / "bin" / "fresh", two if turn % 2 else one)
+            os.replace(fresh, path)
+
+    thread = threading.Thread(target=swap, daemon=True)
+    with workshop(project, level) as opened:
+        thread.start()
+        results = [opened.call("swap", {}) for _ in range(40)]
+        stop.set()
+        thread.join(10)
+    begun = {r["call"]: r["runs"] for r in records(project) if r["what"] == "begin"}
+    answers: dict[str, set[str]] = {}
+    for result in results:
+        assert result.ok or kind(result) in (Kind.DENIED, Kind.UNAVAILABLE), result
+        if result.ok:
+            answers.setdefault(begun[result.call_id], set()).add(result.content)
+    assert all(len(told) == 1 for told in answers.values()), answers
+
+
+def test_calls_of_one_message_run_together_and_answer_in_order(project: Path, level: Level) -> None:
+    manifest(project, "echo", "#!/bin/sh\ncat\n")
+    with workshop(project, level) as opened:
+        declared = opened.declare("openai")
+        message = {
+            "tool_calls": [
+                {
+                    "id": f"id{n}",
+                    "type": "function",
+                    "function": {"name": "echo", "arguments": f'{{"n":{n}}}'},
+                }
+                for n in range(12)
+            ]
+        }
+        calls = opened.dialect("openai").read_calls(message, declared.names)
+        results = opened.call_all(calls)
+        assert [result.call_id for result in results] == [f"id{n}" for n in range(12)]
+        assert [json.loads(result.content) for result in results] == [{"n": n} for n in range(12)]
+
+
+def test_arguments_that_are_no_json_are_a_mistake_of_the_programmer(project: Path, level: Level) -> None:
+    manifest(project, "ok", "#!/bin/sh\necho '{}'\n")
+    with workshop(project, level) as opened, pytest.raises(toolwright.UsageError):
+        opened.call("ok", {"x": object()})

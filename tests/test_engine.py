@@ -1,0 +1,319 @@
+"""The way of a call: one order, one begin, one end, whatever happens in between."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.strategies import make_tool
+from toolwright.catalog.digests import Contents
+from toolwright.engine import Engine, Stock
+from toolwright.errors import Kind
+from toolwright.model import (
+    Allow,
+    Ask,
+    Decision,
+    Deny,
+    Effect,
+    End,
+    Ending,
+    JsonOnStdin,
+    Level,
+    Limits,
+    NotCallable,
+    Permit,
+    Retry,
+    RunContainer,
+    RunProcess,
+    Schema,
+    Tool,
+    ToolCall,
+)
+from toolwright.runtimes.around import Limited, Once, Retrying, Spill
+from toolwright.sandbox import Cancel
+from toolwright.store.sqlite import SqliteStore
+from toolwright.testing import RecordingAudit, ScriptedRuntime, catalog_of
+
+GOOD = Ending(end=End.EXITED, exit_status=0, stdout=b"fine", stdout_bytes=4)
+SCHEMA = Schema.of({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]})
+
+
+def a_tool(**more: object) -> Tool:
+    run = RunProcess(program="add", encoding=JsonOnStdin(verbatim=True))
+    fields = {"invocation": run, "input_schema": SCHEMA, **more}
+    return replace(make_tool("add"), **fields)  # type: ignore[arg-type]
+
+
+def allowed(_tool: Tool, _call: ToolCall) -> Decision:
+    return Allow(permit=Permit(), because="everything is allowed")
+
+
+def an_engine(
+    tool: Tool,
+    runtime: ScriptedRuntime | Limited | Retrying | Once,
+    audit: RecordingAudit,
+    decide: Callable[[Tool, ToolCall], Decision] = allowed,
+    level: Level = Level.SUPERVISED,
+    spill: Spill | None = None,
+) -> Engine:
+    return Engine(
+        stock=lambda: Stock(catalog_of(tool), "v1"),
+        audit=audit,
+        decide=decide,
+        runtimes={RunProcess: runtime},
+        level=lambda: level,
+        contents=Contents(),
+        **({"spill": spill} if spill is not None else {}),
+    )
+
+
+def a_call(arguments: object = None, **more: object) -> ToolCall:
+    given = {"n": 1} if arguments is None else arguments
+    return ToolCall(id="c1", tool="add", arguments=given, **more)  # type: ignore[arg-type]
+
+
+def refuse(_tool: Tool, _call: ToolCall) -> Decision:
+    return Deny(message="not today", because="rule 1")
+
+
+def ask(_tool: Tool, _call: ToolCall) -> Decision:
+    return Ask(question="may it?", because="rule 2")
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "endings", "decide", "kind"),
+    [
+        ("success", a_call(), [GOOD], allowed, None),
+        ("unknown tool", replace(a_call(), tool="nope"), [], allowed, Kind.UNKNOWN_TOOL),
+        ("wrong arguments", a_call({"n": "x"}), [], allowed, Kind.INVALID_ARGUMENTS),
+        ("no object", replace(a_call(), arguments=None, raw="[1]", defect="x"), [], allowed,
+         Kind.INVALID_ARGUMENTS),
+        ("denied", a_call(), [], refuse, Kind.DENIED),
+        ("asked", a_call(), [], ask, Kind.NEEDS_APPROVAL),
+        ("timeout", a_call(), [Ending(end=End.TIMED_OUT)], allowed, Kind.TIMED_OUT),
+        ("not started", a_call(), [Ending(end=End.NOT_STARTED, reason="x")], allowed, Kind.UNAVAILABLE),
+        ("lost", a_call(), [Ending(end=End.LOST)], allowed, Kind.UNKNOWN_OUTCOME),
+        ("too large", a_call(), [Ending(end=End.TOO_LARGE)], allowed, Kind.TOO_LARGE),
+        ("cancelled", a_call(), [Ending(end=End.CANCELLED)], allowed, Kind.CANCELLED),
+        ("failed", a_call(), [Ending(end=End.EXITED, exit_status=3)], allowed, Kind.FAILED),
+        ("runtime breaks", a_call(), [RuntimeError("boom")], allowed, Kind.INTERNAL),
+    ],
+)  # fmt: skip
+@pytest.mark.battery("J06")
+def test_every_outcome_is_begun_and_ended_once(
+    name: str,
+    call: ToolCall,
+    endings: list[Ending | Exception],
+    decide: Callable[[Tool, ToolCall], Decision],
+    kind: Kind | None,
+) -> None:
+    audit, runtime = RecordingAudit(), ScriptedRuntime(list(endings))
+    result = an_engine(a_tool(), runtime, audit, decide).call(call, Cancel())
+    assert (result.error.kind if result.error else None) == kind
+    assert [begun.id for begun, _ in audit.begun] == ["c1"]
+    assert [ended.call_id for ended in audit.ended] == ["c1"]
+    assert audit.ended[0] == result
+    assert len(runtime.calls) == len(endings), name
+
+
+@pytest.mark.battery("J04")
+def test_nothing_runs_if_it_cannot_be_recorded() -> None:
+    audit, runtime = RecordingAudit(refuses=True), ScriptedRuntime([GOOD])
+    result = an_engine(a_tool(), runtime, audit).call(a_call(), Cancel())
+    assert result.error is not None
+    assert result.error.kind is Kind.NOT_AUDITED
+    assert (runtime.calls, audit.ended) == ([], [])
+
+
+def test_a_broken_runtime_tells_the_model_no_internals() -> None:
+    result = an_engine(a_tool(), ScriptedRuntime([RuntimeError("/secret/path")]), RecordingAudit()).call(
+        a_call(), Cancel()
+    )
+    assert "secret" not in result.content
+    assert result.error is not None
+    assert "secret" not in result.error.message
+
+
+def test_an_interrupt_is_recorded_as_cancelled_and_goes_on() -> None:
+    def interrupted(_call: ToolCall) -> Ending:
+        raise KeyboardInterrupt
+
+    audit = RecordingAudit()
+    with pytest.raises(KeyboardInterrupt):
+        an_engine(a_tool(), ScriptedRuntime([interrupted]), audit).call(a_call(), Cancel())
+    assert [result.error.kind for result in audit.ended if result.error] == [Kind.CANCELLED]
+
+
+def test_a_call_uses_one_catalog_to_its_end_and_its_record_names_it() -> None:
+    audit = RecordingAudit()
+    an_engine(a_tool(), ScriptedRuntime([GOOD]), audit).call(a_call(), Cancel())
+    facts = audit.begun[0][1]
+    assert (facts.catalog, facts.key) == ("v1", a_tool().key)
+    assert facts.seen_digest
+    assert facts.runs_digest
+
+
+def test_a_dry_run_finds_checks_and_decides_and_starts_nothing() -> None:
+    audit, runtime = RecordingAudit(), ScriptedRuntime([GOOD])
+    engine = an_engine(a_tool(), runtime, audit)
+    assert engine.call(a_call(dry_run=True), Cancel()).ok
+    assert engine.call(a_call({"n": "x"}, dry_run=True), Cancel()).error is not None
+    assert (runtime.calls, len(audit.begun), len(audit.ended)) == ([], 2, 2)
+
+
+def test_a_missing_level_refuses_the_call_and_names_both() -> None:
+    def needs_supervision(_tool: Tool, _call: ToolCall) -> Decision:
+        return Allow(permit=Permit(level=Level.SUPERVISED), because="")
+
+    runtime = ScriptedRuntime([GOOD])
+    engine = an_engine(a_tool(), runtime, RecordingAudit(), needs_supervision, Level.PORTABLE)
+    result = engine.call(a_call(), Cancel())
+    assert result.error is not None
+    assert result.error.kind is Kind.UNAVAILABLE
+    assert "supervised" in result.error.message
+    assert "portable" in result.error.message
+    assert runtime.calls == []
+
+
+@pytest.mark.requirement("rye.type.not-callable")
+def test_what_cannot_be_called_says_why() -> None:
+    for invocation, says in (
+        (NotCallable(reason="not executable"), "not executable"),
+        (RunContainer(image="busybox"), "container tools cannot be run by this version"),
+    ):
+        engine = an_engine(a_tool(invocation=invocation), ScriptedRuntime(), RecordingAudit())
+        result = engine.call(a_call(), Cancel())
+        assert result.error is not None
+        assert (result.error.kind, result.error.message) == (Kind.UNAVAILABLE, says)
+
+
+# -- wrappers -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("rye.yaml.retry")
+@pytest.mark.parametrize(
+    ("effect", "ending", "runs", "waits"),
+    [
+        (Effect.READ, Ending(end=End.TIMED_OUT), 3, [1.0, 2.0]),
+        (Effect.READ, Ending(end=End.LOST), 3, [1.0, 2.0]),
+        (Effect.CHANGE, Ending(end=End.NOT_STARTED), 3, [1.0, 2.0]),
+        (Effect.CHANGE, Ending(end=End.TIMED_OUT), 1, []),
+        (Effect.CHANGE, Ending(end=End.LOST), 1, []),
+        (Effect.READ, Ending(end=End.EXITED, exit_status=1), 1, []),
+        (Effect.READ, Ending(end=End.DENIED), 1, []),
+        (Effect.READ, Ending(end=End.REFUSED), 1, []),
+    ],
+)
+def test_only_safe_transient_failures_are_repeated(
+    effect: Effect, ending: Ending, runs: int, waits: list[float]
+) -> None:
+    """3 attempts, exponential, first 1 s, at most 60 s, factor 2: waits 1 s and 2 s, then the error."""
+    waited: list[float] = []
+
+    def pause(_cancel: Cancel, seconds: float) -> bool:
+        waited.append(seconds)
+        return False
+
+    inner = ScriptedRuntime([ending] * 5)
+    retry = Retry(max_attempts=3, backoff="exponential", initial_delay_s=1, max_delay_s=60, multiplier=2)
+    retrying = Retrying(inner, pause)
+    retrying.run(a_tool(effect=effect, retry=retry), a_call(), Permit(), Cancel())
+    assert (len(inner.calls), waited) == (runs, waits)
+
+
+def test_a_cancelled_call_is_not_repeated() -> None:
+    cancel = Cancel()
+    inner = ScriptedRuntime([Ending(end=End.NOT_STARTED)] * 5)
+    retrying = Retrying(inner, lambda _stop, _seconds: True)
+    ending = retrying.run(a_tool(retry=Retry(max_attempts=5)), a_call(), Permit(), cancel)
+    assert (ending.end, len(inner.calls)) == (End.CANCELLED, 1)
+
+
+def test_no_more_calls_of_a_tool_run_at_once_than_allowed() -> None:
+    running, most = 0, 0
+    lock, gate = threading.Lock(), threading.Barrier(2, timeout=10)
+
+    class Counting:
+        def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+            nonlocal running, most
+            with lock:
+                running += 1
+                most = max(most, running)
+            gate.wait()  # two at a time, or the barrier breaks
+            with lock:
+                running -= 1
+            return GOOD
+
+    limited = Limited(Counting(), per_tool=2)
+    ends: list[End] = []
+    threads = [
+        threading.Thread(
+            target=lambda: ends.append(limited.run(a_tool(), a_call(), Permit(), Cancel()).end), daemon=True
+        )
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert (most, ends) == (2, [End.EXITED] * 8)
+
+
+def test_a_call_that_waits_too_long_for_its_turn_is_told_so() -> None:
+    held = threading.Event()
+    entered = threading.Event()
+
+    class Holding:
+        def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+            entered.set()
+            held.wait(10)
+            return GOOD
+
+    limited = Limited(Holding(), per_tool=1)
+    first = threading.Thread(target=lambda: limited.run(a_tool(), a_call(), Permit(), Cancel()), daemon=True)
+    first.start()
+    assert entered.wait(10)
+    late = limited.run(a_tool(), a_call(), Permit(limits=Limits(timeout_s=0.05)), Cancel())
+    stopped = Cancel()
+    stopped.set()
+    gone = limited.run(a_tool(), a_call(), Permit(), stopped)
+    held.set()
+    first.join(10)
+    assert (late.end, gone.end) == (End.UNAVAILABLE, End.CANCELLED)
+
+
+@pytest.mark.battery("K06")
+def test_an_idempotency_key_runs_once_and_a_lost_outcome_stays_unknown(tmp_path: object) -> None:
+    store = SqliteStore(f"{tmp_path}/state.sqlite")
+    inner = ScriptedRuntime([GOOD, RuntimeError("host died"), GOOD])
+    once = Once(inner, lambda: store)
+    tool = a_tool()
+    first = once.run(tool, a_call(idempotency_key="k1"), Permit(), Cancel())
+    again = once.run(tool, a_call(idempotency_key="k1"), Permit(), Cancel())
+    assert (first.stdout, again.stdout, len(inner.calls)) == (b"fine", b"fine", 1)
+    assert "same idempotency key" in again.notes[0]
+    other = once.run(tool, a_call({"n": 2}, idempotency_key="k1"), Permit(), Cancel())
+    assert other.end is End.REFUSED
+    with pytest.raises(RuntimeError):
+        once.run(tool, a_call(idempotency_key="k2"), Permit(), Cancel())
+    assert once.run(tool, a_call(idempotency_key="k2"), Permit(), Cancel()).end is End.LOST
+    reading = replace(tool, effect=Effect.READ)
+    assert once.run(reading, a_call(idempotency_key="k2"), Permit(), Cancel()).stdout == b"fine"
+    store.close()
+
+
+def test_a_long_result_is_kept_aside_and_can_be_paged(tmp_path: object) -> None:
+    spill = Spill(f"{tmp_path}/spill", 10_000)
+    long = Ending(end=End.EXITED, exit_status=0, stdout=b"x" * 20_000, stdout_bytes=20_000)
+    engine = an_engine(a_tool(), ScriptedRuntime([long]), RecordingAudit(), spill=spill)
+    result = engine.call(a_call(), Cancel())
+    assert result.ok
+    assert result.spent.truncated
+    assert len(result.content) < 10_000
+    page, whole = spill.page("c1", 19_990, 100)
+    assert (page, whole) == (b"x" * 10, 20_000)
+    with pytest.raises(OSError, match="etc"):
+        spill.page("../../etc/passwd", 0, 10)

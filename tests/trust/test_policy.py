@@ -1,0 +1,477 @@
+"""Decisions as tables, and the two promises that hold for every rule: more refusals, never more rights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolwright.errors import Kind
+from toolwright.model import (
+    Allow,
+    Ask,
+    Deny,
+    Disabled,
+    Effect,
+    Grant,
+    JsonOnStdin,
+    Level,
+    Limits,
+    Needs,
+    NotCallable,
+    Origin,
+    Permit,
+    Profile,
+    Programs,
+    Role,
+    RunProcess,
+    Signature,
+    Tool,
+    ToolCall,
+    Trust,
+)
+from toolwright.trust import policy
+from toolwright.trust.policy import Ground, HostState, HouseRules, Unsigned
+
+GROUND = Ground(
+    project="/p",
+    cwd="/p/sub",
+    protected=("/p/toolwright.toml",),
+    git=("/p/.git",),
+    git_code=("/p/.git/hooks", "/p/.git/config"),
+    hidden=("/home/u/.local/state/toolwright",),
+    temporary=("/tmp",),
+    named=True,
+)
+ROOTS = ("/p", "/p/sub")
+
+
+def tool(needs: Needs | None = None, **more: Any) -> Tool:
+    return Tool(
+        **{
+            "key": "manifest:tools/write",
+            "name": "write",
+            "scope": "tools",
+            "origin": Origin(format="manifest", path="/p/tools.json"),
+            "invocation": RunProcess(program="/bin/true", encoding=JsonOnStdin(verbatim=True)),
+            "needs": needs or Needs(),
+            **more,
+        }
+    )
+
+
+def call(**more: Any) -> ToolCall:
+    return ToolCall(**{"id": "1", "tool": "write", "arguments": {}, **more})
+
+
+def decide(
+    what: Tool,
+    *,
+    asked: ToolCall | None = None,
+    house: HouseRules | None = None,
+    ground: Ground = GROUND,
+    trust: Trust = Trust.UNSIGNED,
+    state: HostState | None = None,
+) -> Any:
+    return policy.decide(
+        what, asked, trust=trust, house=house or HouseRules(), ground=ground, state=state or HostState()
+    )
+
+
+def permit(what: Tool, **more: Any) -> Permit:
+    decision = decide(what, **more)
+    assert isinstance(decision, Allow), decision
+    return decision.permit
+
+
+# -- needs become permits -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "read", "write", "network", "programs"),
+    [
+        ((), (), (), False, Programs.OWN),
+        (("fs.read",), ROOTS, (), False, Programs.OWN),
+        (("fs.write",), ROOTS, ROOTS, False, Programs.OWN),
+        (("fs",), ROOTS, ROOTS, False, Programs.OWN),
+        (("net.http",), (), (), True, Programs.OWN),
+        (("net",), (), (), True, Programs.OWN),
+        (("shell.execute",), (), (), False, Programs.ANY),
+        (("unheard.of",), (), (), False, Programs.OWN),
+        (("git.write", "net.unix", "fs.write.unprotected"), (), (), False, Programs.OWN),
+    ],
+)
+def test_a_tool_that_states_its_needs_gets_exactly_these(capabilities, read, write, network, programs):
+    given_ = permit(tool(Needs(stated=True, capabilities=capabilities)))
+    assert (given_.read, given_.write, given_.network, given_.programs) == (read, write, network, programs)
+    assert (given_.profile, given_.unix_sockets, given_.unprotected) == (None, False, False)
+
+
+def test_names_that_give_nothing_are_noted():
+    decision = decide(tool(Needs(stated=True, capabilities=("unheard.of", "git.write", "fs.read"))))
+    assert decision.notes == (
+        "required capability unheard.of gives nothing: nobody here knows it",
+        "required capability git.write gives nothing: only a host grant of that name does",
+    )
+
+
+@pytest.mark.parametrize(
+    ("profile", "named", "read", "write", "network", "unix"),
+    [
+        (None, True, ("/",), ("/",), True, True),
+        (None, False, ROOTS, (*ROOTS, "/tmp"), False, False),
+        (Profile.OPEN, True, ("/",), ("/",), True, True),
+        (Profile.OPEN, False, ROOTS, (*ROOTS, "/tmp"), False, False),
+        (Profile.PROJECT, True, ROOTS, (*ROOTS, "/tmp"), False, False),
+        (Profile.CLOSED, True, (), (), False, False),
+    ],
+)
+def test_a_tool_that_states_nothing_follows_the_profile(profile, named, read, write, network, unix):
+    given_ = permit(tool(), house=HouseRules(undeclared=profile), ground=replace(GROUND, named=named))
+    assert (given_.read, given_.write, given_.network, given_.unix_sockets) == (read, write, network, unix)
+    assert given_.programs is Programs.ANY
+    assert given_.profile is (profile or Profile.OPEN if named else Profile.PROJECT)
+    assert given_.hidden == GROUND.hidden
+
+
+@pytest.mark.battery("C11")
+def test_what_git_runs_stays_protected_whatever_is_granted():
+    writer = tool(Needs(stated=True, capabilities=("fs.write",)))
+    assert permit(writer).protected == ("/p/toolwright.toml", "/p/.git")
+    house = HouseRules(grants=(Grant(pattern="manifest:*", needs=("fs", "git.write")),))
+    granted = permit(writer, house=house)
+    assert granted.protected == ("/p/toolwright.toml", "/p/.git/hooks", "/p/.git/config")
+    assert granted.write == ROOTS  # /p holds /p/.git
+    assert permit(tool()).protected == ("/p/toolwright.toml", "/p/.git"), "in every profile"
+
+
+def test_a_repository_outside_the_project_becomes_writable_only_by_its_grant():
+    ground = replace(GROUND, git=("/elsewhere/.git",), git_code=("/elsewhere/.git/hooks",))
+    house = HouseRules(grants=(Grant(pattern="*", needs=("fs.write", "git.write")),))
+    assert permit(tool(), house=house, ground=ground).write == (*ROOTS, "/elsewhere/.git")
+
+
+# -- grants -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("rye.yaml.requires-enforced")
+def test_grants_that_name_a_tool_bound_what_it_may_require():
+    needs = Needs(stated=True, capabilities=("fs.write", "net.http"))
+    house = HouseRules(grants=(Grant(pattern="manifest:tools/*", needs=("fs",)),))
+    decision = decide(tool(needs), house=house)
+    assert isinstance(decision, Deny)
+    assert (decision.message, decision.kind) == ("refused: missing capability net.http", Kind.DENIED)
+    assert "net.http" in (decision.hint or "")
+    given_ = permit(tool(replace(needs, capabilities=("fs.write",))), house=house)
+    assert (given_.write, given_.network) == (ROOTS, False)
+
+
+@pytest.mark.requirement("rye.yaml.requires-enforced")
+def test_grants_of_other_tools_bound_nothing_and_a_wide_grant_adds_nothing_unasked():
+    needs = Needs(stated=True, capabilities=("net.http",))
+    others = HouseRules(grants=(Grant(pattern="rye:*", needs=()),))
+    assert permit(tool(needs), house=others).network
+    wide = HouseRules(grants=(Grant(pattern="*", needs=("fs", "net", "shell")),))
+    given_ = permit(tool(needs), house=wide)
+    assert (given_.network, given_.read, given_.programs) == (True, (), Programs.OWN)
+
+
+def test_a_grant_states_the_needs_of_a_tool_that_does_not():
+    house = HouseRules(grants=(Grant(pattern="manifest:*", needs=("fs.read", "shell")),))
+    given_ = permit(tool(), house=house)
+    assert (given_.profile, given_.read, given_.write, given_.programs) == (None, ROOTS, (), Programs.ANY)
+    nothing = permit(tool(), house=HouseRules(grants=(Grant(pattern="*", needs=()),)))
+    assert (nothing.profile, nothing.read, nothing.network) == (None, (), False)
+
+
+@pytest.mark.requirement("executable.call.env")
+def test_a_grant_of_a_variable_alone_leaves_the_profile_as_it_is():
+    house = HouseRules(grants=(Grant(pattern="*/write", env=("BRAVE_API_KEY",)),))
+    given_ = permit(tool(), house=house)
+    assert (given_.profile, given_.network, given_.env) == (Profile.OPEN, True, ("BRAVE_API_KEY",))
+
+
+@pytest.mark.parametrize(
+    ("grant", "name", "covered"),
+    [
+        ("fs", "fs.write", True),
+        ("fs.*", "fs.write", True),
+        ("fs.write", "fs.write", True),
+        ("fs.write", "fs", False),
+        ("fs", "fsx.write", False),
+        ("f", "fs", False),
+        ("fs", "fs.write.unprotected", False),
+        ("fs.write", "fs.write.unprotected", False),
+        ("net", "net.unix", False),
+        ("git", "git.write", False),
+        ("net.unix", "net.unix", True),
+    ],
+)
+def test_a_grant_covers_the_names_below_it_but_never_those_of_the_host(grant, name, covered):
+    assert policy.covers(grant, name) is covered
+
+
+# -- variables ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.battery("D04")
+@pytest.mark.requirement("manifest.env.loader-names")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "PYTHONPATH", "PYTHONSTARTUP", "NODE_OPTIONS",
+        "BASH_ENV", "ENV", "IFS", "GIT_SSH_COMMAND", "PERL5OPT", "RUBYOPT", "GCONV_PATH", "LD_DEBUG",
+        "BASH_FUNC_ls%%", "DYLD_FALLBACK_LIBRARY_PATH",
+    ],
+)  # fmt: skip
+def test_d04_a_variable_that_loads_code_needs_a_grant_that_names_it(name):
+    asking = tool(Needs(env=(name, "TZ")))
+    decision = decide(asking)
+    assert decision.permit.env == ("TZ",)
+    assert name in decision.notes[0]
+    granted = permit(asking, house=HouseRules(grants=(Grant(pattern="*", env=(name,)),)))
+    assert granted.env == (name, "TZ")
+
+
+def test_only_the_host_hands_over_everything():
+    assert permit(tool(Needs(env=("*",)))).env == ()
+    assert permit(tool(), house=HouseRules(grants=(Grant(pattern="*", env=("*",)),))).env == ("*",)
+
+
+# -- limits -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement(
+    "manifest.timeout.override", "manifest.timeout.default", "skill.run.timeout", "rye.yaml.timeout"
+)
+@pytest.mark.parametrize(
+    ("asked", "own", "house", "expected"),
+    [
+        (None, None, 30.0, 30.0),
+        (None, 5.0, 30.0, 5.0),
+        (None, 300.0, 30.0, 300.0),
+        (7.0, 5.0, 30.0, 7.0),
+        (0.0, 5.0, 30.0, 5.0),
+        (-1.0, None, 12.0, 12.0),
+        (1e12, None, 30.0, 86_400.0),
+        (1e-9, None, 30.0, 0.001),
+        (float("nan"), None, 30.0, 30.0),
+    ],
+)
+def test_the_callers_time_wins_then_the_tools_then_the_houses(asked, own, house, expected):
+    given_ = permit(
+        tool(Needs(timeout_s=own)), asked=call(timeout_s=asked), house=HouseRules(timeout_s=house)
+    )
+    assert given_.limits.timeout_s == expected
+
+
+@pytest.mark.requirement("executable.call.output-limit")
+def test_the_formats_own_output_limit_holds_and_never_widens_the_houses():
+    assert permit(tool(Needs(stdout_bytes_max=65_535))).limits.stdout_bytes_max == 65_535
+    house = HouseRules(limits=Limits(stdout_bytes_max=1000, memory_bytes_max=5))
+    given_ = permit(tool(Needs(stdout_bytes_max=65_535)), house=house)
+    assert (given_.limits.stdout_bytes_max, given_.limits.memory_bytes_max) == (1000, 5)
+
+
+def test_the_level_that_the_house_requires_stands_in_the_permit():
+    assert permit(tool(), house=HouseRules(require=Level.SUPERVISED)).level is Level.SUPERVISED
+
+
+# -- refusals -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("capability.control.call-blocked")
+@pytest.mark.parametrize("name", ["manifest:tools/write", "write", "Write", "w"])
+def test_a_disabled_tool_is_refused_with_the_reason_by_whatever_name(name):
+    state = HostState(disabled=(Disabled(tool=name, reason="too slow", until=160.0),), now=100.0)
+    decision = decide(tool(spoken="Write", aliases=("w",)), state=state)
+    assert isinstance(decision, Deny)
+    assert decision.message == "write is disabled: too slow (for another 1 min)"
+    over = replace(state, now=160.0)
+    assert isinstance(decide(tool(spoken="Write", aliases=("w",)), state=over), Allow)
+
+
+@pytest.mark.requirement("capability.meta.requires-context")
+def test_every_missing_context_key_is_named():
+    needs = Needs(context=("memory", "user_id"))
+    decision = decide(tool(needs), asked=call(context={"user_id": "u"}))
+    assert isinstance(decision, Deny)
+    assert (decision.message, decision.kind) == ("missing context: memory", Kind.UNAVAILABLE)
+    both = decide(tool(needs), asked=call(context={"memory": None}))
+    assert both.message == "missing context: memory, user_id"
+    assert isinstance(decide(tool(needs), asked=call(context={"memory": 0, "user_id": ""})), Allow)
+    assert isinstance(decide(tool(needs)), Allow), "listing asks for no context"
+
+
+@pytest.mark.requirement("capability.meta.context-not-model")
+def test_context_is_never_taken_from_what_the_model_wrote():
+    asked = call(arguments={"user_id": "admin"}, context={})
+    assert decide(tool(Needs(context=("user_id",))), asked=asked).message == "missing context: user_id"
+
+
+def test_what_cannot_be_called_is_refused_with_its_reason():
+    decision = decide(tool(invocation=NotCallable(reason="configuration only")))
+    assert (decision.message, decision.kind) == (
+        "write cannot be called: configuration only",
+        Kind.UNAVAILABLE,
+    )
+    assert isinstance(decide(tool(role=Role.PART)), Deny)
+
+
+RYE: dict[str, Any] = {
+    "name": "text/outline",
+    "origin": Origin(format="rye", path="/p/.ai/tools/text/outline.py"),
+    "signature": Signature(item="tool:text/outline"),
+}
+
+
+@pytest.mark.requirement("rye.sign.error-unsigned")
+def test_an_unsigned_tool_is_refused_in_the_formats_own_words():
+    decision = decide(tool(**RYE))
+    assert isinstance(decision, Deny)
+    assert decision.message == (
+        "Unsigned item: /p/.ai/tools/text/outline.py\n  Kind: tool\n  Expected: rye:signed: header\n"
+        "  Fix: rye sign tool:text/outline"
+    )
+    assert decision.kind is Kind.DENIED
+    warned = decide(tool(**RYE), house=HouseRules(unsigned=Unsigned.WARN))
+    assert warned.notes == ("unsigned: the configuration lets it run",)
+
+
+@pytest.mark.requirement("rye.sign.error-untrusted")
+@pytest.mark.parametrize("unsigned", [*Unsigned])
+def test_a_signature_of_a_key_that_nobody_trusts_is_refused(unsigned):
+    signed = tool(**{**RYE, "signature": Signature(key="4b987fd4e40303ac", item="tool:text/outline")})
+    assert policy.trust_of(signed) is Trust.UNTRUSTED
+    decision = decide(signed, trust=policy.trust_of(signed), house=HouseRules(unsigned=unsigned))
+    assert decision.message == (
+        "Untrusted key 4b987fd4e40303ac for /p/.ai/tools/text/outline.py\n"
+        "  Item signed by: 4b987fd4e40303ac\n  Trusted keys: none\n"
+        "  Fix: Add this key to your trust store, or re-sign:\n    rye sign tool:text/outline"
+    )
+
+
+@pytest.mark.parametrize("trust", [Trust.TAMPERED, Trust.DRIFTED])
+def test_changed_bytes_are_refused_even_where_unsigned_ones_run(trust):
+    assert isinstance(decide(tool(**RYE), trust=trust, house=HouseRules(unsigned=Unsigned.WARN)), Deny)
+
+
+def test_formats_without_signatures_are_not_asked_for_one():
+    assert policy.trust_of(tool()) is Trust.UNSIGNED
+    assert isinstance(decide(tool()), Allow)
+
+
+# -- [[policy]] ---------------------------------------------------------------------------------------------
+
+
+def ruled(*tables: dict[str, Any], what: Tool | None = None) -> Any:
+    return decide(what or tool(), house=HouseRules(policy=policy.rules_of(tables)))
+
+
+@pytest.mark.parametrize(
+    ("tables", "expected"),
+    [
+        ([], Allow),
+        ([{"decision": "deny"}], Deny),
+        ([{"match": {"effect": "change"}, "decision": "ask"}], Ask),
+        ([{"match": {"effect": "read"}, "decision": "deny"}], Allow),
+        ([{"match": {"key": "manifest:tools/*"}, "decision": "deny"}], Deny),
+        ([{"match": {"key": "rye:*"}, "decision": "deny"}], Allow),
+        ([{"match": {"name": ["a", "wr?te"]}, "decision": "deny"}], Deny),
+        ([{"match": {"format": "manifest", "effect": "read"}, "decision": "deny"}], Allow),
+        ([{"decision": "allow"}, {"decision": "deny"}, {"decision": "ask"}], Deny),
+        ([{"decision": "ask"}, {"decision": "allow"}], Ask),
+        # What cannot be understood refuses more, never less.
+        ([{"match": {"moon": "full"}, "decision": "deny"}], Deny),
+        ([{"match": {"effect": "read", "moon": "full"}, "decision": "deny"}], Allow),
+        ([{"match": {"effect": 5}, "decision": "ask"}], Ask),
+        ([{"match": "everything", "decision": "deny"}], Deny),
+        ([{"decision": "perhaps"}], Deny),
+        ([{"decision": "ask"}, {"match": {"moon": "full"}, "decision": "allow"}], Ask),
+    ],
+)
+def test_of_the_rules_that_fit_a_refusal_wins_then_a_question(tables, expected):
+    assert isinstance(ruled(*tables), expected)
+
+
+def test_the_reason_of_a_rule_is_told():
+    assert ruled({"decision": "deny", "because": "changes data"}).message == "denied by policy: changes data"
+    assert ruled({"decision": "ask", "because": "changes data"}).because == "changes data"
+    assert ruled({"decision": "allow", "because": "reviewed"}).because == "reviewed"
+
+
+def test_a_rule_by_name_holds_for_every_name_of_the_tool():
+    for name in ("write", "Write", "w"):
+        what = tool(spoken="Write", aliases=("w",))
+        assert isinstance(ruled({"match": {"name": name}, "decision": "deny"}, what=what), Deny)
+
+
+# -- promises -----------------------------------------------------------------------------------------------
+
+_names = st.sampled_from(["fs", "fs.read", "fs.write", "net.http", "shell.execute", "git.write", "odd", "*"])
+_patterns = st.sampled_from(["*", "manifest:*", "rye:*", "manifest:tools/write", "wr*", "read", "[", ""])
+_tables = st.fixed_dictionaries(
+    {"decision": st.sampled_from(["allow", "ask", "deny"])},
+    optional={
+        "match": st.dictionaries(
+            st.sampled_from(["key", "name", "format", "effect", "caller"]), _patterns | st.lists(_patterns)
+        ),
+        "because": st.text(max_size=5),
+    },
+)
+_grants = st.builds(
+    Grant, pattern=_patterns, needs=st.none() | st.lists(_names).map(tuple), env=st.lists(_names).map(tuple)
+)
+_houses = st.builds(
+    HouseRules,
+    grants=st.lists(_grants, max_size=3).map(tuple),
+    undeclared=st.none() | st.sampled_from([*Profile]),
+    unsigned=st.sampled_from([*Unsigned]),
+    policy=st.lists(_tables, max_size=4).map(policy.rules_of),
+)
+_tools = st.builds(
+    tool,
+    st.builds(
+        Needs,
+        stated=st.booleans(),
+        capabilities=st.lists(_names, max_size=3).map(tuple),
+        env=st.lists(_names, max_size=2).map(tuple),
+        timeout_s=st.none() | st.floats(),
+    ),
+    effect=st.sampled_from([*Effect]),
+    signature=st.none() | st.just(Signature(item="tool:x")) | st.just(Signature(key="k", item="tool:x")),
+)
+_ORDER = {Deny: 0, Ask: 1, Allow: 2}
+
+
+@given(_tools, _houses, st.sampled_from([*Trust]), st.booleans())
+def test_the_same_values_always_give_the_same_decision(what, house, trust, named):
+    ground = replace(GROUND, named=named)
+    first = decide(what, house=house, trust=trust, ground=ground, asked=call())
+    assert first == decide(what, house=house, trust=trust, ground=ground, asked=call())
+    if isinstance(first, Allow):
+        assert 0 < first.permit.limits.timeout_s <= policy.TIMEOUT_S_MAX
+
+
+@given(_tools, _houses, st.sampled_from([*Trust]), _tables, st.integers(0, 4))
+def test_adding_a_refusal_never_allows_more(what, house, trust, table, place):
+    refusing = policy.rules_of([{**table, "decision": "deny"}])
+    stricter = replace(house, policy=(*house.policy[:place], *refusing, *house.policy[place:]))
+    before, after = (decide(what, house=rules, trust=trust) for rules in (house, stricter))
+    assert _ORDER[type(after)] <= _ORDER[type(before)]
+    if isinstance(after, Allow):
+        assert isinstance(before, Allow)
+        assert after.permit == before.permit
+
+
+@pytest.mark.battery("C05")
+@pytest.mark.parametrize(
+    ("path", "below"),
+    [("/proj", True), ("/proj/file", True), ("/proj-evil/file", False), ("/pro", False), ("/", False)],
+)
+def test_c05_a_root_holds_whole_components_only(path, below):
+    assert policy.is_below(path, ["/proj"]) is below
+    assert policy.is_below(path, ["/"])
