@@ -51,6 +51,7 @@ lock: $(STAMPS)/uv ## recompile the requirement files (ARGS=--upgrade takes newe
 	@$(pip_settings); \
 	$(compile) pyproject.toml requirements/run.in --output-file requirements/run.txt && \
 	$(compile) pyproject.toml requirements/dev.in --output-file requirements/dev.txt && \
+	$(compile) requirements/bench.in --output-file requirements/bench.txt && \
 	echo uv | $(compile) --no-annotate - --output-file requirements/uv.txt
 
 clean: ## remove the environment and everything built

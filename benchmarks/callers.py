@@ -29,7 +29,8 @@ from toolwright.model import CallFacts, Grant, ToolCall, ToolResult
 ARGUMENTS = {"value": 7}
 EXPECTED = {"echo": {"value": 7}}
 ORDINARY_IMPORTS = (
-    "argparse", "csv", "datetime", "json", "logging", "pathlib", "re", "subprocess", "tempfile", "urllib.request",
+    "argparse", "csv", "datetime", "json", "logging", "pathlib", "re", "subprocess", "tempfile",
+    "urllib.request",
 )  # fmt: skip
 GROUP = 64
 

@@ -286,7 +286,7 @@ class _Peers:
             venv.create(folder, with_pip=True)
             subprocess.run(
                 [
-                    str(self.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+                    str(self.python), "-m", "pip", "install", "-qq", "--disable-pip-version-check",
                     "--require-hashes", "--only-binary", ":all:", "-r", str(locked),
                 ],
                 check=True,

@@ -9,8 +9,10 @@ are one after the other, in memory, without what Toolwright does besides (isolat
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
 import logging
+import shutil
 import statistics
 import sys
 import tempfile
@@ -43,7 +45,9 @@ async def utcp(program: str) -> Call:
             }
         ],
     }
-    file = Path(tempfile.mkdtemp(prefix="toolwright-bench-utcp-")) / "manual.json"
+    folder = tempfile.mkdtemp(prefix="toolwright-bench-utcp-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    file = Path(folder) / "manual.json"
     file.write_text(json.dumps(manual), encoding="utf-8")
     source = {"name": "bench", "call_template_type": "cli", "commands": [{"command": f"cat {file}"}]}
     client = await UtcpClient.create(config={"manual_call_templates": [source]})

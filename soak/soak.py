@@ -3,6 +3,7 @@
     make soak                                     10,000 calls of misbehaving tools, then 500 killed hosts
     make soak ARGS="--calls 2000 --kills 50"      less of both
     make soak ARGS="--kills 0"                    only the calls
+    make soak ARGS="--level portable --kills 0"   what a weaker level does not hold
 
 Prints a table for each part; exit status 1 where a goal is missed. Progress goes to stderr.
 """
@@ -28,6 +29,10 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=32, help="so many at a time (32)")
     parser.add_argument("--kills", type=int, default=500, help="hosts to kill under load (500)")
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4)), help="repeat a draw")
+    parser.add_argument(
+        "--level", choices=("portable", "restricted", "supervised"), help="call on this level"
+    )
+    parser.add_argument("--only", action="append", default=[], metavar="MODE", help="one fault; repeatable")
     parser.add_argument("--keep", action="store_true", help="keep the folders, and say where they are")
     given = parser.parse_args()
     if not Path("/proc/self/fd").is_dir():
@@ -39,7 +44,9 @@ def main() -> int:
     try:
         if given.calls:
             (folder / "faults").mkdir()
-            met &= faults.run(given.calls, given.at_once, given.seed, folder / "faults")
+            met &= faults.run(
+                given.calls, given.at_once, given.seed, folder / "faults", modes=given.only, level=given.level
+            )
         if given.kills:
             (folder / "kill").mkdir()
             # A process of its own: hosts are forked from it, so it must never have had threads.

@@ -6,9 +6,11 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -139,6 +141,12 @@ class Folder:
             if mark in argv.split(b"\0"):
                 found.append(pid)
         return found
+
+    def end_all(self) -> None:
+        """Whatever still bears the mark is ended: what was found was counted before."""
+        for pid in self.living():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def zombies(self) -> list[int]:
         """Dead processes that nobody waited for: tools by their name, and children of ours."""

@@ -18,6 +18,7 @@ from tests.program import PATH, WAIT_S
 from toolwright.config import Config, Environment, resolve
 from toolwright.dialects import DIALECTS
 from toolwright.errors import SourceError, UnknownTool, UsageError
+from toolwright.journal.reading import entries
 
 
 def surroundings(folder: Path) -> Environment:
@@ -183,12 +184,14 @@ def test_a_reload_sees_what_changed_and_leaves_what_was_taken(tmp_path: Path) ->
 def test_looking_for_changes_runs_nothing(tmp_path: Path) -> None:
     program = tmp_path / "bin" / "broken-tool"
     program.parent.mkdir()
-    program.write_text(f"#!/bin/sh\necho x >> {tmp_path}/ran\nexit 1\n", encoding="utf-8")
+    program.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
     program.chmod(0o755)
-    workshop = toolwright.open(f"executable={program.parent}", environment=surroundings(tmp_path))
-    assert (tmp_path / "ran").read_text(encoding="utf-8") == "x\n"
-    assert not workshop.changed()
-    assert (tmp_path / "ran").read_text(encoding="utf-8") == "x\n"
+    home = surroundings(tmp_path)
+    with toolwright.open(f"executable={program.parent}", environment=home) as workshop:
+        asked = [entry.what for entry in entries(f"{home.state}/journal")]
+        assert asked == ["open", "begin", "end"]
+        assert not workshop.changed()
+        assert [entry.what for entry in entries(f"{home.state}/journal")] == asked
 
 
 def test_further_skill_folders_come_after_the_sources(tmp_path: Path) -> None:

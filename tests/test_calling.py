@@ -20,7 +20,7 @@ import toolwright
 from tests.levels import each_level, sandbox_of
 from toolwright.app import Workshop
 from toolwright.config import Config, Environment, resolve
-from toolwright.errors import Kind
+from toolwright.errors import Kind, UsageError
 from toolwright.journal.reading import entries
 from toolwright.jsontext import JsonObject
 from toolwright.model import Disabled, Grant, Level, Profile, ToolResult
@@ -91,6 +91,14 @@ def workshop(
             os.chdir(here)
 
 
+def a_marker(project: Path) -> Path:
+    """A file that a tool may write on every level: a folder that holds declarations may be read-only."""
+    path = project.parent / "alive"
+    path.write_text("", encoding="utf-8")
+    path.chmod(0o666)
+    return path
+
+
 def records(project: Path) -> list[JsonObject]:
     """What the journal says."""
     return [entry.body for entry in entries(str(project.parent / f"state-{project.name}" / "journal"))]
@@ -145,9 +153,9 @@ def test_a_manifest_program_sees_path_home_and_what_it_lists(project: Path, leve
 @pytest.mark.battery("E01", "E03", "E04")
 def test_a_manifest_program_is_stopped_with_all_its_children(project: Path, level: Level) -> None:
     """The program forks a sleeping child that holds the pipes, and waits: nothing is left afterwards."""
-    marker = project / "alive"
+    marker = a_marker(project)
     manifest(
-        project, "hang", f"#!/bin/sh\nsh -c 'while :; do sleep 0.05; date +%s%N > {marker}; done' &\nsleep 60\n",
+        project, "hang", f"#!/bin/sh\nsh -c 'while :; do sleep 0.05; date +%s%N >> {marker}; done' &\nsleep 60\n",
         timeoutSec=1,
     )  # fmt: skip
     with workshop(project, level) as opened:
@@ -156,9 +164,10 @@ def test_a_manifest_program_is_stopped_with_all_its_children(project: Path, leve
         took = time.monotonic() - started
         assert (kind(result), result.content) == (Kind.TIMED_OUT, '{"error":"tool timed out"}')
         assert took < 2.5
-    first = marker.read_text(encoding="utf-8") if marker.exists() else ""
+    first = marker.read_text(encoding="utf-8")
+    assert first
     threading.Event().wait(0.3)
-    assert (marker.read_text(encoding="utf-8") if marker.exists() else "") == first
+    assert marker.read_text(encoding="utf-8") == first
 
 
 @pytest.mark.requirement("manifest.timeout.default")
@@ -292,10 +301,10 @@ def test_a_skill_sees_a_small_environment(project: Path, level: Level) -> None:
         assert "EDITOR" not in text
         assert "XDG_RUNTIME_DIR=/run/x" in text
         assert "PWNED" not in text
-    grants = (Grant(pattern="skill:s/*", needs=("fs", "shell.execute"), env=("EDITOR",)),)
+    grants = (Grant(pattern="skill:s/*", needs=("fs.read", "shell.execute"), env=("EDITOR",)),)
     with workshop(project, level, env=env, grants=grants) as opened:
         assert "EDITOR=vi" in opened.call("t", {}).content
-    everything = (Grant(pattern="skill:*", needs=("fs", "shell.execute"), env=("*",)),)
+    everything = (Grant(pattern="skill:*", needs=("fs.read", "shell.execute"), env=("*",)),)
     with workshop(project, level, env=env, grants=everything) as opened:
         assert "OPENAI_API_KEY=sk-secret-123456" in opened.call("t", {}).content
 
@@ -422,8 +431,8 @@ def test_an_executable_gets_a_key_only_when_the_host_lists_it(project: Path, lev
 @pytest.mark.requirement("executable.call.process-group")
 @pytest.mark.battery("E10")
 def test_cancelling_ends_all_processes_of_the_call(project: Path, level: Level) -> None:
-    marker = project / "alive"
-    executable(project, f"sh -c 'while :; do date +%s%N > {marker}; sleep 0.05; done' &\nsleep 60\n")
+    marker = a_marker(project)
+    executable(project, f"sh -c 'while :; do date +%s%N >> {marker}; sleep 0.05; done' &\nsleep 60\n")
     with executables(project, level) as opened:
 
         async def cancelled() -> None:
@@ -431,7 +440,7 @@ def test_cancelling_ends_all_processes_of_the_call(project: Path, level: Level) 
                 async with anyio.create_task_group() as group:
 
                     async def wait_and_stop() -> None:
-                        while not marker.exists():
+                        while not marker.read_text(encoding="utf-8"):
                             await anyio.sleep(0.01)
                         group.cancel_scope.cancel()
 
@@ -609,5 +618,5 @@ def test_calls_of_one_message_run_together_and_answer_in_order(project: Path, le
 
 def test_arguments_that_are_no_json_are_a_mistake_of_the_programmer(project: Path, level: Level) -> None:
     manifest(project, "ok", "#!/bin/sh\necho '{}'\n")
-    with workshop(project, level) as opened, pytest.raises(toolwright.UsageError):
+    with workshop(project, level) as opened, pytest.raises(UsageError):
         opened.call("ok", {"x": object()})

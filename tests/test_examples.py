@@ -1,34 +1,37 @@
 """The workshop in examples/: it loads without a complaint, and every tool in it does what it says.
 
-Programs are started as the formats' contracts say, with the command that the record gives; handlers and
-``execute`` functions are called in this process.
+Tools are called as a host calls them, through the whole engine and on every isolation level present, in a
+copy of the folder that is a repository of its own.
 """
 
 from __future__ import annotations
 
-import asyncio
-import importlib.util
-import inspect
 import json
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 import toolwright
+from tests.levels import each_level, sandbox_of
+from tests.program import PROGRAM
 from toolwright import config
-from toolwright.calls import commands
-from toolwright.model import AsArgv, Positional, Role, RunProcess, Severity, ToolError
+from toolwright.errors import Kind
+from toolwright.journal.reading import entries
+from toolwright.model import Level, Role, Severity, ToolResult
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 RYE = EXAMPLES / "rye"
-PLANETS = str(EXAMPLES / "data" / "planets.csv")
+PATH = f"{os.path.dirname(os.path.realpath(sys.executable))}:/usr/bin:/bin"
+WAIT_S = 60
 
 KEYS = [
     "skill:git/git_status",
@@ -68,47 +71,78 @@ KEYS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[toolwright.Workshop]:
-    """The whole workshop, on a machine whose user has no tools of their own."""
-    home = tmp_path_factory.mktemp("home")
-    settings = config.read_file(str(EXAMPLES / "toolwright.toml"), trusted=True)
-    environment = config.Environment.read({"HOME": str(home), "PATH": os.environ["PATH"]})
-    with toolwright.open(settings, environment=environment) as opened:
+class Shop:
+    """A copy of the examples, opened at one level."""
+
+    def __init__(self, folder: Path, workshop: toolwright.Workshop, level: Level) -> None:
+        self.folder = folder
+        self.workshop = workshop
+        self.level = level
+        self.database = str(folder.parent / "kept" / "workshop.db")
+
+    def call(self, name: str, arguments: dict[str, Any], **context: object) -> ToolResult:
+        result = self.workshop.call(name, arguments, context=context)
+        assert self.level in result.isolation or result.error is not None, result
+        return result
+
+    def text(self, name: str, **arguments: object) -> str:
+        """What a skill's tool printed."""
+        result = self.call(name, arguments)
+        assert result.ok, result.error
+        return result.content
+
+    def said(self, name: str, arguments: dict[str, Any], **context: object) -> Any:
+        """What the model is told, where it is JSON."""
+        return json.loads(self.call(name, arguments, **context).content)
+
+    def refusal(self, name: str, arguments: dict[str, Any], **context: object) -> toolwright.ToolError:
+        error = self.call(name, arguments, **context).error
+        assert error is not None
+        return error
+
+
+@contextmanager
+def shop_in(place: Path, level: Level, *, grants: bool = True) -> Iterator[Shop]:
+    """A shop in ``place``, of a user whose git knows their name. Without ``grants``, nothing is granted."""
+    place.chmod(0o755)
+    folder, home = place / "workshop", place / "home"
+    shutil.copytree(EXAMPLES, folder, ignore=shutil.ignore_patterns("__pycache__", "workshop.db"))
+    home.mkdir()
+    (place / "kept").mkdir()  # apart from what is protected: where there are no mounts, its folder is too
+    (home / ".gitconfig").write_text("[user]\n\tname = Ada\n\temail = ada@example.org\n", encoding="utf-8")
+    for arguments in (["init", "--quiet", "--initial-branch=main"], ["add", "."], ["commit", "-qm", "Begin"]):
+        subprocess.run(
+            ["git", *arguments], cwd=folder, env={"PATH": PATH, "HOME": str(home)}, timeout=WAIT_S, check=True
+        )
+    environment = config.Environment.read({"HOME": str(home), "PATH": PATH, "TZ": "UTC"})
+    settings = config.read_file(str(folder / "toolwright.toml"), trusted=True)
+    settings = replace(settings, state=str(place / "state"))
+    if not grants:
+        settings = replace(settings, grants=())
+    here = os.getcwd()
+    os.chdir(folder)  # the host's folder is where tools work
+    try:
+        with (
+            sandbox_of(level) as sandbox,
+            toolwright.open(settings, environment=environment, sandbox=sandbox) as workshop,
+        ):
+            yield Shop(folder, workshop, level)
+    finally:
+        os.chdir(here)
+
+
+@pytest.fixture(scope="module", params=each_level())
+def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    """One shop for all tests of a level: each works in a folder of its own."""
+    with shop_in(tmp_path_factory.mktemp("shop"), request.param) as opened:
         yield opened
 
 
-def run(
-    workshop: toolwright.Workshop,
-    name: str,
-    arguments: Mapping[str, Any],
-    cwd: Path,
-    env: Mapping[str, str] | None = None,
-) -> subprocess.CompletedProcess[str]:
-    """Start what the record says, with nothing more of the environment than every format gives."""
-    raw = json.dumps(arguments)
-    command = commands.command(workshop.find(name), dict(arguments), raw, cwd=str(cwd))
-    assert not isinstance(command, ToolError), command.message
-    return subprocess.run(
-        command.argv,
-        input=(command.stdin or b"").decode("utf-8"),
-        cwd=cwd,
-        env={"PATH": os.environ["PATH"], "HOME": str(cwd), **(env or {})},
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=60,
-        check=False,
-    )
-
-
-def module(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"example_{path.stem.replace('-', '_')}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[toolwright.Workshop]:
+    """The workshop as it is, to look at."""
+    with shop_in(tmp_path_factory.mktemp("shop"), Level.PORTABLE) as opened:
+        yield opened.workshop
 
 
 # -- the workshop --------------------------------------------------------------------------------------------
@@ -150,140 +184,137 @@ def test_every_tool_is_explained_in_the_readme(workshop):
     assert [tool.key for tool in workshop.tools if f"`{tool.name}`" not in readme] == []
 
 
-def test_the_commands_of_the_readme_print_what_it_says():
+def test_the_commands_of_the_readme_print_what_it_says(tmp_path):
+    folder = tmp_path / "workshop"
+    shutil.copytree(EXAMPLES, folder, ignore=shutil.ignore_patterns("__pycache__"))
     readme = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```console\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
     sessions = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", "".join(blocks), re.MULTILINE)
     assert len(sessions) >= 10
     for command, expected in sessions:
         done = subprocess.run(
-            ["sh", "-c", f"{command} 2>&1"],
-            cwd=EXAMPLES,
+            ["sh", "-c", f"toolwright() {{ '{PROGRAM}' \"$@\"; }}\n{{ {command}\n}} 2>&1"],
+            cwd=folder,
+            env={"PATH": PATH, "HOME": str(tmp_path / "home")},
             capture_output=True,
             text=True,
             encoding="utf-8",
-            timeout=60,
+            timeout=WAIT_S,
             check=False,
         )
         assert (command, done.stdout) == (command, expected)
 
 
+def test_every_call_is_recorded_from_begin_to_end(tmp_path):
+    with shop_in(tmp_path, Level.PORTABLE) as shop:
+        done = shop.call("count_lines", {"path": "data/planets.csv"})
+        assert shop.refusal("no_such_tool", {}).kind is Kind.UNKNOWN_TOOL
+    found = [entry.body for entry in entries(str(tmp_path / "state" / "journal"))]
+    whats = [body["what"] for body in found if body.get("call") == done.call_id]
+    assert whats == ["begin", "end"]
+    assert [body["what"] for body in found].count("begin") == [body["what"] for body in found].count("end")
+
+
 # -- skills --------------------------------------------------------------------------------------------------
 
-GIT = {
-    "GIT_CONFIG_NOSYSTEM": "1",
-    "GIT_AUTHOR_NAME": "Ada",
-    "GIT_AUTHOR_EMAIL": "ada@example.org",
-    "GIT_COMMITTER_NAME": "Ada",
-    "GIT_COMMITTER_EMAIL": "ada@example.org",
-}
+
+@pytest.mark.parametrize("level", each_level())
+def test_git_stages_commits_and_shows_what_happened(tmp_path, level):
+    with shop_in(tmp_path, level) as shop:
+        (shop.folder / "b.txt").write_text("b\n", encoding="utf-8")
+        assert shop.text("git_status", short=True) == "?? b.txt\n"
+        assert "On branch main" in shop.text("git_status")
+        if level is Level.RESTRICTED:
+            # Without mount namespaces nothing holds .git/hooks back from a tool that may write to .git.
+            error = shop.refusal("git_add", {"path": "b.txt"})
+            assert error.kind is Kind.UNAVAILABLE
+            assert "fs.write.unprotected" in (error.hint or "")
+            return
+        shop.text("git_add", path="b.txt")
+        assert "+b" in shop.text("git_diff", staged=True)
+        shop.text("git_commit", message="Add b\n\n- because it was missing")
+        (shop.folder / "b.txt").write_text("changed\n", encoding="utf-8")
+        assert "b.txt | 2 +-" in shop.text("git_diff", stat=True)
+        shop.text("git_commit", message="Change b", all=True)
+        log = shop.text("git_log", oneline=True).splitlines()
+        assert [line.partition(" ")[2] for line in log] == ["Change b", "Add b", "Begin"]
+        assert shop.text("git_log", oneline=True, max_count=1).endswith("Change b\n")
+        added = shop.text("git_log", oneline=True, message="^Add", author="Ada", since="1 year ago")
+        assert added.endswith("Add b\n")
+        assert shop.text("git_log", author="nobody") == ""
+        assert "- because it was missing" in shop.text("git_show", revision="HEAD~1", stat=True)
+        assert "+changed" in shop.text("git_diff_against", revision="HEAD~1")
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    """A repository on the branch main, with one commit and one file that nobody staged."""
-    for name, command in (
-        ("a.txt", ["git", "init", "--quiet", "--initial-branch=main"]),
-        ("b.txt", ["git", "add", "a.txt"]),
-        ("b.txt", ["git", "commit", "--quiet", "--message", "Begin"]),
-    ):
-        (tmp_path / name).write_text(f"{name}\n", encoding="utf-8")
-        environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **GIT}
-        subprocess.run(command, cwd=tmp_path, env=environment, timeout=60, check=True)
-    return tmp_path
+@pytest.mark.parametrize("level", each_level())
+def test_git_is_kept_from_writing_without_the_grant_and_says_which(tmp_path, level):
+    with shop_in(tmp_path, level, grants=False) as shop:
+        (shop.folder / "b.txt").write_text("b\n", encoding="utf-8")
+        if level is Level.PORTABLE:  # enforces nothing, and says so
+            assert shop.call("git_add", {"path": "b.txt"}).ok
+            assert any("not enforced" in line for line in shop.workshop.warnings())
+            return
+        for name, arguments in (
+            ("git_add", {"path": "b.txt"}),
+            ("git_commit", {"message": "m", "all": True}),
+        ):
+            error = shop.refusal(name, arguments)
+            assert error.kind is Kind.FAILED
+            assert f'[grants."skill:git/{name}"]' in (error.hint or ""), error
+            assert '"git.write"' in (error.hint or "")
+        assert shop.text("git_log", oneline=True).endswith("Begin\n")
 
 
-def resolved(workshop: toolwright.Workshop, name: str, value: str, cwd: Path) -> str:
-    """What the resolver of a tool's positional makes of a value, run as the format says."""
-    invocation = workshop.find(name).invocation
-    assert isinstance(invocation, RunProcess)
-    assert isinstance(invocation.encoding, AsArgv)
-    (found,) = (arg.resolver for arg in invocation.encoding.args if isinstance(arg, Positional))
-    assert found is not None
-    if found.script is not None:
-        program = ["sh", f"{invocation.skill_dir}/scripts/{found.script}.sh"]
-    else:
-        program = [str(found.binary), str(found.subcommand)]
-    done = subprocess.run(
-        [*program, *(item.replace("$param", value) for item in found.args)],
-        cwd=cwd,
-        env={"PATH": os.environ["PATH"], "HOME": str(cwd), **GIT},
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=60,
-        check=False,
-    )
-    return (done.stdout.strip() or value) if done.returncode == 0 else value
-
-
-def test_git_stages_commits_and_shows_what_happened(workshop, repository):
-    def git(name: str, **arguments: object) -> str:
-        done = run(workshop, name, arguments, repository, GIT)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    assert git("git_status", short=True) == "?? b.txt\n"
-    assert "On branch main" in git("git_status")
-    git("git_add", path="b.txt")
-    assert "+b.txt" in git("git_diff", staged=True)
-    git("git_commit", message="Add b\n\n- because it was missing")
-    (repository / "a.txt").write_text("changed\n", encoding="utf-8")
-    assert "a.txt | 2 +-" in git("git_diff", stat=True)
-    git("git_commit", message="Change a", all=True)
-    assert [line.partition(" ")[2] for line in git("git_log", oneline=True).splitlines()] == [
-        "Change a", "Add b", "Begin",
-    ]  # fmt: skip
-    assert git("git_log", oneline=True, max_count=1).endswith("Change a\n")
-    assert git("git_log", oneline=True, message="^Add", author="Ada", since="1 year ago").endswith("Add b\n")
-    assert git("git_log", author="nobody") == ""
-    assert "- because it was missing" in git("git_show", revision="HEAD~1", stat=True)
-    assert "+changed" in git("git_diff_against", revision="HEAD~1")
-
-
-def test_a_revision_is_resolved_to_its_commit_and_kept_when_there_is_none(workshop, repository):
-    commit = resolved(workshop, "git_show", "main", repository)
+def test_a_revision_is_resolved_to_its_commit_and_kept_when_there_is_none(shop):
+    commit = shop.text("git_log", max_count=1).split()[1]
     assert re.fullmatch(r"[0-9a-f]{40}", commit)
-    assert run(workshop, "git_show", {"revision": commit}, repository, GIT).returncode == 0
-    assert resolved(workshop, "git_show", "nowhere", repository) == "nowhere"
-    assert "nowhere" in run(workshop, "git_show", {"revision": "nowhere"}, repository, GIT).stderr
+    result = shop.call("git_show", {"revision": "main"})
+    assert result.content.startswith(f"commit {commit}\n")
+    assert [run.what for run in result.runs] == ["resolver", "call"]
+    assert result.runs[-1].argv[-1] == commit
+    assert "nowhere" in shop.refusal("git_show", {"revision": "nowhere"}).message
 
 
-def test_trunk_is_resolved_to_the_main_branch_and_nothing_else_is(workshop, repository):
-    assert resolved(workshop, "git_diff_against", "trunk", repository) == "main"
-    assert resolved(workshop, "git_diff_against", "HEAD~1", repository) == "HEAD~1"
+def test_trunk_is_resolved_to_the_main_branch_and_nothing_else_is(shop):
+    for revision, meant in (("trunk", "main"), ("HEAD", "HEAD")):
+        result = shop.call("git_diff_against", {"revision": revision})
+        assert result.ok, result.error
+        assert meant in result.runs[-1].argv
 
 
-def test_a_value_that_looks_like_an_option_is_refused(workshop, tmp_path):
-    refused = commands.command(workshop.find("git_show"), {"revision": "--output=x"}, "", cwd=str(tmp_path))
-    assert isinstance(refused, ToolError)
-    assert refused.message == "parameter revision must not begin with '-'"
+def test_a_value_that_looks_like_an_option_is_refused(shop):
+    error = shop.refusal("git_show", {"revision": "--output=x"})
+    assert error.message == "parameter revision must not begin with '-'"
 
 
-def test_search_finds_files_and_text_and_reads_them(workshop, tmp_path):
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "sub" / "Notes.md").write_text("one\n- two\nTwofold\n", encoding="utf-8")
-    (tmp_path / "other.txt").write_text("two\n", encoding="utf-8")
-
-    def search(name: str, **arguments: object) -> str:
-        return run(workshop, name, arguments, tmp_path).stdout
-
-    assert search("find_files", pattern="*.md") == "./sub/Notes.md\n"
-    assert search("find_files", pattern="notes.*") == ""
-    assert search("find_files", pattern="notes.*", ignore_case=True) == "./sub/Notes.md\n"
-    assert search("search_text", pattern="- t", path=".") == "./sub/Notes.md:2:- two\n"
-    assert search("search_text", pattern="TWO", path="sub", ignore_case=True) == (
-        "sub/Notes.md:2:- two\nsub/Notes.md:3:Twofold\n"
+def test_search_finds_files_and_text_and_reads_them(shop):
+    folder = shop.folder / "searched"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "sub" / "Jottings.md").write_text("one\n- two\nTwofold\n", encoding="utf-8")
+    (folder / "other.txt").write_text("two\n", encoding="utf-8")
+    search = shop.text
+    assert search("find_files", pattern="Jot*.md") == "./searched/sub/Jottings.md\n"
+    assert search("find_files", pattern="jottings.*") == ""
+    assert search("find_files", pattern="jottings.*", ignore_case=True) == "./searched/sub/Jottings.md\n"
+    assert search("search_text", pattern="- t", path="searched") == "searched/sub/Jottings.md:2:- two\n"
+    assert search("search_text", pattern="TWO", path="searched/sub", ignore_case=True) == (
+        "searched/sub/Jottings.md:2:- two\nsearched/sub/Jottings.md:3:Twofold\n"
     )
-    assert search("search_text", pattern="two", path=".", files="*.txt") == "./other.txt:1:two\n"
-    assert search("search_text", pattern="Two|two", path="sub", max_count=1) == "sub/Notes.md:2:- two\n"
-    assert search("search_text", pattern="Two", path="sub", whole_words=True) == ""
-    assert run(workshop, "search_text", {"pattern": "x", "path": "."}, tmp_path).returncode == 1
-    assert search("read_start", path="sub/Notes.md", lines=1) == "one\n"
-    assert search("count_lines", path="sub/Notes.md") == "3 sub/Notes.md\n"
+    assert (
+        search("search_text", pattern="two", path="searched", files="*.txt") == "searched/other.txt:1:two\n"
+    )
+    first = search("search_text", pattern="Two|two", path="searched/sub", max_count=1)
+    assert first == "searched/sub/Jottings.md:2:- two\n"
+    nothing = shop.refusal("search_text", {"pattern": "Two", "path": "searched", "whole_words": True})
+    assert nothing.kind is Kind.FAILED
+    assert search("read_start", path="searched/sub/Jottings.md", lines=1) == "one\n"
+    assert search("count_lines", path="searched/sub/Jottings.md") == "3 searched/sub/Jottings.md\n"
 
 
 # -- manifest ------------------------------------------------------------------------------------------------
+
+PLANETS = "data/planets.csv"
+TASKS = "groups/task_tools.json"
 
 
 @pytest.mark.parametrize(
@@ -324,22 +355,18 @@ def test_search_finds_files_and_text_and_reads_them(workshop, tmp_path):
             {"path": PLANETS, "columns": ["name"], "sort_by": "moons", "descending": True, "limit": 1},
             {"matched": 8, "rows": [{"name": "Saturn"}]},
         ),
+        ("json_get", {"path": TASKS, "pointer": "/tools/0/name"}, {"value": "add_task"}),
         (
             "json_get",
-            {"path": str(EXAMPLES / "groups" / "task_tools.json"), "pointer": "/tools/0/name"},
-            {"value": "add_task"},
-        ),
-        (
-            "json_get",
-            {"path": str(EXAMPLES / "groups" / "task_tools.json"), "pointer": "/tools", "outline": True},
+            {"path": TASKS, "pointer": "/tools", "outline": True},
             {"outline": {"length": 3, "first": ["an object with 5 members"] * 3}},
         ),
     ],
 )
-def test_a_manifest_program_answers_with_one_line_of_json(workshop, tmp_path, name, arguments, result):
-    done = run(workshop, name, arguments, tmp_path)
-    assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)
-    assert json.loads(done.stdout) == result
+def test_a_manifest_program_answers_with_one_line_of_json(shop, name, arguments, result):
+    answer = shop.call(name, arguments)
+    assert (answer.ok, answer.data) == (True, result), answer
+    assert json.loads(answer.content) == result
 
 
 @pytest.mark.parametrize(
@@ -350,17 +377,12 @@ def test_a_manifest_program_answers_with_one_line_of_json(workshop, tmp_path, na
         ("get_time", {"at": "2026-01-31T12:00"}, "at needs an offset, as in 2026-01-31T12:00+00:00"),
         ("get_time", {"at": "noon"}, "Invalid isoformat string: 'noon'"),
         ("csv_query", {"path": "no.csv"}, "no.csv: No such file or directory"),
-        ("csv_query", {}, "csv_query() missing 1 required keyword-only argument: 'path'"),
         (
             "csv_query",
             {"path": PLANETS, "sort_by": "rings"},
             "no column 'rings'; there are: name, kind, radius_km, moons, year_days",
         ),
-        (
-            "json_get",
-            {"path": str(EXAMPLES / "groups" / "task_tools.json"), "pointer": "/tools/7"},
-            "nothing at /tools/7: /tools is an array of 3",
-        ),
+        ("json_get", {"path": TASKS, "pointer": "/tools/7"}, "nothing at /tools/7: /tools is an array of 3"),
         (
             "json_get",
             {"path": PLANETS},
@@ -368,25 +390,30 @@ def test_a_manifest_program_answers_with_one_line_of_json(workshop, tmp_path, na
         ),
     ],
 )
-def test_a_manifest_program_that_fails_says_why_in_json(workshop, tmp_path, name, arguments, error):
-    done = run(workshop, name, arguments, tmp_path)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert json.loads(done.stderr) == {"error": error}
+def test_a_manifest_program_that_fails_says_why_in_json(shop, name, arguments, error):
+    answer = shop.call(name, arguments)
+    assert json.loads(answer.content) == {"error": error}
+    assert answer.error is not None
+    assert (answer.error.kind, answer.error.message, answer.error.hint) == (Kind.FAILED, error, None)
 
 
-def test_get_time_takes_its_default_from_the_variable_it_is_passed(workshop, tmp_path):
-    assert workshop.find("get_time").needs.env == ("TZ",)
-    answers = [json.loads(run(workshop, "get_time", {}, tmp_path, env).stdout) for env in ({}, {"TZ": "UTC"})]
-    assert [answer["timezone"] for answer in answers] == ["UTC", "UTC"]
-    assert json.loads(run(workshop, "get_time", {}, tmp_path, {"TZ": "No/Zone"}).stderr) == {
-        "error": "unknown time zone: No/Zone"
-    }
+def test_a_manifest_program_is_not_started_without_what_it_requires(shop):
+    answer = shop.call("csv_query", {})
+    assert (answer.error.kind, answer.runs) == (Kind.INVALID_ARGUMENTS, ())
+    assert "path" in json.loads(answer.content)["error"]
 
 
-def test_machine_info_describes_the_machine(workshop, tmp_path):
+def test_get_time_takes_its_default_from_the_variable_it_is_passed(shop):
+    assert shop.workshop.find("get_time").needs.env == ("TZ",)
+    answer = shop.call("get_time", {})
+    assert json.loads(answer.content)["timezone"] == "UTC"
+    assert "TZ" in answer.runs[-1].env_names
+
+
+def test_machine_info_describes_the_machine(shop):
     if not os.path.exists("/proc/meminfo"):
         pytest.skip("machine_info reads /proc, which only Linux has")
-    answer = json.loads(run(workshop, "machine_info", {}, tmp_path).stdout)
+    answer = shop.said("machine_info", {})
     assert (answer["system"], answer["machine"]) == (os.uname().sysname, os.uname().machine)
     assert answer["processors"] >= 1
     assert 0 < answer["available_kb"] <= answer["memory_kb"]
@@ -402,9 +429,9 @@ def test_an_executable_describes_itself(workshop, name):
     done = subprocess.run(
         [tool.origin.path, "--schema"],
         stdin=subprocess.DEVNULL,
-        env={"PATH": os.environ["PATH"]},
+        env={"PATH": PATH},
         capture_output=True,
-        timeout=60,
+        timeout=WAIT_S,
         check=True,
     )
     schema = json.loads(done.stdout)
@@ -423,9 +450,11 @@ def test_an_executable_describes_itself(workshop, name):
         ("2 ** 100", "1267650600228229401496703205376"),
     ],
 )
-def test_calculate_gives_the_digits_that_are_right(workshop, tmp_path, expression, result):
-    done = run(workshop, "calculate", {"expression": expression}, tmp_path)
-    assert json.loads(done.stdout) == {"expression": expression, "result": result}
+def test_calculate_gives_the_digits_that_are_right(shop, expression, result):
+    assert shop.said("calculate", {"expression": expression}) == {
+        "tool_success": True,
+        "result": {"expression": expression, "result": result},
+    }
 
 
 @pytest.mark.parametrize(
@@ -437,121 +466,128 @@ def test_calculate_gives_the_digits_that_are_right(workshop, tmp_path, expressio
         ("__import__('os').getcwd()", "not arithmetic: __import__('os').getcwd()"),
         ("open", "not arithmetic: open"),
         ("sqrt(1, 2, 3)", "sqrt takes another number of values (got 3)"),
-        ("1" * 501, "the expression is longer than 500 characters"),
     ],
 )
-def test_calculate_refuses_what_is_no_arithmetic(workshop, tmp_path, expression, error):
-    done = run(workshop, "calculate", {"expression": expression}, tmp_path)
-    assert done.returncode == 0
-    assert json.loads(done.stdout) == {"error": error, "error_code": "INVALID_ARG"}
+def test_calculate_refuses_what_is_no_arithmetic(shop, expression, error):
+    assert shop.said("calculate", {"expression": expression}) == {
+        "tool_success": True,  # the program did its work, and its work was to say no
+        "result": {"error": error, "error_code": "INVALID_ARG"},
+    }
 
 
-def test_compare_files_returns_a_diff(workshop, tmp_path):
-    (tmp_path / "a").write_text("1\n2\n3\n", encoding="utf-8")
-    (tmp_path / "b").write_text("1\nzwei\n3\n4\n", encoding="utf-8")
+def test_an_expression_that_is_too_long_is_refused_before_anything_runs(shop):
+    answer = shop.call("calculate", {"expression": "1" * 501})
+    assert (answer.error.kind, answer.runs) == (Kind.INVALID_ARGUMENTS, ())
+
+
+def test_compare_files_returns_a_diff(shop):
+    folder = shop.folder / "compared"
+    folder.mkdir()
+    (folder / "a").write_text("1\n2\n3\n", encoding="utf-8")
+    (folder / "b").write_text("1\nzwei\n3\n4\n", encoding="utf-8")
 
     def compare(first: str, second: str, **more: int) -> Any:
-        arguments = {"first_path": first, "second_path": second, **more}
-        return json.loads(run(workshop, "compare_files", arguments, tmp_path).stdout)
+        named = {"first_path": f"compared/{first}", "second_path": f"compared/{second}"}
+        return shop.said("compare_files", {**named, **more})
 
-    assert compare("a", "b", context_lines=0) == {
+    assert compare("a", "b", context_lines=0)["result"] == {
         "same_lines": False,
         "added": 2,
         "removed": 1,
-        "diff": "--- a\n+++ b\n@@ -2 +2 @@\n-2\n+zwei\n@@ -3,0 +4 @@\n+4",
+        "diff": "--- compared/a\n+++ compared/b\n@@ -2 +2 @@\n-2\n+zwei\n@@ -3,0 +4 @@\n+4",
         "truncated": False,
     }
-    assert compare("a", "b", max_lines=2)["truncated"]
-    assert compare("a", "a")["same_lines"]
-    assert compare("a", "c") == {"error": "no such file: c", "error_code": "FILE_NOT_FOUND"}
+    assert compare("a", "b", max_lines=2)["result"]["truncated"]
+    assert compare("a", "a")["result"]["same_lines"]
+    missing = {"error": "no such file: compared/c", "error_code": "FILE_NOT_FOUND"}
+    assert compare("a", "c")["result"] == missing
 
 
-def test_checksum_reads_files_of_any_name(workshop, tmp_path):
-    (tmp_path / "-n $(id)").write_bytes(b"abc")
-    done = run(workshop, "checksum", {"file_path": "-n $(id)"}, tmp_path)
-    assert json.loads(done.stdout) == {
+def test_checksum_reads_files_of_any_name(shop):
+    (shop.folder / "-n $(id)").write_bytes(b"abc")
+    assert shop.said("checksum", {"file_path": "-n $(id)"})["result"] == {
         "sha256": "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
         "bytes": 3,
     }
-    for arguments, code in (({"file_path": "no"}, "FILE_NOT_FOUND"), ({}, "INVALID_ARG")):
-        done = run(workshop, "checksum", arguments, tmp_path)
-        assert (done.returncode, json.loads(done.stdout)["error_code"]) == (0, code)
+    assert shop.said("checksum", {"file_path": "no"})["result"]["error_code"] == "FILE_NOT_FOUND"
+    assert shop.said("checksum", {})["error_code"] == "INVALID_PARAMS"
 
 
 # -- capability groups ---------------------------------------------------------------------------------------
 
 
-def handle(tool_name: str, tool_input: dict[str, Any], **context: Any) -> Any:
-    """Call the handler of a group as a host does."""
-    group = next(key for key in KEYS if key.endswith(f"/{tool_name}")).partition(":")[2].partition("/")[0]
-    function = getattr(module(EXAMPLES / "handlers" / f"{group}.py"), f"execute_{group}_tool")
-    result = function(tool_name, tool_input, **context)
-    return asyncio.run(result) if inspect.iscoroutine(result) else result
-
-
-def test_the_journal_keeps_each_users_days(tmp_path):
-    ada = {"user_id": "ada", "database": str(tmp_path / "db")}
+def test_the_journal_keeps_each_users_days(shop):
+    ada = {"user_id": "ada", "database": shop.database}
     bob = {**ada, "user_id": "bob"}
-    assert handle("add_journal_entry", {"text": "Rain all day", "date": "2026-01-30"}, **ada)["success"]
-    assert handle("add_journal_entry", {"text": "More RAIN", "date": "2026-01-31"}, **ada) == {
+    assert shop.said("add_journal_entry", {"text": "Rain all day", "date": "2026-01-30"}, **ada)["success"]
+    assert shop.said("add_journal_entry", {"text": "More RAIN", "date": "2026-01-31"}, **ada) == {
         "success": True,
         "result": "Noted under 2026-01-31.",
     }
-    assert handle("recall_journal", {"date": "2026-01-30"}, **ada)["result"] == {
+    assert shop.said("recall_journal", {"date": "2026-01-30"}, **ada)["result"] == {
         "date": "2026-01-30",
         "entries": ["Rain all day"],
     }
-    found = handle("search_journal", {"text": "rain", "limit": 10}, **ada)["result"]
+    found = shop.said("search_journal", {"text": "rain"}, **ada)["result"]
     assert [entry["date"] for entry in found] == ["2026-01-31", "2026-01-30"]
-    assert len(handle("search_journal", {"text": "rain", "limit": 1}, **ada)["result"]) == 1
-    assert handle("search_journal", {"text": "%", "limit": 10}, **ada)["result"] == []
-    assert handle("recall_journal", {"date": "2026-01-30"}, **bob)["result"]["entries"] == []
-    assert handle("recall_journal", {"date": "yesterday"}, **ada) == {
-        "success": False,
-        "error": "date must be YYYY-MM-DD (got 'yesterday')",
-    }
+    assert len(shop.said("search_journal", {"text": "rain", "limit": 1}, **ada)["result"]) == 1
+    assert shop.said("search_journal", {"text": "%"}, **ada)["result"] == []
+    assert shop.said("recall_journal", {"date": "2026-01-30"}, **bob)["result"]["entries"] == []
+    assert shop.said("recall_journal", {"date": "yesterday"}, **ada)["success"] is False
 
 
-def test_a_journal_entry_without_a_date_belongs_to_today(tmp_path):
-    context = {"user_id": "ada", "database": str(tmp_path / "db")}
-    handle("add_journal_entry", {"text": "Now"}, **context)
-    assert handle("recall_journal", {}, **context)["result"]["entries"] == ["Now"]
+def test_a_journal_entry_without_a_date_belongs_to_today(shop):
+    context = {"user_id": "today", "database": shop.database}
+    shop.call("add_journal_entry", {"text": "Now"}, **context)
+    assert shop.said("recall_journal", {}, **context)["result"]["entries"] == ["Now"]
 
 
-def test_tasks_are_listed_by_date_and_completed_by_their_user(tmp_path):
-    ada = {"user_id": "ada", "database": str(tmp_path / "db")}
-    some_day = handle("add_task", {"title": "Paint the fence", "priority": "low"}, **ada)["result"]["task_id"]
-    soon = handle("add_task", {"title": "Pay the rent", "due": "2026-02-01"}, **ada)["result"]["task_id"]
-    assert handle("list_tasks", {"status": "open"}, **ada)["result"] == [
+def test_what_a_handler_needs_of_the_host_is_never_the_models_to_give(shop):
+    missing = shop.refusal("recall_journal", {}, database=shop.database)
+    assert (missing.kind, missing.message) == (Kind.UNAVAILABLE, "missing context: user_id")
+    sneaky = shop.call("recall_journal", {"user_id": "bob"}, database=shop.database)
+    assert not sneaky.ok
+
+
+def test_tasks_are_listed_by_date_and_completed_by_their_user(shop):
+    ada = {"user_id": "ada", "database": shop.database}
+    some_day = shop.said("add_task", {"title": "Paint the fence", "priority": "low"}, **ada)["result"][
+        "task_id"
+    ]
+    soon = shop.said("add_task", {"title": "Pay the rent", "due": "2026-02-01"}, **ada)["result"]["task_id"]
+    assert shop.said("list_tasks", {}, **ada)["result"] == [
         {"task_id": soon, "title": "Pay the rent", "due": "2026-02-01", "priority": "normal", "done": False},
         {"task_id": some_day, "title": "Paint the fence", "due": None, "priority": "low", "done": False},
     ]
-    assert handle("complete_task", {"task_id": soon}, **{**ada, "user_id": "bob"}) == {
+    assert shop.said("complete_task", {"task_id": soon}, **{**ada, "user_id": "bob"}) == {
         "success": False,
         "error": f"There is no task {soon}.",
     }
-    assert handle("complete_task", {"task_id": soon}, **ada)["success"]
+    assert shop.said("complete_task", {"task_id": soon}, **ada)["success"]
     for status, titles in (
         ("open", ["Paint the fence"]),
         ("done", ["Pay the rent"]),
         ("all", ["Pay the rent", "Paint the fence"]),
     ):
-        assert [task["title"] for task in handle("list_tasks", {"status": status}, **ada)["result"]] == titles
-    due = handle("list_tasks", {"status": "all", "due_by": "2026-01-31"}, **ada)
+        assert [
+            task["title"] for task in shop.said("list_tasks", {"status": status}, **ada)["result"]
+        ] == titles
+    due = shop.said("list_tasks", {"status": "all", "due_by": "2026-01-31"}, **ada)
     assert due == {"success": True, "result": []}
-    assert not handle("add_task", {"title": "x", "due": "soon"}, **ada)["success"]
+    assert not shop.said("add_task", {"title": "x", "due": "soon"}, **ada)["success"]
 
 
-def test_documents_belong_to_their_project(tmp_path):
-    here = {"project_id": "p1", "user_id": "ada", "database": str(tmp_path / "db")}
+def test_documents_belong_to_their_project(shop):
+    here = {"project_id": "p1", "user_id": "ada", "database": shop.database}
     there = {**here, "project_id": "p2"}
-    assert handle("save_document", {"title": "Plan", "text": "First"}, **here)["success"]
-    assert handle("save_document", {"title": "Plan", "text": "Second"}, **here)["success"]
-    (listed,) = handle("list_documents", {}, **here)["result"]
+    assert shop.said("save_document", {"title": "Plan", "text": "First"}, **here)["success"]
+    assert shop.said("save_document", {"title": "Plan", "text": "Second"}, **here)["success"]
+    (listed,) = shop.said("list_documents", {}, **here)["result"]
     assert (listed["title"], listed["author"], listed["characters"]) == ("Plan", "ada", 6)
-    assert handle("read_document", {"title": "Plan"}, **here)["result"] == {"title": "Plan", "text": "Second"}
-    assert handle("list_documents", {}, **there)["result"] == []
-    assert handle("read_document", {"title": "Plan"}, **there) == {
+    read = shop.said("read_document", {"title": "Plan"}, **here)["result"]
+    assert read == {"title": "Plan", "text": "Second"}
+    assert shop.said("list_documents", {}, **there)["result"] == []
+    assert shop.said("read_document", {"title": "Plan"}, **there) == {
         "success": False,
         "error": "There is no document 'Plan'.",
     }
@@ -560,59 +596,68 @@ def test_documents_belong_to_their_project(tmp_path):
 # -- rye -----------------------------------------------------------------------------------------------------
 
 
-def execute(item_id: str, params: dict[str, Any], project: Path) -> Any:
-    return module(RYE / ".ai" / "tools" / f"{item_id}.py").execute(params, str(project))
+def rye(shop: Shop, item_id: str, arguments: dict[str, Any]) -> Any:
+    """What a rye tool returned."""
+    said = shop.said(item_id, arguments)
+    return said["data"] if said["status"] == "success" else said
 
 
-def test_outline_markdown_lists_headings_and_knows_code(tmp_path):
+def test_outline_markdown_lists_headings_and_knows_code(shop):
     text = "# One #\n\n```sh\n# no heading\n```\n## Two\n#no\n### Three\n"
-    (tmp_path / "a.md").write_text(text, encoding="utf-8")
-    found = execute("text/outline-markdown", {"file_path": "a.md", "max_level": 2}, tmp_path)
-    assert found == {
+    (shop.folder / "rye" / "outlined.md").write_text(text, encoding="utf-8")
+    assert rye(shop, "text/outline-markdown", {"file_path": "outlined.md", "max_level": 2}) == {
         "success": True,
         "output": [{"level": 1, "title": "One", "line": 1}, {"level": 2, "title": "Two", "line": 6}],
         "lines": 8,
     }
-    assert execute("text/outline-markdown", {"file_path": "b.md"}, tmp_path) == {
-        "success": False,
-        "error": "b.md: No such file or directory",
-    }
+    error = shop.refusal("text/outline-markdown", {"file_path": "b.md"})
+    assert (error.kind, error.message) == (Kind.FAILED, "b.md: No such file or directory")
 
 
-def test_find_markers_goes_by_its_configuration(tmp_path):
-    (tmp_path / "lib").mkdir()
-    (tmp_path / "old").mkdir()
-    (tmp_path / "lib" / "a.py").write_text("x = 1  # TODO: more\n# FIXME\n# TODOS\n", encoding="utf-8")
-    (tmp_path / "old" / "b.py").write_text("# TODO\n", encoding="utf-8")
-    (tmp_path / "bytes").write_bytes(b"\xff TODO")
-    found = execute(
-        "text/find-markers", {"resolved_config": {"markers": ["TODO"], "left_out": ["old"]}}, tmp_path
-    )
-    assert found == {
+def test_find_markers_goes_by_its_configuration(shop):
+    folder = shop.folder / "rye" / "marked"
+    (folder / "node_modules").mkdir(parents=True)
+    (folder / "a.py").write_text("x = 1  # TODO: more\n# FIXME\n# TODOS\n", encoding="utf-8")
+    (folder / "node_modules" / "b.py").write_text("# TODO\n", encoding="utf-8")
+    (folder / "bytes").write_bytes(b"\xff TODO")
+    assert rye(shop, "text/find-markers", {"folder": "marked"}) == {
         "success": True,
-        "output": [{"file": "lib/a.py", "line": 1, "text": "x = 1  # TODO: more"}],
-        "found": 1,
+        "output": [
+            {"file": "marked/a.py", "line": 1, "text": "x = 1  # TODO: more"},
+            {"file": "marked/a.py", "line": 2, "text": "# FIXME"},
+        ],
+        "found": 2,
     }
-    assert execute("text/find-markers", {"folder": ".", "limit": 1}, tmp_path)["found"] == 3
-    assert not execute("text/find-markers", {"folder": "none"}, tmp_path)["success"]
+    assert len(rye(shop, "text/find-markers", {"folder": "marked", "limit": 1})["output"]) == 1
+    assert shop.refusal("text/find-markers", {"folder": "none"}).kind is Kind.FAILED
 
 
-def test_replace_text_replaces_only_what_is_clear(tmp_path):
-    (tmp_path / "a.txt").write_bytes(b"one\r\ntwo two\r\n")
+def test_replace_text_replaces_only_what_is_clear(shop):
+    file = shop.folder / "rye" / "replaced.txt"
+    file.write_bytes(b"one\r\ntwo two\r\n")
 
-    def replace(old: str, new: str, **more: bool) -> Any:
-        params = {"file_path": "a.txt", "old_text": old, "new_text": new, **more}
-        return execute("files/replace-text", params, tmp_path)
+    def arguments(old: str, new: str, **more: bool) -> dict[str, Any]:
+        return {"file_path": "replaced.txt", "old_text": old, "new_text": new, **more}
 
-    assert replace("one", "1") == {"success": True, "file_path": "a.txt", "replaced": 1}
-    assert not replace("two", "2")["success"]
-    assert not replace("three", "3")["success"]
-    assert replace("two", "2", replace_all=True)["replaced"] == 2
-    assert (tmp_path / "a.txt").read_bytes() == b"1\r\n2 2\r\n"
+    if shop.level is Level.RESTRICTED:
+        # Without mount namespaces nothing holds .ai back from a tool that may write to the project.
+        error = shop.refusal("files/replace-text", arguments("one", "1"))
+        assert error.kind is Kind.UNAVAILABLE
+        assert "fs.write.unprotected" in (error.hint or "")
+        return
+    assert rye(shop, "files/replace-text", arguments("one", "1")) == {
+        "success": True,
+        "file_path": "replaced.txt",
+        "replaced": 1,
+    }
+    assert shop.refusal("files/replace-text", arguments("two", "2")).kind is Kind.FAILED
+    assert shop.refusal("files/replace-text", arguments("three", "3")).kind is Kind.FAILED
+    assert rye(shop, "files/replace-text", arguments("two", "2", replace_all=True))["replaced"] == 2
+    assert file.read_bytes() == b"1\r\n2 2\r\n"
 
 
 @pytest.mark.parametrize(
-    ("item_id", "params"),
+    ("item_id", "arguments"),
     [
         ("text/outline-markdown", {"file_path": "../secret.md"}),
         ("text/outline-markdown", {"file_path": "link.md"}),
@@ -620,15 +665,15 @@ def test_replace_text_replaces_only_what_is_clear(tmp_path):
         ("files/replace-text", {"file_path": "../secret.md", "old_text": "a", "new_text": "b"}),
     ],
 )
-def test_a_rye_tool_stays_inside_its_project(tmp_path, item_id, params):
-    project = tmp_path / "project"
-    project.mkdir()
-    (tmp_path / "secret.md").write_text("a", encoding="utf-8")
-    (project / "link.md").symlink_to(tmp_path / "secret.md")
-    found = execute(item_id, params, project)
-    assert not found["success"]
-    assert found["error"].endswith("is outside the project")
-    assert (tmp_path / "secret.md").read_text(encoding="utf-8") == "a"
+def test_a_rye_tool_stays_inside_its_project(shop, item_id, arguments):
+    secret, link = shop.folder / "secret.md", shop.folder / "rye" / "link.md"
+    secret.write_text("a", encoding="utf-8")
+    if not link.is_symlink():
+        link.symlink_to(secret)
+    error = shop.refusal(item_id, arguments)
+    if error.kind is not Kind.UNAVAILABLE:  # replace-text on the level restricted, as above
+        assert error.message.endswith("is outside the project")
+    assert secret.read_text(encoding="utf-8") == "a"
 
 
 @pytest.mark.parametrize("item_id", ["text/outline-markdown", "text/find-markers", "files/replace-text"])
@@ -636,25 +681,37 @@ def test_a_rye_tool_can_be_run_by_hand(tmp_path, item_id):
     (tmp_path / "a.md").write_text("# TODO\n", encoding="utf-8")
     params = json.dumps({"file_path": "a.md", "old_text": "TODO", "new_text": "DONE"})
     file = RYE / ".ai" / "tools" / f"{item_id}.py"
-    argv = ["python3", file, "--params", params, "--project-path", tmp_path]
-    done = subprocess.run(argv, capture_output=True, timeout=60, check=True)
+    argv = [sys.executable, "-B", file, "--params", params, "--project-path", tmp_path]
+    done = subprocess.run(argv, capture_output=True, timeout=WAIT_S, check=True)
     assert json.loads(done.stdout)["success"] is True
 
 
-def test_largest_files_lists_sizes_and_paths(workshop, tmp_path):
-    for name, size in (("small", 1), ("large", 300), ("middle", 20)):
-        (tmp_path / name).write_bytes(b"x" * size)
-    assert run(workshop, "files/largest-files", {"limit": 2}, tmp_path).stdout == "300\tlarge\n20\tmiddle\n"
-    assert run(workshop, "files/largest-files", {}, tmp_path).stdout.count("\n") == 3
-    failed = run(workshop, "files/largest-files", {"limit": "$(id)"}, tmp_path)
-    assert (failed.returncode, failed.stdout) == (1, "")
-    assert "limit must be a whole number" in failed.stderr
+def test_largest_files_lists_sizes_and_paths(shop):
+    (shop.folder / "rye" / "large").write_bytes(b"x" * 300_000)
+    (shop.folder / "rye" / "middle").write_bytes(b"x" * 20_000)
+    listed = rye(shop, "files/largest-files", {"limit": 2})
+    assert listed["stdout"] == "300000\tlarge\n20000\tmiddle\n"
+    assert len(rye(shop, "files/largest-files", {})["stdout"].splitlines()) > 2
+    wrong = shop.call("files/largest-files", {"limit": "$(id)"})
+    assert (wrong.error.kind, wrong.runs) == (Kind.INVALID_ARGUMENTS, ())
 
 
-def test_run_unittests_runs_the_tests_of_the_project(workshop):
-    done = run(workshop, "checks/run-unittests", {}, RYE)
-    assert done.returncode == 0
-    assert "OK" in done.stderr
+def test_run_unittests_runs_the_tests_of_the_project(shop):
+    done = rye(shop, "checks/run-unittests", {})
+    assert done["return_code"] == 0
+    assert "OK" in done["stderr"]
+
+
+@pytest.mark.parametrize(
+    ("item_id", "arguments", "what"),
+    [
+        ("data/diff-json", {"before": "1", "after": "2"}, "JavaScript"),
+        ("mcp/units/convert-units", {"value": 1, "from_unit": "mile", "to_unit": "km"}, "MCP"),
+    ],
+)
+def test_what_this_version_cannot_run_says_so(shop, item_id, arguments, what):
+    error = shop.refusal(item_id, arguments)
+    assert (error.kind, error.message) == (Kind.UNAVAILABLE, f"{what} tools cannot be run by this version")
 
 
 def node() -> str:

@@ -39,6 +39,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysinfo.h>
 #include <sys/wait.h>
 
 #if !defined(__x86_64__) && !defined(__aarch64__)
@@ -219,6 +220,7 @@ static int parse(const unsigned char *bytes, size_t size, unsigned nfds, char **
         sealed += (out->bind_flags[i] & BIND_SEALED) != 0;
     }
     if (head->sealedc != (head->kind == KIND_NAMESPACE ? sealed : 0)) return EPROTO;
+    if (head->kind == KIND_PROBE && sealed > 0) return EPROTO;
     at += head->bindc * 4ull;
 
     /* Exactly as many strings as announced, the last one closed: nothing is read past the end later. */
@@ -265,14 +267,23 @@ static int parse(const unsigned char *bytes, size_t size, unsigned nfds, char **
 enum { HOST_SOCKET = 3, SHARED_PAGE = 4, HOST_PIDFD = 5, FIRST_FREE = 6 };
 enum {
     SUPERVISOR_CALLS_MAX = 256,   /* then it is replaced: nothing may grow for ever */
-    IDLE_MIN = 2, IDLE_MAX = 8, SEATS = 4096,
-    SAMPLE_FIRST_MS = 50, SAMPLE_EVERY_MS = 100,
+    IDLE_MIN = 2, IDLE_MAX = 16, SEATS = 4096,
+    SAMPLE_FIRST_MS = 5,          /* then after twice as long each time, up to: */
+    SAMPLE_EVERY_MS = 100,
+    ALARM_EVERY_MS = 20,          /* between samples: does the machine have many more tasks than before? */
+    TASKS_PER_PROCESS = 8,        /* threads count as well, but programs have a few each */
     SWEEP_MS = 2000,              /* then the report goes out and says how many are left; killing goes on */
+    REAPS_PER_KILL = 64,
     MEMBERS_MAX = 1 << 16, WALK_DEPTH_MAX = 128, WALK_ENTRIES_MAX = 200000, ENTRY_BYTES = 4096,
 };
 
-/* Shared by the spawner and its supervisors, each of which has a seat. */
-static struct { atomic_int idle; int wake; struct { pid_t pid; atomic_bool idle; } seats[SEATS]; } *pool;
+/* Shared by the spawner and its supervisors, each of which has a seat. Who is idle is counted, not added up: a
+ * supervisor that is killed in the wrong moment must not spoil a sum. */
+static struct {
+    int wake;
+    atomic_uint used;  /* seats from here on were never taken */
+    struct { _Atomic pid_t pid; atomic_bool idle; } seats[SEATS];
+} *pool;
 static unsigned char *started;                       /* shared with the host: one byte per call */
 static size_t started_size;
 static pid_t spawner;
@@ -293,6 +304,28 @@ static int64_t now_us(void)
 static int pidfd_open(pid_t pid) { return (int)syscall(NR_pidfd_open, pid, 0u); }
 
 static pid_t fork_plain(void) { return (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0); }
+
+static unsigned idle_supervisors(void)
+{
+    unsigned count = 0, used = atomic_load(&pool->used);
+    for (unsigned seat = 0; seat < used; seat++) count += atomic_load(&pool->seats[seat].idle);
+    return count;
+}
+
+/* Attack: hundreds of processes that all want to run, so that whoever should stop them waits for its turn. As
+ * root we do not take turns with them. Only from the first look at a call on: a short call never gets there, and
+ * with every one of many calls at once it would cost a third of their throughput. Somebody who made the host a
+ * background job is left alone. An ordinary user may not, but there the kernel counts processes. */
+static void take_precedence(bool take)
+{
+    static bool taken;
+    struct sched_param first = {.sched_priority = 1}, ordinary = {.sched_priority = 0};
+    if (take == taken) return;
+    if (!take) syscall(SYS_sched_setscheduler, 0, SCHED_OTHER, &ordinary);
+    else if (syscall(SYS_sched_getscheduler, 0) != SCHED_OTHER) return;
+    else if (syscall(SYS_sched_setscheduler, 0, SCHED_RR | SCHED_RESET_ON_FORK, &first) != 0) return;
+    taken = take;
+}
 
 static void close_fds(const int *fds, unsigned count)
 {
@@ -458,7 +491,9 @@ __attribute__((no_sanitize("address"))) static int tool_main(void *argument)
         if (sealed < 0) FAIL(STAGE_DESCRIPTORS);
         first_closed = SCRIPT_FD + 1;
     }
-    if (syscall(NR_close_range, first_closed, ~0u, CLOSE_ON_EXEC) != 0) FAIL(STAGE_DESCRIPTORS);
+    /* The second lock: everything that we open or receive is closed on exec anyway. (Before 5.11 there is none.) */
+    if (syscall(NR_close_range, first_closed, ~0u, CLOSE_ON_EXEC) != 0 && errno != ENOSYS && errno != EINVAL)
+        FAIL(STAGE_DESCRIPTORS);
 
     sigset_t none;
     sigemptyset(&none);
@@ -523,13 +558,14 @@ static pid_t parent_of(pid_t pid)
     return bracket && strlen(bracket) > 4 ? number(bracket + 4) : 0;
 }
 
-struct family { unsigned count; pid_t of; };
+struct family { unsigned count, threads; pid_t of; };
 
 static bool add_children_of_thread(int tasks, const char *name, unsigned char type, void *with)
 {
     (void)type;
     struct family *family = with;
     char path[32], text[4096];
+    family->threads++;
     snprintf(path, sizeof path, "%.20s/children", name);
     int fd = openat(tasks, path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return true;
@@ -579,26 +615,39 @@ static void add_children(struct family *family, pid_t of)
     close(folder);
 }
 
-/* Everybody below us, children first. */
-static unsigned find_descendants(void)
+/* Everybody below us, children first; where asked, with their threads (0: this kernel does not list them). */
+static unsigned find_descendants(unsigned *threads)
 {
-    struct family family = {0, 0};
+    struct family family = {0};
     add_children(&family, getpid());
+    family.threads = 0;
     for (unsigned i = 0; i < family.count; i++) add_children(&family, members[i].pid);
+    if (threads != NULL) *threads = family.threads;
     return family.count;
 }
 
+/* Stopping them all before killing would gain nothing: from the signal on, a process cannot fork either way. */
 static void kill_descendants(void)
 {
-    unsigned count = find_descendants();
     pid_t self = getpid();
+    struct rlimit no_more = {0, 0};
+    /* Our own children first and at once: a chain of processes, each of which forks the next and ends, is always
+     * here, and only while we look. Their groups with them: the kernel kills a group in one go, in which nobody
+     * can fork. Neither number can be somebody else's before we reap the child. */
+    struct family children = {0};
+    add_children(&children, self);
+    for (unsigned i = 0; i < children.count; i++) {
+        kill(members[i].pid, SIGKILL);
+        kill(-members[i].pid, SIGKILL);
+    }
+    unsigned count = find_descendants(NULL);
     for (unsigned i = 0; i < count; i++) {
         pid_t pid = members[i].pid;
-        struct rlimit no_more = {0, 0};
         /* Attack: a fork bomb that is faster than we are. (The kernel does not count for root.) */
         if (members[i].parent == self) {
+            kill(pid, SIGKILL);
+            kill(-pid, SIGKILL);
             prlimit(pid, RLIMIT_NPROC, &no_more, NULL);
-            kill(pid, SIGKILL);  /* our child: its number cannot be somebody else's before we reap it */
             continue;
         }
         int fd = pidfd_open(pid);
@@ -620,24 +669,26 @@ static bool sweep(struct report *report, int64_t until_us)
     sigset_t child;
     sigemptyset(&child);
     sigaddset(&child, SIGCHLD);
-    for (;;) {
+    for (unsigned reaped = 0;;) {
         int status = 0;
         struct rusage used;
         pid_t pid = wait4(-1, &status, WNOHANG | __WALL, &used);
+        if (pid < 0 && errno == ECHILD) return true;
+        take_precedence(true);
         if (pid > 0) {
             add_usage(report, &used);
             if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) report->strays++;
-            continue;
+            /* Attack: so many that die by themselves that there is always one to reap, and nobody is killed. */
+            if (++reaped % REAPS_PER_KILL != 0) continue;
         }
-        if (pid < 0 && errno == ECHILD) return true;
         if (now_us() > until_us) return false;
         kill_descendants();
         struct timespec moment = {0, 2000000};
-        sigtimedwait(&child, NULL, &moment);
+        if (pid == 0) sigtimedwait(&child, NULL, &moment);
     }
 }
 
-struct walk { uint64_t bytes, max; unsigned depth, entries; };
+struct walk { uint64_t bytes, max; int64_t until_us; unsigned depth, entries; };
 
 static bool weigh(int folder, const char *name, unsigned char type, void *with)
 {
@@ -647,6 +698,7 @@ static bool weigh(int folder, const char *name, unsigned char type, void *with)
     /* Attack: millions of empty files. Each costs at least a block of bookkeeping. */
     walk->bytes += ENTRY_BYTES + (uint64_t)found.st_blocks * 512;
     if (walk->bytes > walk->max || ++walk->entries > WALK_ENTRIES_MAX) return false;
+    if (walk->entries % 256 == 0 && now_us() > walk->until_us) return false;
     (void)type;
     if (!S_ISDIR(found.st_mode)) return true;
     /* Attack: files hidden below a folder that cannot be read, or that lies too deep. Both count as too much. */
@@ -663,46 +715,90 @@ static bool weigh(int folder, const char *name, unsigned char type, void *with)
     return go_on;
 }
 
-/* Looks at the tree once; 0 or the limit that it went over. */
-static uint32_t sample(const struct request *r, struct report *report, pid_t tool)
+/* What a process takes of the memory that it shares with others, in bytes; 0: nobody tells. */
+static uint64_t proportional_memory(pid_t pid)
+{
+    char path[64], text[2048];
+    snprintf(path, sizeof path, "/proc/%d/smaps_rollup", (int)pid);
+    if (!read_small(path, text, sizeof text)) return 0;
+    const char *line = strstr(text, "\nPss:");
+    if (line == NULL) return 0;
+    for (line += 5; *line == ' ';) line++;
+    return (uint64_t)number(line) * 1024;
+}
+
+/* Looks at the processes once; 0 or the limit that they went over. */
+static uint32_t sample_processes(const struct head *head, struct report *report, pid_t tool)
+{
+    unsigned threads = 0, count = find_descendants(&threads), alive = 0;
+    uint64_t memory = 0, page = (uint64_t)sysconf(_SC_PAGESIZE);
+    pid_t self = getpid();
+    for (unsigned i = 0; i < count; i++) {
+        char path[64], text[128];
+        snprintf(path, sizeof path, "/proc/%d/statm", (int)members[i].pid);
+        if (!read_small(path, text, sizeof text)) continue;
+        const char *space = strchr(text, ' ');
+        uint64_t pages = space ? (uint64_t)number(space + 1) : 0;
+        /* A daemon's remains that only we can reap; they are no process of the tool's any more. */
+        if (pages == 0 && members[i].parent == self && members[i].pid != tool) {
+            struct rusage used;
+            if (wait4(members[i].pid, NULL, WNOHANG | __WALL, &used) > 0) {
+                add_usage(report, &used);
+                continue;
+            }
+        }
+        members[alive++] = members[i];
+        memory += pages * page;
+    }
+    if (alive > report->processes_peak) report->processes_peak = alive;
+    if (head->processes_max > 0) {
+        report->detail = alive <= head->processes_max;  /* then it is its threads */
+        if (alive > head->processes_max || threads / TASKS_PER_PROCESS > head->processes_max)
+            return REASON_PROCESSES;
+        report->detail = 0;
+    }
+    if (head->memory_max > 0 && memory > head->memory_max && alive > 1) {
+        /* Pages that parent and children share were counted for each of them. Who shares what is slow to find
+         * out, so only now. */
+        uint64_t exact = 0;
+        for (unsigned i = 0; i < alive && memory > 0; i++) {
+            uint64_t own = proportional_memory(members[i].pid);
+            if (own == 0 && kill(members[i].pid, 0) == 0) break;  /* it lives and hides: then the first sum counts */
+            exact += own;
+            if (i + 1 == alive) memory = exact;
+        }
+    }
+    if (memory > report->memory_peak) report->memory_peak = memory;
+    return head->memory_max > 0 && memory > head->memory_max ? REASON_MEMORY : 0;
+}
+
+/* Looks at everything once; 0 or the limit that was passed. */
+static uint32_t sample(const struct request *r, struct report *report, pid_t tool, int64_t deadline_us)
 {
     const struct head *head = &r->head;
     if (head->processes_max > 0 || head->memory_max > 0) {
-        unsigned count = find_descendants(), alive = 0;
-        uint64_t memory = 0;
-        pid_t self = getpid();
-        for (unsigned i = 0; i < count; i++) {
-            char path[64], text[128];
-            snprintf(path, sizeof path, "/proc/%d/statm", (int)members[i].pid);
-            if (!read_small(path, text, sizeof text)) continue;
-            const char *space = strchr(text, ' ');
-            uint64_t pages = space ? (uint64_t)number(space + 1) : 0;
-            /* A daemon's remains that only we can reap; they are no process of the tool's any more. */
-            if (pages == 0 && members[i].parent == self && members[i].pid != tool) {
-                struct rusage used;
-                if (wait4(members[i].pid, NULL, WNOHANG | __WALL, &used) > 0) {
-                    add_usage(report, &used);
-                    continue;
-                }
-            }
-            alive++;
-            memory += pages * (uint64_t)getpagesize();
-        }
-        if (alive > report->processes_peak) report->processes_peak = alive;
-        if (memory > report->memory_peak) report->memory_peak = memory;
-        if (head->processes_max > 0 && alive > head->processes_max) return REASON_PROCESSES;
-        if (head->memory_max > 0 && memory > head->memory_max) return REASON_MEMORY;
+        uint32_t over = sample_processes(head, report, tool);
+        if (over) return over;
     }
     if (head->scratch_max > 0 && r->scratch[0] != 0) {
-        struct walk walk = {.max = head->scratch_max};
+        struct walk walk = {.max = head->scratch_max, .until_us = deadline_us};
         int folder = open(r->scratch, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (folder >= 0) {
             bool whole = each_entry(folder, weigh, &walk);
             close(folder);
+            if (now_us() > deadline_us) return 0;  /* however much there is: its time is up */
             if (!whole || walk.bytes > walk.max) return REASON_SCRATCH;
         }
     }
     return 0;
+}
+
+/* How many tasks the whole machine has: one quick call, while looking for our own takes a while. The kernel
+ * tells the lowest 16 bits. */
+static uint16_t tasks(void)
+{
+    struct sysinfo machine;
+    return sysinfo(&machine) == 0 ? machine.procs : 0;
 }
 
 /* Waits until the tool ends or has to end. 0: the host is gone, and nobody waits for a report. */
@@ -711,10 +807,12 @@ static uint32_t watch(const struct request *r, struct report *report, int contro
 {
     int64_t deadline = r->head.timeout_ms ? began_us + (int64_t)r->head.timeout_ms * 1000 : INT64_MAX;
     bool samples = r->head.processes_max || r->head.memory_max || r->head.scratch_max;
-    int64_t look = samples ? began_us + SAMPLE_FIRST_MS * 1000 : INT64_MAX;
+    int64_t interval = SAMPLE_FIRST_MS * 1000, look = samples ? began_us + interval : INT64_MAX, alarm = INT64_MAX;
+    uint16_t before = 0;
     struct pollfd waits[3] = {{pidfd, POLLIN, 0}, {control, POLLIN, 0}, {HOST_PIDFD, POLLIN, 0}};
     for (;;) {
         int64_t now = now_us(), next = deadline < look ? deadline : look;
+        if (alarm < next) next = alarm;
         int64_t wait_ms = next == INT64_MAX ? -1 : next <= now ? 0 : (next - now + 999) / 1000;
         int ready = poll(waits, 3, wait_ms > 1 << 30 ? 1 << 30 : (int)wait_ms);
         if (ready < 0 && errno != EINTR) return REASON_CANCELLED;
@@ -725,11 +823,23 @@ static uint32_t watch(const struct request *r, struct report *report, int contro
         }
         now = now_us();
         if (now >= deadline) return REASON_DEADLINE;
+        if (now >= alarm) {
+            /* Attack: a fork bomb that goes off between two looks. */
+            uint16_t more = (uint16_t)(tasks() - before);
+            if (more > r->head.processes_max / 2 && more < 0x8000) look = now;
+            alarm = now + ALARM_EVERY_MS * 1000;
+        }
         if (now >= look) {
-            uint32_t over = sample(r, report, tool);
+            take_precedence(true);
+            uint32_t over = sample(r, report, tool, deadline);
             if (over) return over;
             int64_t cost = now_us() - now;  /* looking must not become the load itself */
-            look = now + (cost * 10 > SAMPLE_EVERY_MS * 1000 ? cost * 10 : SAMPLE_EVERY_MS * 1000);
+            interval = interval * 2 < SAMPLE_EVERY_MS * 1000 ? interval * 2 : SAMPLE_EVERY_MS * 1000;
+            look = now + (cost * 10 > interval ? cost * 10 : interval);
+            if (r->head.processes_max) {
+                before = tasks();
+                alarm = now_us() + ALARM_EVERY_MS * 1000;
+            }
         }
     }
 }
@@ -750,10 +860,10 @@ static bool run_tool(const struct request *r, const int *fds, struct report *rep
         return true;
     }
     report->layers = birth.layers | LAYER_PIDFD;
-    report->detail = birth.detail;
     struct rusage used;
     int status = 0;
     if (birth.stage != STAGE_NONE) {
+        report->detail = birth.detail;
         report->stage = birth.stage;
         report->error = birth.error;
         wait4(tool, &status, __WALL, &used);
@@ -774,7 +884,7 @@ static bool run_tool(const struct request *r, const int *fds, struct report *rep
     report->status = status;
     close(pidfd);
     bool clean = sweep(report, now_us() + SWEEP_MS * 1000);
-    if (!clean) report->survivors = find_descendants();
+    if (!clean) report->survivors = find_descendants(NULL);
     report->duration_us = (uint64_t)(now_us() - began);
     return clean;
 }
@@ -1032,7 +1142,7 @@ static int probe_proc(const struct request *r, const int *fds)
     pid_t child = fork_plain();
     if (child == 0) for (;;) pause();
     if (child < 0) return errno;
-    unsigned found = find_descendants();
+    unsigned found = find_descendants(NULL);
     int error = found == 1 && members[0].pid == child ? 0 : ENOENT;
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
@@ -1106,12 +1216,14 @@ static bool serve(ssize_t size, int *fds, unsigned nfds)
     struct request request;
     struct report report = {0};
     bool clean = true, send = true;
+    size_t fetched = 0;
     int error = parse(datagram, (size_t)size, nfds, pointers, &request);
     if (!error && request.payload >= 0) {
         uint32_t flags = request.head.flags;
         ssize_t whole = fetch(fds[request.payload]);
         error = whole < 0 ? errno : parse(payload, (size_t)whole, nfds, pointers, &request);
         if (!error && (request.head.flags != flags || (size_t)whole == sizeof(struct head))) error = EPROTO;
+        fetched = whole > 0 ? (size_t)whole : 0;
     }
     if (error) {
         report.reason = REASON_NOT_STARTED;
@@ -1129,8 +1241,18 @@ static bool serve(ssize_t size, int *fds, unsigned nfds)
     int control = fds[0];
     if (send) send_report(control, &report, NULL, 0, NULL, 0);
     close_fds(fds, nfds);
+    explicit_bzero(payload, fetched);
     while (!clean) clean = sweep(&report, now_us() + SWEEP_MS * 1000);  /* until they are gone, however long */
+    take_precedence(false);
     return report.reason != 0;
+}
+
+/* The spawner died while we serve. Requests that wait in its socket would wait until the last of us is done; with
+ * nobody left at this end they are given back at once, and the host starts another spawner. */
+static void on_orphaned(int signal_number)
+{
+    (void)signal_number;
+    close(HOST_SOCKET);
 }
 
 static _Noreturn void supervise(unsigned seat)
@@ -1138,6 +1260,8 @@ static _Noreturn void supervise(unsigned seat)
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
     prctl(PR_SET_NAME, "tw-supervisor", 0, 0, 0);
     signal(SIGCHLD, SIG_DFL);  /* stays blocked: the sweep waits for it */
+    struct sigaction orphaned = {.sa_handler = on_orphaned};
+    sigaction(SIGUSR1, &orphaned, NULL);
     for (unsigned calls = 0; calls < SUPERVISOR_CALLS_MAX; calls++) {
         /* While idle it goes with the spawner; while it serves, the tool's end comes first. */
         prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
@@ -1146,16 +1270,18 @@ static _Noreturn void supervise(unsigned seat)
         unsigned nfds = 0;
         ssize_t size = receive(fds, &nfds);
         if (size < 0) break;
-        prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0);
+        prctl(PR_SET_PDEATHSIG, SIGUSR1, 0, 0, 0);
+        if (getppid() != spawner) close(HOST_SOCKET);
         atomic_store(&pool->seats[seat].idle, false);
-        if (atomic_fetch_sub(&pool->idle, 1) <= 1) eventfd_write(pool->wake, 1);
+        if (idle_supervisors() == 0) eventfd_write(pool->wake, 1);
         bool again = serve(size, fds, nfds);
         explicit_bzero(datagram, (size_t)size);  /* the environment had secrets in it */
-        if (!again || atomic_load(&pool->idle) >= IDLE_MAX) break;
-        atomic_fetch_add(&pool->idle, 1);
+        /* A change of user between vfork and exec may have made this memory readable (fs.suid_dumpable). */
+        prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+        if (!again || idle_supervisors() >= IDLE_MAX) break;
         atomic_store(&pool->seats[seat].idle, true);
     }
-    _exit(0);  /* the spawner notices, and counts */
+    _exit(0);  /* the spawner notices */
 }
 
 /* == The spawner =========================================================================================== */
@@ -1169,29 +1295,31 @@ static int seat_of(pid_t pid)
     return -1;
 }
 
-static void reap(void)
+/* Takes leave of supervisors that ended. True: there are strays, which want another look.
+ * Attack: a tool kills its supervisor. Its processes come to us then (we are a subreaper too), and go. */
+static bool reap(void)
 {
+    static bool strays;
     int status;
-    bool killed = false;
     for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG | __WALL)) > 0;) {
         int seat = seat_of(pid);
+        strays = strays || seat < 0 || !WIFEXITED(status);
         if (seat < 0) continue;
-        if (atomic_exchange(&pool->seats[seat].idle, false)) atomic_fetch_sub(&pool->idle, 1);
+        atomic_store(&pool->seats[seat].idle, false);
         pool->seats[seat].pid = 0;
-        killed = killed || !WIFEXITED(status);
     }
-    /* Attack: a tool kills its supervisor. Its processes come to us then (we are a subreaper too), and go. */
-    while (killed) {
-        killed = false;
-        struct family family = {0, 0};
-        add_children(&family, getpid());
-        for (unsigned i = 0; i < family.count; i++) {
-            if (seat_of(members[i].pid) >= 0) continue;
-            kill(members[i].pid, SIGKILL);
-            waitpid(members[i].pid, NULL, __WALL);
-            killed = true;
-        }
+    take_precedence(strays);
+    if (!strays) return false;
+    strays = false;
+    struct family family = {0};
+    add_children(&family, getpid());
+    for (unsigned i = 0; i < family.count; i++) {
+        if (seat_of(members[i].pid) >= 0) continue;
+        strays = true;
+        kill(members[i].pid, SIGKILL);
+        kill(-members[i].pid, SIGKILL);
     }
+    return strays;
 }
 
 /* False: the machine is out of processes, or this is more than we serve at once. */
@@ -1200,14 +1328,12 @@ static bool add_supervisor(void)
     int seat = seat_of(0);
     if (seat < 0) return false;
     atomic_store(&pool->seats[seat].idle, true);
-    atomic_fetch_add(&pool->idle, 1);
+    if ((unsigned)seat >= atomic_load(&pool->used)) atomic_store(&pool->used, (unsigned)seat + 1);
     pid_t pid = fork_plain();
     if (pid == 0) supervise((unsigned)seat);
     pool->seats[seat].pid = pid > 0 ? pid : 0;
-    if (pid > 0) return true;
-    atomic_store(&pool->seats[seat].idle, false);
-    atomic_fetch_sub(&pool->idle, 1);
-    return false;
+    if (pid < 0) atomic_store(&pool->seats[seat].idle, false);
+    return pid > 0;
 }
 
 int main(int argc, char **argv)
@@ -1245,17 +1371,25 @@ int main(int argc, char **argv)
     spawner = getpid();
 
     struct pollfd waits[3] = {{HOST_SOCKET, 0, 0}, {HOST_PIDFD, POLLIN, 0}, {pool->wake, POLLIN, 0}};
+    bool strays = false;
     for (;;) {
         bool short_of = false;
-        while (atomic_load(&pool->idle) < IDLE_MIN && !short_of) short_of = !add_supervisor();
-        struct timespec moment = {0, 10000000};
-        int ready = ppoll(waits, 3, short_of ? &moment : NULL, &none);
-        if (ready < 0 && errno == EINTR) reap();
+        while (idle_supervisors() < IDLE_MIN && !short_of) short_of = !add_supervisor();
+        struct timespec moment = {0, 5000000};
+        int ready = ppoll(waits, 3, short_of || strays ? &moment : NULL, &none);
+        if (ready < 0 || strays) strays = reap();
         if (ready > 0) {
-            if (waits[0].revents || waits[1].revents) return 0;  /* the host is gone: idle supervisors follow */
+            if (waits[0].revents || waits[1].revents) break;
             eventfd_t ignored;
             eventfd_read(pool->wake, &ignored);
         }
     }
+    /* The host is gone. Idle supervisors follow us, the others end their calls first. */
+    int64_t until = now_us() + SWEEP_MS * 1000;
+    while (reap() && now_us() < until) {
+        struct timespec moment = {0, 2000000};
+        nanosleep(&moment, NULL);
+    }
+    return 0;
 }
 #endif

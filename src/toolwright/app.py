@@ -38,6 +38,7 @@ from toolwright.model import (
     End,
     Ending,
     Level,
+    Permit,
     ProbeOutcome,
     Problem,
     RunProcess,
@@ -54,7 +55,10 @@ from toolwright.model import (
 from toolwright.sandbox import Cancel, Sandbox, Start
 
 if TYPE_CHECKING:
+    from toolwright.catalog.digests import Contents
     from toolwright.dialects import Dialect
+    from toolwright.runtimes import Host
+    from toolwright.runtimes.python import PythonTools
     from toolwright.store import Store
 
 STORE_NAME = "state.sqlite"
@@ -468,6 +472,9 @@ class Workshop:
         """Ask programs for their schemas: inside a closed permit, and recorded like calls."""
         from toolwright.sandbox import portable
 
+        if self.config.state is None:
+            unrecorded = ProbeOutcome(start_error="there is no state folder to record it in")
+            return [(b"", unrecorded)] * len(paths)
         return portable.probe_all(
             paths, env=self._environment.probe_environment(), run=self.hands.run_recorded
         )
@@ -529,7 +536,7 @@ class Hands:
         from toolwright.catalog.digests import Contents
         from toolwright.engine import Engine, Stock
         from toolwright.journal.audit import open_audit
-        from toolwright.runtimes import Host, around, process, python
+        from toolwright.runtimes import Host, around, process
         from toolwright.sandbox import ground
         from toolwright.trust import policy
 
@@ -571,6 +578,7 @@ class Hands:
             hidden=[config.state],
             guarded=[path for path in (config.file, environment.user_config) if path],
             temporary=[tempfile.gettempdir()],
+            git_settings=environment.git_settings(),
         )
         self._host = Host(
             sandbox=self.sandbox,
@@ -587,7 +595,7 @@ class Hands:
             in_process=in_process,
         )
         contents = self._contents = Contents()
-        self._pythons = python.PythonTools(self._host, contents, zygotes_max=config.zygotes)
+        self._pythons = Later(lambda: _python_tools(self._host, contents, config.zygotes))
         processes = process.ProcessTools(self._host, contents)
         self.spill = around.Spill(os.path.join(config.state, "results"), config.result_bytes)
         self.engine = Engine(
@@ -637,7 +645,8 @@ class Hands:
         """Run a program outside of any tool's call: begun and ended in the journal all the same."""
         held = self._contents.file(start.program)
         call = ToolCall(id=new_call_id(), tool=start.program, arguments={}, caller=self._user)
-        facts = CallFacts(door=start.what, runs_digest=held.digest if held is not None else None)
+        digest = held.digest if held is not None else None
+        facts = CallFacts(door=start.what, key=start.program, runs_digest=digest)
         if not self.audit.begin(call, facts):
             return Ending(end=End.UNAVAILABLE, reason="the audit journal cannot be written")
         if LEVELS.index(self.sandbox.level) < LEVELS.index(self._config.require):
@@ -651,6 +660,7 @@ class Hands:
             call,
             ToolResult(
                 call_id=call.id,
+                key=start.program,
                 error=ToolError(kind=Kind.FAILED, message=ending.reason or ending.end) if failed else None,
                 spent=Spent(duration_ms=duration_ms, output_bytes=ending.stdout_bytes, usage=ending.usage),
                 isolation=ending.layers,
@@ -670,6 +680,31 @@ class Hands:
         self.sandbox.close()
         self.audit.close()
         self._keep.close()
+
+
+class Later:
+    """A runtime that is made, and its module imported, when it is first called."""
+
+    def __init__(self, make: Callable[[], PythonTools]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._made: PythonTools | None = None
+
+    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        with self._lock:
+            if self._made is None:
+                self._made = self._make()
+        return self._made.run(tool, call, permit, cancel)
+
+    def close(self) -> None:
+        if self._made is not None:
+            self._made.close()
+
+
+def _python_tools(host: Host, contents: Contents, zygotes_max: int) -> PythonTools:
+    from toolwright.runtimes.python import PythonTools
+
+    return PythonTools(host, contents, zygotes_max=zygotes_max)
 
 
 def _strongest(config: Config) -> Sandbox:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from toolwright.catalog.sources import Source
 from toolwright.errors import ConfigError, SourceError, UsageError
 from toolwright.formats import _toml
 from toolwright.model import Grant, Level, Limits, Problem, Profile, Rules, Severity
+from toolwright.records import dataclass
 
 FILE_NAME: Final = "toolwright.toml"
 FORMATS: Final = ("skill", "manifest", "capability", "rye", "executable")
@@ -65,6 +66,14 @@ class Environment:
     def probe_environment(self) -> dict[str, str]:
         """What a program sees while it is asked for its schema: no credentials."""
         return {"PATH": self.path, "LANG": "C.UTF-8"}
+
+    def git_settings(self) -> tuple[str, ...]:
+        """Where git looks for the user's own settings. Not where it keeps credentials."""
+        folder = os.path.join(
+            _base_folder(self.variables, "XDG_CONFIG_HOME") or os.path.join(self.home, ".config"), "git"
+        )
+        inside = (os.path.join(folder, name) for name in ("config", "ignore", "attributes"))
+        return (os.path.join(self.home, ".gitconfig"), *inside)
 
 
 def _base_folder(values: Mapping[str, str], name: str) -> str | None:

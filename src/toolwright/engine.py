@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Protocol
 
 from toolwright.calls import arguments, replies
@@ -34,6 +34,7 @@ from toolwright.model import (
     ToolError,
     ToolResult,
 )
+from toolwright.records import dataclass
 from toolwright.sandbox import Cancel
 
 _KNOWN_MAX: Final = 4096

@@ -10,8 +10,9 @@ Wrong declarations are ``Problem`` values and wrong calls are ``ToolError`` valu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from toolwright.records import dataclass
 
 
 class ToolwrightError(Exception):

@@ -16,10 +16,11 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Set
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import orjson
+
+from toolwright.records import dataclass
 
 JsonValue: TypeAlias = Any
 """``None | bool | int | float | str | list | dict``; precise types live where values are read."""

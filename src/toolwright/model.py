@@ -10,13 +10,14 @@ everything else lies below.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import TypeAlias
 
 from toolwright import jsontext
 from toolwright.errors import Kind
 from toolwright.jsontext import JsonObject, JsonValue, Pointer
+from toolwright.records import dataclass
 
 # -- problems: wrong declarations are values ----------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from functools import lru_cache
 from itertools import islice
@@ -22,6 +22,7 @@ import jsonschema_rs
 
 from toolwright.jsontext import JsonObject, JsonValue, Pointer, at, compact, place_text, walk
 from toolwright.model import Schema
+from toolwright.records import dataclass
 
 DEPTH_MAX: Final = 64
 NODES_MAX: Final = 10_000

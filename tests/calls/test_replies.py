@@ -686,6 +686,12 @@ STATED: dict[str, Any] = {"programs": Programs.OWN}
         (b"cat: /srv/p/a: Permission denied", {**STATED, "read": ("/srv/p",)}, "fs.write"),
         (b"Error: EACCES: permission denied, open '/srv/p/a'", STATED, "fs.read"),
         (b"sh: 1: exec: git: Permission denied", STATED, "shell.execute"),
+        (
+            b"fatal: Unable to create '/srv/p/.git/index.lock': Read-only file system",
+            {**STATED, "read": ("/srv/p",), "write": ("/srv/p",), "protected": ("/srv/p/.git",)},
+            "git.write",
+        ),
+        (b"warning: unable to access '/home/a/.gitconfig': Permission denied", STATED, "git.write"),
     ],
 )
 def test_a_failure_that_looks_like_a_refusal_names_the_missing_grant(
@@ -711,6 +717,11 @@ def test_a_grant_proposed_under_a_profile_keeps_what_the_profile_gave() -> None:
         (b"cat: a: Permission denied", HELD, {**STATED, "read": ("/",), "write": ("/",)}),
         (b"Network is unreachable", ("landlock", "seccomp"), {**STATED, "network": True}),
         (b"no such file", HELD, STATED),
+        (
+            b"error: could not lock config file .git/config: Read-only file system",
+            HELD,
+            {**STATED, "read": ("/srv/p",), "write": ("/srv/p",), "protected": ("/srv/p/.git/config",)},
+        ),
     ],
 )
 def test_no_grant_is_proposed_where_none_is_missing(

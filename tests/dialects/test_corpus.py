@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -45,7 +47,8 @@ def corpus(name: str) -> Iterator[list[Tool]]:
 
 def examples() -> Iterator[list[Tool]]:
     path = Path(__file__).parent.parent.parent / "examples" / "toolwright.toml"
-    with toolwright.open(config.read_file(str(path), trusted=True)) as workshop:
+    state = tempfile.mkdtemp()  # the examples' programs are asked for their schemas, which is recorded
+    with toolwright.open(replace(config.read_file(str(path), trusted=True), state=state)) as workshop:
         yield [tool for tool in workshop.tools if tool.role is Role.TOOL]
 
 

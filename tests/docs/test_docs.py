@@ -342,7 +342,31 @@ def ran(code: str, cwd: Path) -> str:
     return ended.stdout
 
 
-@pytest.mark.parametrize("name", ["docs/guides/checking.md", "docs/guides/models.md"])
+def fits(shown: str, printed: str) -> bool:
+    """Whether a page shows what was printed; ``…`` stands for what differs from run to run."""
+    return re.fullmatch(".*".join(map(re.escape, shown.split("…"))), printed, re.DOTALL) is not None
+
+
+def test_the_guide_to_calling_shows_what_is_really_printed(workshop: Path) -> None:
+    page = DOCS / "guides" / "calling.md"
+    (workshop / "closed.toml").write_text(blocks(page, "toml")[0], encoding="utf-8")
+    sessions = [
+        session
+        for block in blocks(page, "console")
+        for session in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
+    ]
+    assert len(sessions) >= 10
+    for line, shown in sessions:
+        status, printed = in_shell(f"exec 2>&1\n{line}", workshop)
+        if shown:
+            assert fits(shown, printed), (line, printed)
+        else:
+            assert status == 0, (line, printed)
+
+
+@pytest.mark.parametrize(
+    "name", ["docs/guides/checking.md", "docs/guides/models.md", "docs/guides/calling.md"]
+)
 def test_the_programs_of_a_guide_run(name: str, workshop: Path) -> None:
     programs = blocks(ROOT / name, "python")
     assert programs
@@ -357,7 +381,7 @@ def test_the_program_of_the_readme_runs(workshop: Path) -> None:
 
 
 def test_the_configurations_in_the_docs_are_accepted(workshop: Path) -> None:
-    pages = [CONFIGURATION, DOCS / "guides" / "checking.md"]
+    pages = [CONFIGURATION, DOCS / "guides" / "checking.md", DOCS / "guides" / "calling.md"]
     for page in pages:
         for block in blocks(page, "toml"):
             path = workshop / "shown.toml"

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -173,8 +176,8 @@ def test_j01_verify_names_the_first_bad_record_and_ends_with_65(state: Path) -> 
     audit.close()
     whole = said(state, "audit", "verify", "--json")
     assert (whole.status, whole.json["ok"], whole.json["first_bad"]) == (0, True, None)
-    assert whole.json["records"] == 6
-    assert said(state, "audit", "verify").out.startswith("whole: 6 records")
+    assert whole.json["records"] == 5
+    assert said(state, "audit", "verify").out.startswith("whole: 5 records; 5 not covered")
     (path,) = work.segment_paths(state)
     data = bytearray(path.read_bytes())
     data[data.index(b'"call":"b"') + 8] = ord("x")
@@ -338,3 +341,203 @@ def test_a_damaged_store_is_named_with_the_fix(state: Path) -> None:
     assert found.status == 74
     assert "state.sqlite" in found.err
     assert "move" in found.err
+
+
+# -- a call from end to end, on a journal that does not play along ------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A manifest tool that leaves a mark, and says more than a model wants to read."""
+    program = tmp_path / "tools" / "bin" / "leave_mark"
+    program.parent.mkdir(parents=True)
+    script = (
+        "#!/bin/sh\necho x >> mark\nprintf '{\"text\": \"'\nseq -s , 1 3000 | tr -d '\\n'\nprintf 'é\"}'\n"
+    )
+    program.write_text(script, encoding="utf-8")
+    program.chmod(0o755)
+    tool = {"name": "leave_mark", "description": "Leave a mark.", "schema": {"type": "object"}}
+    tool["command"] = ["./tools/bin/leave_mark"]
+    (tmp_path / "tools.json").write_text(json.dumps({"tools": [tool]}), encoding="utf-8")
+    (tmp_path / "small.toml").write_text("[limits]\nresult_bytes = 1000\n", encoding="utf-8")
+    return tmp_path
+
+
+def called(state: Path, folder: Path, *options: str) -> Said:
+    return toolwright(
+        "--state", state, "--from", folder, *options, "call", "leave_mark", "--json", cwd=folder
+    )
+
+
+def marks(folder: Path) -> int:
+    mark = folder / "mark"
+    return len(mark.read_text(encoding="utf-8").splitlines()) if mark.exists() else 0
+
+
+def refused(state: Path, folder: Path) -> None:
+    """Nothing ran, and the caller is told why."""
+    before = marks(folder)
+    answer = called(state, folder)
+    assert answer.status == 74, answer
+    assert answer.json["error"]["kind"] == "not_audited"
+    assert marks(folder) == before
+
+
+def test_a_long_result_can_be_paged_through(state: Path, folder: Path) -> None:
+    answer = called(state, folder, "--config", str(folder / "small.toml"))
+    assert answer.status == 0, answer
+    call_id = answer.json["call_id"]
+    assert answer.json["spent"]["truncated"] is True
+    assert json.loads(answer.json["content"])["call_id"] == call_id
+    whole = said(state, "audit", "show", call_id, "--output", "-q")
+    assert (whole.status, whole.err) == (0, "")
+    assert json.loads(whole.out)["text"].endswith("2999,3000é")
+    text, offset = "", 0
+    while offset is not None:
+        options = ("--output", "--offset", str(offset), "--limit", "1001", "--json")
+        page = said(state, "audit", "show", call_id, *options).json
+        assert (page["call"], page["bytes"], page["offset"]) == (call_id, len(whole.out.encode()), offset)
+        text += page["text"]
+        offset = page["next_offset"]
+    assert text == whole.out
+    first = said(state, "audit", "show", call_id[:20], "--output", "--limit", "10")
+    assert first.out == whole.out[:10]
+    assert "go on with --offset 10" in first.err
+
+
+def test_a_result_that_was_not_kept_cannot_be_shown(state: Path, audit: Audit) -> None:
+    recorded(audit, "abc1")
+    found = said(state, "audit", "show", "abc1", "--output")
+    assert found.status == 64
+    assert "limits.result_bytes" in found.err
+    assert said(state, "audit", "show", "abc1", "--offset", "1").status == 2
+    assert said(state, "audit", "show", "abc1", "--output", "--limit", "0").status == 2
+
+
+@pytest.mark.battery("J04")
+@pytest.mark.parametrize("kind", ["symlink", "fifo", "file", "open to others"])
+def test_j04_nothing_runs_where_the_journal_was_replaced(state: Path, folder: Path, kind: str) -> None:
+    assert called(state, folder).status == 0
+    journal, aside = state / "journal", state.parent / "aside"
+    journal.rename(aside)
+    if kind == "symlink":
+        journal.symlink_to(aside)
+    elif kind == "fifo":
+        os.mkfifo(journal)
+    elif kind == "file":
+        journal.write_text("", encoding="utf-8")
+    else:
+        journal.mkdir()
+        journal.chmod(0o777)
+    refused(state, folder)
+    if kind == "open to others":
+        journal.rmdir()
+    else:
+        journal.unlink()
+    aside.rename(journal)
+    assert called(state, folder).status == 0
+    assert marks(folder) == 2
+    assert said(state, "audit", "verify").status == 0
+
+
+@pytest.mark.battery("J04")
+def test_j04_nothing_runs_on_a_damaged_journal_until_it_is_moved_away(state: Path, folder: Path) -> None:
+    assert called(state, folder).status == 0
+    (path,) = work.segment_paths(state)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    refused(state, folder)
+    assert said(state, "audit", "verify").status == 65
+    path.rename(state.parent / path.name)
+    assert called(state, folder).status == 0
+    assert marks(folder) == 2
+    assert said(state, "audit", "verify").status == 0
+
+
+@pytest.mark.battery("J04", "K03")
+def test_k03_nothing_runs_on_a_full_disk_and_all_is_well_once_there_is_room(
+    tmp_path: Path, folder: Path
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to mount a file system of 64 KiB")
+    place = tmp_path / "small"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs", place]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("tmpfs cannot be mounted here; a machine where root may mount shows this")
+    try:
+        state = place / "state"
+        assert called(state, folder).status == 0
+        with (place / "filler").open("ab", buffering=0) as filler, suppress(OSError):
+            while True:
+                filler.write(bytes(4096))
+        (path,) = work.segment_paths(state)
+        with path.open("ab", buffering=0) as file:  # the rest of the last page: what a first record may take
+            file.write(bytes(-path.stat().st_size % 4096))
+        refused(state, folder)
+        refused(state, folder)
+        (place / "filler").unlink()
+        answer = called(state, folder)
+        assert answer.status == 0
+        assert marks(folder) == 2
+        assert said(state, "audit", "verify").status == 0
+        records = [json.loads(line) for line in said(state, "audit", "export").out.splitlines()]
+        assert [record["what"] for record in records] == ["begin", "end"] * 2
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+@pytest.mark.battery("K06")
+def test_k06_a_killed_host_s_call_is_interrupted_and_the_next_one_runs(state: Path, folder: Path) -> None:
+    program = folder / "tools" / "bin" / "leave_mark"
+    program.write_text("#!/bin/sh\necho x >> mark\nexec sleep 30\n", encoding="utf-8")
+    host = subprocess.Popen(
+        [PROGRAM, "--state", state, "--from", folder, "call", "leave_mark"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment(folder / ".home"),
+        cwd=folder,
+    )
+    try:
+        until = time.monotonic() + WAIT_S
+        while not marks(folder):
+            assert time.monotonic() < until
+            assert host.poll() is None
+            threading.Event().wait(0.01)
+        assert said(state, "audit", "tail", "--json").json[-1].get("interrupted") is None  # it is running
+    finally:
+        host.kill()
+        host.wait(WAIT_S)
+    row = said(state, "audit", "tail", "--json").json[-1]
+    assert (row["what"], row["interrupted"]) == ("begin", True)
+    assert said(state, "audit", "show", row["call"], "--json").json["status"] == "interrupted"
+    assert said(state, "audit", "stats", "--json").json["interrupted"] == 1
+    program.write_text("#!/bin/sh\necho x >> mark\necho '{}'\n", encoding="utf-8")
+    assert called(state, folder).status == 0
+    assert said(state, "audit", "show", row["call"], "--json").json["status"] == "interrupted"
+
+
+def test_a_call_loads_neither_signatures_nor_the_store(state: Path, folder: Path) -> None:
+    """Both cost more than the call's own records; neither is needed for one."""
+    program = (sys.executable, "-X", "importtime", PROGRAM)
+    for _ in range(2):
+        answer = toolwright(
+            "--state", state, "--from", folder, "call", "leave_mark", cwd=folder, program=program
+        )
+        assert answer.status == 0
+        assert marks(folder)
+        loaded = {line.rpartition("|")[2].strip() for line in answer.err.splitlines()}
+        assert "toolwright.journal.segments" in loaded
+        assert not {name for name in loaded if name.startswith(("cryptography", "sqlite3", "_sqlite3"))}
+
+
+def test_a_tool_that_was_switched_off_is_refused_with_the_reason(state: Path, folder: Path) -> None:
+    assert said(state, "disable", "leave_mark", "--reason", "being mended").status == 0
+    answer = called(state, folder)
+    assert answer.status == 77
+    assert "being mended" in answer.json["error"]["message"]
+    assert marks(folder) == 0
+    assert said(state, "audit", "tail", "--json").json[-1]["kind"] == "denied"
+    assert said(state, "enable", "leave_mark").status == 0
+    assert called(state, folder).status == 0

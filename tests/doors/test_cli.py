@@ -26,7 +26,9 @@ from toolwright.config import Environment
 from toolwright.dialects import DIALECTS
 from toolwright.doors import cli
 
-COMMANDS = ("check", "list", "show", "select", "export", "init")
+COMMANDS = (
+    "check", "list", "show", "select", "call", "audit", "enable", "disable", "export", "init", "doctor",
+)  # fmt: skip
 PROBLEM_KEYS = ["code", "severity", "path", "pointer", "line", "message", "hint"]
 ROW_KEYS = ["name", "key", "format", "description", "version", "effect", "trust", "path", "pointer"]
 
@@ -121,6 +123,26 @@ def surroundings(folder: Path, **more: Any) -> Environment:
     )
 
 
+def wrong(problems: list[Any]) -> list[Any]:
+    """The problems without the notes."""
+    return [problem for problem in problems if problem["severity"] != "info"]
+
+
+def test_check_counts_tools_without_stated_needs_and_proposes_grants(
+    project: Path, tmp_path: Path, here: Callable[..., Said]
+) -> None:
+    said = toolwright("check", "--json", "--strict", "--from", "clock", cwd=project)
+    (note,) = [problem for problem in said.json["problems"] if problem["code"] == "grants.undeclared"]
+    assert (note["severity"], note["path"], said.status) == ("info", "clock", 0)
+    assert note["message"].startswith("1 manifest tool without stated needs")
+    told = toolwright("check", "-v", "--from", "clock", cwd=project)
+    block = told.out[told.out.index("# To bound") :]
+    assert block.splitlines()[1] == '[grants."manifest:clock/*"]'
+    (project / "granted.toml").write_text(block, encoding="utf-8")
+    granted = toolwright("check", "--config", "granted.toml", "--from", "clock", cwd=project)
+    assert (granted.status, granted.err) == (0, "")
+
+
 # -- the shapes that programs rely on -----------------------------------------------------------------------
 
 
@@ -131,7 +153,7 @@ def test_check_prints_one_document_with_all_problems(broken: Path) -> None:
     found = said.json
     assert found["tools"] == 2
     assert [list(problem) for problem in found["problems"]] == [PROBLEM_KEYS] * len(found["problems"])
-    assert {problem["severity"] for problem in found["problems"]} == {"error", "warning"}
+    assert {problem["severity"] for problem in found["problems"]} == {"error", "warning", "info"}
     first = found["problems"][0]
     assert first["code"] == "manifest.command.prefix"
     text = (broken / "tools.json").read_text(encoding="utf-8")
@@ -472,7 +494,7 @@ def test_paths_are_relative_below_the_current_folder_and_absolute_elsewhere(proj
 def test_pointers_follow_rfc_6901(tmp_path: Path, here: Callable[..., Said]) -> None:
     manifest(tmp_path / "m", {**TIME, "a/b~c": 1})
     problems = here("check", tmp_path / "m", "--json").json["problems"]
-    assert [problem["pointer"] for problem in problems] == ["/tools/0/a~1b~0c"]
+    assert [problem["pointer"] for problem in wrong(problems)] == ["/tools/0/a~1b~0c"]
 
 
 # -- one program --------------------------------------------------------------------------------------------
@@ -488,7 +510,8 @@ def test_python_m_toolwright_does_not_import_from_the_current_folder(project: Pa
     for name in ("click", "yaml", "orjson", "rich", "tomllib", "glob"):
         (project / f"{name}.py").write_text("raise SystemExit('imported from the project')", encoding="utf-8")
     said = toolwright("check", cwd=project, program=[sys.executable, "-m", "toolwright"])
-    assert (said.status, said.out, said.err) == (0, "2 tools: no problems\n", "")
+    assert (said.status, said.out) == (0, "2 tools: no problems\n")
+    assert said.err == "2 tools without stated needs; -v proposes grants for them\n"
 
 
 def test_the_version_is_told_before_anything_is_imported(tmp_path: Path) -> None:
@@ -904,7 +927,7 @@ def test_fix_mends_what_has_one_safe_mend_and_nothing_else(tmp_path: Path, here:
     path.write_text(UNMENDED, encoding="utf-8")
     path.chmod(0o640)
     before = here("check", path, "--json").json["problems"]
-    assert [problem["code"] for problem in before] == [
+    assert [problem["code"] for problem in wrong(before)] == [
         "manifest.root.key-case", "manifest.root.unknown-keys", "manifest.command.without-dot",
     ]  # fmt: skip
     said = here("check", path, "--fix")
@@ -921,7 +944,7 @@ def test_fix_mends_what_has_one_safe_mend_and_nothing_else(tmp_path: Path, here:
     assert sorted(entry.name for entry in path.parent.iterdir()) == ["tools", "tools.json"]
     again = here("check", path, "--fix", "--json").json
     assert again["fixed"] == 0
-    assert [problem["code"] for problem in again["problems"]] == ["manifest.root.unknown-keys"]
+    assert [problem["code"] for problem in wrong(again["problems"])] == ["manifest.root.unknown-keys"]
 
 
 def test_check_without_fix_changes_no_file(tmp_path: Path, here: Callable[..., Said]) -> None:
@@ -952,7 +975,7 @@ def test_watch_checks_again_when_a_file_changes_until_interrupted(tmp_path: Path
         bufsize=0,
     ) as process:
         try:
-            assert next_document(process, deadline)["problems"] == []
+            assert wrong(next_document(process, deadline)["problems"]) == []
             path.write_text('{"tools": [', encoding="utf-8")
             assert [problem["code"] for problem in next_document(process, deadline)["problems"]] == [
                 "manifest.root.parse-error"
@@ -975,4 +998,4 @@ def test_sarif_is_written_beside_the_report(broken: Path) -> None:
     assert [
         (result["ruleId"], result["locations"][0]["physicalLocation"]["region"]["startLine"])
         for result in run["results"]
-    ] == [(problem["code"], problem["line"]) for problem in problems]
+    ] == [(problem["code"], problem["line"]) for problem in wrong(problems)]

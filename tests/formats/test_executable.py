@@ -16,8 +16,19 @@ from toolwright.catalog import loading
 from toolwright.catalog.cache import Cache
 from toolwright.catalog.sources import Source
 from toolwright.formats import executable
-from toolwright.model import Compiled, Document, ProbeOutcome, Problem, Rules, Schema, Severity, Tool, Unit
-from toolwright.sandbox import portable
+from toolwright.model import (
+    Compiled,
+    Document,
+    Permit,
+    ProbeOutcome,
+    Problem,
+    Rules,
+    Schema,
+    Severity,
+    Tool,
+    Unit,
+)
+from toolwright.sandbox import Cancel, Start, portable
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats" / "executable.md"
 ENV = {"PATH": "/usr/bin:/bin"}
@@ -326,15 +337,11 @@ def test_the_programs_of_the_page_load_without_a_problem_and_run(tmp_path):
         ("disk_free", b"{}", "free_kib"),
         ("word_count", b'{"text": "a b"}', "words"),
     ):
-        ran = portable.run(
-            [report.catalog.find(name).origin.path],
-            stdin=arguments,
-            env=ENV,
-            cwd=str(tmp_path),
-            timeout_s=30,
-            stdout_max=1000,
-            stderr_max=1000,
+        path = report.catalog.find(name).origin.path
+        start = Start(
+            program=path, argv=(path,), env=ENV, cwd=str(tmp_path), stdin=arguments, permit=Permit()
         )
+        ran = portable.Portable().run(start, Cancel())
         assert isinstance(json.loads(ran.stdout)[key], int)
 
 

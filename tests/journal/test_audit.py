@@ -405,6 +405,36 @@ def test_a_call_that_ends_after_a_rotation_is_not_interrupted(tmp_path: Path) ->
     assert reading.interrupted(work.journal(tmp_path)) == []
 
 
+def test_a_call_of_a_living_host_that_gave_a_segment_up_is_not_interrupted(tmp_path: Path) -> None:
+    broken = {"now": False}
+
+    def sync(descriptor: int) -> None:
+        if broken["now"]:
+            broken["now"] = False
+            raise OSError(errno.EIO, "Input/output error")
+
+    with opened(tmp_path, disk=Disk(sync=sync), told=lambda text: None) as audit:
+        audit.begin(work.call("long"), work.FACTS)
+        broken["now"] = True
+        assert not audit.begin(work.call("refused"), work.FACTS)
+        assert audit.begin(work.call("other"), work.FACTS)
+        assert reading.interrupted(work.journal(tmp_path)) == []
+        audit.end(work.call("long"), work.result("long"))
+    assert "long" not in {entry.call for entry in reading.interrupted(work.journal(tmp_path))}
+
+
+def test_repairs_are_told_to_the_log_where_nobody_else_listens(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one(tmp_path)
+    (path,) = work.segment_paths(tmp_path)
+    with path.open("ab") as file:
+        file.write(b"half")
+    with opened(tmp_path) as audit:
+        assert audit.begin(work.call("b"), work.FACTS)
+    assert "4 bytes of an unfinished record" in caplog.text
+
+
 def test_every_call_of_many_threads_has_one_begin_and_one_end(tmp_path: Path) -> None:
     with opened(tmp_path) as audit:
 

@@ -134,6 +134,19 @@ def test_room_that_was_never_filled_is_torn_too() -> None:
     assert (found.flaw, found.records, found.torn) == (None, 2, 4096)
 
 
+def test_a_record_whose_later_pages_were_never_filled_is_torn_and_one_blanked_by_bytes_is_not() -> None:
+    """After a power failure a file may have its length and not yet all of its pages."""
+    first, second, third = chained([text(what="begin"), text(what="begin", long="x" * 6000)], seal=None)
+    whole = first + second + third
+    unfilled = whole[:4096] + bytes(len(whole) - 4096)
+    found = verified(unfilled)
+    assert (found.flaw, found.records, found.torn) == (None, 2, len(third))
+    blanked = verified(whole[:4097] + bytes(50) + whole[4147:])
+    assert blanked.flaw is not None
+    assert blanked.flaw.number == 3
+    assert verified(whole[:-1] + b"\0").flaw is not None
+
+
 # -- whoever can write the file can chain it anew -----------------------------------------------------------
 
 
@@ -167,6 +180,14 @@ def test_j03_a_log_rewritten_without_checkpoints_is_found_by_their_absence() -> 
     found = verified(b"".join(frames))
     assert found.flaw is not None
     assert "without a checkpoint" in found.flaw.why
+
+
+@pytest.mark.battery("J03")
+def test_j03_a_record_that_calls_a_segment_old_counts_only_under_a_checkpoint() -> None:
+    """Attack: a segment removed by one without the key, who chains a record that explains it."""
+    bodies = [text(what="retired", segments=["00000000000000000-1-aa"]), text(what="begin")]
+    assert verified(b"".join(chained(bodies, seal=None))).retired == ()
+    assert verified(b"".join(chained(bodies, every=3))).retired == ("00000000000000000-1-aa",)
 
 
 @pytest.mark.battery("J03")

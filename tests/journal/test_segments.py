@@ -55,13 +55,22 @@ def test_records_stand_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     assert calls(tmp_path) == ["0", "1", "2", "3", "4"]
     verdict = work.verdict(tmp_path)
     assert verdict.ok
-    assert verdict.records == 7  # its opening and a checkpoint as well
+    assert (verdict.records, verdict.unsigned) == (6, 6)  # its opening as well
+
+
+def test_a_host_that_ends_early_signs_nothing_so_that_a_short_call_stays_short(tmp_path: Path) -> None:
+    bounds = Bounds(signed_every=10)
+    for number in range(4):
+        with opened(tmp_path, bounds=bounds) as journal:
+            journal.append([body(str(number)), body(str(number), "end")], durable=True)
+        assert (tmp_path / "keys").exists() == (number == 3)
+    assert work.verdict(tmp_path).unsigned == 0
 
 
 def test_folder_and_files_belong_to_the_host_alone(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        with opened(tmp_path / "state") as journal:
+        with opened(tmp_path / "state", bounds=Bounds(signed_every=1)) as journal:
             journal.append([body("a")], durable=True)
     finally:
         os.umask(before)
@@ -343,6 +352,68 @@ def test_segments_that_nobody_continues_are_closed_by_a_later_host(tmp_path: Pat
     assert work.verdict(tmp_path).ok
 
 
+def test_a_segment_that_another_host_closed_is_missed_when_it_goes(tmp_path: Path) -> None:
+    with opened(tmp_path) as one, opened(tmp_path) as other:
+        one.append([body("one")], durable=True)
+        other.append([body("other")], durable=True)
+    for path in work.segment_paths(tmp_path):
+        os.utime(path, (1.0, 1.0))
+    with opened(tmp_path) as journal:
+        journal.append([body("later")], durable=True)
+        journal.tidy()
+    (closed,) = work.segment_paths(tmp_path, ".seg")
+    closed.unlink()
+    assert "the segment is missing" in work.verdict(tmp_path).flaws[0].why
+
+
+def test_hosts_that_make_one_call_each_close_and_remove_what_is_old(tmp_path: Path) -> None:
+    """As from a command line: no host lives long enough for the background."""
+    clock = Clock(1_800_000_000.0)
+    bounds = Bounds(retention_days=3, flush_s=WAIT)
+    for day in range(8):
+        clock.now += 86_401
+        with opened(tmp_path, clock=clock, bounds=bounds) as journal:
+            journal.append([body(str(day))], durable=True)
+    assert len(work.segment_paths(tmp_path)) == 1
+    assert len(work.segment_paths(tmp_path, ".seg")) <= 3
+    assert calls(tmp_path)[-2:] == ["6", "7"]
+    assert work.verdict(tmp_path).ok
+
+
+def test_an_anchor_holds_when_what_it_names_was_removed_and_so_was_the_record_of_that(tmp_path: Path) -> None:
+    clock = Clock(1_800_000_000.0)
+    anchor = None
+    with opened(tmp_path, clock=clock, bounds=Bounds(retention_days=2)) as journal:
+        for day in range(8):
+            journal.append([body(str(day))], durable=True)
+            journal.rotate()
+            anchor = anchor or Seals(str(tmp_path))().anchor(work.verdict(tmp_path).heads, 5.0)
+            clock.now += 86_400
+            journal.tidy()
+    assert len(work.segment_paths(tmp_path, ".seg")) <= 3
+    assert anchor is not None
+    assert work.verdict(tmp_path, anchor).ok
+
+
+def test_files_beside_the_journal_go_with_the_records_of_their_time(tmp_path: Path) -> None:
+    clock = Clock(1_800_000_000.0)
+    results, elsewhere = tmp_path / "results", tmp_path / "elsewhere"
+    for folder in (results, elsewhere):
+        folder.mkdir()
+        (folder / "old").write_text("x", encoding="utf-8")
+        os.utime(folder / "old", (clock.now - 3 * 86_400,) * 2)
+        (folder / "new").write_text("x", encoding="utf-8")
+        os.utime(folder / "new", (clock.now - 86_400,) * 2)
+    (tmp_path / "link").symlink_to(elsewhere)
+    beside = [str(results), str(tmp_path / "link"), str(tmp_path / "nowhere")]
+    with opened(tmp_path, clock=clock, bounds=Bounds(retention_days=2), beside=beside) as journal:
+        journal.append([body("a")], durable=True)
+        journal.tidy()
+    assert [path.name for path in results.iterdir()] == ["new"]
+    # Attack: a link in place of the folder, so that we empty another one.
+    assert len(list(elsewhere.iterdir())) == 2
+
+
 @pytest.mark.battery("J08")
 def test_j08_a_clock_that_was_set_back_does_not_change_the_order(tmp_path: Path) -> None:
     clock = Clock(1_800_000_000.0)
@@ -382,6 +453,65 @@ def test_j04_a_segment_that_was_replaced_is_refused(tmp_path: Path, kind: str) -
     assert path.name in trouble.value.why
     assert elsewhere.read_bytes() == content
     journal.close()
+
+
+@pytest.mark.battery("J04")
+@pytest.mark.parametrize("place", ["nothing", "symlink", "fifo", "file"])
+def test_j04_a_journal_moved_away_under_a_running_host_is_noticed(tmp_path: Path, place: str) -> None:
+    told: list[str] = []
+    bounds = Bounds(flush_s=0)  # look every time
+    with opened(tmp_path, told=told.append, bounds=bounds) as journal:
+        journal.append([body("a")], durable=True)
+        folder = tmp_path / "journal"
+        folder.rename(tmp_path / "away")
+        if place == "symlink":
+            folder.symlink_to(tmp_path / "away")
+        elif place == "fifo":
+            os.mkfifo(folder)
+        elif place == "file":
+            folder.write_text("x", encoding="utf-8")
+        with pytest.raises(Trouble, match="taken away"):
+            journal.append([body("b")], durable=True)
+        assert "taken away" in told[0]
+        if place != "nothing":
+            with pytest.raises(Trouble):
+                journal.append([body("c")], durable=True)
+            folder.unlink()
+        journal.append([body("d")], durable=True)
+    assert calls(tmp_path) == ["d"]
+    assert work.verdict(tmp_path).ok
+
+
+def test_a_reader_never_makes_a_host_refuse_or_count_what_is_not_there(tmp_path: Path) -> None:
+    """Readers ask whether a segment is held, for which they lock it for a moment."""
+    Seals(str(tmp_path))()
+    over = threading.Event()
+    bad: list[object] = []
+
+    def read() -> None:
+        seen = 0
+        while not over.is_set():
+            verdict = work.verdict(tmp_path)
+            bad.extend((*verdict.flaws, *verdict.torn))
+            if verdict.records < seen:
+                bad.append(verdict)
+            seen = verdict.records
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    try:
+        for number in range(40):
+            with opened(tmp_path) as journal:
+                journal.append([body(str(number))], durable=True)
+                if number % 5 == 0:
+                    journal.rotate()
+    finally:
+        over.set()
+        for reader in readers:
+            reader.join(WAIT)
+    assert bad == []
+    assert sorted(calls(tmp_path), key=int) == [str(number) for number in range(40)]
 
 
 @pytest.mark.battery("J04")

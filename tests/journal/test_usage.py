@@ -129,6 +129,20 @@ def test_a_damaged_index_is_rebuilt(tmp_path: Path, content: bytes) -> None:
         assert len(index.of_call("a")) == 2
 
 
+def test_an_index_that_saw_a_write_which_was_taken_back_reads_the_segment_anew(tmp_path: Path) -> None:
+    recorded(tmp_path, "a", "b")
+    (path,) = work.segment_paths(tmp_path)
+    before = path.read_bytes()
+    recorded(tmp_path, "gone")
+    with Index(work.journal(tmp_path)) as index:
+        assert index.of_call("gone")
+    path.write_bytes(before)
+    recorded(tmp_path, "a longer one", "c")
+    with Index(work.journal(tmp_path)) as index:
+        assert index.of_call("gone") == []
+        assert [entry.what for entry in index.of_call("c")] == ["begin", "end"]
+
+
 def test_a_journal_that_is_not_there_has_an_empty_index(tmp_path: Path) -> None:
     with Index(work.journal(tmp_path)) as index:
         assert index.events() == []

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from toolwright.sandbox import supervised
+
 HERE = Path(__file__).parent
 SPAWNER = HERE.parent.parent / "src" / "native" / "spawner.c"
 COMPILE_S = 120
@@ -19,24 +21,30 @@ COMPILE_S = 120
 
 def compiler() -> list[str]:
     """The command of the C compiler."""
-    found = os.environ.get("CC", "").split() or [
-        path for path in map(shutil.which, ("cc", "gcc", "clang")) if path
-    ][:1]
+    found = (
+        os.environ.get("CC", "").split()
+        or [path for path in map(shutil.which, ("cc", "gcc", "clang")) if path][:1]
+    )
     if not found:
         pytest.skip("there is no C compiler; install gcc to run this test")
     return found
 
 
 @cache
+def _held() -> tempfile.TemporaryDirectory[str]:
+    """Removed when the interpreter ends."""
+    return tempfile.TemporaryDirectory(prefix="toolwright-native-")
+
+
 def folder() -> Path:
     """Where the compiled programs lie: every user may reach it, unlike pytest's own folders."""
-    path = Path(tempfile.mkdtemp(prefix="toolwright-native-"))
+    path = Path(os.path.realpath(_held().name))
     path.chmod(0o755)
     return path
 
 
 @cache
-def compiled(name: str, source: Path, flags: Sequence[str] = ("-O1", "-static")) -> Path:
+def compiled(name: str, source: Path, flags: Sequence[str] = ("-O1", "-static", "-pthread")) -> Path:
     target = folder() / name
     command = [*compiler(), "-std=gnu17", *flags, "-o", str(target), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_S, check=False)
@@ -45,6 +53,27 @@ def compiled(name: str, source: Path, flags: Sequence[str] = ("-O1", "-static"))
     assert done.returncode == 0, done.stderr
     target.chmod(0o755)
     return target
+
+
+@cache
+def spawner() -> str:
+    """A copy of the installed spawner, where every user may start it."""
+    found = supervised.installed()
+    if found is None:
+        pytest.skip("the spawner was not built; install a C compiler and run `make` to run this test")
+    target = folder() / "spawner"
+    shutil.copyfile(found, target)
+    target.chmod(0o755)
+    return str(target)
+
+
+@cache
+def checked_spawner() -> str:
+    """The spawner with the sanitizers in it, which end it at its first mistake."""
+    flags = (
+        "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer",
+    )  # fmt: skip
+    return str(compiled("checked-spawner", SPAWNER, flags))
 
 
 def trouble() -> str:

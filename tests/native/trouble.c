@@ -1,22 +1,38 @@
-/* A tool that misbehaves as it is told, for tests of the levels. Static, so it needs nothing to start. */
+/* A tool that misbehaves as it is told, for tests of the levels. Static, so it needs nothing to start.
+ *
+ * Whatever it does it bounds itself: no more than MOST processes or threads, and every one of them ends by an
+ * alarm after LIFE_S. A level that fails its test must not take the machine with it. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+enum { MOST = 300, GENERATIONS = 2000, LIFE_S = 20, BOMB_LIFE_S = 4 };
 
 extern char **environ;
 
 /* Tells whoever reads the FIFO that this process lives: the reader sees its end when the last one is gone. */
 static void hold(const char *fifo)
 {
-    if (open(fifo, O_WRONLY) < 0) _exit(90);
+    int fd = open(fifo, O_WRONLY);
+    if (fd < 0 || write(fd, "+", 1) != 1) _exit(90);
+}
+
+static pid_t fork_bounded(unsigned seconds)
+{
+    pid_t child = fork();
+    if (child == 0) alarm(seconds);  /* which fork does not hand on */
+    return child;
 }
 
 static void sleep_for_ever(void)
@@ -26,9 +42,9 @@ static void sleep_for_ever(void)
 
 static void daemon_now(const char *fifo)
 {
-    if (fork() > 0) return;
+    if (fork_bounded(LIFE_S) > 0) return;
     setsid();
-    if (fork() > 0) _exit(0);
+    if (fork_bounded(LIFE_S) > 0) _exit(0);
     for (int fd = 0; fd < 3; fd++) close(fd);
     hold(fifo);
     sleep_for_ever();
@@ -39,6 +55,23 @@ static void flood(int fd)
     char block[8192];
     memset(block, 'y', sizeof block);
     while (write(fd, block, sizeof block) > 0) {}
+}
+
+/* As many as it can, as fast as it can, all of them forking: MOST in all. */
+static void bomb(const char *fifo, int sessions)
+{
+    atomic_int *count = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (count == MAP_FAILED) _exit(93);
+    hold(fifo);
+    while (atomic_fetch_add(count, 1) < MOST)
+        if (fork_bounded(BOMB_LIFE_S) == 0 && sessions) setsid();
+    sleep_for_ever();
+}
+
+static void *wait_in_thread(void *unused)
+{
+    sleep_for_ever();
+    return unused;
 }
 
 static void copy_stdin(void)
@@ -56,6 +89,7 @@ int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "", *with = argc > 2 ? argv[2] : "";
     long number = atol(with);
+    alarm(LIFE_S);
     if (!strcmp(what, "exit")) return (int)number;
     if (!strcmp(what, "signal")) { raise((int)number); sleep_for_ever(); }
     if (!strcmp(what, "say")) { fputs(with, stdout); return 0; }
@@ -69,40 +103,64 @@ int main(int argc, char **argv)
     }
     if (!strcmp(what, "close-stdin")) { close(0); usleep(20000); return 0; }
     if (!strcmp(what, "hang")) { if (*with) hold(with); sleep_for_ever(); }
-    if (!strcmp(what, "deaf")) {  /* ignores every signal it can */
-        for (int i = 1; i < 65; i++) signal(i, SIG_IGN);
+    if (!strcmp(what, "deaf")) {  /* ignores every signal it can, but its own alarm */
+        for (int i = 1; i < 65; i++) if (i != SIGALRM) signal(i, SIG_IGN);
         if (*with) hold(with);
         for (;;) sleep(60);
     }
     if (!strcmp(what, "stop")) { raise(SIGSTOP); return 0; }
     if (!strcmp(what, "flood-out")) flood(1);
     if (!strcmp(what, "flood-err")) flood(2);
-    if (!strcmp(what, "flood-both")) { if (fork()) flood(1); flood(2); }
+    if (!strcmp(what, "flood-both")) { if (fork_bounded(LIFE_S)) flood(1); flood(2); }
     if (!strcmp(what, "daemon")) { daemon_now(with); usleep(20000); return argc > 3 ? atoi(argv[3]) : 0; }
     if (!strcmp(what, "daemon-and-hang")) { daemon_now(with); hold(with); sleep_for_ever(); }
     if (!strcmp(what, "pipe-holder")) {  /* a child that keeps stdout and stderr */
-        if (fork() == 0) { hold(with); sleep_for_ever(); }
+        int ends[2];
+        char ready;
+        if (pipe(ends)) return 92;
+        if (fork_bounded(LIFE_S) == 0) { hold(with); close(ends[1]); sleep_for_ever(); }
+        close(ends[1]);
+        if (read(ends[0], &ready, 1) < 0) return 92;  /* returns when the child holds the FIFO */
         puts("done");
         return 0;
     }
     if (!strcmp(what, "hop")) {  /* never the same process for long, each in a session of its own */
         hold(with);
-        if (fork() > 0) { usleep(20000); return 0; }
-        for (;;) { if (fork() > 0) _exit(0); setsid(); }
-    }
-    if (!strcmp(what, "tree")) {  /* a broad tree of processes */
-        for (long i = 0; i < number; i++) if (fork() == 0) sleep_for_ever();
+        if (fork_bounded(BOMB_LIFE_S) > 0) { usleep(20000); return 0; }
+        for (int i = 0; i < GENERATIONS; i++) { if (fork_bounded(BOMB_LIFE_S) > 0) _exit(0); setsid(); }
         sleep_for_ever();
     }
+    if (!strcmp(what, "bomb")) bomb(with, 0);
+    if (!strcmp(what, "bomb-of-sessions")) bomb(with, 1);
+    if (!strcmp(what, "late-bomb")) { usleep(500000); bomb(with, 0); }
+    if (!strcmp(what, "threads")) {
+        pthread_attr_t small;
+        pthread_t thread;
+        pthread_attr_init(&small);
+        pthread_attr_setstacksize(&small, 65536);
+        for (int i = 0; i < MOST; i++) if (pthread_create(&thread, &small, wait_in_thread, NULL)) return 97;
+        sleep_for_ever();
+    }
+    if (!strcmp(what, "share")) {  /* memory that its children have as well, and count as theirs */
+        size_t size = (size_t)number << 20;
+        char *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED) return 93;
+        memset(memory, 1, size);
+        for (int i = 0; i < 4; i++) if (fork_bounded(LIFE_S) == 0) sleep_for_ever();
+        usleep(400000);
+        return 0;
+    }
     if (!strcmp(what, "short-lived")) {  /* many orphans that end at once, one after the other */
-        for (long i = 0; i < number; i++) {
-            if (fork() == 0) { if (fork() == 0) { setsid(); _exit(0); } _exit(0); }
+        for (long i = 0; i < number && i < MOST; i++) {
+            pid_t middle = fork_bounded(LIFE_S);
+            if (middle == 0) { if (fork_bounded(LIFE_S) == 0) setsid(); _exit(0); }
+            waitpid(middle, NULL, 0);
             usleep(1000);
         }
         return 0;
     }
     if (!strcmp(what, "hog")) {
-        size_t size = (size_t)number << 20;
+        size_t size = (size_t)(number < 500 ? number : 500) << 20;
         char *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (memory == MAP_FAILED) return 93;
         memset(memory, 1, size);
@@ -124,7 +182,7 @@ int main(int argc, char **argv)
         } else {
             int file = open("file", O_CREAT | O_WRONLY, 0600);
             char block[65536] = {1};
-            for (long i = 0; i < number * 16; i++) if (write(file, block, sizeof block) < 0) return 96;
+            for (long i = 0; i < number * 16 && i < 4800; i++) if (write(file, block, sizeof block) < 0) return 96;
         }
         sleep_for_ever();
     }
@@ -169,7 +227,7 @@ int main(int argc, char **argv)
     }
     if (!strcmp(what, "kill-parent")) {  /* its supervisor, while a daemon runs */
         daemon_now(with);
-        usleep(20000);
+        usleep(50000);
         if (kill(getppid(), SIGKILL)) { printf("%s\n", strerrorname_np(errno)); return 0; }
         sleep_for_ever();
     }

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.levels import each_level, sandbox_of
 from toolwright import jsontext
 from toolwright.catalog import digests
 from toolwright.model import (
@@ -35,35 +37,12 @@ from toolwright.model import (
     Tool,
     ToolCall,
 )
-from toolwright.runtimes import Host, _zygote, _zygotes
+from toolwright.runtimes import Host, _loader, _zygotes
 from toolwright.runtimes.python import PythonTools
-from toolwright.sandbox import Cancel, Sandbox, _kernel
-from toolwright.sandbox._scratch import Scratch
-from toolwright.sandbox.ground import Surroundings
-from toolwright.sandbox.portable import Portable
-from toolwright.sandbox.restricted import Restricted
-from toolwright.sandbox.supervised import Supervised, installed
+from toolwright.sandbox import Cancel
 
 LIMITS = Limits(timeout_s=20.0)
 SYSTEM_PYTHON = "/usr/bin/python3"
-
-
-def surroundings(*, namespaces: bool = False) -> Surroundings:
-    return Surroundings(landlock=_kernel.landlock_version(), seccomp=True, namespaces=namespaces)
-
-
-def supervised() -> Supervised:
-    if installed() is None:
-        pytest.skip("the spawner is not built; `make native` (or a C compiler at install) enables this test")
-    return Supervised(surroundings().rules, Scratch())
-
-
-def sandbox_of(level: Level) -> Sandbox:
-    if level is Level.PORTABLE:
-        return Portable()
-    if sys.platform != "linux":
-        pytest.skip(f"the level {level} needs Linux")
-    return Restricted(surroundings(), Scratch()) if level is Level.RESTRICTED else supervised()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,49 +98,52 @@ class Bench:
         return replace(self.permit, limits=replace(LIMITS, **more))
 
 
-def bench_at(root: Path, level: Level, **more: Any) -> Bench:
+@contextmanager
+def bench_at(root: Path, level: Level, **more: Any) -> Iterator[Bench]:
+    """A bench with a sandbox and zygotes of its own."""
     runtime_more = {key: more.pop(key) for key in ("zygotes_max", "idle_s", "verified") if key in more}
     variables = {"PATH": "/usr/bin:/bin", "HOME": str(root), "LANG": "C.UTF-8", "TOKEN": "s3cret-value"}
     fields: dict[str, Any] = {"variables": variables, "cwd": str(root), "python": sys.executable} | more
-    host = Host(sandbox=fields.pop("sandbox", None) or sandbox_of(level), **fields)
-    runtime = PythonTools(host, digests.Contents(), **runtime_more)
-    permit = Permit(profile=Profile.CLOSED, read=(str(root),), limits=LIMITS)
-    return Bench(root=root, host=host, runtime=runtime, level=level, permit=permit)
+    with sandbox_of(level) as sandbox:
+        host = Host(sandbox=sandbox, **fields)
+        runtime = PythonTools(host, digests.Contents(), **runtime_more)
+        permit = Permit(profile=Profile.CLOSED, read=(str(root),), limits=LIMITS)
+        try:
+            yield Bench(root=root, host=host, runtime=runtime, level=level, permit=permit)
+        finally:
+            runtime.close()
 
 
-def close(bench: Bench) -> None:
-    bench.runtime.close()
-    bench.host.sandbox.close()
-
-
-@pytest.fixture(scope="module", params=list(Level))
+@pytest.fixture(scope="module", params=each_level())
 def level_bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    bench = bench_at(tmp_path_factory.mktemp(request.param.value).resolve(), request.param)
-    yield bench
-    close(bench)
+    with bench_at(tmp_path_factory.mktemp(request.param.value).resolve(), request.param) as bench:
+        yield bench
 
 
 @pytest.fixture
 def bench(level_bench: Bench, tmp_path: Path) -> Bench:
     """The level's bench in a folder of its own: sandboxes and zygotes are shared, files are not."""
     root = tmp_path.resolve()
-    permit = replace(level_bench.permit, read=(str(root),))
-    host = replace(level_bench.host, cwd=str(root))
-    return Bench(
-        root=root,
-        host=host,
-        runtime=level_bench.runtime,
-        level=level_bench.level,
-        permit=permit,
-    )
+    return replace(level_bench, root=root, permit=replace(level_bench.permit, read=(str(root),)))
+
+
+@pytest.fixture(params=each_level()[-1:])
+def warm_with(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    """Makes benches at the supervised level with zygotes of their own."""
+    with ExitStack() as opened:
+        yield lambda **more: opened.enter_context(bench_at(tmp_path.resolve(), request.param, **more))
 
 
 @pytest.fixture
-def warm(tmp_path: Path) -> Iterator[Bench]:
-    """The supervised level with zygotes of its own."""
-    bench = bench_at(tmp_path.resolve(), Level.SUPERVISED)
-    yield bench
-    close(bench)
+def warm(warm_with: Callable[..., Bench]) -> Bench:
+    return warm_with()
+
+
+@pytest.fixture
+def portable_with(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    """Makes benches at the level that is there on every machine."""
+    with ExitStack() as opened:
+        yield lambda **more: opened.enter_context(bench_at(tmp_path.resolve(), Level.PORTABLE, **more))
 
 
 def is_gone(pid: int, within_s: float = 1.0) -> bool:
@@ -172,8 +154,6 @@ def is_gone(pid: int, within_s: float = 1.0) -> bool:
     except ProcessLookupError:
         return True
     try:
-        import select
-
         return bool(select.select([watch], [], [], max(0.0, deadline - time.monotonic()))[0])
     finally:
         os.close(watch)
@@ -200,7 +180,8 @@ def processes_below(pid: int) -> set[int]:
 def test_a_function_gets_its_parameters_and_the_project_as_absolute_text(bench: Bench) -> None:
     tool = bench.function(
         "def execute(params, project_path):\n"
-        "    return {'success': True, 'params': params, 'project': project_path, 'kind': type(project_path).__name__}\n"
+        "    kind = type(project_path).__name__\n"
+        "    return {'success': True, 'params': params, 'project': project_path, 'kind': kind}\n"
     )
     ending = bench.call(tool, {"a": 1, "text": "ä ${HOME} {a}"})
     assert ending.end is End.RETURNED, ending
@@ -216,13 +197,12 @@ def test_a_function_gets_its_parameters_and_the_project_as_absolute_text(bench: 
 
 
 @pytest.mark.requirement("rye.call.signature")
-def test_the_project_dot_becomes_its_absolute_path(tmp_path: Path) -> None:
+def test_the_project_dot_becomes_its_absolute_path(portable_with: Callable[..., Bench]) -> None:
     there = os.getcwd()
-    bench = bench_at(tmp_path, Level.PORTABLE, cwd=".")
+    bench = portable_with(cwd=".")
     bench.permit = replace(bench.permit, read=("/",))
     tool = bench.function("def execute(params, project_path):\n    return project_path\n")
     assert bench.call(tool).value == there
-    close(bench)
 
 
 @pytest.mark.requirement("rye.call.async")
@@ -367,7 +347,8 @@ def test_calls_share_no_memory(bench: Bench) -> None:
         "import json, os\n"
         "SEEN = []\n"
         "def execute(params, project_path):\n"
-        "    SEEN.append(params['n']); json.planted = True if params['n'] == 1 else getattr(json, 'planted', False)\n"
+        "    SEEN.append(params['n'])\n"
+        "    json.planted = True if params['n'] == 1 else getattr(json, 'planted', False)\n"
         "    os.environ['PLANTED'] = 'x' if params['n'] == 1 else os.environ.get('PLANTED', '')\n"
         "    return [SEEN, json.planted, os.environ['PLANTED']]\n"
     )
@@ -456,7 +437,9 @@ def test_large_parameters_and_large_output_do_not_block_each_other(bench: Bench)
 
 
 @pytest.mark.requirement(
-    "capability.meta.handler-signature", "capability.meta.executor-module", "capability.meta.context-not-model"
+    "capability.meta.handler-signature",
+    "capability.meta.executor-module",
+    "capability.meta.context-not-model",
 )
 def test_a_handler_gets_the_context_it_names_from_the_host_alone(bench: Bench) -> None:
     bench.write(
@@ -494,7 +477,9 @@ def test_a_live_object_that_a_handler_needs_is_refused_by_name(bench: Bench) -> 
 
 @pytest.mark.requirement("capability.meta.executor-alias")
 def test_an_executor_is_looked_up_by_alias_then_by_its_own_name(bench: Bench) -> None:
-    handler = "def execute_journal_tool(tool_name, tool_input):\n    return {{'success': True, 'result': '{0}'}}\n"
+    handler = (
+        "def execute_journal_tool(tool_name, tool_input):\n    return {{'success': True, 'result': '{0}'}}\n"
+    )
     bench.write("handlers/journal.py", handler.format("journal.py"))
     assert bench.call(bench.handler("journal")).value == {"success": True, "result": "journal.py"}
     bench.write("handlers/journals.py", handler.format("journals.py"))
@@ -519,7 +504,7 @@ def test_a_handler_that_raises_or_is_missing_fails(bench: Bench) -> None:
 
 
 @pytest.mark.requirement("capability.meta.executor-alias", "capability.meta.handler-signature")
-def test_registered_handlers_win_and_get_live_objects(tmp_path: Path) -> None:
+def test_registered_handlers_win_and_get_live_objects(portable_with: Callable[..., Bench]) -> None:
     memory = object()
     seen: list[object] = []
 
@@ -531,7 +516,7 @@ def test_registered_handlers_win_and_get_live_objects(tmp_path: Path) -> None:
         return {"success": True, "result": "by name"}
 
     handlers = {"journal": SimpleNamespace(execute_journal_tool=execute_journal_tool), "other": by_name}
-    bench = bench_at(tmp_path, Level.PORTABLE, handlers=handlers)
+    bench = portable_with(handlers=handlers)
     bench.write("handlers/journals.py", "raise RuntimeError('not this one')\n")
     ending = bench.call(bench.handler("journal"), {"a": 1}, context={"memory": memory, "user_id": "u"})
     assert ending.value == {"success": True, "result": ["do_it", {"a": 1}]}
@@ -545,29 +530,29 @@ def test_registered_handlers_win_and_get_live_objects(tmp_path: Path) -> None:
 
     bench.runtime._host = replace(bench.host, handlers={"group": broken})
     assert bench.call(bench.handler(None)).end is End.RAISED
-    close(bench)
 
 
 # -- in the host's own process ------------------------------------------------------------------------------
 
-INSIDE = "import os\nasync def execute(params, project_path):\n    return {'success': True, 'pid': os.getpid()}\n"
+INSIDE = (
+    "import os\nasync def execute(params, project_path):\n    return {'success': True, 'pid': os.getpid()}\n"
+)
 
 
 @pytest.mark.battery("E12")
-def test_a_file_runs_in_process_only_when_the_host_opted_in_and_it_was_verified(tmp_path: Path) -> None:
+def test_a_file_runs_in_process_only_when_the_host_opted_in_and_it_was_verified(
+    portable_with: Callable[..., Bench],
+) -> None:
     for in_process, verified, inside in (
         (False, True, False),
         (True, False, False),
         (True, True, True),
     ):
-        bench = bench_at(
-            tmp_path, Level.PORTABLE, in_process=in_process, verified=lambda _, answer=verified: answer
-        )
+        bench = portable_with(in_process=in_process, verified=lambda _, answer=verified: answer)
         ending = bench.call(bench.function(INSIDE))
         assert isinstance(ending.value, dict)
         assert (ending.value["pid"] == os.getpid()) is inside
         assert ("in-process" in ending.layers) is inside
-        close(bench)
 
 
 @pytest.mark.battery("E12")
@@ -732,9 +717,13 @@ def test_a_fork_bomb_is_stopped_and_nothing_is_left(warm: Bench) -> None:
     tool = warm.function(
         "import os, time\n"
         "def execute(params, project_path):\n"
-        "    while True:\n"
-        "        if os.fork() == 0: os.setsid()\n"
+        "    for _ in range(150):\n"  # bounded by itself: a test that fails must not take the machine along
+        "        if os.fork() == 0:\n"
+        "            os.setsid()\n"
+        "            time.sleep(5)\n"
+        "            os._exit(0)\n"
         "        time.sleep(0.02)\n"
+        "    time.sleep(5)\n"
     )
     warm.call(tool, permit=warm.limited(timeout_s=0.01))  # the zygote is there
     before = processes_below(os.getpid())
@@ -750,7 +739,9 @@ def test_scratch_is_bounded_private_and_empty_for_every_call(warm: Bench) -> Non
         "def execute(params, project_path):\n"
         "    place = os.environ['TMPDIR']\n"
         "    left = os.listdir(place)\n"
-        "    os.makedirs(place + '/a/b'); open(place + '/a/b/c', 'w').write('x'); os.chmod(place + '/a/b', 0)\n"
+        "    os.makedirs(place + '/a/b')\n"
+        "    open(place + '/a/b/c', 'w').write('x')\n"
+        "    os.chmod(place + '/a/b', 0)\n"
         "    os.symlink('/etc', place + '/link')\n"
         "    if params.get('fill'):\n"
         "        with open(place + '/big', 'wb') as file:\n"
@@ -762,7 +753,10 @@ def test_scratch_is_bounded_private_and_empty_for_every_call(warm: Bench) -> Non
         assert isinstance(value, list)
         assert value[1] == []
     ending = warm.call(tool, {"fill": True}, permit=warm.limited(scratch_bytes_max=10 << 20))
-    assert (ending.end, ending.reason) == (End.OVER_LIMIT, f"its temporary files took more than {10 << 20} bytes")
+    assert (ending.end, ending.reason) == (
+        End.OVER_LIMIT,
+        f"its temporary files took more than {10 << 20} bytes",
+    )
 
 
 def test_a_call_does_not_see_the_scratch_folder_of_another(warm: Bench) -> None:
@@ -776,7 +770,8 @@ def test_a_call_does_not_see_the_scratch_folder_of_another(warm: Bench) -> None:
         "    place = os.environ['TMPDIR']\n"
         "    if 'look' in params:\n"
         "        found = {}\n"
-        "        for act in (os.listdir, lambda p: open(p + '/secret').read(), lambda p: open(p + '/new', 'w')):\n"
+        "        steal, plant = lambda p: open(p + '/secret').read(), lambda p: open(p + '/new', 'w')\n"
+        "        for act in (os.listdir, steal, plant):\n"
         "            try: act(params['look']); found[str(len(found))] = 'done'\n"
         "            except OSError as error: found[str(len(found))] = type(error).__name__\n"
         "        return found\n"
@@ -816,7 +811,7 @@ def test_only_the_call_that_was_granted_a_secret_holds_it(warm: Bench) -> None:
         with suppress(OSError):
             environ = Path(f"/proc/{pid}/environ").read_bytes()
             assert b"s3cret-value" not in environ, pid
-    assert warm.call(tool).value[:2] == [None, None]  # type: ignore[index]
+    assert warm.call(tool).value[:2] == [None, None]
 
 
 def test_a_zygote_holds_no_secret_in_its_memory(warm: Bench) -> None:
@@ -826,7 +821,10 @@ def test_a_zygote_holds_no_secret_in_its_memory(warm: Bench) -> None:
     assert isinstance(slot, int)
     if os.geteuid() != 0:
         pytest.skip("only root may read the memory of a process that is closed to its owner")
-    for pid in (slot, int(Path(f"/proc/{slot}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[1])):
+    for pid in (
+        slot,
+        int(Path(f"/proc/{slot}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[1]),
+    ):
         assert not _memory_holds(pid, b"s3cret-value")
 
 
@@ -844,7 +842,7 @@ def _memory_holds(pid: int, needle: bytes) -> bool:
 
 
 def test_a_call_cannot_plant_code_in_the_zygote(warm: Bench) -> None:
-    """Attack: a call that plants code in the zygote for the next caller: by ptrace, /proc/PID/mem or signals."""
+    """Attack: a call that plants code in the zygote for the next one: by ptrace, /proc/PID/mem or signals."""
     tool = warm.function(
         "import ctypes, os\n"
         "def attempt(action):\n"
@@ -856,9 +854,14 @@ def test_a_call_cannot_plant_code_in_the_zygote(warm: Bench) -> None:
         "def execute(params, project_path):\n"
         "    found = {}\n"
         "    for pid in {os.getppid(), *params.get('pids', [])} - {os.getpid()}:\n"
-        "        found[str(pid)] = [attempt(lambda: trace(pid)), attempt(lambda: open(f'/proc/{pid}/mem', 'r+b')),\n"
-        "            attempt(lambda: open(f'/proc/{pid}/environ', 'rb').read()), attempt(lambda: os.kill(pid, 9)),\n"
-        "            attempt(lambda: os.killpg(os.getpgid(pid), 9)), attempt(lambda: open(f'/proc/{pid}/fd/3', 'rb'))]\n"
+        "        found[str(pid)] = [\n"
+        "            attempt(lambda: trace(pid)),\n"
+        "            attempt(lambda: open(f'/proc/{pid}/mem', 'r+b')),\n"
+        "            attempt(lambda: open(f'/proc/{pid}/environ', 'rb').read()),\n"
+        "            attempt(lambda: os.kill(pid, 9)),\n"
+        "            attempt(lambda: os.killpg(os.getpgid(pid), 9)),\n"
+        "            attempt(lambda: open(f'/proc/{pid}/fd/3', 'rb')),\n"
+        "        ]\n"
         "    return found\n"
     )
     everything = replace(warm.permit, profile=Profile.OPEN, read=("/",), write=("/",))
@@ -876,7 +879,7 @@ def test_a_call_cannot_plant_code_in_the_zygote(warm: Bench) -> None:
 
 
 def test_a_call_does_not_inherit_the_ways_to_the_host(warm: Bench) -> None:
-    """Attack: a call that speaks to the host, or takes the next caller's request, over a descriptor it kept."""
+    """Attack: a call that speaks to the host, or takes the next request, over a descriptor it kept."""
     tool = warm.function(
         "import os, stat\n"
         "def execute(params, project_path):\n"
@@ -892,6 +895,66 @@ def test_a_call_does_not_inherit_the_ways_to_the_host(warm: Bench) -> None:
         assert (found["1"], found["2"]) == ("p", "p")
         others = {kind for fd, kind in found.items() if int(fd) > 2}
         assert sorted(kind for fd, kind in found.items() if int(fd) > 2) == ["s"], others
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "b''",
+        "b'Z{'",
+        "b'Z[1]'",
+        'b\'Z{"threads":1,"watched":[[]]}\'',
+        "b'S'",
+        "b'F'",
+        "b'F{}'",
+        "b'?' * 1000",
+    ],
+)
+def test_a_tool_that_speaks_in_the_zygotes_place_harms_itself_alone(warm: Bench, message: str) -> None:
+    """Attack: a file's top level runs in the zygote, which has a way to the host."""
+    hostile = warm.function(
+        "import os, socket\n"
+        "try:\n"
+        f"    with socket.socket(fileno=os.dup(3)) as way: way.send({message}); way.send(b'Z')\n"
+        "except OSError: pass\n"
+        "def execute(params, project_path):\n    return 'mine'\n"
+    )
+    honest = warm.function("def execute(params, project_path):\n    return 'fine'\n", "honest.py")
+    assert warm.call(honest).value == "fine"
+    fds = []
+    for _ in range(3):
+        ending = warm.call(hostile)
+        assert ending.end is End.RAISED or ending.value == "mine", ending
+        fds.append(len(os.listdir("/proc/self/fd")))
+    assert fds[2] <= fds[0]
+    assert warm.call(honest).value == "fine"
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "b'x' * 100",
+        "struct.pack('!cQddQ', b'X', 2, 0, 0, 0) + b'zz'",
+        "struct.pack('!cQddQ', b'V', 2, 0, 0, 0) + b'zz'",
+        "struct.pack('!cQddQ', b'?', 0, float('nan'), -1.0, 1 << 63)",
+        "struct.pack('!cQddQ', b'V', 1 << 62, 0, 0, 0) + b'dict' + bytes(8)",
+    ],
+)
+def test_a_call_that_writes_its_own_answer_is_no_success(warm: Bench, frame: str) -> None:
+    """Attack: a call that finds the socket its answer goes through."""
+    tool = warm.function(
+        "import os, stat, struct\n"
+        "def execute(params, project_path):\n"
+        "    for fd in range(3, 64):\n"
+        "        try:\n"
+        f"            if stat.S_ISSOCK(os.fstat(fd).st_mode): os.write(fd, {frame})\n"
+        "        except OSError: pass\n"
+        "    os._exit(0)\n"
+    )
+    ending = warm.call(tool)
+    assert ending.end in (End.RAISED, End.TOO_LARGE), ending
+    assert ending.usage.user_ms >= 0
+    assert warm.call(tool).end is ending.end
 
 
 def test_a_zygote_that_dies_is_replaced(warm: Bench) -> None:
@@ -954,30 +1017,28 @@ def test_the_second_call_needs_no_interpreter_start(warm: Bench) -> None:
     assert len(list(loads.iterdir())) == 1
 
 
-def test_zygotes_are_few_and_the_least_used_goes_first(tmp_path: Path) -> None:
-    bench = bench_at(tmp_path.resolve(), Level.SUPERVISED, zygotes_max=2)
+def test_zygotes_are_few_and_the_least_used_goes_first(warm_with: Callable[..., Bench]) -> None:
+    bench = warm_with(zygotes_max=2)
     source = "import os\ndef execute(params, project_path):\n    return os.getppid()\n"
     tools = [bench.function(source, f"t{number}.py") for number in range(3)]
     slots = [bench.call(tool).value for tool in (tools[0], tools[1], tools[0], tools[2])]
     assert is_gone(int(str(slots[1])))
     assert not is_gone(int(str(slots[0])), 0)
     assert not is_gone(int(str(slots[3])), 0)
-    close(bench)
 
 
-def test_an_idle_zygote_ends_by_itself(tmp_path: Path) -> None:
-    bench = bench_at(tmp_path.resolve(), Level.SUPERVISED, idle_s=0.3)
+def test_an_idle_zygote_ends_by_itself(warm_with: Callable[..., Bench]) -> None:
+    bench = warm_with(idle_s=0.3)
     tool = bench.function("import os\ndef execute(params, project_path):\n    return os.getppid()\n")
     slot = bench.call(tool).value
     assert isinstance(slot, int)
     assert is_gone(slot, 5.0)
     assert bench.call(tool).end is End.RETURNED
-    close(bench)
 
 
 @pytest.mark.battery("L01")
-def test_many_calls_at_once_get_their_own_answers_and_leave_nothing(tmp_path: Path) -> None:
-    bench = bench_at(tmp_path.resolve(), Level.SUPERVISED)
+def test_many_calls_at_once_get_their_own_answers_and_leave_nothing(warm: Bench) -> None:
+    bench = warm
     before = processes_below(os.getpid())
     tools: list[tuple[Tool, Callable[[int, Ending], bool]]] = [
         (
@@ -993,7 +1054,9 @@ def test_many_calls_at_once_get_their_own_answers_and_leave_nothing(tmp_path: Pa
             lambda n, ending: ending.end is End.RETURNED and is_gone(int(str(ending.value)), 0),
         ),
         (
-            bench.function("def execute(params, project_path):\n    raise ValueError(params['n'])\n", "raise.py"),
+            bench.function(
+                "def execute(params, project_path):\n    raise ValueError(params['n'])\n", "raise.py"
+            ),
             lambda n, ending: ending.reason == str(n),
         ),
         (
@@ -1014,7 +1077,6 @@ def test_many_calls_at_once_get_their_own_answers_and_leave_nothing(tmp_path: Pa
     bench.runtime.close()
     assert len(os.listdir("/proc/self/fd")) <= fds
     left = [pid for pid in processes_below(os.getpid()) - before if _is_python(pid)]
-    bench.host.sandbox.close()
     assert left == []
 
 
@@ -1042,16 +1104,16 @@ def test_the_host_may_fork(warm: Bench) -> None:
 
 
 @pytest.mark.skipif(not os.access(SYSTEM_PYTHON, os.X_OK), reason=f"no {SYSTEM_PYTHON} on this machine")
-def test_another_interpreter_than_the_hosts_runs_tools_too(tmp_path: Path) -> None:
-    bench = bench_at(tmp_path.resolve(), Level.SUPERVISED, python=SYSTEM_PYTHON)
+def test_another_interpreter_than_the_hosts_runs_tools_too(warm_with: Callable[..., Bench]) -> None:
+    bench = warm_with(python=SYSTEM_PYTHON)
     tool = bench.function(
-        "import os, sys\ndef execute(params, project_path):\n    return [sys.version_info[:2], sys.executable]\n"
+        "import os, sys\n"
+        "def execute(params, project_path):\n    return [sys.version_info[:2], sys.executable]\n"
     )
     for _ in range(2):
         value = bench.call(tool).value
         assert isinstance(value, list)
         assert os.path.realpath(value[1]) == os.path.realpath(SYSTEM_PYTHON)
-    close(bench)
 
 
 # -- values -------------------------------------------------------------------------------------------------
@@ -1062,19 +1124,21 @@ def test_another_interpreter_than_the_hosts_runs_tools_too(tmp_path: Path) -> No
     [
         ({"a": 1}, b'{"a":1}'),
         ([True, None, "ä"], '[true,null,"ä"]'.encode()),
-        ({1: 2, 1.5: 3, True: 4}, b'{"1":4,"1.5":3}'),
+        ({1: 2, 1.5: 3, False: 4}, b'{"1":2,"1.5":3,"false":4}'),
         (float("inf"), b"null"),
         ({"x": float("nan")}, b'{"x":null}'),
         ({("a",): 1}, b"{\"('a',)\":1}"),
     ],
 )
 def test_any_value_is_json_in_the_end(value: object, text: bytes) -> None:
-    assert _zygote.as_json(value) == text
+    assert _loader.as_json(value) == text
 
 
 def test_a_zygote_keeps_at_most_its_slots(warm: Bench) -> None:
     before = processes_below(os.getpid())
-    tool = warm.function("import time\ndef execute(params, project_path):\n    time.sleep(0.05)\n    return params['n']\n")
+    tool = warm.function(
+        "import time\ndef execute(params, project_path):\n    time.sleep(0.05)\n    return params['n']\n"
+    )
     with ThreadPoolExecutor(12) as pool:
         found = list(pool.map(lambda n: warm.call(tool, {"n": n}).value, range(24)))
     assert found == list(range(24))

@@ -1,6 +1,7 @@
-"""A host of its own, in a process of its own: to be killed, or to be an ordinary user.
+"""The supervised level with rules made by hand, in this process or in a host of its own.
 
-Run as a program it reads one JSON request per line and answers each with one. Everything is imported before
+A host of its own can be killed, can be an ordinary user, and can have few descriptors. Run as a program, this
+file is that host: it reads one JSON request per line and answers each with one. Everything is imported before
 the user is changed, since the interpreter may lie where that user cannot look.
 """
 
@@ -11,41 +12,53 @@ import ctypes
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from toolwright.model import Ending, Limits, Permit
-from toolwright.sandbox import Cancel, Start, _kernel
+from toolwright.model import End, Ending, Limits, Permit, Run
+from toolwright.sandbox import Cancel, Start
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox.rules import Bind, KernelRules, seccomp_filter
 from toolwright.sandbox.supervised import Supervised
 
 NOBODY = 65534
+ROOT = Path(__file__).resolve().parent.parent.parent
+ANSWER_S = 60
 _PR_SET_DUMPABLE = 4
+_SHARED = (
+    "end",
+    "exit_status",
+    "signal",
+    "reason",
+    "hint",
+    "stdout_bytes",
+    "stderr_bytes",
+    "layers",
+    "notes",
+)
+_BY_HAND = ("binds", "readable", "filter", "rlimits", "uid")
 
-def rules_from(request: dict[str, Any], limits: Limits) -> KernelRules:
-    """Rules made by hand: ``binds``, ``readable`` (then nothing else is), ``filter``, ``rlimits``, ``uid``."""
-    readable = request.get("readable")
-    return KernelRules(
-        fs_handled=0b1111 if readable is not None else 0,
-        fs_allowed=tuple((path, 0b1101) for path in readable or ()),
-        seccomp=seccomp_filter(os.uname().machine, network=False, unix_sockets=False, tracing=True)
-        if request.get("filter")
-        else b"",
-        binds=tuple(Bind(source=a, target=b, read_only=c) for a, b, c in request.get("binds", ())),
-        rlimits=tuple((number, value) for number, value in request.get("rlimits", ())),
-        uid=request.get("uid"),
-        gid=request.get("uid"),
-        limits=limits,
-        layers=("by hand",),
-    )
 
-def start_from(request: dict[str, Any]) -> Start:
+def request_of(argv: Sequence[str], **more: Any) -> dict[str, Any]:
+    """A request that JSON can carry. ``more``: what ``start_of`` and ``rules_of`` read."""
+    found = {**more, "argv": list(argv)}
+    if "stdin" in more:
+        found["stdin"] = base64.b64encode(more["stdin"]).decode("ascii")
+    if "sealed" in more:
+        found["sealed"] = [(path, base64.b64encode(data).decode("ascii")) for path, data in more["sealed"]]
+    return found
+
+
+def start_of(request: dict[str, Any]) -> Start:
+    # The permit carries the rules made by hand, because a level keeps what it made for equal starts.
+    by_hand = json.dumps({name: request[name] for name in _BY_HAND if name in request})
     argv = tuple(request["argv"])
     return Start(
         program=request.get("program", argv[0]),
@@ -53,85 +66,119 @@ def start_from(request: dict[str, Any]) -> Start:
         env=request.get("env", {"TMPDIR": ""}),
         cwd=request.get("cwd", "/"),
         stdin=base64.b64decode(request.get("stdin", "")),
-        permit=Permit(limits=Limits(**{"timeout_s": 20.0, **request.get("limits", {})})),
-        sealed=tuple((path, base64.b64decode(content)) for path, content in request.get("sealed", ())),
+        permit=Permit(limits=Limits(**{"timeout_s": 20.0, **request.get("limits", {})}), env=(by_hand,)),
+        sealed=tuple((path, base64.b64decode(data)) for path, data in request.get("sealed", ())),
     )
 
-def run(sandbox: Supervised, requests: dict[Permit, dict[str, Any]], request: dict[str, Any]) -> Ending:
-    start = start_from(request)
-    cancel = Cancel()
-    timer = threading.Timer(request["cancel_s"], cancel.set) if "cancel_s" in request else None
-    if timer is not None:
-        timer.start()
-    try:
-        return sandbox.run(start, cancel)
-    finally:
-        if timer is not None:
-            timer.cancel()
-            timer.join()
-        cancel.close()
+
+def rules_of(start: Start, _scratch: str) -> KernelRules:
+    """``binds``, ``readable`` (then nothing else is), ``filter``, ``rlimits``, ``uid``."""
+    by_hand = json.loads(start.permit.env[0])
+    readable = by_hand.get("readable")
+    machine = os.uname().machine
+    return KernelRules(
+        fs_handled=0b1111 if readable is not None else 0,
+        fs_allowed=tuple((path, 0b1101) for path in readable or ()),
+        seccomp=seccomp_filter(machine, network=False, unix_sockets=False, tracing=True)
+        if by_hand.get("filter")
+        else b"",
+        binds=tuple(Bind(source=a, target=b, read_only=c) for a, b, c in by_hand.get("binds", ())),
+        rlimits=tuple((number, value) for number, value in by_hand.get("rlimits", ())),
+        uid=by_hand.get("uid"),
+        limits=start.permit.limits,
+        layers=("by hand",),
+    )
+
 
 class Here:
     """The level in this process."""
 
     def __init__(self, binary: str | None = None, base: str | None = None) -> None:
-        self._request = threading.local()
-        self.scratch = Scratch(base)
-        self.sandbox = Supervised(self._rules, self.scratch, binary=binary)
+        self.sandbox = Supervised(rules_of, Scratch(base), binary=binary)
 
-    def _rules(self, start: Start, scratch: str) -> KernelRules:
-        return rules_from(self._request.now, start.permit.limits)
+    def run(self, argv: Sequence[str], **more: Any) -> Ending:
+        return self.answer(request_of(argv, **more))
 
-    def run(self, argv: list[str], **request: Any) -> Ending:
-        self._request.now = {**request, "argv": argv}
-        if "stdin" in request:
-            self._request.now["stdin"] = base64.b64encode(request["stdin"]).decode()
-        if "sealed" in request:
-            self._request.now["sealed"] = [
-                (path, base64.b64encode(content).decode()) for path, content in request["sealed"]
-            ]
-        return run(self.sandbox, {}, self._request.now)
+    def answer(self, request: dict[str, Any]) -> Ending:
+        cancel = Cancel()
+        timer = threading.Timer(request.get("cancel_s", 0), cancel.set)
+        if "cancel_s" in request:
+            timer.start()
+        try:
+            return self.sandbox.run(start_of(request), cancel)
+        finally:
+            timer.cancel()
+            if timer.ident is not None:
+                timer.join()
+            cancel.close()
+
+    def together(self, requests: Sequence[dict[str, Any]], at_once: int = 0) -> list[Ending]:
+        """All of them, each from a thread of its own or from so many threads."""
+        endings: list[Ending | None] = [None] * len(requests)
+        waiting = iter(list(enumerate(requests)))
+        lock = threading.Lock()
+
+        def work() -> None:
+            while True:
+                with lock:
+                    place, request = next(waiting, (-1, {}))
+                if place < 0:
+                    return
+                endings[place] = self.answer(request)
+
+        threads = [threading.Thread(target=work) for _ in range(at_once or len(requests))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return [ending for ending in endings if ending is not None]
 
     def close(self) -> None:
         self.sandbox.close()
 
-class Elsewhere:
-    """The level in another process, perhaps as another user; answers as ``Here`` does."""
 
-    def __init__(self, binary: str | None, *, uid: int | None = None, open_files: int | None = None) -> None:
+class Elsewhere:
+    """The level in a host of its own; answers as ``Here`` does."""
+
+    def __init__(
+        self, binary: str | None = None, *, uid: int | None = None, open_files: int | None = None
+    ) -> None:
         arguments = {"binary": binary, "uid": uid, "open_files": open_files}
-        root = Path(__file__).resolve().parent.parent.parent
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.sandbox.hosting", json.dumps(arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            cwd=root,
-            env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{root}:{root / 'src'}", "PYTHONDONTWRITEBYTECODE": "1"},
+            cwd=ROOT,
+            env={
+                "PATH": "/usr/bin:/bin",
+                "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",
+                "PYTHONDONTWRITEBYTECODE": "1",
+            },
         )
 
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def post(self, request: dict[str, Any]) -> None:
         assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(request).encode() + b"\n")
+        self.process.stdin.write(json.dumps(request).encode("ascii") + b"\n")
         self.process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self.process.stdout.readline() or b'{"broken": true}')
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        self.post(request)
+        assert self.process.stdout is not None
+        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
         return answer
 
-    def run(self, argv: list[str], **request: Any) -> Ending:
-        request["argv"] = argv
-        if "stdin" in request:
-            request["stdin"] = base64.b64encode(request["stdin"]).decode()
-        if "sealed" in request:
-            request["sealed"] = [(path, base64.b64encode(content).decode()) for path, content in request["sealed"]]
-        answer = self.ask(request)
-        for name in ("stdout", "stderr"):
-            answer[name] = base64.b64decode(answer[name])
-        for name in ("layers", "notes"):
-            answer[name] = tuple(answer[name])
-        return Ending(**answer)
+    def run(self, argv: Sequence[str], **more: Any) -> Ending:
+        return _ending(self.ask(request_of(argv, **more)))
+
+    def together(self, requests: Sequence[dict[str, Any]]) -> list[Ending]:
+        return [_ending(one) for one in self.ask({"together": list(requests)})["endings"]]
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.communicate(timeout=ANSWER_S)
 
     def close(self) -> None:
-        self.process.communicate(timeout=20)
+        self.process.communicate(timeout=ANSWER_S)
 
     def __enter__(self) -> Elsewhere:
         return self
@@ -141,61 +188,54 @@ class Elsewhere:
     ) -> None:
         self.close()
 
+
+def _plain(ending: Ending) -> dict[str, Any]:
+    return {
+        **{name: getattr(ending, name) for name in _SHARED},
+        "stdout": base64.b64encode(ending.stdout).decode("ascii"),
+        "stderr": base64.b64encode(ending.stderr).decode("ascii"),
+        "duration_ms": [run.duration_ms for run in ending.runs],
+    }
+
+
+def _ending(answer: dict[str, Any]) -> Ending:
+    answer["end"] = End(answer["end"])
+    for name in ("stdout", "stderr"):
+        answer[name] = base64.b64decode(answer[name])
+    for name in ("layers", "notes"):
+        answer[name] = tuple(answer[name])
+    durations = answer.pop("duration_ms")
+    return Ending(**answer, runs=tuple(Run(argv=(), cwd="/", duration_ms=each) for each in durations))
+
+
 def main() -> None:
     arguments = json.loads(sys.argv[1])
     if arguments["open_files"] is not None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (arguments["open_files"],) * 2)
-    base = tempfile.mkdtemp(prefix="toolwright-host-")
-    if arguments["uid"] is not None:
-        os.chown(base, arguments["uid"], arguments["uid"])
-        os.setgroups([])
-        os.setresgid(*[arguments["uid"]] * 3)
-        os.setresuid(*[arguments["uid"]] * 3)
-        # As a login of this user would be: changing the user hides a process from itself.
-        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
-    here = Here(arguments["binary"], base)
-    for line in sys.stdin.buffer:
-        request = json.loads(line)
-        if request.get("probe"):
-            probed = here.sandbox.probe()
-            answer: dict[str, Any] = {"reason": probed.reason, "errors": dict(probed.errors)}
-        elif "together" in request:
-            answer = {"ends": together(here, request["together"])}
-        else:
-            here._request.now = request
-            ending = run(here.sandbox, {}, request)
-            answer = {
-                "end": ending.end,
-                "exit_status": ending.exit_status,
-                "signal": ending.signal,
-                "stdout": base64.b64encode(ending.stdout).decode(),
-                "stderr": base64.b64encode(ending.stderr).decode(),
-                "stdout_bytes": ending.stdout_bytes,
-                "stderr_bytes": ending.stderr_bytes,
-                "reason": ending.reason,
-                "layers": ending.layers,
-                "notes": ending.notes,
-            }
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
-    here.close()
-    os.rmdir(base) if not os.listdir(base) else None
+    uid = arguments["uid"]
+    with tempfile.TemporaryDirectory(prefix="toolwright-host-") as base:
+        if uid is not None:
+            os.chown(base, uid, uid)
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+            # As after a login of this user: changing the user hides a process from itself.
+            ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
+        here = Here(arguments["binary"], base)
+        for line in sys.stdin.buffer:
+            sys.stdout.write(json.dumps(_answer(here, json.loads(line))) + "\n")
+            sys.stdout.flush()
+        here.close()
 
-def together(here: Here, requests: list[dict[str, Any]]) -> list[str]:
-    ends: list[str] = [""] * len(requests)
 
-    def one(place: int, request: dict[str, Any]) -> None:
-        ending = here.run(**request)
-        ends[place] = ending.end if ending.exit_status in (0, None) else f"exit {ending.exit_status}"
+def _answer(here: Here, request: dict[str, Any]) -> dict[str, Any]:
+    if request.get("probe"):
+        probed = here.sandbox.probe()
+        return {"reason": probed.reason, "errors": dict(probed.errors)}
+    if "together" in request:
+        return {"endings": [_plain(ending) for ending in here.together(request["together"])]}
+    return _plain(here.answer(request))
 
-    threads = [threading.Thread(target=one, args=item) for item in enumerate(requests)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return ends
 
 if __name__ == "__main__":
     main()
-
-assert _kernel  # imported before the user changes

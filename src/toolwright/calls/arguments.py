@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -19,6 +18,7 @@ from toolwright import jsontext
 from toolwright.errors import Kind
 from toolwright.jsontext import JsonObject, JsonValue, Pointer, place_text, pointer_text
 from toolwright.model import AsArgv, Intake, RunProcess, Schema, Tool, ToolCall, ToolError, Words
+from toolwright.records import dataclass
 from toolwright.schema import COMPLAINTS_MAX, Complaint, complaints, cut, fits
 
 _JSON_SPACE: Final = " \t\r\n"

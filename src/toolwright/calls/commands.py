@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from toolwright import jsontext
@@ -36,6 +35,7 @@ from toolwright.model import (
     Tool,
     ToolError,
 )
+from toolwright.records import dataclass
 
 ELEMENT_BYTES_MAX: Final = 128 * 1024 - 1
 """Linux starts no program with a longer argv element."""

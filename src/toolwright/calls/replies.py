@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from typing import Final
 
 import orjson
@@ -34,6 +33,7 @@ from toolwright.model import (
     ToolError,
     ToolResult,
 )
+from toolwright.records import dataclass
 from toolwright.schema import complaints
 
 LINE_ERROR_BYTES_MAX: Final = 1000
@@ -701,6 +701,7 @@ _OF_WRITING: Final = re.compile(
     r"read-only|\berofs\b|creat|writ|mkdir|touch|remov|delet|renam|unlink|sav(?:e|ing)|mkstemp|lock"
 )
 _OF_STARTING: Final = re.compile(r"exec|spawn|popen|cannot run|failed to run")
+_OF_GIT: Final = re.compile(r"\.git/|\.gitconfig|/git/config")
 _LOOKED_AT_BYTES: Final = 4096
 
 
@@ -722,6 +723,8 @@ def _missing(tool: Tool, ending: Ending, permit: Permit, error: ToolError) -> tu
     elif is_refusal and holds_files:
         if permit.programs is Programs.OWN and (ending.exit_status == 126 or _OF_STARTING.search(said)):
             lacking = "shell.execute"
+        elif _OF_GIT.search(said) and not any("/.git/" in path for path in permit.protected):
+            lacking = "git.write"  # with it, only parts of the repository's folder are protected
         elif not permit.write and _OF_WRITING.search(said):
             lacking = "fs.write"
         elif not permit.read and not permit.write:
@@ -738,6 +741,7 @@ def _missing(tool: Tool, ending: Ending, permit: Permit, error: ToolError) -> tu
         "fs.write": bool(permit.write),
         "net.http": permit.network,
         "shell.execute": permit.programs is Programs.ANY,
+        "git.write": False,
     }
     return tuple(need for need, has in given.items() if has or need == lacking)
 

@@ -11,13 +11,14 @@ import hashlib
 import os
 import stat
 import threading
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import lru_cache
 from typing import Final
 
 from toolwright import jsontext
 from toolwright.catalog import files
 from toolwright.model import CallJavaScript, CallPython, Invocation, RunProcess, Tool
+from toolwright.records import dataclass
 
 KEPT_BYTES_MAX: Final = 16 << 20
 """A longer file is digested and started where it lies."""
@@ -59,8 +60,8 @@ def own_files(tool: Tool) -> tuple[str, ...]:
             return (file,)
         case CallPython(settings=settings):
             candidates = jsontext.loads_own(settings)
-            named = candidates.get("files", ()) if isinstance(candidates, dict) else ()
-            return tuple(path for path in named if os.path.isfile(path))[:1]
+            paths = candidates.get("files", ()) if isinstance(candidates, dict) else ()
+            return tuple(path for path in paths if os.path.isfile(path))[:1]
         case _:
             return ()
 

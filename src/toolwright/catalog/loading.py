@@ -11,7 +11,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Final, TypeVar
 
@@ -33,6 +33,7 @@ from toolwright.model import (
     Tool,
     Unit,
 )
+from toolwright.records import dataclass
 
 _Answer = TypeVar("_Answer")
 

@@ -11,13 +11,14 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import accumulate
 
 from toolwright import jsontext
 from toolwright.catalog import files
 from toolwright.jsontext import Pointer, Span
 from toolwright.model import Fix, FixPart, Problem
+from toolwright.records import dataclass
 
 
 @dataclass

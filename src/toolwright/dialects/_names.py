@@ -11,10 +11,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from toolwright.model import Tool
+from toolwright.records import dataclass
 
 _DIGEST_CHARS: Final = 8
 

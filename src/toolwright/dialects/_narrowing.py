@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final
@@ -22,6 +21,7 @@ import jsonschema_rs
 
 from toolwright.jsontext import JsonObject, JsonValue, Pointer, compact, place_text, walk
 from toolwright.model import Loss, Schema
+from toolwright.records import dataclass
 from toolwright.schema import (
     DEPTH_MAX,
     DRAFT,

@@ -7,7 +7,6 @@ is lost; reading never raises, because every byte of a message comes from outsid
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from toolwright import jsontext
@@ -33,6 +32,7 @@ from toolwright.model import (
     ToolMode,
     ToolResult,
 )
+from toolwright.records import dataclass
 from toolwright.schema import EMPTY_OBJECT
 
 LOCAL_ID: Final = "local#"

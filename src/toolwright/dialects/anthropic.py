@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from toolwright.dialects._names import NameRule
@@ -27,6 +26,7 @@ from toolwright.model import (
     ToolMode,
     ToolResult,
 )
+from toolwright.records import dataclass
 from toolwright.schema import complaints, flaws
 
 NAME: Final = "anthropic"

@@ -6,14 +6,16 @@ runs what it reads, never raises on any bytes, and never imports another format.
 Structure decides which format a JSON document is, or its place does; file names never do. Two formats'
 markers together are refused, because reading such a file as one format would ignore the other's
 restrictions.
+
+A format is imported when one of its documents is read: a start from the cache reads none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import Final, Protocol, cast
 
-from toolwright.formats import capability, executable, manifest, rye, skill
 from toolwright.formats._node import Reader, kind_of, suggestion
 from toolwright.jsontext import JsonValue
 from toolwright.model import Compiled, Document, Linked, Rules, Severity, Unit
@@ -37,17 +39,27 @@ class Format(Protocol):
         ...
 
 
-FORMATS: dict[str, Format] = {
-    skill.NAME: skill,
-    manifest.NAME: manifest,
-    capability.NAME: capability,
-    rye.NAME: rye,
-    executable.NAME: executable,
-}
+class _Formats(Mapping[str, Format]):
+    """The formats by name, each imported when it is asked for."""
+
+    _NAMES: Final = ("skill", "manifest", "capability", "rye", "executable")
+
+    def __getitem__(self, name: str) -> Format:
+        if name not in self._NAMES:
+            raise KeyError(name)
+        return cast("Format", import_module(f"toolwright.formats.{name}"))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._NAMES)
+
+    def __len__(self) -> int:
+        return len(self._NAMES)
 
 
-_MARKED: tuple[Format, ...] = (skill, manifest, capability)
-_DECIDED_BY_PLACE = (rye.NAME, executable.NAME)
+FORMATS: Final = _Formats()
+
+_MARKED: Final = ("skill", "manifest", "capability")
+_DECIDED_BY_PLACE: Final = ("rye", "executable")
 
 
 def compile_document(document: Document, rules: Rules) -> tuple[str | None, Compiled]:
@@ -55,7 +67,7 @@ def compile_document(document: Document, rules: Rules) -> tuple[str | None, Comp
     if document.place in _DECIDED_BY_PLACE:
         # Attack: a program that prints another format's declaration to be read as one.
         return document.place, FORMATS[document.place].compile_document(document, rules)
-    marked = [format.NAME for format in _MARKED if format.recognises(document)] if document.parsed else []
+    marked = [name for name in _MARKED if FORMATS[name].recognises(document)] if document.parsed else []
     if len(marked) > 1:
         return marked[0], _mixed(document, marked)
     if len(marked) == 1:
@@ -81,12 +93,12 @@ def _probable(document: Document) -> str | None:
         root = document.parsed.value
         tools = root.get("tools") if isinstance(root, dict) else None
         if name.endswith("_tools.json") and root != {}:
-            return capability.NAME
+            return "capability"
         is_odd = isinstance(root, dict) and tools is not None and not isinstance(tools, list)
-        return manifest.NAME if name == "tools.json" and is_odd else None
+        return "manifest" if name == "tools.json" and is_odd else None
     if name == "tools.json":
-        return manifest.NAME
-    return capability.NAME if document.among_groups else None
+        return "manifest"
+    return "capability" if document.among_groups else None
 
 
 _MIXED = {

@@ -12,11 +12,12 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from toolwright.formats._source import Budget, NotLiteral, SourceValues, Unread, plain
 from toolwright.jsontext import DEPTH_MAX, JsonObject, JsonValue, Pointer
+from toolwright.records import dataclass
 
 _SKIPPED: Final = r"//[^\n]*|/\*.*?(?:\*/|\Z)"
 _TEXTS: Final = r"\"(?:\\.|[^\"\\\n])*\"?|'(?:\\.|[^'\\\n])*'?|`(?:\\.|[^`\\])*`?"

@@ -15,12 +15,13 @@ import ast
 import warnings
 from bisect import bisect_left
 from collections.abc import Iterator, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import itemgetter
 from typing import Final
 
 from toolwright.formats._source import Budget, NotLiteral, SourceValues, Unread, plain
 from toolwright.jsontext import DEPTH_MAX, Defect, JsonObject, JsonValue, Pointer
+from toolwright.records import dataclass
 
 _MUTATORS: Final = frozenset(
     {

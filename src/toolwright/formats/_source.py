@@ -6,10 +6,11 @@ the caller's business. Nothing here decodes, parses or judges.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from toolwright.jsontext import INTEGER_DIGITS_MAX, Defect, JsonObject, JsonValue, Pointer
+from toolwright.records import dataclass
 
 PARTS_MAX: Final = 10_000
 """How many values one file may unfold to: names repeat names, so a short file can spell out a huge value."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from typing import Any, Final
 
@@ -39,6 +39,7 @@ from toolwright.jsontext import (
     Pointer,
     decode,
 )
+from toolwright.records import dataclass
 
 try:
     from yaml._yaml import CParser as _Parser

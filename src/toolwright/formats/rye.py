@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from posixpath import normpath
 from typing import Final
@@ -64,6 +64,7 @@ from toolwright.model import (
     Unit,
     Words,
 )
+from toolwright.records import dataclass
 
 NAME: Final = "rye"
 

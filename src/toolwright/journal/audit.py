@@ -39,6 +39,10 @@ OWED_MAX: Final = 10_000
 """Ends that wait in memory for a journal that works again."""
 _BODY_BYTES_MAX: Final = 256 << 10
 
+RESULTS: Final = "results"
+DAYS: Final = "audit"
+"""Folders of the state folder beside the journal's: long results by call, and the day files."""
+
 
 class Audit:
     """The journal as the engine sees it. Touches no file before the first call."""
@@ -252,26 +256,32 @@ def open_audit(
     patterns: Sequence[str] = (),
     retention_days: int = 90,
     day_file: bool = True,
-    told: Callable[[str], None] = lambda text: None,
+    told: Callable[[str], None] | None = None,
     clock: Callable[[], float] = time.time,
     disk: Disk | None = None,
     bounds: Bounds | None = None,
 ) -> Audit:
-    """The audit of a state folder. ``told`` hears what the host's log should say."""
+    """The audit of a state folder. ``told`` hears what the host should know; without it, the host's log."""
+    told = told or _log
     segments = Segments(
         os.path.join(state, "journal"),
         seal=Seals(state),
         clock=clock,
         disk=disk,
         bounds=replace(bounds or Bounds(), retention_days=retention_days),
+        beside=(os.path.join(state, RESULTS), os.path.join(state, DAYS)),
         told=told,
     )
     return Audit(
         segments,
         redaction=Redaction(variables, patterns),
-        day_file=DayFile(os.path.join(state, "audit"), told) if day_file else None,
+        day_file=DayFile(os.path.join(state, DAYS), told) if day_file else None,
         clock=clock,
     )
+
+
+def _log(text: str) -> None:
+    import_module("logging").getLogger("toolwright.journal").warning("%s", text)
 
 
 class Seals:
@@ -309,7 +319,7 @@ def _arguments(call: ToolCall) -> tuple[list[str] | None, str]:
         text = orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS)
     except TypeError:  # an integer beyond 64 bits, a lone surrogate
         text = jsontext.canonical(_clean(arguments))
-    names = list(arguments)[:ITEMS_MAX]
+    names = [*arguments] if len(arguments) <= ITEMS_MAX else list(arguments)[:ITEMS_MAX]
     return names, hashlib.sha256(text).hexdigest()
 
 

@@ -13,15 +13,16 @@ checked by a function that is handed in.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from hashlib import sha256
 from struct import Struct
 from typing import Final
 from zlib import crc32
 
 from toolwright import jsontext
 from toolwright.jsontext import JsonObject
+from toolwright.records import dataclass
 
 BODY_BYTES_MAX: Final = 1 << 20
 HEAD_BYTES: Final = 48
@@ -30,7 +31,9 @@ UNSIGNED_MAX: Final = 4096
 
 _NUMBERED: Final = Struct("<IQ")
 _WHOLE_HEAD: Final = Struct("<IQ32sI")
-_CHECKSUM: Final = Struct("<I")
+_numbered: Final = _NUMBERED.pack
+_checksum: Final = Struct("<I").pack
+_PAGE_BYTES: Final = 4096
 _SEED: Final = b"toolwright journal 1\n"
 _SIGNED: Final = b"toolwright checkpoint 1\n"
 
@@ -72,15 +75,15 @@ class Flaw:
 
 def start(segment: str) -> bytes:
     """What the first record of a segment links to."""
-    return hashlib.sha256(_SEED + segment.encode("utf-8")).digest()
+    return sha256(_SEED + segment.encode("utf-8")).digest()
 
 
 def framed(before: bytes, number: int, body: bytes) -> tuple[bytes, bytes]:
     """A record's bytes and its link."""
-    numbered = _NUMBERED.pack(len(body), number)
-    link = hashlib.sha256(before + numbered + body).digest()
+    numbered = _numbered(len(body), number)
+    link = sha256(before + numbered + body).digest()
     head = numbered + link
-    return head + _CHECKSUM.pack(crc32(head)) + body, link
+    return head + _checksum(crc32(head)) + body, link
 
 
 # -- reading ------------------------------------------------------------------------------------------------
@@ -108,8 +111,10 @@ def scan(segment: str, data: bytes, after: Head | None = None, offset: int = 0) 
     number = after.number if after is not None else None
     size = len(data)
     at = offset
+    end = offset
     why = ""
     while size - at >= HEAD_BYTES:
+        end = at + HEAD_BYTES
         length, found, linked, checksum = _WHOLE_HEAD.unpack_from(data, at)
         if crc32(data[at : at + HEAD_BYTES - 4]) != checksum:
             why = "its head is damaged"
@@ -117,24 +122,34 @@ def scan(segment: str, data: bytes, after: Head | None = None, offset: int = 0) 
         if length > BODY_BYTES_MAX:
             why = "it is too long"
             break
-        end = at + HEAD_BYTES + length
+        end += length
         if end > size:
             break
         if number is not None and found != number + 1:
             why = f"record {found} stands in its place"
             break
         body = data[at + HEAD_BYTES : end]
-        if hashlib.sha256(link + data[at : at + _NUMBERED.size] + body).digest() != linked:
+        if sha256(link + data[at : at + _NUMBERED.size] + body).digest() != linked:
             why = "its link does not fit: it, or what stood before it, was changed"
             break
         records.append(Record(found, at, linked, body))
         link, number, at = linked, found, end
     head = Head(segment, number or 0, link)
     torn = size - at
-    if why and not any(data[at:]):  # what a power failure leaves: room that was never filled
+    if why and _is_unfilled(data, at, end):
         why = ""
     flaw = Flaw(segment, (number or 0) + 1, why) if why else None
     return Scanned(records, head, at, flaw, 0 if flaw else torn)
+
+
+def _is_unfilled(data: bytes, at: int, end: int) -> bool:
+    """Whether the record from ``at`` to ``end`` is what a power failure leaves: pages that were never filled.
+
+    From some page inside the record on, or from its beginning, everything is zero; no body ends so. For one
+    who blanks records on purpose that is the same as cutting them off: see anchors.
+    """
+    filled = len(data.rstrip(b"\0"))
+    return filled <= at or -(-filled // _PAGE_BYTES) * _PAGE_BYTES < end
 
 
 def alone(data: bytes, offset: int) -> Record | None:
@@ -253,7 +268,7 @@ class Verified:
     before: tuple[Head, ...]
     """Records of other segments that this one builds on."""
     retired: tuple[str, ...]
-    """Segments that this one says were removed because they were old."""
+    """Segments that this one says were removed because they were old, under a checkpoint."""
 
 
 def verify_segment(segment: str, data: bytes, key: bytes | None, check: Check) -> Verified:
@@ -262,6 +277,7 @@ def verify_segment(segment: str, data: bytes, key: bytes | None, check: Check) -
     flaw = scanned.flaw
     before: list[Head] = []
     retired: list[str] = []
+    unsigned_retired: list[str] = []
     unsigned = 0
     closed = False
     last = Head(segment, 0, start(segment))
@@ -280,10 +296,13 @@ def verify_segment(segment: str, data: bytes, key: bytes | None, check: Check) -
                 else checkpoint_flaw(body, last, key, check)
             )
             unsigned = -1
-        elif what == "open":
+            # Attack: a segment removed, and a record chained to the end that calls it old: needs the key.
+            retired += unsigned_retired
+            unsigned_retired = []
+        elif what in ("open", "sealed"):
             before += _heads(body.get("before"))
         elif what == "retired":
-            retired += [str(name) for name in body.get("segments", ())]
+            unsigned_retired += retired_names(body)
         unsigned += 1
         if unsigned > UNSIGNED_MAX:
             why = why or f"more than {UNSIGNED_MAX:,} records stand here without a checkpoint"
@@ -321,6 +340,13 @@ def body_of(record: Record) -> JsonObject | None:
     return body if isinstance(body, dict) else None
 
 
+def retired_names(body: JsonObject | None) -> list[str]:
+    """The segments that a record says were removed."""
+    names = body.get("segments") if body is not None else None
+    return [str(name) for name in names] if isinstance(names, list) else []
+
+
 def _heads(plain: object) -> Iterator[Head]:
     for head in plain if isinstance(plain, list) else ():
-        yield Head(str(head["segment"]), int(head["number"]), bytes.fromhex(head["link"]))
+        with suppress(KeyError, TypeError, ValueError):
+            yield Head(str(head["segment"]), int(head["number"]), bytes.fromhex(head["link"]))

@@ -146,6 +146,12 @@ class Index:
     def _take_in(self, segment: SegmentFile, offset: int, after: Head | None) -> None:
         data, _ = reading.contents(segment, offset)
         scanned = chain.scan(segment.name, data, after)
+        if scanned.flaw is not None and after is not None:
+            # What we know of it is no longer there: a write that failed was taken back. Read it anew.
+            self._connection.execute("DELETE FROM record WHERE segment = ?", (segment.name,))
+            self._connection.execute("DELETE FROM segment WHERE name = ?", (segment.name,))
+            self._take_in(segment, 0, None)
+            return
         if not scanned.records:
             return
         self._connection.executemany(

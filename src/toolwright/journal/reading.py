@@ -13,7 +13,7 @@ import stat
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -22,9 +22,14 @@ from toolwright.journal import chain
 from toolwright.journal.chain import Anchor, Check, Flaw, Head
 from toolwright.journal.segments import OPEN, SEALED, TORN
 from toolwright.jsontext import JsonObject
+from toolwright.records import dataclass
 
 OWN: Final = frozenset({"open", "close", "checkpoint", "sealed", "retired"})
 """What the journal notes about itself."""
+
+
+class Gone(StoreError):
+    """A segment that was there a moment ago: it was old, and a host removed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,10 @@ def segment_files(folder: str) -> list[SegmentFile]:
 
 
 def contents(segment: SegmentFile, offset: int = 0) -> tuple[bytes, bool]:
-    """A segment's bytes from an offset on, and whether a host is writing it. StoreError where unreadable."""
+    """A segment's bytes from an offset on, and whether a host is writing it.
+
+    StoreError where it cannot be read, Gone where it is no more.
+    """
     path = segment.path
     try:
         try:
@@ -96,10 +104,19 @@ def contents(segment: SegmentFile, offset: int = 0) -> tuple[bytes, bool]:
             return b"".join(parts), live
         finally:
             os.close(descriptor)
+    except FileNotFoundError:
+        raise Gone(f"{path}: it is no longer there", "try again") from None
     except OSError as error:
         raise StoreError(
             f"{path}: {(error.strerror or 'cannot be read').lower()}", "move it out of the journal's folder"
         ) from None
+
+
+def _each(folder: str) -> Iterator[tuple[SegmentFile, bytes, bool]]:
+    """Every segment with its bytes and whether a host is writing it, without those that go meanwhile."""
+    for segment in segment_files(folder):
+        with suppress(Gone):
+            yield (segment, *contents(segment))
 
 
 def sync(folder: str) -> None:
@@ -128,8 +145,7 @@ def entries(folder: str) -> Iterator[Entry]:
     Damage does not stop it: what stands before the first bad record of a segment is shown; ``verify`` says
     what is wrong.
     """
-    for segment in segment_files(folder):
-        data, _ = contents(segment)
+    for segment, data, _ in _each(folder):
         yield from _entries(segment.name, chain.scan(segment.name, data).records)
 
 
@@ -147,8 +163,7 @@ def tail(folder: str, count: int) -> list[Entry]:
     is all there is, and a record never comes before one of its own segment that has a smaller number.
     """
     rows: list[list[tuple[float, int, Entry]]] = []
-    for place, segment in enumerate(segment_files(folder)):
-        data, _ = contents(segment)
+    for place, (segment, data, _) in enumerate(_each(folder)):
         last = deque(_entries(segment.name, chain.scan(segment.name, data).records), maxlen=count)
         latest = 0.0
         row = []
@@ -164,7 +179,10 @@ def follow(folder: str, known: dict[str, tuple[int, Head | None]]) -> Iterator[E
     """The records that came since the last time; ``known`` remembers how far each segment was read."""
     for segment in segment_files(folder):
         offset, after = known.get(segment.name, (0, None))
-        data, _ = contents(segment, offset)
+        try:
+            data, _ = contents(segment, offset)
+        except Gone:
+            continue
         scanned = chain.scan(segment.name, data, after)
         known[segment.name] = (offset + scanned.end, scanned.head if scanned.records else after)
         yield from _entries(segment.name, scanned.records)
@@ -198,50 +216,67 @@ def verify(folder: str, key: bytes | None, check: Check, anchor: Anchor | None =
     """
     flaws: list[Flaw] = []
     torn: list[str] = []
-    heads: list[Head] = []
+    heads: dict[str, Head] = {}
     expected: list[tuple[Head, str]] = []
     retired: set[str] = set()
-    links: dict[str, dict[int, bytes]] = {}
     records = unsigned = 0
     if anchor is not None:
         if not check(anchor.signature, chain.anchor_text(anchor.heads, anchor.time)):
             flaws.append(Flaw("anchor", 0, "the anchor's own signature is wrong"))
         else:
             expected += [(head, "the anchor names it") for head in anchor.heads]
-    for segment in segment_files(folder):
+    files = segment_files(folder)
+    for segment in files:
         try:
             data, live = contents(segment)
+        except Gone:  # retired while we read; the record of it may stand in what was read before
+            retired.add(segment.name)
+            continue
         except StoreError as error:
             flaws.append(Flaw(segment.name, 0, error.message))
             continue
         found = chain.verify_segment(segment.name, data, key, check)
         records += found.records
         unsigned += found.unsigned
-        heads.append(found.head)
-        links[segment.name] = {
-            record.number: record.link for record in chain.scan(segment.name, data).records
-        }
+        heads[segment.name] = found.head
         if found.flaw is not None:
             flaws.append(found.flaw)
         elif found.torn and segment.sealed and found.closed:
             flaws.append(
                 Flaw(segment.name, found.head.number + 1, "something follows the end of the segment")
             )
+        elif found.closed and found.unsigned:
+            # Attack: a closed segment written anew by one who has no key.
+            flaws.append(Flaw(segment.name, found.head.number, "the segment is closed and not signed"))
         elif found.torn and not live:
             torn.append(f"{segment.name}: {found.torn} bytes after record {found.head.number}")
         expected += [(head, f"{segment.name} builds on it") for head in found.before]
         retired.update(found.retired)
+    broken = {flaw.segment for flaw in flaws}
+    paths = {segment.name: segment for segment in files if segment.name not in retired}
     for head, why in expected:
-        if head.segment in retired and head.segment not in links:
-            continue
-        link = links.get(head.segment, {}).get(head.number)
-        if head.segment not in links:
-            flaws.append(Flaw(head.segment, head.number, f"the segment is missing, and {why}"))
-        elif head.number and link is None and not any(flaw.segment == head.segment for flaw in flaws):
-            flaws.append(Flaw(head.segment, head.number, f"it is missing, and {why}: the end was cut off"))
-        elif head.number and link is not None and link != head.link:
-            flaws.append(Flaw(head.segment, head.number, f"it was changed, and {why}"))
-    return Verdict(records, tuple(flaws), tuple(torn), unsigned, tuple(heads))
+        if head.segment not in paths:
+            if head.segment not in retired:
+                flaws.append(Flaw(head.segment, head.number, f"the segment is missing, and {why}"))
+        elif head.number and head != heads.get(head.segment):
+            link = _link_of(paths[head.segment], head.number)
+            if link is None and head.segment not in broken:
+                flaws.append(
+                    Flaw(head.segment, head.number, f"it is missing, and {why}: the end was cut off")
+                )
+            elif link is not None and link != head.link:
+                flaws.append(Flaw(head.segment, head.number, f"it was changed, and {why}"))
+    return Verdict(records, tuple(flaws), tuple(torn), unsigned, tuple(heads.values()))
+
+
+def _link_of(segment: SegmentFile, number: int) -> bytes | None:
+    """The link of one record, read anew: a host may have closed the segment since."""
+    with suppress(StoreError):
+        data, _ = contents(segment)
+        for record in chain.scan(segment.name, data).records:
+            if record.number == number:
+                return record.link
+    return None
 
 
 def torn_files(folder: str) -> list[str]:
@@ -258,45 +293,24 @@ def torn_files(folder: str) -> list[str]:
 def interrupted(folder: str) -> list[Entry]:
     """Calls that began and never ended, because their host is gone.
 
-    A segment that nobody holds has no living host; in one that is held, what began before another host opened
-    it is nobody's. A call whose end stands in another segment (the host rotated) has ended.
+    A host lives as long as it holds a segment. A call may begin in one of its segments and end in another.
     """
-    begun: dict[tuple[str, str], Entry] = {}
-    lost: list[Entry] = []
+    begun: dict[str, tuple[object, Entry]] = {}
     ended: set[str] = set()
-    after: dict[str, str] = {}
-    for segment in segment_files(folder):
-        data, live = contents(segment)
-        mine: dict[str, Entry] = {}
+    living: list[object] = []
+    for segment, data, live in _each(folder):
         host: object = None
         for entry in _entries(segment.name, chain.scan(segment.name, data).records):
             what = entry.what
             if what == "begin":
-                mine[entry.call] = entry
-            elif what == "end":
-                if mine.pop(entry.call, None) is None:
-                    ended.add(entry.call)
+                begun[entry.call] = (host, entry)
+            elif what == "end" and begun.pop(entry.call, None) is None:
+                ended.add(entry.call)
             elif what == "open":
-                before = entry.body.get("before")
-                for head in before if isinstance(before, list) else ():
-                    after[str(head.get("segment"))] = segment.name
-                if entry.body.get("host") != host:
-                    lost += mine.values()
-                    mine = {}
                 host = entry.body.get("host")
         if live:
-            continue
-        begun.update({(segment.name, call): entry for call, entry in mine.items()})
-    living = {
-        segment.name for segment in segment_files(folder) if not segment.sealed and contents(segment)[1]
-    }
-    for (name, _), entry in begun.items():
-        last = name
-        while last in after:
-            last = after[last]
-        if last not in living:
-            lost.append(entry)
-    return [entry for entry in lost if entry.call not in ended]
+            living.append(host)
+    return [entry for call, (host, entry) in begun.items() if host not in living and call not in ended]
 
 
 def as_json(entry: Entry, **more: Any) -> JsonObject:

@@ -47,7 +47,8 @@ class Redaction:
 
     def __call__(self, text: str, handed: tuple[str, ...] = ()) -> str:
         """The text without secrets; ``handed`` are the names of the variables that a tool got."""
-        for pattern in self._cached.get(handed) or self._compiled(handed):
+        patterns = self._cached.get(handed)
+        for pattern in self._compiled(handed) if patterns is None else patterns:
             text = pattern.sub(MARKER, text)
         return text
 

@@ -3,7 +3,7 @@
 One host writes one segment file at a time and holds its lock, so hosts that share a state folder never
 share a file. A segment that is being written, or was left by a host that is gone, is called
 ``NAME.open``; one that is closed for good ``NAME.seg``. A torn tail is cut off into ``NAME.torn-OFFSET``,
-reported, and never counted.
+reported, and never counted. ``NAME.new`` is a segment that is not locked yet, and nobody's business.
 
 Many threads append at once: each numbers and links its records under one short lock, and the first that
 comes to the disk writes, or syncs, for all that wait (leader and followers; no thread per record, no
@@ -21,7 +21,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
@@ -29,10 +28,12 @@ import orjson
 from toolwright.errors import StoreError
 from toolwright.journal import chain
 from toolwright.journal.chain import Head, framed
+from toolwright.records import dataclass
 
 OPEN: Final = ".open"
 SEALED: Final = ".seg"
 TORN: Final = ".torn-"
+_NEW: Final = ".new"
 
 _DAY_S: Final = 86_400.0
 
@@ -70,11 +71,14 @@ class Bounds:
     flush_s: float = 0.05
     """How long an end may wait for its sync."""
     signed_every: int = 256
+    """After so many records a checkpoint is due: in the background, or when the host ends. Signing loads a
+    library that costs more than a short call, so a host that ends after a few records leaves it to later."""
     signed_at_least: int = 2048
     """So many records without a checkpoint are never exceeded: the writer signs itself."""
-    signed_at_close: int = 64
     idle_s: float = 3600.0
     """A segment that nobody has written to for so long is closed."""
+    retired_names_max: int = 2000
+    """Names of removed segments that are remembered, so that an old anchor does not miss them."""
     tidied_at_once: int = 8
     retention_days: int = 90
 
@@ -89,7 +93,6 @@ class _Segment:
     link: bytes
     size: int
     made_at: float
-    created: bool
     written: int = 0
     """Batches in the kernel."""
     synced: int = 0
@@ -102,14 +105,10 @@ class _Segment:
         return Head(self.name, self.number, self.link)
 
 
-class _Batch:
-    """Records that are written together."""
+class _Batch(list[bytes]):
+    """Records that are written together, and why they could not be."""
 
-    __slots__ = ("failed", "frames")
-
-    def __init__(self) -> None:
-        self.frames: list[bytes] = []
-        self.failed = ""
+    failed = ""
 
 
 class _Round:
@@ -128,8 +127,14 @@ class _Together:
         self._next = _Round()
         self.turn = threading.Lock()
 
-    def __call__(self) -> None:
+    def done(self) -> None:
         """Return when a run that began after this call has ended."""
+        if self.turn.acquire(False):  # nobody is at it: no need to queue
+            try:
+                self._work()
+            finally:
+                self.turn.release()
+            return
         mine = self._next
         with mine.gate:  # the first one here leads, the others find it done
             if not mine.done:
@@ -150,14 +155,20 @@ class Segments:
         clock: Callable[[], float] = time.time,
         disk: Disk | None = None,
         bounds: Bounds | None = None,
+        beside: Sequence[str] = (),
         told: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """``told`` hears what a person should know: repairs, segments given up. It must not raise."""
+        """``beside`` are folders with a file for a call each: these go when the records of their time go.
+
+        ``told`` hears what a person should know: repairs, segments given up. It must not raise.
+        """
         self.folder = folder
         self._seal = seal
         self._clock = clock
         self._disk = disk or Disk()
         self._bounds = bounds or Bounds()
+        self._signed_at_least = self._bounds.signed_at_least
+        self._beside = tuple(beside)
         self._told = told
         self._host = {"id": os.urandom(8).hex(), "pid": os.getpid(), "uid": os.geteuid()}
         self._lock = threading.Lock()
@@ -171,6 +182,8 @@ class Segments:
         self._stop = threading.Event()
         self._tender: threading.Thread | None = None
         self._tended = False
+        self._left_behind = False
+        self._look_again = 0.0
         self._closed = False
 
     # -- appending ------------------------------------------------------------------------------------------
@@ -180,41 +193,51 @@ class Segments:
 
         Raises Trouble; then none of them is in the journal, or, where a sync failed, that is unknown.
         """
-        with self._lock:
+        lock = self._lock
+        lock.acquire()  # not `with`, here and in `_write`: every call comes this way twice
+        try:
             segment = self._segment or self._take()
             batch = self._batch
             self._link(segment, batch, bodies)
+        finally:
+            lock.release()
         if durable:
-            self._syncs()  # writes first: a thread waits once, not twice
+            self._syncs.done()  # writes first: a thread waits once, not twice
             if batch.failed or segment.failed:
                 raise Trouble(batch.failed or segment.failed)
         else:
-            self._writes()
+            self._writes.done()
             if batch.failed:
                 raise Trouble(batch.failed)
             if not self._wake.is_set():
                 self._rouse()
-        if segment.unsigned >= self._bounds.signed_at_least:
+        if segment.unsigned >= self._signed_at_least:
             self._sign()
 
     def _link(self, segment: _Segment, batch: _Batch, bodies: Sequence[bytes]) -> None:
         """Number and link, under the lock."""
         for body in bodies:
-            segment.number += 1
-            frame, segment.link = framed(segment.link, segment.number, body)
-            batch.frames.append(frame)
+            segment.number = number = segment.number + 1
+            frame, segment.link = framed(segment.link, number, body)
+            batch.append(frame)
         segment.unsigned += len(bodies)
 
     def _write(self) -> None:
         """Write all that waits. Runs in one thread at a time."""
-        with self._lock:
+        lock = self._lock
+        lock.acquire()
+        try:
             segment, batch = self._segment, self._batch
-            if segment is None or not batch.frames:
+            if segment is None or not batch:
                 return
             self._batch = _Batch()
-        data = b"".join(batch.frames)
+        finally:
+            lock.release()
+        data = batch[0] if len(batch) == 1 else b"".join(batch)
         try:
-            self._write_whole(segment, data)
+            done = self._disk.write(segment.descriptor, data)
+            if done != len(data):
+                self._write_whole(segment, data[max(done, 0) :])
         except OSError as error:
             why = self._complaint(segment.name + OPEN, error)
             with self._lock:
@@ -234,26 +257,49 @@ class Segments:
         """Write all that waits and sync it. Runs in one thread at a time."""
         with self._writes.turn:
             self._write()
-        self._close_discarded()
+        if self._discarded:
+            self._close_discarded()
         segment = self._segment
-        if segment is None:
+        if segment is None or segment.synced == segment.written:
             return
         written = segment.written
         try:
             self._disk.sync(segment.descriptor)
+            self._look(segment)
         except OSError as error:
             # After a failed sync the kernel may have thrown the pages away and call the next one a success:
             # what this file holds is unknown, so nothing more is written to it.
-            why = self._complaint(segment.name + OPEN, error)
-            with self._lock:
-                with suppress(OSError):
-                    os.rename(self._path(segment.name + OPEN), self._path(segment.name + SEALED))
-                if self._segment is segment:
-                    self._give_up(segment, why, None)
-            self._close_discarded()
-            self._told(f"{why}; a new segment is begun")
+            self._abandon(segment, self._complaint(segment.name + OPEN, error))
+            return
+        except Trouble as trouble:
+            self._abandon(segment, trouble.why)
             return
         segment.synced = written
+
+    def _look(self, segment: _Segment) -> None:
+        """Whether people still find what is written, looked up now and then: Trouble where they do not."""
+        now = time.monotonic()
+        if now < self._look_again:
+            return
+        self._look_again = now + self._bounds.flush_s
+        # Attack: the journal moved away under a running host, so that records go where nobody looks.
+        path = self._path(segment.name + OPEN)
+        with suppress(OSError):
+            own, found = os.fstat(segment.descriptor), os.stat(path, follow_symlinks=False)
+            folder = os.stat(self.folder, follow_symlinks=False)
+            if (own.st_dev, own.st_ino) == (found.st_dev, found.st_ino) and stat.S_ISDIR(folder.st_mode):
+                return
+        raise Trouble(f"{path}: it was taken away while it was being written")
+
+    def _abandon(self, segment: _Segment, why: str) -> None:
+        """In the turn of syncs: nothing more is written to this file."""
+        with self._lock:
+            with suppress(OSError):
+                os.rename(self._path(segment.name + OPEN), self._path(segment.name + SEALED))
+            if self._segment is segment:
+                self._give_up(segment, why, None)
+        self._close_discarded()
+        self._told(f"{why}; a new segment is begun")
 
     def _give_up(self, segment: _Segment, why: str, batch: _Batch | None) -> None:
         """Under the lock: what was linked but not written did not happen. The next append begins anew."""
@@ -372,6 +418,7 @@ class Segments:
         keep = False
         try:
             if size > self._bounds.continued_bytes_max or now - made_at > self._bounds.segment_age_s_max:
+                self._left_behind = True
                 return None
             segment, mended = self._recovered(folder, name, descriptor, made_at)
             keep = True
@@ -411,7 +458,6 @@ class Segments:
             scanned.head.link,
             scanned.end,
             made_at,
-            created=not scanned.records,
         )
         segment.unsigned = _unsigned(scanned.records)
         return segment, mended
@@ -422,21 +468,25 @@ class Segments:
         stamp = max(int(now * 1e6), newest + 1)
         name = f"{stamp:017d}-{os.getpid()}-{os.urandom(4).hex()}"
         descriptor = os.open(
-            name + OPEN,
+            name + _NEW,
             os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
             0o600,
             dir_fd=folder,
         )
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Locked before others see it: they would take it for the segment of a host that is gone.
+            os.rename(name + _NEW, name + OPEN, src_dir_fd=folder, dst_dir_fd=folder)
             os.fsync(folder)  # the name must outlive a power failure as well
         except OSError:
+            with suppress(OSError):
+                os.unlink(name + _NEW, dir_fd=folder)
             os.close(descriptor)
             raise
         number = max((head.number for head in before), default=0)
-        segment = _Segment(name, descriptor, number, chain.start(name), 0, stamp / 1e6, created=True)
-        heads = [{"segment": head.segment, "number": head.number, "link": head.link.hex()} for head in before]
-        self._link(segment, self._batch, [_own("open", now, host=self._host, segment=name, before=heads)])
+        segment = _Segment(name, descriptor, number, chain.start(name), 0, stamp / 1e6)
+        opening = _own("open", now, host=self._host, segment=name, before=_plain(before))
+        self._link(segment, self._batch, [opening])
         return segment
 
     # -- in the background ----------------------------------------------------------------------------------
@@ -464,7 +514,7 @@ class Segments:
         if segment is None:
             return
         if segment.synced < segment.written:
-            self._syncs()
+            self._syncs.done()
         if segment.unsigned >= self._bounds.signed_every:
             self._sign()
         now = self._clock()
@@ -488,7 +538,7 @@ class Segments:
             body = orjson.dumps(seal.checkpoint(segment.head, self._clock()))
             self._link(segment, batch, [body])
             segment.unsigned = 0
-        self._writes()
+        self._writes.done()
         if batch.failed:
             raise Trouble(batch.failed)
 
@@ -524,17 +574,19 @@ class Segments:
                 self._close_discarded()
                 raise Trouble(why) from None
             os.close(old.descriptor)
-        self._syncs()  # its opening names the one before: nobody should have to wait for that
+            self._tended = False  # a day has passed, or much was written: old segments may be due
+        self._syncs.done()  # its opening names the one before: nobody should have to wait for that
 
     def _put_all(self, segment: _Segment, batch: _Batch) -> None:
-        self._write_whole(segment, b"".join(batch.frames))
+        self._write_whole(segment, b"".join(batch))
         self._disk.sync(segment.descriptor)
 
     def tidy(self) -> None:
-        """Close segments that hosts left behind, and remove those that are past their time."""
+        """Close segments that hosts left behind, and remove what is past its time."""
         sealed: list[Head] = []
         old: list[str] = []
         now = self._clock()
+        until = now - self._bounds.retention_days * _DAY_S
         with self._opened_folder() as folder:
             names = sorted(os.listdir(folder))
             for name in names:
@@ -542,26 +594,27 @@ class Segments:
                     head = self._sealed(folder, name, now)
                     if head is not None:
                         sealed.append(head)
-                elif name.endswith(SEALED):
-                    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-                    if now - status.st_mtime > self._bounds.retention_days * _DAY_S:
-                        old.append(name)
+                elif name.endswith(SEALED) and max(_written_at(folder, name), _made_at(name)) < until:
+                    old.append(name)
+                elif name.endswith(_NEW) and _written_at(folder, name) < now - self._bounds.idle_s:
+                    os.unlink(name, dir_fd=folder)
             if sealed:
-                heads = [
-                    {"segment": head.segment, "number": head.number, "link": head.link.hex()}
-                    for head in sealed
-                ]
-                self.append([_own("sealed", now, before=heads)], durable=True)
+                self.append([_own("sealed", now, before=_plain(sealed))], durable=True)
             if old:
                 # The record that they are gone comes first, signed: else a removed segment is a missing one.
                 gone = [name.removesuffix(SEALED) for name in old]
-                self.append([_own("retired", now, segments=gone)], durable=True)
+                all_gone = [*dict.fromkeys((*_retired_by(folder, old), *gone))]
+                retired = _own("retired", now, segments=all_gone[-self._bounds.retired_names_max :])
+                self.append([retired], durable=True)
                 self._sign()
-                self._syncs()
+                self._syncs.done()
                 for name in names:
                     if name in old or any(name.startswith(f"{plain}{TORN}") for plain in gone):
                         os.unlink(name, dir_fd=folder)
                 os.fsync(folder)
+        for place in self._beside:
+            with suppress(OSError):
+                _remove_older(place, until)
 
     def _sealed(self, folder: int, name: str, now: float) -> Head | None:
         """Close the segment of a host that is gone, where nobody will continue it."""
@@ -609,13 +662,15 @@ class Segments:
         self._wake.set()
         if self._tender is not None:
             self._tender.join()
-        segment = self._segment
-        if segment is not None:
+        if self._segment is not None:
             with suppress(Trouble, OSError):
-                if segment.created or segment.unsigned >= self._bounds.signed_at_close:
+                if self._left_behind and not self._tended:
+                    self.tidy()
+            with suppress(Trouble, OSError):
+                if self._segment.unsigned >= self._bounds.signed_every:
                     self._sign()
             with suppress(Trouble, OSError):
-                self._syncs()
+                self._syncs.done()
         with self._syncs.turn, self._writes.turn, self._lock:
             self._closed = True
             self._close_discarded()
@@ -634,6 +689,40 @@ def _own(what: str, now: float, **more: Any) -> bytes:
 def _made_at(name: str) -> float:
     stamp = name.partition("-")[0]
     return int(stamp) / 1e6 if stamp.isascii() and stamp.isdigit() and len(stamp) <= 20 else 0.0
+
+
+def _written_at(folder: int, name: str) -> float:
+    return os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime
+
+
+def _plain(heads: Sequence[Head]) -> list[dict[str, Any]]:
+    return [{"segment": head.segment, "number": head.number, "link": head.link.hex()} for head in heads]
+
+
+def _retired_by(folder: int, names: Sequence[str]) -> Iterator[str]:
+    """What segments that go now say about those that went before them: an old anchor may name these."""
+    for name in names:
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            data = _all(descriptor)
+        finally:
+            os.close(descriptor)
+        for record in chain.scan(name.removesuffix(SEALED), data).records:
+            if record.body.startswith(b'{"what":"retired"'):
+                yield from chain.retired_names(chain.body_of(record))
+
+
+def _remove_older(place: str, until: float) -> None:
+    """Remove the files of a folder that were last written before a moment."""
+    # Attack: a link in place of the folder, so that we empty another one.
+    folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        for name in os.listdir(folder):
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if stat.S_ISREG(status.st_mode) and status.st_mtime < until:
+                os.unlink(name, dir_fd=folder)
+    finally:
+        os.close(folder)
 
 
 def _kind_of(folder: int, name: str) -> str:

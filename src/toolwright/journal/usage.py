@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Final
+
+from toolwright.records import dataclass
 
 EVENTS_MAX: Final = 1000
 WINDOW_S: Final = 86_400.0

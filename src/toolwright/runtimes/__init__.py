@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from toolwright.model import Permit, Tool
+from toolwright.records import dataclass
 from toolwright.sandbox import Sandbox
 
 

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from importlib import import_module
 from posixpath import normpath
+from types import ModuleType
 from typing import Final
 
 from toolwright import jsontext
 from toolwright.catalog import files
-from toolwright.formats import _yaml
 from toolwright.jsontext import JsonObject, JsonValue
+from toolwright.records import dataclass
 
 FIRST_MATCH: Final = "first_match"
 _EXTENDS: Final = "extends"
@@ -34,6 +35,11 @@ class Tier:
     name: str
     folder: str
     within: str | None = None
+
+
+def _yaml() -> ModuleType:
+    """YAML is slow to import, and few tools ask for configuration."""
+    return import_module("toolwright.formats._yaml")
 
 
 class Broken(Exception):
@@ -110,10 +116,10 @@ def _read(tier: Tier, path: str, hidden: Sequence[str]) -> JsonValue:
 
 def _parsed(content: bytes, tier: Tier, path: str) -> JsonValue:
     if path.endswith(_YAML):
-        parsed: _yaml.ParsedYaml | jsontext.Parsed = _yaml.read(content)
+        parsed = _yaml().read(content)
         kind = "YAML"
     elif path.endswith(_JSON):
-        parsed = jsontext.read(_without_comments(content), values_max=_yaml.NODES_MAX)
+        parsed = jsontext.read(_without_comments(content), values_max=_yaml().NODES_MAX)
         kind = "JSON"
     else:
         raise Broken(f"{_shown(tier, path)}: only .yaml, .yml and .json files are configuration")

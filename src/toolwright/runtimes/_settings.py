@@ -17,7 +17,7 @@ import shlex
 import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from toolwright import jsontext
@@ -37,6 +37,7 @@ from toolwright.model import (
     Tool,
     ToolCall,
 )
+from toolwright.records import dataclass
 from toolwright.runtimes import Host, _cascade, environment
 from toolwright.runtimes._cascade import Tier
 

@@ -1,18 +1,22 @@
-"""The host's side of zygotes: a few pre-loaded interpreters, a child of theirs for each call.
+"""The host's side of zygotes: a few interpreters that stay loaded, a child of theirs for each call.
 
-A zygote is a service of the sandbox that runs ``_zygote.py`` inside one permit. Here they are started at the
-first call, shared by threads, ended when others are needed more, when their files changed or when nobody used
-them for a while. One poll loop per call writes the request, reads what comes back within its limits, and says
-when to stop: at the deadline, at the button, at too much output, memory, processes or scratch space.
+A zygote is a service of the supervised level that runs ``_zygote.py`` inside one permit. Here they are
+started at the first call, shared by threads, and ended when others are needed more, when their files changed
+or when nobody used them for a while. One poll loop per call writes the request, reads what comes back within
+its limits, and kills the child: at its answer, at the deadline, at the button, at too much output, memory,
+processes or scratch space.
 
 Nothing here knows tools or results: a request is bytes, an answer is a frame of bytes and an ``Ending``. What
-a zygote says about itself is not believed where it matters: who a slot is comes from the kernel.
+a zygote says about itself is not believed where it matters: who a slot is, and what it runs, comes from the
+kernel. A tool's own top level runs in its zygote, so a hostile tool can betray its own calls, and no others.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import select
+import signal
 import socket
 import struct
 import threading
@@ -20,15 +24,16 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from dataclasses import field, replace
+from typing import Final
 
 from toolwright import jsontext
 from toolwright.catalog import files
 from toolwright.model import End, Ending, Limits, Usage
-from toolwright.runtimes import _zygote
+from toolwright.records import dataclass
+from toolwright.runtimes import _loader, _zygote
 from toolwright.sandbox import Cancel, Start
-from toolwright.sandbox.rules import KernelRules
+from toolwright.sandbox.supervised import Service, Supervised
 
 ZYGOTES_MAX: Final = 8
 ZYGOTE_IDLE_S: Final = 300.0
@@ -46,29 +51,10 @@ _CHUNK_BYTES: Final = 65536
 _SCRATCH_ENTRIES_MAX: Final = 100_000
 _SCM_CREDENTIALS: Final = 2
 _CREDENTIALS: Final = struct.Struct("3i")
-_WATCHED_BYTES_MAX: Final = 4 << 20
+_WATCHED_BYTES_MAX: Final = 1 << 20
+_LONG_S: Final = 1e9
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _PROCESSES_SEEN_MAX: Final = 10_000
-
-
-class Service(Protocol):
-    """A long-lived program inside its permit, as the supervised level keeps it."""
-
-    @property
-    def rules(self) -> KernelRules: ...
-
-    @property
-    def scratch(self) -> str: ...
-
-    def ended(self) -> bool: ...
-
-    def kill(self) -> None: ...
-
-
-class Keeper(Protocol):
-    """A level that keeps services."""
-
-    def service(self, start: Start, channel: socket.socket) -> Service: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +63,10 @@ class Recipe:
 
     key: Hashable
     start: Start = field(repr=False)
-    loader: bytes = field(repr=False)
-    spec: Callable[[KernelRules, str], bytes] = field(repr=False)
-    """The spec that ``_zygote.py`` reads, once the rules and the scratch folder of the service are known."""
+    code: bytes = field(repr=False)
+    """What the start's program reads first from its channel: our own modules."""
+    spec: Callable[[Service], bytes] = field(repr=False)
+    """What ``_zygote.py`` is told, once the service is there whose rules and folder it lives in."""
     source: bytes = field(repr=False)
 
 
@@ -96,10 +83,12 @@ class _Lost(Exception):
 
 
 class Zygotes:
-    """At most so many zygotes, the least recently used ended first."""
+    """At most so many zygotes, the least recently used ended first. Any thread may call."""
 
-    def __init__(self, keeper: Keeper, zygotes_max: int = ZYGOTES_MAX, idle_s: float = ZYGOTE_IDLE_S) -> None:
-        self._keeper = keeper
+    def __init__(
+        self, level: Supervised, zygotes_max: int = ZYGOTES_MAX, idle_s: float = ZYGOTE_IDLE_S
+    ) -> None:
+        self._level = level
         self._zygotes_max = zygotes_max
         self._idle_s = idle_s
         self._forget()
@@ -113,12 +102,9 @@ class Zygotes:
 
     def run(self, recipe: Recipe, request: bytes, limits: Limits, cancel: Cancel) -> Answer | None:
         """Answer one request; None: no zygote can, so a cold interpreter should."""
-        if self._pid != os.getpid():
-            # A host that forked: these belong to the parent. They are neither used nor ended here.
-            self._inherited = self._kept
+        if self._pid != os.getpid():  # a host that forked: those that are kept belong to the parent
             self._forget()
-        began = time.monotonic()
-        deadline = began + limits.timeout_s
+        deadline = time.monotonic() + limits.timeout_s
         for _ in range(2):  # once more where it ended between being found and being used
             zygote = self._zygote(recipe)
             if zygote is None:
@@ -134,56 +120,57 @@ class Zygotes:
                 if slot.end is not End.CANCELLED:
                     self._drop(recipe.key, zygote)
                 return Answer(ending=slot)
-            if zygote.has_threads:
+            if zygote.has_threads:  # forking beside a running thread would copy its locks
                 zygote.give(slot, is_good=False)
                 self._drop(recipe.key, zygote, unfit=True)
                 return None
             exchange = _Exchange(slot, request, limits, cancel, deadline)
-            answer = None
             try:
                 answer = exchange.run()
-            except _Lost as lost:
-                answer = exchange.lost(str(lost))
             finally:
                 zygote.give(slot, is_good=exchange.is_reusable)
             if not exchange.is_reusable:
                 self._drop(recipe.key, zygote)
-                if not exchange.is_sent and answer.ending.end is End.NOT_STARTED:
+                if answer.ending.end is End.NOT_STARTED:
                     continue
             return Answer(ending=replace(answer.ending, layers=zygote.layers), frame=answer.frame)
         return None
 
     def _zygote(self, recipe: Recipe) -> Zygote | None:
-        with self._lock:
-            if self._closed or recipe.key in self._unfit:
-                return None
-            zygote = self._kept.get(recipe.key)
-            if zygote is not None:
-                if not zygote.is_over and zygote.is_fresh():
-                    self._kept.move_to_end(recipe.key)
-                    zygote.enter()
-                    return zygote
-                del self._kept[recipe.key]
-                zygote.retire()
-            if not self._make_room():
-                return None
-            try:
-                zygote = Zygote(self._keeper, recipe, self._idle_s)
-            except OSError:
-                return None
-            zygote.enter()
-            self._kept[recipe.key] = zygote
-            return zygote
+        leaving: list[Zygote] = []
+        try:
+            with self._lock:
+                if self._closed or recipe.key in self._unfit:
+                    return None
+                zygote = self._kept.get(recipe.key)
+                if zygote is not None and (zygote.is_over or not zygote.is_fresh()):
+                    leaving.append(self._kept.pop(recipe.key))
+                    zygote = None
+                if zygote is None:
+                    leaving += self._make_room()
+                    if len(self._kept) >= self._zygotes_max:
+                        return None
+                    try:
+                        zygote = Zygote(self._level, recipe, self._idle_s)
+                    except OSError:
+                        return None
+                    self._kept[recipe.key] = zygote
+                self._kept.move_to_end(recipe.key)
+                zygote.enter()
+                return zygote
+        finally:
+            for old in leaving:
+                old.retire()
 
-    def _make_room(self) -> bool:
+    def _make_room(self) -> Iterator[Zygote]:
+        """Those that go, so that one more may come; none where all are busy."""
         for key in [key for key, zygote in self._kept.items() if zygote.is_over]:
-            self._kept.pop(key).retire()
+            yield self._kept.pop(key)
         while len(self._kept) >= self._zygotes_max:
             key = next((key for key, zygote in self._kept.items() if not zygote.is_busy), None)
             if key is None:
-                return False
-            self._kept.pop(key).retire()
-        return True
+                return
+            yield self._kept.pop(key)
 
     def _drop(self, key: Hashable, zygote: Zygote, *, unfit: bool = False) -> None:
         with self._lock:
@@ -229,7 +216,7 @@ class Slot:
 class Zygote:
     """One service and its slots. A thread listens to it; callers wait for slots."""
 
-    def __init__(self, keeper: Keeper, recipe: Recipe, idle_s: float) -> None:
+    def __init__(self, level: Supervised, recipe: Recipe, idle_s: float) -> None:
         self._idle_s = idle_s
         self._changed = threading.Condition()
         self._idle: deque[Slot] = deque()
@@ -237,7 +224,7 @@ class Zygote:
         self._asked = 0
         self._users = 0
         self._used_at = time.monotonic()
-        self._watched: list[tuple[str, files.Fingerprint]] = []
+        self._watched: list[tuple[str, tuple[object, ...]]] = []
         self._failure: Ending | None = None
         self._retired = False
         self.is_loaded = False
@@ -246,17 +233,15 @@ class Zygote:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-            self._service = keeper.service(recipe.start, theirs)
+            self._service = level.service(recipe.start, theirs)
         except BaseException:
             self._channel.close()
             raise
         finally:
             theirs.close()
-        self.layers = (*self._service.rules.layers, "zygote")
-        spec = recipe.spec(self._service.rules, self._service.scratch)
-        self._thread = threading.Thread(
-            target=self._listen, args=(recipe.loader, spec, recipe.source), name="zygote", daemon=True
-        )
+        self.layers = (level.level.value, *self._service.rules.layers, "zygote")
+        told = (recipe.code, recipe.spec(self._service), recipe.source)
+        self._thread = threading.Thread(target=self._listen, args=told, name="zygote", daemon=True)
         self._thread.start()
 
     # -- callers --------------------------------------------------------------------------------------------
@@ -279,7 +264,7 @@ class Zygote:
             try:
                 if files.fingerprint(os.stat(path)) != fingerprint:
                     return False
-            except OSError:
+            except (OSError, ValueError):
                 return False
         return True
 
@@ -351,10 +336,10 @@ class Zygote:
 
     # -- the listener ---------------------------------------------------------------------------------------
 
-    def _listen(self, loader: bytes, spec: bytes, source: bytes) -> None:
+    def _listen(self, code: bytes, spec: bytes, source: bytes) -> None:
         told = bytearray()
         try:
-            self._channel.send(loader)
+            self._channel.send(code)
             for body in (spec, source):
                 self._channel.send(str(len(body)).encode("ascii"))
                 for at in range(0, len(body), _CHUNK_BYTES):
@@ -368,22 +353,19 @@ class Zygote:
                         break
                     continue
                 tag, body = message[:1], message[1:]
-                if tag == b"Z":
-                    told += body
-                    if len(told) > _WATCHED_BYTES_MAX:
-                        break
-                    if not body:
-                        self._loaded(bytes(told))
-                elif tag == b"F":
-                    self._failed(body)
-                    break
-                elif tag == b"S" and fds:
-                    self._greet(socket.socket(fileno=fds.pop(0)), pid)
-                else:
-                    break
+                if tag == b"S" and len(fds) == 1 and self._asked > 0:
+                    self._greet(socket.socket(fileno=fds[0]), pid)
+                    continue
                 for fd in fds:
                     os.close(fd)
-        except OSError:
+                if tag == b"F":
+                    self._failed(body)
+                if tag != b"Z" or len(told) > _WATCHED_BYTES_MAX:
+                    break
+                told += body
+                if not body:
+                    self._loaded(bytes(told))
+        except (OSError, ValueError, TypeError):
             pass
         finally:
             self.end()
@@ -401,13 +383,13 @@ class Zygote:
             return True
 
     def _loaded(self, told: bytes) -> None:
+        """Attack: a tool's top level that speaks to us in the zygote's place. At worst it is not kept."""
         facts = jsontext.read(told).value
-        watched: list[tuple[str, files.Fingerprint]] = []
-        threads = 1
-        if isinstance(facts, dict):
-            threads = facts.get("threads", 1)
-            for path, *numbers in facts.get("watched", []):
-                watched.append((path, (numbers[0], numbers[1], numbers[2], numbers[3])))
+        match facts:
+            case {"threads": int() as threads, "watched": list() as listed}:
+                watched = [(str(path), tuple(numbers)) for path, *numbers in listed]
+            case _:
+                raise ValueError("no such message")
         with self._changed:
             self._watched = watched
             self.has_threads = threads != 1
@@ -467,15 +449,17 @@ class _Exchange:
         self.limits = limits
         self.cancel = cancel
         self.deadline = deadline
-        self.unsent: memoryview | bytes = _zygote.LENGTH.pack(len(request)) + request
+        self.unsent = memoryview(_loader.LENGTH.pack(len(request)) + request)
         self.frame = bytearray()
         self.stdout = bytearray()
         self.stderr = bytearray()
         self.stderr_bytes = 0
+        self.fds: list[int] = []
+        self.talk = self.out = self.err = self.child_fd = -1
         self.child = 0
         self.scratch = ""
         self.is_sent = False
-        self.ends: list[int] = []
+        self.is_unread = False
         self.is_reusable = False
         self.end: End | None = None
         self.reason = ""
@@ -485,34 +469,31 @@ class _Exchange:
 
     def run(self) -> Answer:
         try:
-            if not self.ready():
+            if self.wait_for_child():
+                self.talk_until_the_end()
+            else:
                 self.is_reusable = True
-                return Answer(ending=self.ending())
-            self.talk_until_the_end()
+        except (_Lost, OSError, ValueError, struct.error) as lost:
+            # The last ones: a slot that does not keep to the protocol, because its tool changed it.
+            self.end = End.LOST if self.is_sent and self.was_read() else End.NOT_STARTED
+            self.reason = str(lost)
         finally:
-            for fd in self.ends:
+            for fd in self.fds:
                 os.close(fd)
         is_whole = self.end is None and self.is_framed()
         return Answer(ending=self.ending(), frame=bytes(self.frame) if is_whole else None)
 
-    def lost(self, reason: str) -> Answer:
-        if not self.is_sent:
-            return Answer(ending=Ending(end=End.NOT_STARTED, reason=reason))
-        self.end, self.reason = End.LOST, reason
-        return Answer(ending=self.ending())
-
     def ending(self) -> Ending:
         end = self.end or End.EXITED
-        signal = -self.status if self.status is not None and self.status < 0 else None
-        status = 128 + signal if signal is not None else self.status
+        signal_number = -self.status if self.status is not None and self.status < 0 else None
+        status = 128 + signal_number if signal_number is not None else self.status
+        stderr_max = self.limits.stderr_bytes_max
         return Ending(
             end=end,
             exit_status=status if end is End.EXITED else None,
-            signal=signal if end is End.EXITED else None,
+            signal=signal_number if end is End.EXITED else None,
             stdout=bytes(self.stdout[: self.limits.stdout_bytes_max]),
-            stderr=bytes(self.stderr[-self.limits.stderr_bytes_max :])
-            if self.limits.stderr_bytes_max
-            else b"",
+            stderr=bytes(self.stderr[-stderr_max:]) if stderr_max else b"",
             stdout_bytes=len(self.stdout),
             stderr_bytes=self.stderr_bytes,
             reason=self.reason,
@@ -521,11 +502,10 @@ class _Exchange:
 
     # -- before ---------------------------------------------------------------------------------------------
 
-    def ready(self) -> bool:
-        """Wait until the slot has a child for us; the end of its last call may come first."""
-        control = self.slot.control
+    def wait_for_child(self) -> bool:
+        """Wait until the slot has a child for us; the report of its last call may come first."""
         poll = select.poll()
-        poll.register(control, select.POLLIN)
+        poll.register(self.slot.control, select.POLLIN)
         poll.register(self.cancel.fileno(), select.POLLIN)
         while True:
             left_s = self.deadline - time.monotonic()
@@ -537,138 +517,112 @@ class _Exchange:
             if self.cancel.is_set:
                 self.end = End.CANCELLED
                 return False
-            message, fds, _ = _receive(control)
-            self.ends += fds
-            if not message:
-                raise _Lost("its slot ended")
-            if message[:1] == b"R":
-                if len(fds) != 3:
-                    raise _Lost("too many open files")
-                child, _, scratch = message[1:].partition(b" ")
-                self.child, self.scratch = int(child), os.fsdecode(scratch)
-                for fd in fds:
-                    os.set_blocking(fd, False)
-                return True
-            if message[1:2] != b"S":
-                raise _Lost("something of an earlier call did not end")
+            message, fds, _ = _receive(self.slot.control)
+            self.fds += fds
+            if message[:1] == b"E" and message[1:2] == b"S":
+                continue
+            if message[:1] != b"R":
+                raise _Lost("something of an earlier call did not end" if message else "its slot ended")
+            if len(fds) != 4:
+                raise _Lost("too many open files")
+            self.talk, self.out, self.err, self.child_fd = fds
+            child, _, scratch = message[1:].partition(b" ")
+            self.child, self.scratch = int(child), os.fsdecode(scratch)
+            for fd in (self.talk, self.out, self.err):
+                os.set_blocking(fd, False)
+            return True
 
     # -- during ---------------------------------------------------------------------------------------------
 
     def talk_until_the_end(self) -> None:
-        talk, out, err = self.ends
-        control = self.slot.control.fileno()
-        stop = self.cancel.fileno()
+        control, stop = self.slot.control.fileno(), self.cancel.fileno()
         poll = select.poll()
-        for fd in (out, err, control, stop):
+        for fd in (self.out, self.err, control, stop):
             poll.register(fd, select.POLLIN)
-        self.send(talk)
-        poll.register(talk, select.POLLIN | select.POLLOUT if self.unsent else select.POLLIN)
+        self.send()
+        poll.register(self.talk, select.POLLIN | select.POLLOUT if self.unsent else select.POLLIN)
         sample_at = time.monotonic() + SAMPLE_S
         until = self.deadline
+        is_over = False  # it is killed, for whatever reason, and its report is awaited
         while True:
             now = time.monotonic()
             if now >= until:
-                if self.end is not None:
-                    raise _Lost("it could not be ended")
-                until = self.stop(End.TIMED_OUT)
-                continue
-            if now >= sample_at:
+                if is_over:
+                    raise _Lost("what it started could not be ended")
+                is_over, until = True, self.stop(End.TIMED_OUT)
+            elif now >= sample_at and not is_over:
                 sample_at = now + SAMPLE_S
-                if self.end is None and (over := self.over_limit()):
-                    until = self.stop(End.OVER_LIMIT, over)
-            for fd, events in poll.poll(max(0.0, min(until, sample_at) - now) * 1e3 + 0.5):
+                over = self.over_limit()
+                if over:
+                    is_over, until = True, self.stop(End.OVER_LIMIT, over)
+            wait_s = until - now if is_over else min(until, sample_at) - now
+            for fd, events in poll.poll(max(0.0, wait_s) * 1e3 + 0.5):
                 if fd == control:
-                    if self.take_report():
-                        self.read_rest(talk, out, err)
-                        return
-                elif fd == stop:
-                    poll.unregister(stop)
-                    if self.end is None:
-                        until = self.stop(End.CANCELLED)
-                elif fd == talk and events & select.POLLOUT and not events & select.POLLIN:
-                    self.send(talk)
-                    if not self.unsent:
-                        poll.modify(talk, select.POLLIN)
-                elif not self.read(fd, talk, out):
-                    poll.unregister(fd)
-            if self.end is None:
-                if self.is_too_large():
-                    until = self.stop(End.TOO_LARGE)
-                elif self.is_framed():
-                    if self.is_alone():
-                        # Nothing of the call is left but the child itself, which waits for its end. It gets
-                        # it without us: taking its memory apart is no part of the answer.
-                        self.read_rest(talk, out, err)
-                        if self.is_too_large():
-                            until = self.stop(End.TOO_LARGE)
-                            continue
-                        self.kill()
-                        self.is_reusable = True
-                        self.usage = _usage(*_zygote.HEAD.unpack_from(self.frame)[2:])
-                        return
-                    self.kill()
-                    until = min(until, time.monotonic() + _STOP_S)
-                    self.end = self.end if until == self.deadline else None
-                    with suppress(OSError, KeyError):
-                        poll.unregister(talk)
-                    self.wait_for_report(poll, control, talk, out, err)
+                    self.take_report()
+                    self.read_rest()
                     return
-
-    def wait_for_report(self, poll: select.poll, control: int, talk: int, out: int, err: int) -> None:
-        """The answer is here, and the slot sweeps up what the call left; meanwhile its output is read."""
-        until = time.monotonic() + _STOP_S
-        while (left_s := until - time.monotonic()) > 0:
-            for fd, _ in poll.poll(left_s * 1e3):
-                if fd == control:
-                    if self.take_report():
-                        self.read_rest(talk, out, err)
-                        self.status = None
-                        return
-                elif fd in (out, err):
-                    if not self.read(fd, talk, out):
-                        poll.unregister(fd)
-                else:
+                if fd == stop:
+                    poll.unregister(stop)
+                    if not is_over:
+                        is_over, until = True, self.stop(End.CANCELLED)
+                elif fd == self.talk and events & select.POLLOUT and not events & select.POLLIN:
+                    self.send()
+                    if not self.unsent:
+                        poll.modify(fd, select.POLLIN)
+                elif not self.read(fd):
                     poll.unregister(fd)
-        raise _Lost("what it started could not be ended")
+            if is_over:
+                continue
+            if self.is_framed() and self.is_alone():
+                # Nothing of the call is left but the child itself, which waits for its end. It gets it, and
+                # the slot tidies up without us: taking memory apart is no part of the answer.
+                self.read_rest()
+                self.kill()
+                self.is_reusable = True
+                self.usage = _usage(*_loader.HEAD.unpack_from(self.frame)[2:])
+                return
+            if self.is_too_large():
+                is_over, until = True, self.stop(End.TOO_LARGE)
+            elif self.is_framed():
+                is_over, until = True, self.stop(None)
 
-    def send(self, talk: int) -> None:
+    def send(self) -> None:
         try:
             while self.unsent:
-                self.unsent = self.unsent[os.write(talk, self.unsent) :]
+                self.unsent = self.unsent[os.write(self.talk, self.unsent) :]
                 self.is_sent = True
         except BlockingIOError:
             pass
         except OSError:  # nobody is there to read it
             if not self.is_sent:
                 raise _Lost("its child ended before it began") from None
-            self.unsent = b""
+            self.unsent = memoryview(b"")
 
-    def read(self, fd: int, talk: int, out: int) -> bool:
+    def read(self, fd: int) -> bool:
         """Take what lies there; False at its end."""
         try:
             chunk = os.read(fd, _CHUNK_BYTES)
         except BlockingIOError:
             return True
-        except OSError:
+        except OSError as error:
+            self.is_unread = self.is_unread or error.errno == errno.ECONNRESET
             return False
-        if fd == talk:
+        if fd == self.talk:
             self.frame += chunk
-        elif fd == out:
-            room = self.limits.stdout_bytes_max + 1 - len(self.stdout)
-            self.stdout += chunk[: max(0, room)]
+        elif fd == self.out:
+            self.stdout += chunk[: max(0, self.limits.stdout_bytes_max + 1 - len(self.stdout))]
         else:
             self.stderr_bytes += len(chunk)
             self.stderr += chunk
-            if len(self.stderr) > self.limits.stderr_bytes_max + _CHUNK_BYTES:
-                del self.stderr[: len(self.stderr) - self.limits.stderr_bytes_max]
+            del self.stderr[: max(0, len(self.stderr) - self.limits.stderr_bytes_max)]
         return bool(chunk)
 
-    def read_rest(self, talk: int, out: int, err: int) -> None:
+    def read_rest(self) -> None:
         """What was written before the end: pipes hold so much and no more."""
-        for fd in (talk, out, err):
+        for fd in (self.talk, self.out, self.err):
             before = -1
             while before != (before := self.read_bytes()) and not self.is_too_large():
-                if not self.read(fd, talk, out):
+                if not self.read(fd):
                     break
         if self.end is None and self.is_too_large():
             self.end = End.TOO_LARGE
@@ -677,10 +631,8 @@ class _Exchange:
         return len(self.frame) + len(self.stdout) + self.stderr_bytes
 
     def is_framed(self) -> bool:
-        if len(self.frame) < _zygote.HEAD.size:
-            return False
-        size: int = _zygote.HEAD.unpack_from(self.frame)[1]
-        return len(self.frame) >= _zygote.HEAD.size + size
+        head = _loader.HEAD
+        return len(self.frame) >= head.size and len(self.frame) >= head.size + head.unpack_from(self.frame)[1]
 
     def is_too_large(self) -> bool:
         return (
@@ -689,31 +641,39 @@ class _Exchange:
             or len(self.frame) > self.limits.stdout_bytes_max + _CHUNK_BYTES
         )
 
-    def stop(self, end: End, reason: str = "") -> float:
-        """Have the call ended; the time by which that must have happened."""
+    def stop(self, end: End | None, reason: str = "") -> float:
+        """Have the call ended, and the slot sweep up after it; the time by which that must have happened."""
         self.end, self.reason = end, reason
         self.kill()
         return time.monotonic() + _STOP_S
 
     def kill(self) -> None:
+        """By its descriptor: its number may be somebody else's by now."""
         with suppress(OSError):
-            self.slot.control.send(b"k%d" % self.child)
+            signal.pidfd_send_signal(self.child_fd, signal.SIGKILL)
 
-    def take_report(self) -> bool:
+    def was_read(self) -> bool:
+        """Whether the child may have begun: a socket that ends with something unread in it is reset."""
+        self.kill()
+        gone = select.poll()
+        gone.register(self.talk, 0)  # nothing but its hanging up
+        gone.poll(_STOP_S * 1e3)
+        while not self.is_unread and self.read(self.talk) and not self.is_too_large():
+            if not gone.poll(0):
+                break
+        return not self.is_unread
+
+    def take_report(self) -> None:
         message, fds, _ = _receive(self.slot.control)
-        for fd in fds:
-            os.close(fd)
-        if not message:
-            raise _Lost("its slot ended")
+        self.fds += fds
         if message[:1] != b"E":
-            return False
+            raise _Lost("its slot ended")
         swept, status, user_s, system_s, memory = _zygote.ENDED.unpack(message[1:])
-        self.status = status
         self.usage = _usage(user_s, system_s, memory)
+        self.status = None if self.is_framed() else status
         if swept != b"S":
             raise _Lost("what it started could not be ended")
         self.is_reusable = True
-        return True
 
     # -- what it takes --------------------------------------------------------------------------------------
 
@@ -750,6 +710,9 @@ class _Exchange:
 
 
 def _usage(user_s: float, system_s: float, memory: int) -> Usage:
+    """As told, where it can be true. Attack: a child that claims what no record can hold."""
+    if not (0 <= user_s < _LONG_S and 0 <= system_s < _LONG_S and 0 <= memory < 1 << 50):
+        return Usage()
     return Usage(user_ms=user_s * 1e3, system_ms=system_s * 1e3, memory_bytes=memory)
 
 
@@ -776,16 +739,26 @@ def _descendants(pid: int) -> Iterator[int]:
 
 
 def _bytes_below(folder: str, enough: int) -> int:
-    """The space that the files in a folder take, counted until it is enough; links are not followed."""
+    """The space that a scratch folder takes, counted until it is more than enough. Follows no links.
+
+    Attack: files in a folder that its maker closed to us, or so many that counting them is the load. Both
+    count as too much.
+    """
     total = entries = 0
     waiting = [folder]
-    while waiting and total <= enough and entries < _SCRATCH_ENTRIES_MAX:
-        with suppress(OSError), os.scandir(waiting.pop()) as found:
-            for entry in found:
-                entries += 1
-                with suppress(OSError):
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
-                    else:
-                        total += entry.stat(follow_symlinks=False).st_blocks * 512
+    while waiting and total <= enough:
+        try:
+            with os.scandir(waiting.pop()) as found:
+                for entry in found:
+                    entries += 1
+                    with suppress(FileNotFoundError):
+                        total += max(entry.stat(follow_symlinks=False).st_blocks * 512, 512)
+                        if entry.is_dir(follow_symlinks=False):
+                            waiting.append(entry.path)
+                    if entries > _SCRATCH_ENTRIES_MAX:
+                        return enough + 1
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return enough + 1
     return total

@@ -13,47 +13,74 @@ from __future__ import annotations
 
 import ast
 import json
+import marshal
 import os
 import secrets
+import struct
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import replace
+from functools import cache, lru_cache
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 from toolwright import jsontext
+from toolwright.calls import commands
 from toolwright.catalog import digests
 from toolwright.jsontext import JsonValue
 from toolwright.model import (
     CallPython,
     End,
     Ending,
-    Limits,
     Permit,
     PythonStyle,
     Run,
     Tool,
     ToolCall,
+    ToolError,
 )
-from toolwright.runtimes import Host, _settings, _zygote, _zygotes, environment, project_of
+from toolwright.records import dataclass
+from toolwright.runtimes import Host, _loader, _settings, _zygote, _zygotes, environment, project_of
 from toolwright.sandbox import Cancel, Start
-from toolwright.sandbox.rules import KernelRules, rlimits
-from toolwright.sandbox.supervised import Supervised
+from toolwright.sandbox.rules import rlimits
+from toolwright.sandbox.supervised import Service, Supervised
 
 _FUNCTIONS_KEPT: Final = 256
-_NO_LANDLOCK: Final = {"handled": 0, "scoped": 0, "allowed": []}
+_FRAME_BYTES: Final = 4096
+_CALLS_OF_A_ZYGOTE: Final = 4
+"""How much more than one call may take all calls of one zygote together may have of processes: far above what
+honest calls take, and low enough to stop a fork bomb before it stops the machine."""
 
+# The interpreter is handed our modules as code where it is of our own version, which saves compiling them.
 _START: Final = (
-    "import sys,types;m=types.ModuleType('_toolwright');sys.modules[m.__name__]=m;"
-    "exec(compile({read},'<toolwright>','exec'),m.__dict__);m.{way}()"
+    "import sys,types,marshal,_frozen_importlib_external as f\n"
+    "parts=marshal.loads({read})\n"
+    "for name,magic,code,text in parts:\n"
+    " m=sys.modules[name]=types.ModuleType(name)\n"
+    " code=marshal.loads(code) if magic==f.MAGIC_NUMBER else compile(text,'<toolwright>','exec')\n"
+    " exec(code,m.__dict__)\n"
+    "for name,*_ in parts:del sys.modules[name]\n"
+    "m.{way}()"
 )
 _COLD: Final = _START.format(read="sys.stdin.buffer.read(int(sys.argv[1]))", way="cold")
 _WARM: Final = _START.format(read=f"__import__('os').read({_zygote.CHANNEL_FD},1<<20)", way="zygote")
+
+
+@cache
+def _code(*modules: ModuleType) -> bytes:
+    """Our modules, as ``_START`` reads them."""
+    parts = []
+    for module in modules:
+        assert module.__spec__ is not None
+        loader: Any = module.__spec__.loader
+        code = marshal.dumps(loader.get_code(module.__name__))
+        parts.append((module.__name__, MAGIC_NUMBER, code, loader.get_source(module.__name__)))
+    return marshal.dumps(parts, 2)
 
 
 class PythonTools:
@@ -102,9 +129,17 @@ class PythonTools:
         ):
             load = lambda: self._function(file, source, digest, names, invocation.style)  # noqa: E731
             return _inside(tool, call, prepared, project, load, file)
-        context, notes = _carried(tool, call, source, names)
+        context, notes = _carried(tool, call, source, tuple(names))
         if isinstance(context, Ending):
             return context
+        interpreter = prepared.interpreter or self._host.python
+        argv: tuple[str, ...] = (interpreter, file)
+        stdin = b""
+        if invocation.style is PythonStyle.SCRIPT:
+            command = commands.command(tool, prepared.arguments, call.raw, cwd=project)
+            if isinstance(command, ToolError):
+                return Ending(end=End.REFUSED, reason=command.message, hint=command.hint)
+            argv, stdin = (interpreter, *command.argv[1:]), command.stdin or b""
         asked = _Asked(
             tool=tool,
             style=invocation.style,
@@ -113,7 +148,7 @@ class PythonTools:
             digest=digest,
             names=names,
             permit=permit,
-            interpreter=prepared.interpreter or self._host.python,
+            interpreter=interpreter,
             env=_environment(self._host, tool, permit, prepared),
             cwd=prepared.cwd or self._host.cwd,
             own=(
@@ -122,13 +157,10 @@ class PythonTools:
                 *((os.path.dirname(file),) if invocation.style is PythonStyle.HANDLER else ()),
             ),
             dependencies=prepared.dependencies,
-            argv=_argv(invocation, prepared, file, project, self._host),
-            request={
-                "name": tool.name,
-                "params": prepared.arguments,
-                "project": project,
-                "context": context,
-            },
+            argv=argv,
+            request={"argv": argv, "stdin": stdin.decode("utf-8")}
+            if invocation.style is PythonStyle.SCRIPT
+            else _request(tool, prepared, project, context),
         )
         ending = self._isolated(asked, cancel)
         notes = (*prepared.notes, *notes, *ending.notes)
@@ -152,7 +184,7 @@ class PythonTools:
                 return handler
             names = [f"execute_{name}_tool" for name in dict.fromkeys((invocation.executor, key)) if name]
             with suppress(LookupError):
-                return _zygote.find_function(handler, names, str(key))
+                return _loader.find_function(handler, names, str(key))
         return None
 
     def _file(self, tool: Tool, call: ToolCall, invocation: CallPython) -> tuple[str, bytes, str] | Ending:
@@ -193,7 +225,7 @@ class PythonTools:
                 module = ModuleType(f"_tool_{Path(file).stem}_{digest[:8]}")
                 module.__file__ = file
                 exec(compile(source, file, "exec", dont_inherit=True), module.__dict__)  # noqa: S102
-                function = _zygote.find_function(module, names, os.path.basename(file))
+                function = _loader.find_function(module, names, os.path.basename(file))
                 self._modules[file, digest] = function
                 if len(self._modules) > _FUNCTIONS_KEPT:
                     self._modules.popitem(last=False)
@@ -248,25 +280,30 @@ class _Asked:
         later = set(self.env) - set(self.base_env()) - {"PYTHONPATH"}
         return all(self.env[name] == self.interpreter for name in later)
 
-    def spec(self, *, ahead: bool, rules: KernelRules | None = None, scratch: str = "") -> dict[str, Any]:
+    def spec(self, *, ahead: bool = False, service: Service | None = None) -> bytes:
+        """What ``_loader.Program`` is made from and, for a zygote, how its children restrict themselves."""
         path = [part for part in self.env.get("PYTHONPATH", "").split(os.pathsep) if part]
-        return {
+        spec: dict[str, Any] = {
             "style": self.style.value,
             "file": self.file,
             "names": self.names,
             "path": path,
-            "ahead": ahead,
             "result_bytes_max": self.permit.limits.stdout_bytes_max,
-            "scratch": "TMPDIR" in self.env,
-            "rlimits": rlimits(self.permit.limits, as_root=False),
-            "landlock": _NO_LANDLOCK if rules is None else _nested(rules, scratch),
         }
-
-    def call(self) -> dict[str, Any]:
-        request = dict(self.request)
-        if self.style is PythonStyle.SCRIPT:
-            request = {"argv": self.argv, "stdin": _json(self.request["params"])}
-        return {**request, "env": dict(self.env)}
+        if service is not None:
+            rules = service.rules
+            spec |= {
+                "ahead": ahead,
+                "scratch": "TMPDIR" in self.env,
+                "rlimits": rlimits(self.permit.limits, as_root=False),
+                # What the zygote may do, less the scratch folders of its other calls.
+                "landlock": {
+                    "handled": rules.fs_handled,
+                    "scoped": rules.scoped,
+                    "allowed": [rule for rule in rules.fs_allowed if rule[0] != service.scratch],
+                },
+            }
+        return _bytes(spec)
 
     def start(self, argv: Sequence[str], **more: Any) -> Start:
         fields = {"env": self.env, "permit": self.permit, **more}
@@ -288,25 +325,14 @@ def _names(invocation: CallPython, file: str) -> list[str]:
     return [f"execute_{stem}_tool" for stem in stems if stem]
 
 
-def _argv(
-    invocation: CallPython, prepared: _settings.Prepared, file: str, project: str, host: Host
-) -> tuple[str, ...]:
-    interpreter = prepared.interpreter or host.python
-    if invocation.style is not PythonStyle.SCRIPT:
-        return (interpreter, file)
-    argv: tuple[str, ...] = (interpreter, file, "--project-path", project)
-    settings = jsontext.loads_own(invocation.settings)
-    if isinstance(settings, dict) and settings.get("params_option"):
-        argv += ("--params", _json(prepared.arguments))
-    return argv
-
-
-def _json(value: JsonValue) -> str:
-    return jsontext.compact(value).decode("utf-8")
+def _request(
+    tool: Tool, prepared: _settings.Prepared, project: str, context: Mapping[str, object]
+) -> dict[str, Any]:
+    return {"name": tool.name, "params": prepared.arguments, "project": project, "context": context}
 
 
 def _carried(
-    tool: Tool, call: ToolCall, source: bytes, names: list[str]
+    tool: Tool, call: ToolCall, source: bytes, names: tuple[str, ...]
 ) -> tuple[dict[str, Any] | Ending, tuple[str, ...]]:
     """The part of the host's context that can travel to another process, or the refusal that names a key."""
     if not call.context:
@@ -335,7 +361,8 @@ def _carried(
     return carried, notes
 
 
-def _parameters(source: bytes, names: list[str]) -> frozenset[str] | None:
+@lru_cache(maxsize=64)
+def _parameters(source: bytes, names: tuple[str, ...]) -> frozenset[str] | None:
     """The parameters that a handler names; None where it takes whatever there is, or cannot be seen."""
     try:
         body = ast.parse(source).body
@@ -367,16 +394,10 @@ def _inside(
     invocation = tool.invocation
     assert isinstance(invocation, CallPython)
     began = time.perf_counter()
-    request = {
-        "name": tool.name,
-        "params": prepared.arguments,
-        "project": project,
-        "context": call.context,
-    }
-    value: object = None
+    request = _request(tool, prepared, project, call.context)
     try:
-        value = _zygote.call_function(load(), invocation.style.value, request)
-        body = _zygote.as_json(value)
+        value = _loader.call_function(load(), invocation.style.value, request)
+        body = _loader.as_json(value)
         ending = Ending(end=End.RETURNED, value=_read_value(body), kind_of_value=type(value).__name__)
     except Exception as error:  # noqa: BLE001 - whatever a tool raises is an ending
         ending = Ending(end=End.RAISED, reason=str(error), kind_of_value=type(error).__name__)
@@ -401,56 +422,57 @@ def _read_value(body: bytes) -> JsonValue:
 # -- a cold interpreter -------------------------------------------------------------------------------------
 
 
-@cache
-def _loader() -> bytes:
-    return Path(_zygote.__file__).read_bytes()
-
-
-def _frames(*parts: bytes) -> bytes:
-    return b"".join(_zygote.LENGTH.pack(len(part)) + part for part in parts)
-
-
 def _cold(host: Host, asked: _Asked, cancel: Cancel) -> Ending:
     """One interpreter for one call."""
+    is_script = asked.style is PythonStyle.SCRIPT
     mark = secrets.token_hex(16)
-    loader = _loader()
-    spec = asked.spec(ahead=False)
-    request = {**asked.call(), "mark": mark}
-    stdin = loader + _frames(_bytes(spec), asked.source, _bytes(request))
-    argv = (asked.interpreter, "-I", "-c", _COLD, str(len(loader)))
-    ending = host.sandbox.run(asked.start(argv, stdin=stdin), cancel)
+    code = _code(_loader)
+    parts = (asked.spec(), asked.source, _bytes({**asked.request, "mark": mark}))
+    stdin = code + b"".join(_loader.LENGTH.pack(len(part)) + part for part in parts)
+    argv = (asked.interpreter, "-I", "-c", _COLD, str(len(code)))
+    limits = asked.permit.limits
+    room = limits.stdout_bytes_max
+    # The answer comes on stdout as well, behind what was printed.
+    most = room if is_script else 2 * room + _FRAME_BYTES
+    permit = replace(asked.permit, limits=replace(limits, stdout_bytes_max=most))
+    ending = host.sandbox.run(asked.start(argv, stdin=stdin, permit=permit), cancel)
     runs = tuple(replace(run, argv=asked.argv) for run in ending.runs)
     ending = replace(ending, runs=runs)
-    if asked.style is PythonStyle.SCRIPT or ending.end is not End.EXITED:
+    if is_script:
         return ending
     printed, found, frame = ending.stdout.rpartition(mark.encode("ascii"))
-    if not found:
-        return _ended_without_answer(ending)
-    return _answered(replace(ending, stdout=printed, stdout_bytes=len(printed)), frame, asked.permit.limits)
+    printed = printed if found else ending.stdout
+    ending = replace(ending, stdout=printed[:room])
+    if ending.end is not End.EXITED:
+        return ending
+    ending = replace(ending, stdout_bytes=len(printed))
+    if len(printed) > room:
+        return replace(ending, end=End.TOO_LARGE, exit_status=None)
+    return _answered(ending, frame, asked) if found else _ended_without_answer(ending)
 
 
 def _bytes(value: object) -> bytes:
     return json.dumps(value).encode("ascii")
 
 
-def _answered(ending: Ending, frame: bytes, limits: Limits) -> Ending:
-    """What a frame says, as the ending of a run that is over."""
-    tag, size, *_ = _zygote.HEAD.unpack_from(frame)
-    body = frame[_zygote.HEAD.size : _zygote.HEAD.size + size]
-    if tag == b"X":
-        status = int(body)
-        return replace(ending, end=End.EXITED, exit_status=status, signal=None)
+def _answered(ending: Ending, frame: bytes, asked: _Asked) -> Ending:
+    """What a frame says, as the ending of a run that is over. Attack: a tool that writes its own frames."""
     ending = replace(ending, exit_status=None, signal=None)
-    if tag == b"L":
-        return replace(ending, end=End.TOO_LARGE, stdout_bytes=limits.stdout_bytes_max + 1)
-    kind, _, rest = body.partition(b"\0")
-    name = kind.decode("utf-8", "replace")
-    if tag == b"E":
-        return replace(ending, end=End.RAISED, reason=rest.decode("utf-8", "replace"), kind_of_value=name)
     try:
-        return replace(ending, end=End.RETURNED, value=_read_value(rest), kind_of_value=name)
-    except _Unreadable as unreadable:
-        return replace(ending, end=End.RAISED, reason=str(unreadable), kind_of_value="")
+        tag, size, *_ = _loader.HEAD.unpack_from(frame)
+        body = frame[_loader.HEAD.size : _loader.HEAD.size + size]
+        if asked.style is PythonStyle.SCRIPT:
+            return replace(ending, end=End.EXITED, exit_status=int(body) & 0xFF)
+        if tag == b"L":
+            return replace(ending, end=End.TOO_LARGE, stdout_bytes=asked.permit.limits.stdout_bytes_max + 1)
+        name, _, text = body.partition(b"\0")
+        kind = name.decode("utf-8", "replace")
+        if tag == b"E":
+            return replace(ending, end=End.RAISED, reason=text.decode("utf-8", "replace"), kind_of_value=kind)
+        return replace(ending, end=End.RETURNED, value=_read_value(text), kind_of_value=kind)
+    except (struct.error, ValueError) as error:
+        reason = str(error) if isinstance(error, _Unreadable) else "its answer cannot be read"
+        return replace(ending, end=End.RAISED, reason=reason)
 
 
 def _ended_without_answer(ending: Ending) -> Ending:
@@ -466,13 +488,13 @@ def _ended_without_answer(ending: Ending) -> Ending:
 def _warm(zygotes: _zygotes.Zygotes, asked: _Asked, cancel: Cancel) -> Ending | None:
     """A child that was forked ahead; None where a cold interpreter should answer."""
     began = time.monotonic()
-    limits = asked.permit.limits
-    answer = zygotes.run(_recipe(asked), _bytes(asked.call()), limits, cancel)
+    request = _bytes({**asked.request, "env": dict(asked.env)})
+    answer = zygotes.run(_recipe(asked), request, asked.permit.limits, cancel)
     if answer is None:
         return None
     ending = answer.ending
     if answer.frame is not None:
-        ending = _answered(ending, answer.frame, limits)
+        ending = _answered(ending, answer.frame, asked)
     elif ending.end is End.EXITED and asked.style is not PythonStyle.SCRIPT:
         ending = _ended_without_answer(ending)
     stopped = ending.end not in (End.EXITED, End.RETURNED, End.RAISED)
@@ -494,13 +516,12 @@ def _recipe(asked: _Asked) -> _zygotes.Recipe:
     # The time limit is the host's to keep, so calls with different ones share a zygote; its own limits hold
     # all of its calls together.
     limits = asked.permit.limits
-    many = _zygotes.SLOTS_MAX
     whole = replace(
         limits,
         timeout_s=0.0,
-        memory_bytes_max=limits.memory_bytes_max * many,
-        processes_max=limits.processes_max * many,
-        scratch_bytes_max=limits.scratch_bytes_max * many,
+        memory_bytes_max=limits.memory_bytes_max * _zygotes.SLOTS_MAX,
+        processes_max=limits.processes_max * _CALLS_OF_A_ZYGOTE + 2 * _zygotes.SLOTS_MAX,
+        scratch_bytes_max=0,  # counted for each call, so that one of them cannot end the others
     )
     start = asked.start(
         (asked.interpreter, "-I", "-c", _WARM),
@@ -512,17 +533,10 @@ def _recipe(asked: _Asked) -> _zygotes.Recipe:
         asked.file, asked.digest, asked.style, tuple(asked.names), asked.interpreter, asked.cwd, asked.own,
         asked.dependencies, path, ahead, "TMPDIR" in asked.env, start.permit, tuple(start.env.items()),
     )  # fmt: skip
-
-    def spec(rules: KernelRules, scratch: str) -> bytes:
-        return _bytes(asked.spec(ahead=ahead, rules=rules, scratch=scratch))
-
-    return _zygotes.Recipe(key=key, start=start, loader=_loader(), spec=spec, source=asked.source)
-
-
-def _nested(rules: KernelRules, scratch: str) -> dict[str, Any]:
-    """The layer of one call: what its zygote may do, less the scratch folders of its other calls."""
-    return {
-        "handled": rules.fs_handled,
-        "scoped": rules.scoped,
-        "allowed": [(path, bits) for path, bits in rules.fs_allowed if path != scratch],
-    }
+    return _zygotes.Recipe(
+        key=key,
+        start=start,
+        code=_code(_loader, _zygote),
+        spec=lambda service: asked.spec(ahead=ahead, service=service),
+        source=asked.source,
+    )

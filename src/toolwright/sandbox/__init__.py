@@ -12,10 +12,11 @@ import select
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from toolwright.model import Ending, Level, Permit
+from toolwright.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

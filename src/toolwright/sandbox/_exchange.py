@@ -25,6 +25,8 @@ from toolwright.sandbox import Cancel, Start, _scratch
 SAMPLE_S: Final = 0.05
 """When memory, processes and scratch space are first looked at; then after twice that, and so on."""
 SAMPLE_S_MAX: Final = 0.2
+ALARM_S: Final = 0.02
+"""How often the machine's number of tasks is looked at, which takes no time even while a bomb goes off."""
 
 _CHUNK_BYTES: Final = 65536
 _LEFT_IN_PIPE_BYTES_MAX: Final = 1 << 20
@@ -138,6 +140,7 @@ class _Exchange:
         self.exit = _ExitWatch(process.pid)
         pause_s = SAMPLE_S
         sample_at = time.monotonic() + pause_s
+        calm = tasks() + self.limits.processes_max
         with selectors.DefaultSelector() as selector:
             selector.register(self.exit, selectors.EVENT_READ)
             selector.register(cancel, selectors.EVENT_READ)
@@ -152,13 +155,15 @@ class _Exchange:
                 now = time.monotonic()
                 if now >= deadline:
                     return End.TIMED_OUT, f"stopped after {self.limits.timeout_s:g} s"
-                if now >= sample_at:
-                    over = self.over()
+                alarmed = calm < (running := tasks())
+                if alarmed or now >= sample_at:
+                    over = self.over(stopped=alarmed)
+                    calm = max(calm, running)
                     if over:
                         return End.OVER_LIMIT, over
                     pause_s = min(2 * pause_s, SAMPLE_S_MAX)
                     sample_at = time.monotonic() + pause_s
-                for key, _ in selector.select(min(deadline, sample_at) - now):
+                for key, _ in selector.select(min(deadline, sample_at, now + ALARM_S) - now):
                     if key.fileobj is self.exit:
                         self.exit.ended = True
                     elif key.fileobj is cancel:
@@ -173,8 +178,23 @@ class _Exchange:
                     return End.TOO_LARGE, flooded
         return self.rest()
 
-    def over(self) -> str:
-        """What the process and its descendants take more of than they may."""
+    def over(self, *, stopped: bool) -> str:
+        """What the process and its descendants take more of than they may.
+
+        Attack: a fork bomb is faster than whoever counts it, and takes the counter's processor. So when the
+        machine's tasks have grown too much, the group stands still while it is counted.
+        """
+        if not stopped:
+            return self.counted()
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGSTOP)
+        over = self.counted()
+        if not over:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGCONT)
+        return over
+
+    def counted(self) -> str:
         limits = self.limits
         memory = count = 0
         for pid in family(self.process.pid):
@@ -346,6 +366,13 @@ def family(pid: int) -> list[int]:
                 found[child] = None
                 waiting.append(child)
     return [*found]
+
+
+def tasks() -> int:
+    """How many processes and threads the machine runs; 0 where it does not say."""
+    with suppress(OSError, ValueError, IndexError), open("/proc/loadavg", "rb") as file:
+        return int(file.read(128).split()[3].partition(b"/")[2])
+    return 0
 
 
 def _memory(pid: int) -> int:

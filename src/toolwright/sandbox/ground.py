@@ -17,11 +17,12 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from toolwright.model import CallPython, Permit, RunProcess, Tool
-from toolwright.sandbox import Start, _kernel
+from toolwright.records import dataclass
+from toolwright.sandbox import Start, _exchange, _kernel
 from toolwright.sandbox.rules import NOBODY, Facts, KernelRules, folders_to_carve, kernel_rules
 from toolwright.trust.policy import Ground
 
@@ -32,7 +33,8 @@ PROTECTED_MAX: Final = 64
 
 _CONFIG_NAMES: Final = ("toolwright.toml", "toolwright.lock")
 _DECLARATION_NAMES: Final = ("SKILL.md", "tools.json", "toolpack.json")
-_GIT_CODE: Final = ("hooks", "config", "config.worktree", "modules")
+_GIT_CONFIG: Final = "config"
+_GIT_CODE: Final = ("hooks", _GIT_CONFIG, f"{_GIT_CONFIG}.worktree", "modules")
 _GIT_FILE_BYTES_MAX: Final = 4096
 _KEPT_MAX: Final = 256
 
@@ -49,12 +51,15 @@ class Grounds:
         hidden: Sequence[str] = (),
         guarded: Sequence[str] = (),
         temporary: Sequence[str] = (),
+        git_settings: Sequence[str] = (),
     ) -> None:
         """``hidden``: our state. ``guarded``: what must stay read-only wherever it lies: the configuration
-        in force, keys, the declarations of other tools. ``temporary``: the system's temporary folders."""
+        in force, keys, the declarations of other tools. ``temporary``: the system's temporary folders.
+        ``git_settings``: the user's own settings for git."""
         self._hidden = tuple(map(os.path.realpath, hidden))
         self._guarded = tuple(map(os.path.realpath, guarded))
         self._temporary = tuple(dict.fromkeys(map(os.path.realpath, temporary)))
+        self._git_settings = tuple(dict.fromkeys(map(os.path.realpath, git_settings)))
         self._kept: dict[tuple[str, str, str, bool], _Kept] = {}
 
     def of(self, tool: Tool, *, project: str, cwd: str, named: bool) -> Ground:
@@ -92,6 +97,7 @@ class Grounds:
                 path for folder in git for path in (os.path.join(folder, name) for name in _GIT_CODE)
                 if os.path.lexists(path)
             ),
+            git_settings=tuple(path for path in self._git_settings if os.path.isfile(path)),
             hidden=tuple(path for path in self._hidden if os.path.lexists(path)),
             temporary=self._temporary,
             named=named,
@@ -209,6 +215,9 @@ _SETTINGS_OF_LANGUAGES: Final = ("python3", "java", "perl", "R", "php", "ruby")
 """Folders of /etc whose names begin so hold a language's own start files."""
 _DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/urandom", "/dev/random")
 _PREFIX_PARTS: Final = ("bin", "lib", "lib32", "lib64", "libexec", "ssl", "pyvenv.cfg")
+_SHIM_PARTS: Final = (
+    "bin", "lib", "libexec", "shims", "plugins", "installs", "versions", "version", "pyenv.d", "rbenv.d",
+)  # fmt: skip
 _CHAIN_MAX: Final = 5
 _HEAD_BYTES: Final = 4096
 _ENTRIES_MAX: Final = 4096
@@ -274,6 +283,7 @@ class Surroundings:
             startup=program.startup,
             own=own,
             scratch=scratch,
+            tasks=_rounded(_exchange.tasks()),
             entries={} if base.namespaces else _entries(folders_to_carve(start.permit)),
             user=user,
             group=group,
@@ -299,6 +309,11 @@ class _Program:
     stamp: tuple[int, int] | None
     startup: tuple[str, ...]
     prefixes: tuple[str, ...]
+
+
+def _rounded(tasks: int) -> int:
+    """Up to a power of two, so that rules do not differ whenever the machine starts something."""
+    return 1 << max(tasks, 255).bit_length()
 
 
 def _real(paths: Iterable[str]) -> tuple[str, ...]:
@@ -330,6 +345,7 @@ def _follow(path: str, search: str, startup: dict[str, None], prefixes: dict[str
         except OSError:
             continue
         if head.startswith(b"#!"):
+            prefixes |= dict.fromkeys(_shim_prefix(at))
             for interpreter in _interpreters(head, search):
                 waiting.append(interpreter)
         else:
@@ -384,6 +400,15 @@ def _prefix(program: str) -> Iterator[str]:
         return
     for part in _PREFIX_PARTS:
         yield os.path.join(folder, part)
+
+
+def _shim_prefix(script: str) -> Iterator[str]:
+    """The folders of a version manager (pyenv, rbenv, asdf): PREFIX/shims/python3 is a script that looks for
+    the real interpreter in its PREFIX. Parts of it, as above."""
+    folder, name = os.path.split(os.path.dirname(script))
+    if name == "shims":
+        for part in _SHIM_PARTS:
+            yield os.path.join(folder, part)
 
 
 def _entries(folders: Sequence[str]) -> dict[str, tuple[str, ...]]:

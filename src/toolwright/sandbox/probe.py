@@ -13,10 +13,10 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from toolwright.model import LEVELS, Level
+from toolwright.records import dataclass
 from toolwright.sandbox import Sandbox, Start, _kernel
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox.ground import Surroundings
@@ -191,7 +191,10 @@ def _in_a_thread(use: Callable[[], str]) -> str:
             said.append(error.strerror or str(error))
 
     thread = threading.Thread(target=run, name="probe", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError as error:  # no more threads for this user
+        return str(error)
     thread.join()
     return said[0]
 

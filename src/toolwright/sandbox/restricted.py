@@ -6,7 +6,7 @@ the host and no code between fork and exec.
 
 What this level cannot do: it has no mount namespace, so protected paths are held by carving the folders that
 hold them (``rules.py``), and like the portable level it does not find a descendant that left its group and
-its tree. The kernel's own limits are set just after the start.
+its tree. The kernel's own limits, that on processes apart, are set just after the start.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import resource
 import subprocess
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Final
 
@@ -24,7 +25,7 @@ from toolwright.model import End, Ending, Level
 from toolwright.sandbox import Cancel, Start, _exchange, _kernel, portable
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox.ground import Surroundings
-from toolwright.sandbox.rules import KernelRules
+from toolwright.sandbox.rules import KernelRules, Rlimit
 
 _RULESET_S: Final = 2.0
 
@@ -48,8 +49,9 @@ class Restricted:
         try:
             folder = self._scratch.take()
             return self._run(start, cancel, folder, began)
-        except OSError as error:
-            return Ending(end=End.UNAVAILABLE, reason=f"cannot be restricted: {error.strerror or error}")
+        except (OSError, RuntimeError) as error:  # RuntimeError: no more threads for this user
+            why = error.strerror if isinstance(error, OSError) else None
+            return Ending(end=End.UNAVAILABLE, reason=f"cannot be restricted: {why or error}")
         finally:
             if folder:
                 self._scratch.give_back(folder)
@@ -75,7 +77,6 @@ class Restricted:
             thread.start()
             thread.join()
             if isinstance(thread.outcome, subprocess.Popen):
-                limit(thread.outcome.pid, rules)
                 ending = _exchange.watch(thread.outcome, start, cancel, began=began, scratch=folder)
             elif thread.restricted:
                 ending = _exchange.not_started(start, thread.outcome, began)
@@ -125,9 +126,39 @@ class _Starter(threading.Thread):
             _kernel.no_new_privileges()
             _kernel.restrict_thread(self._ruleset, self._rules.seccomp)
             self.restricted = True
-            self.outcome = portable.spawn(self._what, self._folder, self._sealed)
+            with _few_processes(self._rules):
+                self.outcome = portable.spawn(self._what, self._folder, self._sealed)
+            # By this thread, because it is the same user as the program: root may lack the right to limit
+            # what belongs to others.
+            limit(self.outcome.pid, self._rules)
         except (OSError, ValueError) as error:  # ValueError: a NUL character
             self.outcome = error
+
+
+_HOST_LIMITS: Final = threading.Lock()
+
+
+@contextmanager
+def _few_processes(rules: KernelRules) -> Iterator[None]:
+    """Let what is started meanwhile inherit the limit on processes.
+
+    Attack: a fork bomb goes off before limits are set from outside, and every process it made by then is
+    free of them. The host itself is held to the limit for that moment, which leaves it room (``rlimits``).
+    """
+    number = int(Rlimit.NPROC)
+    most = dict(rules.rlimits).get(number)
+    if most is None:
+        yield
+        return
+    with _HOST_LIMITS:
+        soft, hard = resource.getrlimit(number)
+        wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        if soft == resource.RLIM_INFINITY or wanted < soft:
+            resource.setrlimit(number, (wanted, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(number, (soft, hard))
 
 
 def limit(pid: int, rules: KernelRules) -> None:

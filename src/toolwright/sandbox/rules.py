@@ -12,12 +12,13 @@ from __future__ import annotations
 import errno
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum, IntFlag
 from functools import cache
 from typing import Final
 
 from toolwright.model import Limits, Permit, Programs
+from toolwright.records import dataclass
 from toolwright.sandbox import Start
 
 NOBODY: Final = 65534
@@ -98,6 +99,8 @@ class Facts:
     """An empty folder that stands in the place of what is hidden."""
     entries: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The folders of ``folders_to_carve``, and the names in them that are no links."""
+    tasks: int = 0
+    """Processes and threads that the machine runs already."""
     user: int | None = None
     """As root: another user who can reach everything that the start needs."""
     group: int | None = None
@@ -195,7 +198,7 @@ def kernel_rules(start: Start, facts: Facts) -> KernelRules:
         scoped=scoped & ~1 if permit.unix_sockets else scoped,
         seccomp=seccomp,
         binds=binds,
-        rlimits=rlimits(permit.limits, as_root=facts.root and uid is None),
+        rlimits=rlimits(permit.limits, tasks=facts.tasks, as_root=facts.root and uid is None),
         uid=uid,
         gid=gid,
         limits=permit.limits,
@@ -359,15 +362,16 @@ class Rlimit(IntEnum):
     NOFILE = 7
 
 
-_TASKS_PER_PROCESS: Final = 32
-"""The kernel's count of a user's processes counts threads, and those of the user's other programs."""
+_TASKS_PER_PROCESS: Final = 8
+"""The kernel's count of a user's processes counts threads as well."""
 
 
-def rlimits(limits: Limits, *, as_root: bool) -> tuple[tuple[int, int], ...]:
+def rlimits(limits: Limits, *, tasks: int = 4096, as_root: bool) -> tuple[tuple[int, int], ...]:
     """The kernel's own limits: the second line behind sampling, so looser where they would misfire.
 
     Data instead of address space, because runtimes reserve far more addresses than they use; twice the
-    memory, because a thread's stack counts in full. The kernel ignores the number of processes for root.
+    memory, because a thread's stack counts in full. Processes are counted for the user as a whole, so those
+    that are there already (``tasks``, of everybody) are added; for root the kernel ignores this one.
     """
     found = [
         (Rlimit.CORE, 0),
@@ -376,7 +380,7 @@ def rlimits(limits: Limits, *, as_root: bool) -> tuple[tuple[int, int], ...]:
         (Rlimit.NOFILE, limits.open_files_max),
     ]
     if not as_root:
-        found.append((Rlimit.NPROC, _TASKS_PER_PROCESS * limits.processes_max))
+        found.append((Rlimit.NPROC, tasks + _TASKS_PER_PROCESS * limits.processes_max))
     return tuple((int(number), value) for number, value in found)
 
 

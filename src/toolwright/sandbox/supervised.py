@@ -15,21 +15,24 @@ import errno
 import fcntl
 import mmap
 import os
+import resource
 import select
 import signal
 import socket
 import struct
 import threading
 import time
+import weakref
 from array import array
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum, IntFlag
 from importlib import resources
 from typing import Final
 
 from toolwright.model import End, Ending, Level, Run, Usage
+from toolwright.records import dataclass
 from toolwright.sandbox import Cancel, Start, _exchange, _kernel
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox.rules import Bind, Fs, KernelRules
@@ -39,9 +42,17 @@ SLOTS_MAX: Final = 64
 SLOT_AGE_S: Final = 30.0
 """Then paths are looked up anew, though nothing seemed to have changed."""
 NAMESPACES_MAX: Final = 32
+CALLS_MAX: Final = 1024
+"""Calls at once, where the limit of open files allows so many; the others wait for their turn."""
 GRACE_S: Final = 5.0
 """How long after its deadline a call may stay silent before contact counts as lost."""
 
+_FILES_PER_CALL: Final = 12
+"""Descriptors that a running call holds here, its slot's included."""
+_FILES_OF_HOST: Final = 40
+"""Descriptors that are not counted on: the interpreter's, the journal's, the spawner's."""
+_QUEUE_S: Final = 0.05
+"""How often a call that waits for its turn looks whether it was cancelled."""
 _INLINE_BYTES_MAX: Final = 60_000
 _PIPE_BYTES: Final = 65_536
 _CHUNK_BYTES: Final = 65_536
@@ -55,6 +66,7 @@ _REQUEST_MAGIC, _REPORT_MAGIC = 0x51535754, 0x52535754
 _SEALED_MAX: Final = 16
 """Files of one start whose checked bytes are shown in place of what lies at their paths."""
 _NO_LIMIT: Final = (1 << 64) - 1
+_TASKS_PER_PROCESS: Final = 8
 
 
 class _Kind(IntEnum):
@@ -159,6 +171,7 @@ class _Report:
     strays: int
     usage: Usage
     survivors: int
+    """Processes that no signal has ended yet: they wait in the kernel."""
     detail: int
     probes: tuple[int, ...]
     tail: bytes
@@ -258,8 +271,7 @@ class Service:
             wait.register(self._control.fileno(), select.POLLIN)
             if not wait.poll(max(0.0, timeout_s) * 1000):
                 return False
-            with suppress(OSError):
-                self._report = _Report.read(self._control.recv(4096))
+            self._report = _received(self._control)
             self._is_over = True
             self._release()
             return True
@@ -332,6 +344,7 @@ class _Connection:
             _kernel.close_all(opened)
         self.socket = ours
         self.host = os.getpid()
+        self._is_closed = False
         self.free = list(range(1, _PAGE_BYTES))
         """Bytes of the page that no call uses; byte 0 is for those that found none, and is always set."""
         self.started[0] = 1
@@ -381,7 +394,9 @@ class _Connection:
     def close(self, wait_s: float = 2.0) -> None:
         """Hang up; the spawner ends by itself. It is reaped here because it is a child of ours, no tool's."""
         self.socket.close()
-        if self.host != os.getpid():
+        # Once: after that its number may be another process.
+        was_closed, self._is_closed = self._is_closed, True
+        if was_closed or self.host != os.getpid():
             return
         with suppress(OSError, ChildProcessError):
             fd = os.pidfd_open(self.pid)
@@ -415,13 +430,22 @@ class Supervised:
         self._scratch = scratch
         self._namespaces_work = namespaces
         self._binary = binary or installed()
-        self._lock = threading.Lock()
         self._connection: _Connection | None = None
         self._slots: dict[object, list[_Slot]] = {}
         self._idle = 0
         self._namespaces: dict[object, _Namespace] = {}
         self._mounts: tuple[int, select.poll] | None = None
         self._is_closed = False
+        self._renew_locks()
+        _MADE.add(self)
+
+    def _renew_locks(self) -> None:
+        """Also in a copy of the host made by fork: there the thread that held one is missing."""
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        files = CALLS_MAX * _FILES_PER_CALL if files == resource.RLIM_INFINITY else files
+        self._lock = threading.Lock()
+        self._slots_max = max(1, min(SLOTS_MAX, files // 16))
+        self._room = threading.Semaphore(max(1, min(CALLS_MAX, (files - _FILES_OF_HOST) // _FILES_PER_CALL)))
 
     # -- one call -------------------------------------------------------------------------------------------
 
@@ -431,29 +455,49 @@ class Supervised:
         no = _exchange.refused(start, self.level, cancel)
         if no is not None:
             return no
+        room = self._room
+        if not room.acquire(blocking=False):
+            while not room.acquire(timeout=_QUEUE_S):
+                if cancel.is_set:
+                    return _ending(start, End.CANCELLED, began, "cancelled before it started")
+                if time.monotonic() - began > start.permit.limits.timeout_s:
+                    hint = "call fewer tools at once, or raise the limit of open files (ulimit -n)"
+                    return _ending(start, End.NOT_STARTED, began, "too many calls at once", hint)
         try:
-            return self._run(start, cancel, began, again=True)
+            try:
+                return self._run(start, cancel, began, again=True)
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE):
+                    raise
+                self._shed()
+                return self._run(start, cancel, began, again=True)
         except _Refused as refused:
             return _ending(start, refused.end, began, str(refused), refused.hint)
         except OSError as error:
-            # EMFILE and its like: nothing was started, and the next call may fare better.
+            # Nothing was started, and the next call may fare better.
             return _ending(start, End.NOT_STARTED, began, _words(error))
+        finally:
+            room.release()
 
     def _run(self, start: Start, cancel: Cancel, began: float, *, again: bool) -> Ending:
+        """Raises OSError only where nothing was started."""
         connection = self._connected()
         slot = self._take(start, connection)
         exchange: _Exchange | None = None
-        is_stale = False
+        report: _Report | None = None
+        is_sent = is_stale = False
         try:
             exchange = _Exchange(start, cancel)
             place = connection.take_place()
             try:
-                self._send(connection, start, slot, exchange, place, start.permit.limits.timeout_s)
-                report = exchange.until_report(began + start.permit.limits.timeout_s + GRACE_S)
-                may_have_started = bool(connection.started[place])
+                timeout_s = start.permit.limits.timeout_s
+                is_sent = self._send(connection, start, slot, exchange, place, timeout_s)
+                report = exchange.until_report(time.monotonic() + timeout_s + GRACE_S)
+                may_have_started = is_sent and bool(connection.started[place])
             finally:
                 connection.give_place_back(place)
             if report is None and not may_have_started and not exchange.is_silent:
+                is_sent = False
                 self._disconnect(connection)
                 if again:
                     return self._run(start, cancel, began, again=False)
@@ -466,7 +510,12 @@ class Supervised:
         finally:
             if exchange is not None:
                 exchange.close()
-            self._drop(slot) if is_stale else self._give_back(slot)
+            if is_sent and (report is None or report.survivors):
+                self._abandon(slot)
+            elif is_stale:
+                self._drop(slot)
+            else:
+                self._give_back(slot)
 
     def _send(
         self,
@@ -477,7 +526,8 @@ class Supervised:
         place: int,
         timeout_s: float,
         channel: int = -1,
-    ) -> None:
+    ) -> bool:
+        """False: the spawner is gone and nobody has the request. The control socket says so as well."""
         flags, namespace, rules = slot.flags, slot.namespace, slot.rules
         fds = [exchange.theirs.fileno(), exchange.stdin_read, exchange.stdout_write, exchange.stderr_write]
         fds += slot.fds
@@ -504,15 +554,17 @@ class Supervised:
             len(start.argv), len(variables), len(bind_flags) // 4, len(rules.rlimits), len(rules.seccomp),
             len(text), 0, 0,
         )  # fmt: skip
+        is_sent = True
         try:
             connection.post(b"".join((head, slot.prefix, bind_flags, text)), fds)
         except OSError as error:
-            if error.errno not in (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN):
+            # EBADF: another thread found the spawner gone, and has closed our end.
+            if error.errno not in (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF):
                 raise
-            # The spawner is gone and nobody has the request; the control socket tells the caller in a moment.
-            connection.started[place] = 0
+            is_sent = False
         # Only the supervisor's copy is left: when it closes, we hear it.
         exchange.theirs.close()
+        return is_sent
 
     # -- services -------------------------------------------------------------------------------------------
 
@@ -568,7 +620,7 @@ class Supervised:
                 # We are a copy of the host made by fork: spawner, slots and folders are the original's.
                 connection.close()
                 self._forget()
-                self._scratch = Scratch()
+                self._scratch = Scratch(os.path.dirname(os.path.dirname(self._scratch.folder)))
             if self._binary is None:
                 raise _Refused(
                     End.UNAVAILABLE, "the spawner was not built", "install a C compiler, then reinstall"
@@ -578,8 +630,9 @@ class Supervised:
 
     def _disconnect(self, connection: _Connection) -> None:
         with self._lock:
-            if self._connection is connection:
-                self._connection = None
+            if self._connection is not connection:
+                return
+            self._connection = None
         connection.close()
 
     def _forget(self) -> None:
@@ -705,7 +758,7 @@ class Supervised:
         if is_clean:
             with self._lock:
                 if not self._is_closed:
-                    out = self._oldest() if self._idle >= SLOTS_MAX else None
+                    out = self._oldest() if self._idle >= self._slots_max else None
                     self._slots.setdefault(slot.key, []).append(slot)
                     self._idle += 1
         if out is not None:
@@ -719,6 +772,27 @@ class Supervised:
         if not slots:
             del self._slots[key]
         return oldest
+
+    def _shed(self) -> None:
+        """Close every descriptor that is only kept for later."""
+        with self._lock:
+            waiting = [slot for slots in self._slots.values() for slot in slots]
+            self._slots.clear()
+            self._idle = 0
+            for namespace in self._namespaces.values():
+                namespace.is_stale = True
+                if not namespace.users:
+                    namespace.close()
+            self._namespaces.clear()
+        for slot in waiting:
+            self._drop(slot)
+
+    def _abandon(self, slot: _Slot) -> None:
+        """Attack: a process that outlives its call writes into the scratch folder of the next. While somebody
+        may still be there, the folder is nobody's until we close."""
+        _kernel.close_all(slot.fds)
+        slot.fds = ()
+        self._leave(slot.namespace)
 
     def _drop(self, slot: _Slot) -> None:
         _kernel.close_all(slot.fds)
@@ -805,11 +879,14 @@ class Supervised:
         if report is None:
             self._disconnect(connection)
             return Probed(reason="the spawner did not answer")
-        return Probed(
-            errors={
-                name: os.strerror(code) for name, code in zip(PROBES, report.probes, strict=True) if code != 0
-            }
-        )
+        errors = {
+            name: os.strerror(code) for name, code in zip(PROBES, report.probes, strict=True) if code != 0
+        }
+        # Without these a supervisor neither sees its tool's end nor finds what the tool started.
+        for needed in ("pidfd", "proc"):
+            if needed in errors:
+                errors.setdefault("subreaper", f"{needed}: {errors[needed]}")
+        return Probed(errors=errors)
 
 
 class _Exchange:
@@ -823,7 +900,7 @@ class _Exchange:
 
     def __init__(self, start: Start, cancel: Cancel) -> None:
         self.start = start
-        self.cancel: Cancel | None = cancel
+        self.cancelled = cancel.fileno()
         self.unsent = memoryview(start.stdin)
         self.stdout: list[bytes] = []
         self.stderr: list[bytes] = []
@@ -879,13 +956,11 @@ class _Exchange:
     def until_report(self, until: float) -> _Report | None:
         """Carry bytes until the report comes. None: contact is lost, or (``is_silent``) nobody speaks."""
         wait = select.poll()
-        control, stop = self.ours.fileno(), -1
+        control, stop = self.ours.fileno(), self.cancelled
         wait.register(control, select.POLLIN)
         wait.register(self.stdout_read, select.POLLIN)
         wait.register(self.stderr_read, select.POLLIN)
-        if self.cancel is not None:
-            stop = self.cancel.fileno()
-            wait.register(stop, select.POLLIN)
+        wait.register(stop, select.POLLIN)
         feeding = bool(self.unsent)
         if feeding:
             wait.register(self.stdin_write, select.POLLOUT)
@@ -896,16 +971,17 @@ class _Exchange:
                 return None
             for fd, _ in wait.poll(left_ms):
                 if fd == control:
-                    with suppress(OSError):
-                        report = _Report.read(self.ours.recv(4096))
-                        self._drain()
-                        return report
-                    return None
+                    report = _received(self.ours)
+                    self._drain()
+                    return report
                 if fd == stop:
                     wait.unregister(stop)
                     self._stop(End.CANCELLED)
                 elif fd == self.stdout_read or fd == self.stderr_read:
-                    self._read(fd)
+                    if self.stopped is None:
+                        self._read(fd)
+                    else:
+                        wait.unregister(fd)  # a flood is not read while it is being stopped
                 else:
                     self.feed()
                     if not self.unsent:
@@ -1013,6 +1089,8 @@ class _Exchange:
                 return End.TIMED_OUT, "", None, None, None
             case _Reason.PROCESSES:
                 what = f"it had more than {limits.processes_max} processes"
+                if report.detail:
+                    what = f"its processes had more than {_TASKS_PER_PROCESS * limits.processes_max} threads"
             case _Reason.MEMORY:
                 what = f"its processes took more than {limits.memory_bytes_max} bytes of memory"
             case _Reason.SCRATCH:
@@ -1030,6 +1108,17 @@ class _Exchange:
         return f"{_STAGES.get(_Stage(report.stage), 'start')}: {what}"
 
 
+_MADE: Final[weakref.WeakSet[Supervised]] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for made in list(_MADE):
+        made._renew_locks()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 # -- small parts --------------------------------------------------------------------------------------------
 
 
@@ -1038,6 +1127,19 @@ def installed() -> str | None:
     path = resources.files("toolwright.sandbox").joinpath("_spawner")
     found = os.fspath(str(path))
     return found if os.access(found, os.X_OK) else None
+
+
+def _received(control: socket.socket) -> _Report | None:
+    """The report; None where the supervisor hung up without one."""
+    for _ in range(2):
+        try:
+            return _Report.read(control.recv(4096))
+        except ConnectionResetError:
+            # It ended without having read our "stop". The kernel says so once, then hands over what it sent.
+            continue
+        except OSError:
+            break
+    return None
 
 
 def _strings(strings: list[str]) -> bytes:
@@ -1091,7 +1193,7 @@ def _new_namespace(
 def _identities(start: Start) -> tuple[tuple[int, int] | None, ...]:
     """Which files the paths of a start are now: a folder that was removed and made anew is another one."""
     found: list[tuple[int, int] | None] = []
-    for path in {start.program, *start.own, *start.permit.read, *start.permit.write}:
+    for path in dict.fromkeys((start.program, *start.own, *start.permit.read, *start.permit.write)):
         try:
             status = os.stat(path)
             found.append((status.st_dev, status.st_ino))

@@ -14,7 +14,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from functools import lru_cache
 from typing import Final, TypeAlias
@@ -33,6 +32,7 @@ from toolwright.model import (
     Selection,
     Tool,
 )
+from toolwright.records import dataclass
 
 Check: TypeAlias = Callable[[Mapping[str, object]], object]
 """A host's answer to whether a context fits; anything true is a yes."""

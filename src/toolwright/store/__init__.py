@@ -7,10 +7,10 @@ stays open across a call: whoever changes a value reads it, and puts it back wit
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from toolwright.errors import StoreError
+from toolwright.records import dataclass
 
 ABSENT = 0
 """The version of a value that is not there."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -37,6 +37,7 @@ from toolwright.model import (
     ToolCall,
     Trust,
 )
+from toolwright.records import dataclass
 
 CAPABILITIES: Final = ("fs.read", "fs.write", "net.http", "shell.execute")
 """What a declaration may ask for and get."""
@@ -108,6 +109,8 @@ class Ground:
     """The repositories' own folders."""
     git_code: tuple[str, ...] = ()
     """What git runs or obeys inside them: hooks and configuration."""
+    git_settings: tuple[str, ...] = ()
+    """The user's own settings for git, without which git refuses to do anything."""
     hidden: tuple[str, ...] = ()
     """Our own state, keys and journal."""
     temporary: tuple[str, ...] = ()
@@ -461,6 +464,7 @@ def _permit(asked: _Asked, house: HouseRules, ground: Ground) -> tuple[Permit, s
         write: tuple[str, ...] = roots if has("fs.write") else ()
         if has("git.write"):
             write = (*write, *(path for path in ground.git if not is_below(path, write)))
+            read = (*read, *ground.git_settings)
         permit = Permit(
             read=read,
             write=write,

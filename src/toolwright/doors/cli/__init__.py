@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from toolwright.errors import ToolwrightError
+from toolwright.records import dataclass
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -35,6 +36,7 @@ _COMMANDS = {
     "disable": "Switch a tool off, for a while or for good.",
     "export": "Print what a model provider would be sent.",
     "init": "Start a new tool from a template.",
+    "doctor": "Say what works on this machine, and how to get what does not.",
 }
 _MESSAGE_CHARS_MAX = 1000
 _OUTPUT_LOST = 74  # EX_IOERR

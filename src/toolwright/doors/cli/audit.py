@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import os
+import sys
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -16,13 +18,16 @@ from toolwright.catalog import files
 from toolwright.doors.cli import Shared, _render, _switch, complain, examples, shared_options
 from toolwright.errors import SourceError, UsageError
 from toolwright.journal import chain, reading, sealing, usage
+from toolwright.journal.audit import RESULTS
 from toolwright.journal.chain import Anchor, Head
 from toolwright.journal.index import Index
 from toolwright.journal.reading import Entry, Verdict
+from toolwright.runtimes.around import Spill
 
 _BROKEN = 65
 _NO_SUCH_CALL = 64
 _LOOK_AGAIN_S = 0.2
+_PAGE_BYTES = 64 << 10
 
 
 @click.group(
@@ -123,14 +128,33 @@ def _outcome(body: dict[str, Any], *, interrupted: bool) -> str:
 
 
 @command.command(
-    "show", epilog=examples("toolwright audit show 187f3a", "toolwright audit show 187f3a --json")
+    "show",
+    epilog=examples(
+        "toolwright audit show 187f3a",
+        "toolwright audit show 187f3a --json",
+        "toolwright audit show 187f3a --output --offset 65536",
+    ),
 )
 @click.argument("call_id")
+@click.option(
+    "--output", is_flag=True, help="Show the call's result instead, where it was kept: long ones are."
+)
+@click.option(
+    "--offset", type=click.IntRange(0), metavar="N", help="With --output: begin after N bytes (default 0)."
+)
+@click.option(
+    "--limit", type=click.IntRange(1, 64 << 20), metavar="N",
+    help="With --output: at most N bytes (default 65536).",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 @shared_options
 @click.pass_obj
-def show(shared: Shared, call_id: str, as_json: bool) -> int:
+def show(
+    shared: Shared, call_id: str, output: bool, offset: int | None, limit: int | None, as_json: bool
+) -> int:
     """Show all records of the call CALL_ID, or of the one call whose id begins so."""
+    if not output and (offset is not None or limit is not None):
+        raise click.UsageError("--offset and --limit need --output.")
     folder = _folder(shared)
     with Index(folder) as index:
         found = index.of_call(call_id)
@@ -141,6 +165,8 @@ def show(shared: Shared, call_id: str, as_json: bool) -> int:
         complain(f"{call_id!r}: {several}", "`toolwright audit tail` lists calls with their ids")
         return _NO_SUCH_CALL
     entries = exact or found
+    if output:
+        return _show_output(shared, entries[0].call, offset or 0, limit or _PAGE_BYTES, as_json=as_json)
     status = _status(folder, entries)
     if as_json:
         _render.write_json(
@@ -158,6 +184,34 @@ def show(shared: Shared, call_id: str, as_json: bool) -> int:
             if name not in ("what", "ts", "call") and value not in (None, "", [], {}):
                 text = value if isinstance(value, str) else jsontext.compact(value).decode("utf-8")
                 click.echo(f"  {_render.printable(f'{name}: {text}')}")
+    return 0
+
+
+def _show_output(shared: Shared, call_id: str, offset: int, limit: int, *, as_json: bool) -> int:
+    """A page of a kept result: whole characters, so that the next page goes on where this one ends."""
+    try:
+        page, size = Spill(os.path.join(_state(shared), RESULTS), 0).page(call_id, offset, limit)
+    except OSError:
+        complain(
+            f"no result of {call_id} is kept", "only results above `limits.result_bytes` are, for a time"
+        )
+        return _NO_SUCH_CALL
+    text, used = codecs.utf_8_decode(page, "replace", False)  # half a character stays for later
+    if not used:
+        text, used = page.decode("utf-8", "replace"), len(page)
+    end = offset + used
+    if as_json:
+        following = end if end < size else None
+        _render.write_json(
+            {"call": call_id, "bytes": size, "offset": offset, "text": text, "next_offset": following}
+        )
+        return 0
+    if sys.stdout.isatty():
+        # Attack: output that moves the cursor or hides what is there. Pipes get what the model would get.
+        text = "\n".join(_render.printable(line) for line in text.split("\n"))
+    click.echo(text, nl=False)
+    if end < size and not shared.quiet:
+        click.echo(f"bytes {offset} to {end} of {size}; go on with --offset {end}", err=True)
     return 0
 
 
@@ -296,7 +350,10 @@ def anchor(shared: Shared, file: str | None, as_json: bool) -> int:
 
 def _verdict(state: str, anchor: Anchor | None) -> Verdict:
     key = anchor.key if anchor is not None else sealing.public_key(state)
-    return reading.verify(os.path.join(state, "journal"), key, sealing.checker(key or bytes(32)), anchor)
+    verdict = reading.verify(os.path.join(state, "journal"), key, sealing.checker(key or bytes(32)), anchor)
+    if key is None and sealing.public_key(state) is not None:  # a host made the key meanwhile, and signed
+        return _verdict(state, anchor)
+    return verdict
 
 
 def _read_anchor(path: str) -> Anchor:
@@ -319,10 +376,10 @@ def _read_anchor(path: str) -> Anchor:
 def stats(shared: Shared, as_json: bool) -> None:
     """Show how tools were used in the last 24 hours (of the last 1,000 calls), and which are slower than they
     declare."""
-    folder = _folder(shared)
+    folder, now = _folder(shared), time.time()
     with Index(folder) as index:
-        found = usage.usage(index.events(), time.time())
-    interrupted = len(reading.interrupted(folder))
+        found = usage.usage(index.events(), now)
+    interrupted = sum(entry.ts >= now - usage.WINDOW_S for entry in reading.interrupted(folder))
     if as_json:
         _render.write_json(
             {

@@ -5,18 +5,24 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
+from fnmatch import fnmatchcase
 
 import click
 
+from toolwright import jsontext
 from toolwright.app import Workshop
 from toolwright.catalog import mending
 from toolwright.doors.cli import Shared, _render, _sarif, complain, examples, shared_options
 from toolwright.errors import SourceError
-from toolwright.model import Problem, Severity
+from toolwright.model import Effect, NotCallable, Problem, Role, Severity, Tool
+from toolwright.trust.policy import is_below
 
 _FAILED = 65
 _LOOK_AGAIN_S = 0.5
+_PROPOSED_MAX = 12
 
 
 @click.command(
@@ -92,9 +98,10 @@ def _report(
     as_json: bool,
     fixed: int | None = None,
 ) -> int:
-    problems = workshop.problems
+    unstated = _unstated(workshop)
+    problems = (*workshop.problems, *_advice(unstated, workshop))
     if sarif is not None:
-        _render.write_file(sarif, _sarif.document(problems))
+        _render.write_file(sarif, _sarif.document(workshop.problems))
     if as_json:
         _write_json(workshop, problems, fixed)
     else:
@@ -105,10 +112,67 @@ def _report(
             for note in workshop.notes:
                 click.echo(_render.printable(note))
         if not shared.quiet:
-            click.echo(_summary(workshop, shared, problems, fixed))
+            click.echo(_summary(workshop, shared, workshop.problems, fixed))
+            if unstated and shared.verbose:
+                click.echo(_proposal(unstated))
+            elif unstated:
+                count = _render.plural(len(unstated), "tool")
+                click.echo(f"{count} without stated needs; -v proposes grants for them", err=True)
     sys.stdout.flush()
     worst = {problem.severity for problem in problems}
     return _FAILED if Severity.ERROR in worst or (strict and Severity.WARNING in worst) else 0
+
+
+# -- tools that do not say what they need --------------------------------------------------------------------
+
+
+def _unstated(workshop: Workshop) -> list[Tool]:
+    """The tools that may be called and follow the profile, because nobody said what they need."""
+    grants = [grant for grant in workshop.config.grants if grant.needs is not None]
+    return [
+        tool
+        for tool in workshop.tools
+        if tool.role is Role.TOOL
+        and not tool.needs.stated
+        and not isinstance(tool.invocation, NotCallable)
+        and not any(fnmatchcase(tool.key, grant.pattern) for grant in grants)
+    ]
+
+
+def _advice(unstated: list[Tool], workshop: Workshop) -> Iterator[Problem]:
+    """One note for each source and format, however many tools it has."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for tool in unstated:
+        holds = (
+            source.path for source in workshop.config.sources if is_below(tool.origin.path, [source.path])
+        )
+        counts[next(holds, os.path.dirname(tool.origin.path)), tool.origin.format] += 1
+    for (path, format_), count in counts.items():
+        yield Problem(
+            code="grants.undeclared",
+            severity=Severity.INFO,
+            path=path,
+            message=f"{_render.plural(count, f'{format_} tool')} without stated needs: the profile for "
+            "undeclared needs holds",
+            hint='say what they may do: [grants."KEY PATTERN"] needs = […]; `check -v` proposes a beginning',
+        )
+
+
+def _proposal(unstated: list[Tool]) -> str:
+    """The beginning of a configuration that bounds these tools, to be pasted and narrowed by a person."""
+    patterns: dict[str, bool] = {}
+    for tool in unstated:
+        scope, slash, _ = tool.key.rpartition("/")
+        pattern = f"{scope}/*" if slash else tool.key
+        patterns[pattern] = patterns.get(pattern, False) or tool.effect is not Effect.READ
+    lines = ["# To bound the tools that state no needs; take away what they do not need."]
+    for pattern, writes in [*patterns.items()][:_PROPOSED_MAX]:
+        quoted = jsontext.compact(pattern).decode("utf-8")
+        needs = '"fs.write", "shell.execute"' if writes else '"fs.read", "shell.execute"'
+        lines += [f"[grants.{quoted}]", f"needs = [{needs}]  # also: net.http, git.write"]
+    if len(patterns) > _PROPOSED_MAX:
+        lines.append(f"# … and {len(patterns) - _PROPOSED_MAX} more")
+    return "\n".join(map(_render.printable, lines))
 
 
 def _write_json(workshop: Workshop, problems: tuple[Problem, ...], fixed: int | None) -> None:

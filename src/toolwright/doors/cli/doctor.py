@@ -1,0 +1,238 @@
+"""``toolwright doctor``: what works on this machine, what that means, and how to get what does not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import asdict
+
+import click
+
+from toolwright.catalog import files
+from toolwright.config import Config, Environment
+from toolwright.doors.cli import Shared, _render, examples, shared_options
+from toolwright.model import Level
+from toolwright.records import dataclass
+from toolwright.sandbox import probe
+
+_MISSING = 69
+_FREE_BYTES_MIN = 256 << 20
+_VERSION_S = 10.0
+_PROGRAMS = (
+    ("python3", "Python programs among the tools", "install Python 3"),
+    ("node", "JavaScript tools", "install Node.js"),
+    ("bash", "Bash tools", "install bash"),
+    ("git", "tools that use git", "install git"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing looked at."""
+
+    part: str
+    name: str
+    works: bool
+    means: str
+    detail: str = ""
+    fix: str = ""
+    required: bool = False
+    """Without it nothing can be called as the configuration wants it."""
+
+
+@click.command(
+    "doctor",
+    epilog=examples("toolwright doctor", "toolwright doctor --json"),
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@shared_options
+@click.pass_obj
+def command(shared: Shared, as_json: bool) -> int:
+    """Say what works on this machine: isolation, interpreters, state; each with the fix where it does not.
+
+    Nothing of yours is run or changed. Exit status: 69 when something that the configuration requires is
+    missing, else 0.
+    """
+    config = shared.resolved()
+    tried = probe.try_layers()
+    found = [
+        *_isolation(tried, config, shared.environment),
+        *_user(),
+        *_programs(shared.environment),
+        *_state(config),
+    ]
+    if as_json:
+        _render.write_json({"level": tried.level.value, "findings": [asdict(finding) for finding in found]})
+    else:
+        _write(found, tried.level, shared)
+    sys.stdout.flush()
+    return _MISSING if any(finding.required and not finding.works for finding in found) else 0
+
+
+# -- looking ------------------------------------------------------------------------------------------------
+
+
+def _isolation(tried: probe.Tried, config: Config, environment: Environment) -> Iterator[Finding]:
+    for layer in probe.report(tried):
+        yield Finding(
+            part="isolation", name=layer.name, works=layer.works, means=layer.means, detail=layer.reason,
+            fix=layer.fix,
+        )  # fmt: skip
+    enough = probe.is_enough(tried, config.require)
+    yield Finding(
+        part="isolation",
+        name="level",
+        works=enough,
+        means=_MEANS[tried.level],
+        detail=f"{tried.level} works, {config.require} is required",
+        fix="" if enough else "mend the layers above, or lower [isolation] require",
+        required=True,
+    )
+    found = (shutil.which(name, path=environment.path) for name in ("cc", "gcc", "clang"))
+    compiler = next(filter(None, found), None)
+    built = tried.spawner.reason == ""
+    yield Finding(
+        part="isolation",
+        name="compiler",
+        works=compiler is not None or built,
+        means="an installation from source builds the spawner",
+        detail=compiler or ("none, and none is needed: the spawner is built" if built else "none found"),
+        fix="" if compiler or built else "install gcc or clang and reinstall, or install from a wheel",
+    )
+
+
+_MEANS = {
+    Level.PORTABLE: "time and output are limited; what tools declare is not enforced",
+    Level.RESTRICTED: "what tools declare is enforced; a daemon that leaves its group may outlive its call",
+    Level.SUPERVISED: "what tools declare is enforced, and nothing outlives its call",
+}
+
+
+def _user() -> Iterator[Finding]:
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        yield Finding(part="user", name="root", works=True, means="tools run as you", detail="not root")
+        return
+    yield Finding(
+        part="user",
+        name="root",
+        works=False,
+        means="tools run as another user where they can, else as root without its capabilities; the kernel's "
+        "limit on processes does not hold for root",
+        detail="running as root",
+        fix="run as an ordinary user",
+    )
+
+
+def _programs(environment: Environment) -> Iterator[Finding]:
+    for name, means, fix in _PROGRAMS:
+        path = shutil.which(name, path=environment.path)
+        version = _version(path, environment) if path is not None else None
+        yield Finding(
+            part="programs",
+            name=name,
+            works=version is not None,
+            means=means,
+            detail=f"{version} ({path})" if version else f"{path} does not start" if path else "not on PATH",
+            fix="" if version else fix,
+        )
+
+
+def _version(path: str, environment: Environment) -> str | None:
+    with suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(
+            [path, "--version"],
+            env=environment.probe_environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_VERSION_S,
+            check=False,
+            cwd="/",
+        )
+        if done.returncode == 0:
+            lines = done.stdout.decode("utf-8", "replace").splitlines()
+            return lines[0][:80] if lines else "no version"
+    return None
+
+
+def _state(config: Config) -> Iterator[Finding]:
+    folder = config.state
+    means = "every call is recorded before it runs; without a journal nothing runs"
+    if folder is None:
+        yield Finding(
+            part="state", name="journal", works=False, means=means, fix="name a folder: --state DIR",
+            required=True,
+        )  # fmt: skip
+        return
+    for name in ("state", "journal"):
+        path = folder if name == "state" else os.path.join(folder, "journal")
+        problem = _unwritable(path)
+        yield Finding(
+            part="state",
+            name=name,
+            works=not problem,
+            means=means if name == "journal" else "what we keep between runs",
+            detail=problem or path,
+            fix="make it writable for you alone, or name another folder: --state DIR" if problem else "",
+            required=True,
+        )
+    free = _free(folder)
+    yield Finding(
+        part="state",
+        name="disk",
+        works=free is None or free >= _FREE_BYTES_MIN,
+        means="a full disk stops every call, because it could not be recorded",
+        detail="unknown" if free is None else f"{free >> 20} MiB free",
+        fix="make room, or name another folder: --state DIR"
+        if free is not None and free < _FREE_BYTES_MIN
+        else "",
+    )
+
+
+def _unwritable(path: str) -> str:
+    """Why nothing can be written to a folder, or to the one in which it would be made; empty when it can."""
+    if os.path.lexists(path) and not os.path.isdir(path):
+        return f"{path} is not a folder"
+    at = path
+    while not os.path.lexists(at):
+        at = os.path.dirname(at)
+    if not os.path.isdir(at):
+        return f"{at} is not a folder"
+    try:
+        tempfile.TemporaryFile(dir=at).close()
+    except OSError as error:
+        return f"{at}: {files.reason(error)}"
+    return ""
+
+
+def _free(path: str) -> int | None:
+    while not os.path.isdir(path) and path != os.path.dirname(path):
+        path = os.path.dirname(path)
+    try:
+        return shutil.disk_usage(path).free
+    except OSError:
+        return None
+
+
+# -- telling ------------------------------------------------------------------------------------------------
+
+
+def _write(found: Iterable[Finding], level: Level, shared: Shared) -> None:
+    part = ""
+    for finding in found:
+        if finding.part != part:
+            part = finding.part
+            click.echo(f"{part}")
+        mark = click.style("works  ", fg="green") if finding.works else click.style("missing", fg="red")
+        if finding.name == "root" and not finding.works:
+            mark = click.style("careful", fg="yellow")
+        detail = f" ({_render.printable(finding.detail)})" if finding.detail else ""
+        click.echo(f"  {mark}  {finding.name}{detail}: {finding.means}")
+        if finding.fix:
+            click.echo(f"           {_render.printable(finding.fix)}")
+    if not shared.quiet:
+        click.echo(f"isolation level: {level}")

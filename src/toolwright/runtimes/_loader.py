@@ -1,0 +1,325 @@
+"""What runs inside a Python tool's own process: loads its file, calls it, answers with a frame of bytes.
+
+The host hands this module to the tool's interpreter as code or as text, so it imports the standard library
+alone, as little of it as possible, and works in interpreters older and newer than the host's. ``cold()`` is
+one interpreter for one call: everything comes on stdin, and the answer is the last thing on stdout, behind a
+mark that only this call knows. ``_zygote.py`` uses the same parts for interpreters that stay.
+
+Nothing here restricts anything; whoever starts the interpreter did.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import importlib.machinery
+import json
+import os
+import resource
+import struct
+import sys
+import types
+from contextlib import suppress
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+LENGTH = struct.Struct("!Q")
+HEAD = struct.Struct("!cQddQ")
+"""An answer: its tag, its length, and what it took: user and system seconds, memory in bytes. The tags are V
+(a value: its type's name and JSON), E (an exception: its type's name and text), X (a script's exit status)
+and L (a value too long to be sent)."""
+REASON_CHARS_MAX = 20_000
+PIPED_BYTES_MAX = 60_000
+"""What a pipe holds without a reader."""
+
+
+# -- values as JSON -----------------------------------------------------------------------------------------
+
+
+def as_json(value: object) -> bytes:
+    """Any value as JSON: what JSON cannot carry becomes its ``str``, a number that is none becomes null."""
+    try:
+        text = json.dumps(value, default=str, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        return text.encode("utf-8")
+    except (TypeError, ValueError):  # keys that are no text, NaN, half a surrogate pair
+        plain = _plain(value, ())
+        return json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+
+
+def _plain(value: object, above: tuple[int, ...]) -> object:
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, (dict, list, tuple)):
+        if id(value) in above:
+            raise ValueError("the result contains itself")
+        inside = (*above, id(value))
+        if isinstance(value, dict):
+            return {_key(key): _plain(part, inside) for key, part in value.items()}
+        return [_plain(part, inside) for part in value]
+    return _plain(str(value), above)
+
+
+def _key(key: object) -> str:
+    if key is None or isinstance(key, bool):
+        return {None: "null", True: "true", False: "false"}[key]
+    return str(key).encode("utf-8", "replace").decode("utf-8")
+
+
+# -- the tool -----------------------------------------------------------------------------------------------
+
+
+class Program:
+    """A tool's file: its code, and what became of it when it was loaded."""
+
+    def __init__(self, spec: dict[str, Any], source: bytes) -> None:
+        self.style: str = spec["style"]
+        self.file: str = spec["file"]
+        self.names: list[str] = spec["names"]
+        self.result_bytes_max: int = spec["result_bytes_max"]
+        self.source = source
+        self.installed = [entry for entry in sys.path if entry]
+        folder = os.path.dirname(self.file)
+        if self.style == "script":
+            sys.path[:] = [folder, *spec["path"], *self.installed]
+        else:  # neighbours can be imported, and shadow nothing
+            sys.path[:] = [*spec["path"], *self.installed, folder]
+        self.code: types.CodeType | None = None
+        self.function: Callable[..., object] | None = None
+
+    def compile(self) -> types.CodeType:
+        if self.code is None:
+            self.code = compile(self.source, self.file, "exec", dont_inherit=True)
+        return self.code
+
+    def load(self) -> Callable[..., object]:
+        """Run the file's top level, once, and find the function that calls go to."""
+        if self.function is None:
+            code = self.compile()
+            stem = os.path.splitext(os.path.basename(self.file))[0]
+            module = types.ModuleType(f"_tool_{stem}")
+            module.__file__ = self.file
+            module.__spec__ = importlib.machinery.ModuleSpec(module.__name__, None, origin=self.file)
+            sys.modules[module.__name__] = module  # dataclasses and pickle look for it there
+            exec(code, module.__dict__)  # noqa: S102 - the tool, in its own process
+            self.function = self.find(module)
+            if getattr(getattr(self.function, "__code__", None), "co_flags", 0) & 0x80:
+                importlib.import_module("asyncio")
+            if self.style == "handler":
+                importlib.import_module("inspect")
+        return self.function
+
+    def find(self, module: types.ModuleType) -> Callable[..., object]:
+        return find_function(module, self.names, os.path.basename(self.file))
+
+    # -- one call -------------------------------------------------------------------------------------------
+
+    def answer(self, request: dict[str, Any]) -> bytes:
+        """Run the tool for one request and return the frame that answers it. Never raises."""
+        if self.style == "script":
+            return framed(b"X", str(self.run_script(request)).encode("ascii"))
+        try:
+            value = call_function(self.load(), self.style, request)
+            body = as_json(value)
+        except BaseException as error:  # noqa: BLE001 - whatever a tool raises is an answer
+            report_exception(error)
+            frame = framed(b"E", exception_text(error))
+        else:
+            kind = type(value).__name__.encode("utf-8", "replace")
+            frame = (
+                framed(b"V", kind + b"\0" + body) if len(body) <= self.result_bytes_max else framed(b"L", b"")
+            )
+        flush()
+        return frame
+
+    def run_script(self, request: dict[str, Any]) -> int:
+        """The file as ``__main__``, as the interpreter itself would run it; its exit status."""
+        give_stdin(request["stdin"].encode("utf-8"))
+        sys.argv[:] = request["argv"][1:]
+        if hasattr(sys, "orig_argv"):
+            sys.orig_argv[:] = request["argv"]
+        main = types.ModuleType("__main__")
+        main.__file__ = self.file
+        main.__dict__["__builtins__"] = builtins
+        sys.modules["__main__"] = main
+        status = 0
+        try:
+            exec(self.compile(), main.__dict__)  # noqa: S102
+        except SystemExit as leaving:
+            status = exit_status(leaving)
+        except BaseException as error:  # noqa: BLE001 - an uncaught exception is exit status 1
+            report_exception(error)
+            status = 1
+        return _leave(status)
+
+
+def find_function(module: object, names: list[str], where: str) -> Callable[..., Any]:
+    """The function of one of these names, or the only one that is named like a handler."""
+    for name in names:
+        found: Callable[..., Any] | None = getattr(module, name, None)
+        if callable(found):
+            return found
+    if names and names[0].startswith("execute_"):
+        like = [name for name in dir(module) if name.startswith("execute_") and name.endswith("_tool")]
+        if len(like) == 1:
+            return find_function(module, like, where)
+    raise LookupError(f"{where} has no {names[0] if names else 'execute'}()")
+
+
+def call_function(function: Callable[..., object], style: str, request: dict[str, Any]) -> object:
+    """Call, and wait for the answer of a coroutine."""
+    if style == "handler":
+        context = named_context(function, request["context"])
+        value = function(request["name"], request["params"], **context)
+    else:
+        value = function(request["params"], request["project"])
+    if hasattr(type(value), "__await__"):
+        asyncio = importlib.import_module("asyncio")
+        value = asyncio.run(_awaited(value))
+    return value
+
+
+async def _awaited(value: Any) -> object:
+    return await value
+
+
+def named_context(function: Callable[..., object], context: dict[str, Any]) -> dict[str, Any]:
+    """The part of the context that a handler names, after the tool's name and its input."""
+    inspect = importlib.import_module("inspect")
+    parameters = list(inspect.signature(function).parameters.values())[2:]
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        wanted = dict(context)
+    else:
+        wanted = {p.name: context[p.name] for p in parameters if p.name in context}
+    missing = [
+        p.name
+        for p in parameters
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+        and p.default is p.empty
+        and p.name not in context
+    ]
+    if missing:
+        raise LookupError(f"missing context: {', '.join(missing)}")
+    return wanted
+
+
+def exit_status(leaving: SystemExit) -> int:
+    """What the interpreter makes of ``sys.exit``: none is 0, a number itself, anything else is said aloud."""
+    if leaving.code is None:
+        return 0
+    if isinstance(leaving.code, int):
+        return leaving.code & 0xFF
+    with suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(f"{leaving.code}\n")
+    return 1
+
+
+def exception_text(error: BaseException) -> bytes:
+    try:
+        text = str(error)[:REASON_CHARS_MAX]
+    except Exception:  # noqa: BLE001 - an exception whose text raises has none
+        text = ""
+    return type(error).__name__.encode("utf-8", "replace") + b"\0" + text.encode("utf-8", "replace")
+
+
+def report_exception(error: BaseException) -> None:
+    """The stack trace, on stderr alone: without our own frames."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals is globals():
+        trace = trace.tb_next
+    with suppress(Exception):  # a tool may have broken its own stderr
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+
+
+def framed(tag: bytes, body: bytes) -> bytes:
+    own, theirs = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    took = (
+        own.ru_utime + theirs.ru_utime,
+        own.ru_stime + theirs.ru_stime,
+        1024 * max(own.ru_maxrss, theirs.ru_maxrss),
+    )
+    return HEAD.pack(tag, len(body), *took) + body
+
+
+def flush() -> bool:
+    """Whether everything that was printed is out."""
+    done = True
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            done = False
+    return done
+
+
+def _leave(status: int) -> int:
+    """What an interpreter does before it ends: wait for threads, run what was registered, flush."""
+    try:
+        threading: Any = sys.modules.get("threading")
+        if threading is not None:
+            threading._shutdown()
+        importlib.import_module("atexit")._run_exitfuncs()
+    except BaseException as error:  # noqa: BLE001 - as the interpreter: it is reported, and changes nothing
+        report_exception(error)
+    return status if flush() or status else 120
+
+
+def give_stdin(content: bytes) -> None:
+    """Put bytes on descriptor 0: a pipe where they fit into one, else a file in memory."""
+    if len(content) <= PIPED_BYTES_MAX:
+        end, start = os.pipe()
+        os.write(start, content)
+        os.close(start)
+    else:
+        end = os.memfd_create("stdin")
+        rest = memoryview(content)
+        while rest:
+            rest = rest[os.write(end, rest) :]
+        os.lseek(end, 0, os.SEEK_SET)
+    os.dup2(end, 0)
+    os.close(end)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - it stays open
+
+
+def set_environment(wanted: dict[str, str]) -> None:
+    environ = os.environ
+    for name in [name for name in environ if name not in wanted]:
+        del environ[name]
+    for name, value in wanted.items():
+        if environ.get(name) != value:
+            environ[name] = value
+
+
+def speak_utf8() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+# -- one interpreter, one call ------------------------------------------------------------------------------
+
+
+def cold() -> None:
+    """Answer the one request on stdin, then end."""
+    speak_utf8()
+    spec, source, request = (_read_frame() for _ in range(3))
+    program = Program(json.loads(spec), source)
+    asked = json.loads(request)
+    frame = program.answer(asked)
+    if program.style == "script":
+        os._exit(int(frame[HEAD.size :]))
+    rest = memoryview(asked["mark"].encode("ascii") + frame)
+    while rest:
+        rest = rest[os.write(1, rest) :]
+    os._exit(0)
+
+
+def _read_frame() -> bytes:
+    (size,) = LENGTH.unpack(sys.stdin.buffer.read(LENGTH.size))
+    return sys.stdin.buffer.read(size)

@@ -1,0 +1,146 @@
+"""``doctor`` tells the truth: on this machine, and on ones from which something was taken away."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.program import toolwright
+from toolwright.sandbox import probe
+
+ROOT = Path(__file__).parent.parent.parent
+
+TAKEN_AWAY = """
+import json, struct, sys
+from toolwright.doors import cli
+from toolwright.sandbox import _kernel
+
+words = [(0x20, 0, 0, 0)]
+for number in json.loads(sys.argv[1]):
+    words += [(0x15, 0, 1, number), (0x06, 0, 0, 0x50001)]
+words.append((0x06, 0, 0, 0x7FFF0000))
+_kernel.no_new_privileges()
+_kernel.restrict_thread(None, b"".join(struct.pack("=HBBI", *word) for word in words))
+sys.exit(cli.run(sys.argv[2:]))
+"""
+
+
+def by_name(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {finding["name"]: finding for finding in document["findings"]}
+
+
+def test_every_finding_says_what_it_means_and_what_is_missing_has_a_fix(tmp_path: Path) -> None:
+    said = toolwright("doctor", "--json", cwd=tmp_path)
+    assert (said.status, said.err) == (0, "")
+    found = by_name(said.json)
+    assert {
+        "landlock",
+        "seccomp",
+        "spawner",
+        "mount-namespace",
+        "level",
+        "root",
+        "node",
+        "journal",
+        "disk",
+    } <= set(found)
+    assert said.json["level"] == probe.try_layers().level
+    for finding in found.values():
+        assert finding["means"]
+        assert bool(finding["fix"]) is not finding["works"], finding
+    assert found["root"]["works"] is (os.geteuid() != 0)
+    for name, finding in found.items():
+        if finding["part"] == "programs":
+            assert finding["works"] is (shutil.which(name, path="/usr/local/bin:/usr/bin:/bin") is not None)
+
+
+def test_people_read_one_line_for_each(tmp_path: Path) -> None:
+    said = toolwright("doctor", cwd=tmp_path)
+    assert said.out.splitlines()[0] == "isolation"
+    assert said.out.splitlines()[-1] == f"isolation level: {probe.try_layers().level}"
+
+
+def test_programs_that_are_not_on_path_are_missing_and_nothing_else_is(tmp_path: Path) -> None:
+    said = toolwright("doctor", "--json", cwd=tmp_path, env={"PATH": str(tmp_path)})
+    found = by_name(said.json)
+    assert said.status == 0
+    assert not any(found[name]["works"] for name in ("node", "git", "bash", "python3"))
+    assert found["node"]["fix"] == "install Node.js"
+    assert found["level"]["works"]
+
+
+def test_a_program_that_does_not_start_is_not_called_working(tmp_path: Path) -> None:
+    broken = tmp_path / "node"
+    broken.write_text("#!/nonexistent\n", encoding="utf-8")
+    broken.chmod(0o755)
+    found = by_name(toolwright("doctor", "--json", cwd=tmp_path, env={"PATH": str(tmp_path)}).json)
+    assert (found["node"]["works"], found["node"]["detail"]) == (False, f"{broken} does not start")
+
+
+def test_a_state_folder_that_cannot_be_written_is_required_and_missing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    said = toolwright("doctor", "--json", "--state", str(tmp_path / "file" / "state"), cwd=tmp_path)
+    assert said.status == 69
+    assert not by_name(said.json)["journal"]["works"]
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"], "looking makes nothing"
+
+
+def doctor_without(calls: list[int], folder: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, "-c", TAKEN_AWAY, json.dumps(calls), "doctor", "--json",
+         "--state", str(folder / "s"), *arguments],
+        capture_output=True, text=True, timeout=60, check=False, cwd=folder,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(folder)},
+    )  # fmt: skip
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.mark.battery("L08")
+@pytest.mark.skipif(sys.platform != "linux", reason="the layers are those of Linux")
+def test_without_landlock_the_level_drops_and_what_requires_more_is_refused(tmp_path: Path) -> None:
+    status, said = doctor_without([444, 445, 446], tmp_path)
+    assert (status, said["level"]) == (0, "portable")
+    assert "Landlock" in by_name(said)["landlock"]["fix"]
+    (tmp_path / "strict.toml").write_text('[isolation]\nrequire = "restricted"\n', encoding="utf-8")
+    status, said = doctor_without([444, 445, 446], tmp_path, "--config", "strict.toml")
+    assert status == 69
+    assert by_name(said)["level"]["detail"] == "portable works, restricted is required"
+
+
+@pytest.mark.battery("L08")
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the call numbers are those of x86-64")
+def test_in_a_container_that_forbids_namespaces_the_fix_is_told(tmp_path: Path) -> None:
+    status, said = doctor_without([272, 308, 428, 429, 442, 165], tmp_path)
+    found = by_name(said)["mount-namespace"]
+    assert (status, found["works"]) == (0, False)
+    assert found["fix"]
+    assert by_name(said)["landlock"]["works"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become an ordinary user; run as root")
+def test_as_an_ordinary_user_it_says_so(tmp_path: Path) -> None:
+    site = [path for path in sys.path if path.endswith("site-packages")]
+    env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), *site]), "HOME": "/"}
+    python = shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable
+    try:
+        done = subprocess.run(
+            [python, "-m", "toolwright", "doctor", "--json", "--state", "/tmp/toolwright-nobody-state"],
+            user=65534, group=65534, extra_groups=[], env=env, cwd="/", capture_output=True, text=True,
+            timeout=60, check=False,
+        )  # fmt: skip
+    except PermissionError:
+        pytest.skip("no Python that an ordinary user can run; install one in /usr")
+    if "ModuleNotFoundError" in done.stderr or "ImportError" in done.stderr:
+        pytest.skip("no Python that an ordinary user can run has our dependencies; install one in /usr")
+    assert done.returncode == 0, done.stderr
+    found = by_name(json.loads(done.stdout))
+    assert (found["root"]["works"], found["root"]["detail"]) == (True, "not root")
+    assert found["landlock"]["works"]

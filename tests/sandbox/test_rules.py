@@ -1,0 +1,245 @@
+"""What a permit means to the kernel, as data. The attacks that prove it stand in test_attacks.py."""
+
+from __future__ import annotations
+
+import errno
+import struct
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolwright.model import Limits, Permit, Profile, Programs
+from toolwright.sandbox import Start
+from toolwright.sandbox.rules import (
+    ARCHITECTURES,
+    NUMBERS,
+    Bind,
+    Facts,
+    Fs,
+    Rlimit,
+    folders_to_carve,
+    fs_known,
+    kernel_rules,
+    rlimits,
+    seccomp_filter,
+)
+
+FACTS = Facts(
+    landlock=7, seccomp=True, namespaces=True, system_folders=("/usr",), settings=("/etc/hosts",),
+    devices=("/dev/null",), prefixes=("/home/u/.pyenv/lib",), startup=("/usr/bin/x", "/lib/ld.so"),
+    own=("/own",), scratch="/scratch", empty="/empty",
+)  # fmt: skip
+READ = Fs.READ_FILE | Fs.READ_DIR
+
+
+def rules(permit: Permit, facts: Facts = FACTS):
+    return kernel_rules(Start(program="/usr/bin/x", argv=("x",), env={}, cwd="/p", permit=permit), facts)
+
+
+def allowed(permit: Permit, facts: Facts = FACTS) -> dict[str, Fs]:
+    return {path: Fs(bits) for path, bits in rules(permit, facts).fs_allowed}
+
+
+# -- Landlock -----------------------------------------------------------------------------------------------
+
+
+def test_a_tool_that_states_nothing_reads_the_system_and_writes_scratch():
+    found = allowed(Permit(programs=Programs.OWN))
+    assert found["/usr"] == found["/own"] == found["/home/u/.pyenv/lib"] == READ
+    assert found["/etc/hosts"] == READ
+    assert found["/dev/null"] == Fs.READ_FILE | Fs.WRITE_FILE
+    assert found["/usr/bin/x"] == found["/lib/ld.so"] == Fs.READ_FILE | Fs.EXECUTE
+    writable = {path for path, bits in found.items() if bits & (Fs.WRITE_FILE | Fs.MAKE_REG)}
+    assert writable == {"/dev/null", "/scratch"}
+    assert not any(
+        bits & Fs.EXECUTE for path, bits in found.items() if path not in ("/usr/bin/x", "/lib/ld.so")
+    )
+
+
+def test_other_programs_may_be_executed_only_where_it_may_read():
+    found = allowed(Permit(read=("/p",), programs=Programs.ANY))
+    assert all(found[path] & Fs.EXECUTE for path in ("/usr", "/p", "/own", "/scratch"))
+    assert not found["/etc/hosts"] & Fs.EXECUTE
+
+
+def test_the_open_profile_allows_everything_but_devices_and_still_makes_a_domain():
+    made = rules(Permit(profile=Profile.OPEN, read=("/",), write=("/",), network=True, unix_sockets=True))
+    bits = Fs(dict(made.fs_allowed)["/"])
+    assert bits & Fs.IOCTL_DEV
+    assert not bits & (Fs.MAKE_CHAR | Fs.MAKE_BLOCK)
+    assert made.fs_handled == fs_known(7)
+    assert made.net_handled == 0
+    assert made.scoped == 0b10, "signals stay inside, abstract sockets do not have to"
+    assert "network:none" not in made.layers
+
+
+@pytest.mark.parametrize(
+    ("version", "fs", "net", "scoped"),
+    [(0, 0, 0, 0), (1, 0x1FFF, 0, 0), (2, 0x3FFF, 0, 0), (3, 0x7FFF, 0, 0), (4, 0x7FFF, 3, 0),
+     (5, 0xFFFF, 3, 0), (6, 0xFFFF, 3, 3), (7, 0xFFFF, 3, 3), (99, 0xFFFF, 3, 3)],
+)  # fmt: skip
+def test_every_version_of_landlock_gets_only_bits_that_it_knows(version, fs, net, scoped):
+    made = rules(Permit(write=("/p",)), replace(FACTS, landlock=version))
+    assert (made.fs_handled, made.net_handled, made.scoped) == (fs, net, scoped)
+    assert all(bits & ~fs == 0 for _, bits in made.fs_allowed)
+    assert ("landlock" in made.layers) is bool(version)
+
+
+# -- protected and hidden -----------------------------------------------------------------------------------
+
+HELD = Permit(
+    profile=Profile.PROJECT, read=("/p",), write=("/p",), hidden=("/p/state",),
+    protected=("/p/.git/hooks", "/p/.git/config", "/p/toolwright.toml", "/elsewhere/x"),
+)  # fmt: skip
+
+
+def test_protected_paths_are_read_only_mounts_and_what_leads_to_them_cannot_be_renamed():
+    made = rules(HELD)
+    assert made.binds == (
+        Bind(source="/p/.git", target="/p/.git", read_only=False),
+        Bind(source="/empty", target="/p/state"),
+        Bind(source="/p/toolwright.toml", target="/p/toolwright.toml"),
+        Bind(source="/p/.git/config", target="/p/.git/config"),
+        Bind(source="/p/.git/hooks", target="/p/.git/hooks"),
+    )
+    assert {"mount-namespace", "protected:read-only", "state:masked"} <= set(made.layers)
+
+
+def test_without_namespaces_a_profile_carves_and_a_stated_need_is_unavailable():
+    entries = {"/p": (".git", "state", "src", "toolwright.toml"), "/p/.git": ("hooks", "config", "objects")}
+    facts = replace(FACTS, namespaces=False, entries=entries)
+    assert set(folders_to_carve(HELD)) == {"/p", "/p/.git"}
+    made = rules(HELD, facts)
+    found = {path: Fs(bits) for path, bits in made.fs_allowed}
+    assert made.binds == ()
+    assert found["/p/src"] & Fs.WRITE_FILE
+    assert found["/p/.git/objects"] & Fs.WRITE_FILE
+    for path in ("/p", "/p/.git", "/p/.git/hooks", "/p/toolwright.toml"):
+        assert not found.get(path, Fs(0)) & (Fs.WRITE_FILE | Fs.MAKE_REG | Fs.REMOVE_FILE | Fs.TRUNCATE), path
+    assert found["/p"] == Fs.READ_DIR, "a right of the folder would hold for the state below it, too"
+    assert found["/p/.git"] & Fs.READ_FILE
+    assert "/p/state" not in found
+    assert {"protected:read-only-parents", "state:left-out"} <= set(made.layers)
+
+    stated = replace(HELD, profile=None)
+    assert "must stay read-only" in rules(stated, facts).unavailable
+    accepted = rules(replace(stated, unprotected=True), facts)
+    assert accepted.unavailable == ""
+    assert "protected:not-held" in accepted.layers
+
+
+def test_paths_that_no_writable_root_holds_cost_nothing():
+    made = rules(replace(HELD, write=(), read=(), protected=("/p/.git",)))
+    assert (made.binds, made.unavailable) == ((), "")
+    assert "mount-namespace" not in made.layers
+
+
+@given(st.lists(st.sampled_from(["/p/a", "/p/a/b", "/p/c", "/p/c/d/e", "/p"]), max_size=4))
+def test_carving_never_gives_a_right_at_or_above_what_is_left_out(paths):
+    permit = Permit(profile=Profile.PROJECT, write=("/p",), hidden=tuple(paths))
+    entries = {"/p": ("a", "c", "z"), "/p/a": ("b", "z"), "/p/c": ("d",), "/p/c/d": ("e", "z")}
+    found = allowed(permit, replace(FACTS, namespaces=False, entries=entries))
+    for path in paths:
+        for place, bits in found.items():
+            if path == place or path.startswith(f"{place}/"):
+                assert not bits & ~Fs.READ_DIR, (path, place)
+
+
+# -- who ----------------------------------------------------------------------------------------------------
+
+
+def test_as_root_the_choice_of_user_is_told():
+    other = rules(Permit(), replace(FACTS, root=True, user=65534, group=65534))
+    assert (other.uid, other.gid) == (65534, 65534)
+    assert {"uid:65534", "no-capabilities"} <= set(other.layers)
+    stays = rules(Permit(), replace(FACTS, root=True))
+    assert (stays.uid, stays.drop_capabilities, "no-capabilities" in stays.layers) == (None, True, True)
+    assert "no-capabilities" not in rules(Permit()).layers
+
+
+def test_limits_become_the_kernels_own_as_a_second_line():
+    found = dict(rlimits(Limits(), tasks=500, as_root=False))
+    assert found == {
+        Rlimit.CORE: 0, Rlimit.DATA: 4 << 30, Rlimit.FSIZE: 1 << 30, Rlimit.NOFILE: 1024,
+        Rlimit.NPROC: 500 + 8 * 128,
+    }  # fmt: skip
+    assert Rlimit.NPROC not in dict(rlimits(Limits(), tasks=500, as_root=True))
+
+
+# -- seccomp: a small machine that runs the filter -----------------------------------------------------------
+
+ALLOW, KILL, EPERM = 0x7FFF0000, 0x80000000, 0x50000 | errno.EPERM
+
+
+def answer(program: bytes, architecture: str, call: str | int, *arguments: int) -> int:
+    """What the kernel would do: classic BPF over ``struct seccomp_data``."""
+    number = call if isinstance(call, int) else NUMBERS[architecture][call]
+    data = struct.pack("<iIQ6Q", number, ARCHITECTURES[architecture], 0, *(*arguments, *[0] * 6)[:6])
+    words = [struct.unpack_from("=HBBI", program, at) for at in range(0, len(program), 8)]
+    at = value = 0
+    while True:
+        code, then, otherwise, k = words[at]
+        at += 1
+        if code == 0x20:
+            (value,) = struct.unpack_from("<I", data, k)
+        elif code == 0x54:
+            value &= k
+        elif code == 0x06:
+            return int(k)
+        else:
+            holds = {0x15: value == k, 0x35: value >= k, 0x45: bool(value & k)}[code]
+            at += then if holds else otherwise
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("network", [False, True])
+@pytest.mark.parametrize("unix", [False, True])
+def test_sockets_follow_the_permit(architecture, network, unix):
+    program = seccomp_filter(architecture, network=network, unix_sockets=unix, tracing=True)
+
+    def socket(family: int) -> int:
+        return answer(program, architecture, "socket", family, 1)
+
+    refused = 0x50000 | errno.EACCES
+    assert socket(1) == (ALLOW if unix else refused)
+    assert socket(2) == socket(10) == (ALLOW if network else 0x50000 | errno.ENETUNREACH)
+    assert socket(2 | 1 << 40) == socket(2), "the kernel reads 32 bits"
+    assert socket(16) == (ALLOW if network else refused)
+    assert {socket(family) for family in (0, 3, 17, 31, 38, 40, 44)} == {refused}
+    pair = [answer(program, architecture, "socketpair", 1, kind | 0o2000000) for kind in (1, 2, 5)]
+    assert pair == [ALLOW, ALLOW if unix else refused, ALLOW]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_namespaces_terminals_and_other_doors_stay_shut(architecture):
+    program = seccomp_filter(architecture, network=True, unix_sockets=True, tracing=True)
+    assert answer(program, architecture, "clone", 0x01200011) == ALLOW, "fork"
+    assert answer(program, architecture, "clone", 0x003D0F00) == ALLOW, "a thread"
+    for flag in (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000):
+        assert answer(program, architecture, "clone", 17 | flag) == EPERM
+    assert answer(program, architecture, "clone3") == 0x50000 | errno.ENOSYS
+    assert answer(program, architecture, "ioctl", 0, 0x5401) == ALLOW
+    for request in (0x5412, 0x541C, 0x5412 | 1 << 35):
+        assert answer(program, architecture, "ioctl", 0, request) == EPERM
+    tracing = ("ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "kcmp")
+    others = set(NUMBERS[architecture]) - {"socket", "socketpair", "clone", "clone3", "ioctl", *tracing}
+    assert {answer(program, architecture, call) for call in others} == {EPERM}
+    assert {answer(program, architecture, call) for call in tracing} == {ALLOW}
+    without = seccomp_filter(architecture, network=True, unix_sockets=True, tracing=False)
+    assert {answer(without, architecture, call) for call in tracing} == {EPERM}
+    assert answer(program, architecture, 0) == ALLOW
+
+
+def test_foreign_calls_kill():
+    program = seccomp_filter("x86_64", network=True, unix_sockets=True, tracing=True)
+    assert answer(program, "x86_64", 0x40000000 + 39) == KILL
+    assert answer(program, "aarch64", 172) == KILL
+    assert len(program) // 8 < 4096, "the kernel takes no more"
+
+
+def test_an_architecture_without_a_filter_says_so():
+    made = rules(Permit(), replace(FACTS, architecture="riscv64"))
+    assert made.seccomp == b""
+    assert not {"seccomp", "network:none"} & set(made.layers)

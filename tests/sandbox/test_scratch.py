@@ -1,0 +1,105 @@
+"""Scratch folders: private, emptied whatever a tool left, and never left behind."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from toolwright.sandbox import _scratch
+from toolwright.sandbox._scratch import Scratch, size
+
+
+def test_folders_are_private_different_and_gone_afterwards(tmp_path):
+    scratch = Scratch(str(tmp_path))
+    first, second = scratch.take(), scratch.take()
+    assert first != second
+    assert stat.S_IMODE(os.stat(first).st_mode) == 0o700
+    scratch.give_back(first)
+    assert scratch.take() == first
+    scratch.close()
+    scratch.close()
+    assert not os.path.exists(scratch.folder)
+    (left,) = tmp_path.iterdir()
+    assert list(left.iterdir()) == []
+
+
+def test_whatever_a_tool_left_is_removed_and_nothing_else(tmp_path):
+    (tmp_path / "base").mkdir()
+    scratch = Scratch(str(tmp_path / "base"))
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_text("x", encoding="utf-8")
+    folder = Path(scratch.take())
+    (folder / "link").symlink_to(outside)
+    (folder / "deep" / "deeper").mkdir(parents=True)
+    (folder / "deep" / "link").symlink_to(outside / "kept")
+    (folder / "deep" / "deeper" / "file").write_text("x", encoding="utf-8")
+    os.mkfifo(folder / "fifo")
+    (folder / "locked").mkdir()
+    (folder / "locked" / "file").write_text("x", encoding="utf-8")
+    (folder / "locked").chmod(0o000)
+    scratch.give_back(str(folder))
+    assert os.listdir(folder) == []
+    assert (outside / "kept").read_text(encoding="utf-8") == "x"
+    assert stat.S_IMODE(outside.stat().st_mode) == 0o755
+    scratch.close()
+
+
+def test_more_than_one_go_should_take_is_put_aside_and_removed_later(tmp_path):
+    scratch = Scratch(str(tmp_path))
+    folder = scratch.take()
+    for number in range(_scratch.ENTRIES_AT_ONCE_MAX + 10):
+        os.close(os.open(f"{folder}/{number}", os.O_CREAT | os.O_WRONLY))
+    scratch.give_back(folder)
+    assert scratch.take() != folder, "the next call does not get what is not empty"
+    assert not os.path.exists(folder), "and what was put aside is removed meanwhile"
+    scratch.close()
+
+
+def test_leftovers_of_a_killed_host_are_removed_and_those_of_a_living_one_are_not(tmp_path):
+    code = (
+        "import os, signal, sys\nfrom toolwright.sandbox._scratch import Scratch\n"
+        "s = Scratch(sys.argv[1])\nopen(s.take() + '/x', 'w').close()\nprint(s.folder, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    dead = done.stdout.strip()
+    assert os.path.isdir(dead)
+    living = Scratch(str(tmp_path))
+    other = Scratch(str(tmp_path))
+    assert not os.path.exists(dead)
+    assert os.path.isdir(living.folder)
+    other.close()
+    living.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder of somebody else; run as root")
+def test_a_folder_that_somebody_else_made_is_not_used(tmp_path):
+    planted = tmp_path / "toolwright-0"
+    planted.mkdir()
+    os.chown(planted, 12345, 12345)
+    scratch = Scratch(str(tmp_path))
+    assert not scratch.folder.startswith(f"{planted}/")
+    scratch.close()
+
+
+def test_a_link_in_the_place_of_our_folder_is_not_followed(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / f"toolwright-{os.geteuid()}").symlink_to(tmp_path / "elsewhere")
+    scratch = Scratch(str(tmp_path))
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    scratch.close()
+
+
+def test_size_counts_what_is_on_disk_and_follows_no_links(tmp_path):
+    (tmp_path / "a").write_bytes(b"x" * 100_000)
+    (tmp_path / "loop").symlink_to(tmp_path)
+    assert 100_000 <= size(str(tmp_path), 1 << 30) < 200_000
+    assert size(str(tmp_path / "gone"), 1) == 0

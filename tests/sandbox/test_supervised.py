@@ -1,0 +1,716 @@
+"""The supervised level with real programs that misbehave: how each ends, and that nothing of it is left.
+
+The tool is ``tests/native/trouble.c``, which bounds itself. Rules are made by hand; what permits mean and
+hold is shown in test_rules.py and test_attacks.py. Tests run as we are, as root also as an ordinary user, and
+with a spawner that has the sanitizers in it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.native.compiling import checked_spawner, spawner, trouble
+from tests.sandbox.hosting import NOBODY, Elsewhere, Here, request_of, start_of
+from toolwright.model import End, Ending
+from toolwright.sandbox import Cancel, supervised
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the spawner is for Linux")
+
+IS_ROOT = os.geteuid() == 0
+needs_root = pytest.mark.skipif(not IS_ROOT, reason="only root can be somebody else; run the tests as root")
+WAIT_S = 10.0
+
+
+@pytest.fixture(scope="module", params=["as-we-are", "as-an-ordinary-user", "sanitized"])
+def host(request) -> Iterator[Here | Elsewhere]:
+    trouble()
+    if request.param == "as-an-ordinary-user" and not IS_ROOT:
+        pytest.skip("we are an ordinary user already; run the tests as root for both")
+    made: Here | Elsewhere
+    if request.param == "as-an-ordinary-user":
+        made = Elsewhere(spawner(), uid=NOBODY)
+    else:
+        made = Here(spawner() if request.param == "as-we-are" else checked_spawner())
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def here() -> Iterator[Here]:
+    trouble()
+    made = Here(spawner())
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder that every user can reach and write to."""
+    path = Path(os.path.realpath(tempfile.mkdtemp(prefix="place-")))
+    path.chmod(0o777)
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+class Watch:
+    """Whether the processes that hold a FIFO have come, and whether they are gone."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = str(folder / f"fifo-{time.monotonic_ns()}")
+        os.mkfifo(self.path)
+        os.chmod(self.path, 0o666)
+        self._fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
+        self._poll = select.poll()
+
+    def came(self, count: int = 1) -> None:
+        """Wait for so many."""
+        until = time.monotonic() + WAIT_S
+        while count > 0:
+            self._poll.register(self._fd, select.POLLIN)
+            assert self._poll.poll((until - time.monotonic()) * 1000), "nobody came"
+            with suppress(BlockingIOError):
+                count -= len(os.read(self._fd, count))
+
+    def gone(self, within_s: float) -> bool:
+        """Whether all of those who came are gone, waited for at most so long. False if nobody ever came."""
+        self._poll.register(self._fd, 0)
+        return bool(self._poll.poll(within_s * 1000))
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+@pytest.fixture
+def watch(place: Path) -> Iterator[Watch]:
+    made = Watch(place)
+    yield made
+    made.close()
+
+
+def duration_s(ending: Ending) -> float:
+    return ending.runs[-1].duration_ms / 1000
+
+
+# -- how a program ends -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [0, 3, 255])
+def test_the_exit_status_is_the_programs(host, status):
+    ending = host.run([trouble(), "exit", str(status)])
+    assert (ending.end, ending.exit_status, ending.signal) == (End.EXITED, status, None)
+    assert ending.layers == ("supervised", "by hand")
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL, signal.SIGTERM])
+def test_death_by_a_signal_is_128_and_its_number(host, number):
+    ending = host.run([trouble(), "signal", str(int(number))])
+    assert (ending.end, ending.exit_status, ending.signal) == (End.EXITED, 128 + number, number)
+
+
+def test_a_program_that_is_missing_is_not_started_and_the_reason_is_the_kernels(host, place):
+    text = place / "text"
+    text.write_bytes(b"no program")
+    for path, reason in (
+        (place / "missing", "No such file or directory"),
+        (place, "Permission denied"),
+        (text, "Permission denied"),
+    ):
+        ending = host.run([str(path)])
+        assert (ending.end, ending.reason, ending.exit_status) == (End.NOT_STARTED, reason, None)
+        assert ending.layers == ()
+    text.chmod(0o755)
+    assert host.run([str(text)]).reason == "Exec format error"
+
+
+@pytest.mark.battery("C10")
+def test_c10_a_working_directory_that_is_missing_is_named_and_no_other_is_taken(host, place):
+    ending = host.run([trouble(), "exit", "0"], cwd=str(place / "missing"))
+    assert ending.end is End.NOT_STARTED
+    assert ending.reason == f"working directory {place / 'missing'}: No such file or directory"
+
+
+@pytest.mark.battery("E01")
+@pytest.mark.parametrize("trouble_is", ["hang", "deaf", "stop", "daemon-and-hang"])
+def test_e01_the_deadline_holds_within_250_ms(host, watch, trouble_is):
+    argument = [] if trouble_is == "stop" else [watch.path]
+    ending = host.run([trouble(), trouble_is, *argument], limits={"timeout_s": 0.4})
+    assert (ending.end, ending.exit_status) == (End.TIMED_OUT, None)
+    assert 0.4 <= duration_s(ending) <= 0.65
+    assert trouble_is == "stop" or watch.gone(0.1)
+
+
+@pytest.mark.battery("E02")
+def test_e02_ignoring_every_signal_gains_no_time(host, watch):
+    ending = host.run([trouble(), "deaf", watch.path], limits={"timeout_s": 0.3})
+    assert ending.end is End.TIMED_OUT
+    assert duration_s(ending) <= 0.55
+    assert watch.gone(0.1)
+
+
+@pytest.mark.battery("E08")
+def test_e08_a_program_that_stops_itself_still_meets_its_deadline(host):
+    ending = host.run([trouble(), "stop"], limits={"timeout_s": 0.3})
+    assert ending.end is End.TIMED_OUT
+    assert duration_s(ending) <= 0.55
+
+
+@pytest.mark.battery("E03")
+def test_e03_a_grandchild_that_holds_the_pipes_is_not_waited_for_and_ends(host, watch):
+    ending = host.run([trouble(), "pipe-holder", watch.path])
+    assert (ending.end, ending.exit_status, ending.stdout) == (End.EXITED, 0, b"done\n")
+    assert duration_s(ending) < 5
+    assert watch.gone(0.1)
+    assert ending.notes == ("1 process(es) that it left behind were killed",)
+
+
+@pytest.mark.battery("E04")
+def test_e04_a_daemon_in_a_session_of_its_own_ends_with_its_call(host, watch):
+    ending = host.run([trouble(), "daemon", watch.path, "3"])
+    assert (ending.end, ending.exit_status) == (End.EXITED, 3)
+    assert watch.gone(0.1)
+
+
+@pytest.mark.battery("E10")
+def test_e10_cancelling_ends_the_whole_tree(host, watch):
+    ending = host.run([trouble(), "daemon-and-hang", watch.path], cancel_s=0.3)
+    assert (ending.end, ending.exit_status) == (End.CANCELLED, None)
+    assert duration_s(ending) < 5
+    assert watch.gone(0.1)
+
+
+def test_a_call_that_was_cancelled_before_starts_nothing(here):
+    cancel = Cancel()
+    cancel.set()
+    ending = here.sandbox.run(start_of(request_of([trouble(), "exit", "0"])), cancel)
+    cancel.close()
+    assert (ending.end, ending.runs) == (End.CANCELLED, ())
+
+
+# -- input and output ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.battery("F03")
+def test_f03_a_program_that_writes_a_megabyte_before_it_reads_one_does_not_stand_still(host):
+    sent = os.urandom(1 << 20)
+    ending = host.run([trouble(), "out-first", "16"], stdin=sent)
+    assert (ending.end, ending.exit_status) == (End.EXITED, 0)
+    assert ending.stdout == b"o" * (1 << 20) + sent
+
+
+@pytest.mark.battery("F04")
+@pytest.mark.parametrize("what", [["close-stdin"], ["exit", "0"]])
+def test_f04_a_program_that_reads_nothing_ends_as_it_ends(host, what):
+    ending = host.run([trouble(), *what], stdin=b"x" * (1 << 20))
+    assert (ending.end, ending.exit_status) == (End.EXITED, 0)
+
+
+@pytest.mark.battery("F01", "F02")
+@pytest.mark.parametrize("what", ["flood-out", "flood-err", "flood-both"])
+def test_f01_f02_output_over_its_cap_stops_the_program(host, what):
+    ending = host.run([trouble(), what], limits={"stdout_bytes_max": 100_000, "stderr_bytes_max": 50_000})
+    assert (ending.end, ending.exit_status) == (End.TOO_LARGE, None)
+    assert len(ending.stdout) <= 100_000
+    assert len(ending.stderr) <= 50_000
+    assert ending.stdout_bytes > 100_000 or ending.stderr_bytes > 50_000
+    # What came after the cap was passed is what pipes hold, not what it could have written.
+    assert ending.stdout_bytes + ending.stderr_bytes < 1 << 20
+    assert duration_s(ending) < 2
+
+
+def test_output_of_exactly_the_cap_is_whole(host):
+    ending = host.run([trouble(), "echo"], stdin=b"x" * 70_000, limits={"stdout_bytes_max": 70_000})
+    assert (ending.end, len(ending.stdout)) == (End.EXITED, 70_000)
+
+
+def test_arguments_of_a_megabyte_arrive(host):
+    ending = host.run([trouble(), "length", *["a" * 65_536] * 16])
+    assert (ending.end, ending.stdout) == (End.EXITED, b"16 1048576\n")
+
+
+def test_arguments_that_the_kernel_refuses_are_not_started(host):
+    ending = host.run([trouble(), "length", "a" * 140_000])
+    assert (ending.end, ending.reason) == (End.NOT_STARTED, "Argument list too long")
+    assert host.run([trouble(), "length", "a\0b"]).reason == "embedded null byte"
+
+
+def test_the_environment_is_exactly_what_was_handed_over(host):
+    ending = host.run([trouble(), "environment"], env={"B": "2=3", "A": "", "TMPDIR": ""})
+    first, second, scratch = ending.stdout.decode("ascii").splitlines()
+    assert (first, second) == ("B=2=3", "A=")
+    assert scratch.startswith("TMPDIR=/")
+    assert host.run([trouble(), "environment"], env={}).stdout == b""
+
+
+def test_a_program_starts_in_a_clean_state(host):
+    ending = host.run([trouble(), "state"], cwd="/usr", filter=True, rlimits=[[4, 0]])
+    assert ending.exit_status == 0
+    found = ending.stdout.decode("ascii").strip()
+    assert "blocked=0 ignored=0 umask=022 group=1 nnp=1 cwd=/usr" in found
+    assert found.endswith("fds=0,1,2,")
+
+
+# -- limits -------------------------------------------------------------------------------------------------
+
+
+def test_memory_over_the_limit_stops_the_program(host):
+    ending = host.run([trouble(), "hog", "200"], limits={"memory_bytes_max": 64 << 20})
+    assert (ending.end, ending.exit_status) == (End.OVER_LIMIT, None)
+    assert ending.reason == f"its processes took more than {64 << 20} bytes of memory"
+    assert duration_s(ending) < 5
+
+
+def test_memory_that_processes_share_is_counted_once(host):
+    ending = host.run([trouble(), "share", "60"], limits={"memory_bytes_max": 100 << 20})
+    assert (ending.end, ending.exit_status) == (End.EXITED, 0)
+
+
+@pytest.mark.parametrize("what", ["8", "deep"])
+def test_scratch_space_over_the_limit_stops_the_program(host, what):
+    ending = host.run([trouble(), "fill", what], limits={"scratch_bytes_max": 4 << 20})
+    assert (ending.end, ending.reason) == (
+        End.OVER_LIMIT,
+        f"its temporary files took more than {4 << 20} bytes",
+    )
+
+
+@needs_root
+def test_files_hidden_in_a_closed_folder_count_as_too_much():
+    with Elsewhere(spawner(), uid=NOBODY) as host:
+        ending = host.run([trouble(), "fill", "hidden"], limits={"scratch_bytes_max": 4 << 20})
+        assert ending.end is End.OVER_LIMIT
+        ending = host.run([trouble(), "exit", "0"])
+        assert ending.exit_status == 0
+
+
+@pytest.mark.parametrize("kind", ["bomb", "bomb-of-sessions", "late-bomb"])
+def test_a_fork_bomb_is_stopped_and_all_of_it_is_gone(host, watch, kind):
+    ending = host.run([trouble(), kind, watch.path], limits={"processes_max": 32})
+    assert (ending.end, ending.reason) == (End.OVER_LIMIT, "it had more than 32 processes")
+    assert duration_s(ending) < 3
+    assert watch.gone(0.5)
+
+
+@pytest.mark.parametrize("again", range(3))
+def test_a_chain_of_processes_that_each_live_for_a_moment_is_ended(host, watch, again):
+    ending = host.run([trouble(), "hop", watch.path])
+    assert (ending.end, ending.exit_status) == (End.EXITED, 0)
+    assert duration_s(ending) < 3
+    assert watch.gone(0.1)
+    assert not [note for note in ending.notes if "could not" in note]
+
+
+def test_threads_count_as_well(host):
+    ending = host.run([trouble(), "threads"], limits={"processes_max": 32})
+    assert (ending.end, ending.reason) == (End.OVER_LIMIT, "its processes had more than 256 threads")
+
+
+def test_processes_that_have_ended_do_not_count(host):
+    ending = host.run([trouble(), "short-lived", "200"], limits={"processes_max": 20})
+    assert (ending.end, ending.exit_status) == (End.EXITED, 0)
+
+
+# -- many at once -------------------------------------------------------------------------------------------
+
+
+def mix(watch: Watch, missing: str) -> list[tuple[dict, tuple]]:
+    quick = {"timeout_s": 0.5}
+    return [
+        (request_of([trouble(), "exit", "0"]), (End.EXITED, 0)),
+        (request_of([trouble(), "exit", "3"]), (End.EXITED, 3)),
+        (request_of([trouble(), "signal", "11"]), (End.EXITED, 139)),
+        (request_of([trouble(), "hang"], limits=quick), (End.TIMED_OUT, None)),
+        (request_of([trouble(), "flood-both"], limits={"stdout_bytes_max": 9999}), (End.TOO_LARGE, None)),
+        (request_of([trouble(), "daemon", watch.path, "3"]), (End.EXITED, 3)),
+        (request_of([trouble(), "pipe-holder", watch.path]), (End.EXITED, 0)),
+        (request_of([trouble(), "exit", "0"], stdin=b"x" * 200_000), (End.EXITED, 0)),
+        (request_of([missing]), (End.NOT_STARTED, None)),
+        (request_of([trouble(), "exit", "3"], filter=True), (End.EXITED, 3)),
+    ]
+
+
+def children() -> set[int]:
+    """Processes that count this one as their parent, zombies among them."""
+    found: set[int] = set()
+    for task in os.listdir("/proc/self/task"):
+        with suppress(OSError):
+            text = Path(f"/proc/self/task/{task}/children").read_text(encoding="ascii")
+            found |= {int(pid) for pid in text.split()}
+    return found
+
+
+@pytest.mark.battery("E11", "L01")
+def test_e11_l01_many_at_once_end_each_as_they_should_and_leave_nothing(watch, place):
+    made = Here(spawner())
+    made.run([trouble(), "exit", "0"])
+    cases = mix(watch, str(place / "missing"))
+    made.together([request for request, _ in cases] * 2, at_once=4)
+    before = (set(os.listdir("/proc/self/fd")), threading.active_count(), children())
+    endings = made.together([request for request, _ in cases] * 30, at_once=32)
+    wrong = [
+        (expected, ending)
+        for (_, expected), ending in zip(cases * 30, endings, strict=True)
+        if (ending.end, ending.exit_status) != expected
+    ]
+    assert wrong == []
+    assert watch.gone(0.1)
+    after = (set(os.listdir("/proc/self/fd")), threading.active_count(), children())
+    assert after[1:] == before[1:]
+    # Slots that wait for the next call of their kind hold a descriptor or two each; nothing else may stay.
+    assert len(after[0]) - len(before[0]) <= supervised.SLOTS_MAX
+    made.close()
+    assert len(os.listdir("/proc/self/fd")) < len(before[0])
+
+
+@pytest.mark.battery("L07")
+def test_l07_with_few_descriptors_calls_wait_for_their_turn_and_all_come_through(watch, place):
+    with Elsewhere(spawner(), open_files=64) as host:
+        endings = host.together([request_of([trouble(), "exit", "0"])] * 200)
+        assert {(ending.end, ending.exit_status) for ending in endings} == {(End.EXITED, 0)}
+        # Kinds of calls whose slots would hold more descriptors than there are.
+        for number in range(40):
+            ending = host.run([trouble(), "exit", "0"], readable=["/"], limits={"timeout_s": 20 + number})
+            assert (ending.end, ending.exit_status) == (End.EXITED, 0)
+
+
+def test_a_call_that_waits_for_its_turn_can_be_cancelled(watch):
+    with Elsewhere(spawner(), open_files=64) as host:
+        hanging = [request_of([trouble(), "hang"], limits={"timeout_s": 2})] * 4
+        waiting = request_of([trouble(), "hang"], limits={"timeout_s": 2}, cancel_s=0.5)
+        endings = host.together([*hanging, *[waiting] * 4])
+        assert {ending.end for ending in endings} <= {End.TIMED_OUT, End.CANCELLED, End.NOT_STARTED}
+        assert End.CANCELLED in {ending.end for ending in endings[4:]}
+
+
+# -- the host, the spawner and the supervisor die -----------------------------------------------------------
+
+
+@pytest.mark.battery("E06")
+@pytest.mark.parametrize("uid", [None, pytest.param(NOBODY, marks=needs_root)])
+def test_e06_when_the_host_is_killed_every_process_is_gone_within_a_second(watch, uid):
+    host = Elsewhere(spawner(), uid=uid)
+    host.post({"together": [request_of([trouble(), "daemon-and-hang", watch.path])] * 20})
+    watch.came(40)
+    host.kill()
+    assert watch.gone(1.0)
+
+
+def supervisors(sandbox: supervised.Supervised) -> list[int]:
+    assert sandbox._connection is not None
+    pid = sandbox._connection.pid
+    return [
+        int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+    ]
+
+
+class Background:
+    """A call that runs while the test does something to it."""
+
+    def __init__(self, here: Here, argv: list[str], **more: object) -> None:
+        self._endings: list[Ending] = []
+        self._thread = threading.Thread(target=lambda: self._endings.append(here.run(argv, **more)))
+        self._thread.start()
+
+    def ending(self) -> Ending:
+        self._thread.join(WAIT_S * 2)
+        assert self._endings, "it did not end"
+        return self._endings[0]
+
+
+def test_a_spawner_that_was_killed_is_started_anew_and_no_call_is_lost(watch):
+    made = Here(spawner())
+    assert made.run([trouble(), "exit", "0"]).exit_status == 0
+    assert made.sandbox._connection is not None
+    os.kill(made.sandbox._connection.pid, signal.SIGKILL)
+    assert made.run([trouble(), "exit", "3"]).exit_status == 3
+    made.close()
+
+
+def test_a_call_outlives_the_spawner_and_others_do_not_wait_for_it(watch):
+    made = Here(spawner())
+    running = Background(made, [trouble(), "hang", watch.path], limits={"timeout_s": 1.5})
+    watch.came()
+    assert made.sandbox._connection is not None
+    os.kill(made.sandbox._connection.pid, signal.SIGKILL)
+    other = made.run([trouble(), "exit", "3"])
+    assert (other.end, other.exit_status) == (End.EXITED, 3)
+    assert duration_s(other) < 1
+    assert running.ending().end is End.TIMED_OUT
+    assert watch.gone(0.1)
+    made.close()
+
+
+def test_a_call_whose_supervisor_is_killed_is_lost_and_its_daemons_are_gone(watch):
+    made = Here(spawner())
+    made.run([trouble(), "exit", "0"])
+    running = Background(made, [trouble(), "daemon-and-hang", watch.path])
+    watch.came(2)
+    for pid in supervisors(made.sandbox):
+        os.kill(pid, signal.SIGKILL)
+    ending = running.ending()
+    assert (ending.end, ending.exit_status) == (End.LOST, None)
+    assert watch.gone(1.0)
+    assert made.run([trouble(), "exit", "3"]).exit_status == 3
+    made.close()
+
+
+@needs_root
+def test_a_tool_that_kills_its_supervisor_takes_its_daemons_along(watch):
+    """Attack: without scoped signals (Linux before 6.12) a tool of the same user can signal us."""
+    made = Here(spawner())
+    ending = made.run([trouble(), "kill-parent", watch.path])
+    assert ending.end is End.LOST
+    assert watch.gone(1.0)
+    assert made.run([trouble(), "exit", "3"]).exit_status == 3
+    made.close()
+
+
+def test_the_scratch_folder_of_a_lost_call_is_nobodys(watch):
+    made = Here(spawner())
+    seen = made.run([trouble(), "environment"]).stdout
+    running = Background(made, [trouble(), "hang", watch.path])
+    watch.came()
+    for pid in supervisors(made.sandbox):
+        os.kill(pid, signal.SIGKILL)
+    assert running.ending().end is End.LOST
+    assert made.run([trouble(), "environment"]).stdout != seen
+    made.close()
+
+
+def test_a_copy_of_the_host_made_by_fork_has_a_spawner_of_its_own(here):
+    assert here.run([trouble(), "exit", "0"]).exit_status == 0
+    first = here.sandbox._connection.pid
+    stop = threading.Event()
+
+    def keep_calling() -> None:
+        while not stop.is_set():
+            here.run([trouble(), "exit", "0"])
+
+    threads = [threading.Thread(target=keep_calling) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    copies = []
+    for _ in range(5):
+        pid = os.fork()
+        if pid == 0:
+            status = 99
+            with suppress(BaseException):
+                ending = here.run([trouble(), "exit", "7"])
+                status = ending.exit_status if here.sandbox._connection.pid != first else 98
+                here.close()
+            os._exit(status)
+        copies.append(pid)
+    ends = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in copies]
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert ends == [7] * 5
+    assert here.run([trouble(), "exit", "3"]).exit_status == 3
+
+
+def test_a_level_that_was_closed_starts_nothing():
+    made = Here(spawner())
+    made.run([trouble(), "exit", "0"])
+    pid = made.sandbox._connection.pid
+    made.close()
+    assert made.run([trouble(), "exit", "0"]).end is End.UNAVAILABLE
+    assert not os.path.exists(f"/proc/{pid}")
+
+
+def test_without_the_spawner_calls_are_unavailable_and_say_what_to_do(place):
+    made = Here(str(place / "missing"))
+    ending = made.run([trouble(), "exit", "0"])
+    assert (ending.end, ending.reason) == (End.NOT_STARTED, "No such file or directory")
+    assert made.sandbox.probe().reason == "the spawner cannot be started: No such file or directory"
+    made.close()
+
+
+# -- layers -------------------------------------------------------------------------------------------------
+
+
+def test_every_layer_is_found_by_using_it(here):
+    probed = here.sandbox.probe()
+    assert probed.reason == ""
+    assert set(probed.errors) <= set(supervised.PROBES)
+    assert probed.works("subreaper")
+    assert probed.works("pidfd")
+
+
+def test_landlock_and_the_filter_hold(host, place):
+    secret = place / "secret"
+    secret.write_bytes(b"x")
+    secret.chmod(0o644)
+    readable = [str(Path(trouble()).parent), "/dev/null"]
+    ending = host.run([trouble(), "read", str(secret)], readable=readable, filter=True)
+    assert (ending.exit_status, ending.stdout) == (1, b"EACCES\n")
+    assert host.run([trouble(), "read", str(secret)], filter=True).exit_status == 0
+
+
+@needs_root
+def test_as_root_a_tool_can_be_another_user_without_any_capability(here, place):
+    secret = place / "secret"
+    secret.write_bytes(b"x")
+    secret.chmod(0o600)
+    assert b" uid=65534 " in here.run([trouble(), "state"], uid=NOBODY).stdout
+    assert here.run([trouble(), "read", str(secret)], uid=NOBODY).stdout == b"EACCES\n"
+    # Attack: root without capabilities still owns root's files, but passes no other barrier.
+    os.chown(secret, NOBODY, NOBODY)
+    assert here.run([trouble(), "read", str(secret)]).stdout == b"EACCES\n"
+
+
+@pytest.fixture
+def repository(host, place) -> Path:
+    if isinstance(host, Here):
+        works = host.sandbox.probe().works("mount-namespace")
+    else:
+        works = "mount-namespace" not in host.ask({"probe": True})["errors"]
+    if not works:
+        pytest.skip("there are no mount namespaces here; `toolwright doctor` says how to allow them")
+    (place / "hooks").mkdir(mode=0o777)
+    for name in ("hooks/pre-commit", "config", "file"):
+        (place / name).write_bytes(b"mine\n")
+        (place / name).chmod(0o666)
+    for folder in (place, place / "hooks"):
+        folder.chmod(0o777)
+    return place
+
+
+def binds(place: Path) -> list[tuple[str, str, bool]]:
+    return [(str(place / name), str(place / name), True) for name in ("config", "hooks", "later")]
+
+
+def test_what_is_bound_read_only_stays_so_and_the_rest_is_writable(host, repository):
+    for path, status in (("file", 0), ("new", 0), ("config", 1), ("hooks/pre-commit", 1), ("hooks/new", 1)):
+        ending = host.run([trouble(), "write", str(repository / path)], binds=binds(repository))
+        assert (path, ending.exit_status) == (path, status), ending
+    ending = host.run(
+        [trouble(), "rename", str(repository / "file"), str(repository / "config")], binds=binds(repository)
+    )
+    assert (ending.exit_status, ending.stdout) == (1, b"EBUSY\n")
+
+
+def test_a_protected_file_that_was_replaced_outside_is_still_protected(host, repository):
+    """Attack, or just `git config`: a rename takes the mount away together with the old file."""
+    write = [trouble(), "write", str(repository / "config")]
+    assert host.run(write, binds=binds(repository)).exit_status == 1
+    (repository / "replacement").write_bytes(b"new\n")
+    (repository / "replacement").chmod(0o666)
+    (repository / "replacement").rename(repository / "config")
+    ending = host.run(write, binds=binds(repository))
+    assert (ending.end, ending.exit_status, ending.stdout) == (End.EXITED, 1, b"EROFS\n")
+
+
+def test_a_protected_path_that_came_later_is_protected_from_then_on(host, repository):
+    write = [trouble(), "write", str(repository / "later")]
+    assert host.run([trouble(), "exit", "0"], binds=binds(repository)).exit_status == 0
+    (repository / "later").write_bytes(b"")
+    (repository / "later").chmod(0o666)
+    assert host.run(write, binds=binds(repository)).stdout == b"EROFS\n"
+
+
+def test_a_link_in_the_place_of_a_protected_path_is_refused(host, repository):
+    """Attack: the mount lands on what the link names, and the link is replaced."""
+    (repository / "config").unlink()
+    (repository / "config").symlink_to(repository / "file")
+    ending = host.run([trouble(), "exit", "0"], binds=binds(repository))
+    assert ending.end is End.UNAVAILABLE
+    assert str(repository / "config") in ending.reason
+
+
+def test_a_program_runs_the_bytes_that_were_checked(host, place):
+    """Attack: the file is swapped between the check and the start."""
+    program = place / "program"
+    content = Path(trouble()).read_bytes()
+    program.write_bytes(b"swapped")
+    program.chmod(0o755)
+    ending = host.run([str(program), "exit", "5"], sealed=[(str(program), content)])
+    assert (ending.end, ending.exit_status) == (End.EXITED, 5), ending
+
+
+def test_a_script_and_the_files_it_reads_are_the_bytes_that_were_checked(host, repository):
+    script, part = repository / "script", repository / "part"
+    for path in (script, part):
+        path.write_bytes(b"#!/bin/sh\necho swapped\n")
+        path.chmod(0o755)
+    sealed = [(str(script), b'#!/bin/sh\n. "$(dirname "$0")/part"\n'), (str(part), b"echo checked\n")]
+    ending = host.run([str(script)], sealed=sealed, env={"PATH": "/usr/bin:/bin"})
+    assert (ending.exit_status, ending.stdout) == (0, b"checked\n"), ending
+
+
+# -- services -----------------------------------------------------------------------------------------------
+
+
+def service(here: Here, what: list[str], **more: object) -> tuple[supervised.Service, socket.socket]:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        made = here.sandbox.service(start_of(request_of([trouble(), *what], **more)), theirs)
+    ours.settimeout(WAIT_S)
+    return made, ours
+
+
+def test_a_service_speaks_over_its_channel_until_it_is_killed(here, watch):
+    made, channel = service(here, ["channel"])
+    for text in (b"one", b"two"):
+        channel.sendall(text)
+        assert channel.recv(100) == text
+    assert not made.ended()
+    assert made.ending == ""
+    made.kill()
+    assert made.ended()
+    assert channel.recv(100) == b""
+    channel.close()
+    assert made.ending == "stopped: cancelled"
+
+
+def test_a_service_that_hangs_is_killed_with_its_daemons(here, watch):
+    made, channel = service(here, ["daemon-and-hang", watch.path])
+    watch.came(2)
+    made.kill()
+    assert watch.gone(0.1)
+    channel.close()
+
+
+@pytest.mark.parametrize(
+    ("what", "more", "ending"),
+    [
+        (["exit", "3"], {}, "exit status 3"),
+        (["signal", "11"], {}, "killed by signal 11"),
+        (["exit", "0"], {"program": "/missing"}, "start: No such file or directory"),
+    ],
+)
+def test_a_service_says_how_it_ended(here, what, more, ending):
+    made, channel = service(here, what, **more)
+    assert made.ended(WAIT_S)
+    assert made.ending == ending
+    made.kill()
+    channel.close()
+
+
+# -- requests that make no sense ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("message", [b"", b"x", b"TWSQ" + bytes(84), bytes(88), os.urandom(60_000)])
+def test_a_request_that_makes_no_sense_is_refused_without_harm(here, message):
+    here.run([trouble(), "exit", "0"])
+    connection = here.sandbox._connection
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        socket.send_fds(connection.socket, [message or b"\0"], [theirs.fileno()])
+        ours.settimeout(WAIT_S)
+        report = supervised._Report.read(ours.recv(4096))
+    assert report is not None
+    assert (report.reason, report.stage) == (supervised._Reason.NOT_STARTED, supervised._Stage.REQUEST)
+    assert here.run([trouble(), "exit", "3"]).exit_status == 3
+    assert here.sandbox._connection is connection

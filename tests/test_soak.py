@@ -1,0 +1,75 @@
+"""A small soak (soak/soak.py): tools that misbehave and hosts that are killed leave nothing behind.
+
+`make soak` is the large one.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def soak(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    if not Path("/proc/self/fd").is_dir():
+        pytest.skip("there is no /proc here; what is left behind can only be seen on Linux")
+    return subprocess.run(
+        [sys.executable, "soak/soak.py", "--seed", "20261115", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env=env,
+    )
+
+
+def met(output: str) -> dict[str, str]:
+    """What was found, by what was looked for; every line of it was met."""
+    found = {}
+    for line in output.splitlines():
+        if parts := re.fullmatch(r"  (.+?)  +(\S.*?)  goal (.+?) +(met|MISSED)", line):
+            assert parts[4] == "met", output
+            found[parts[1]] = parts[2]
+    return found
+
+
+def test_tools_that_misbehave_leave_nothing_behind() -> None:
+    done = soak("--calls", "300", "--at-once", "16", "--kills", "0")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = met(done.stdout)
+    assert found["calls that came back"] == "300"
+    for what in ("wrong outcomes", "zombies", "leaked processes", "leaked descriptors", "leaked threads"):
+        assert found[what] == "0"
+
+
+def test_hosts_that_are_killed_lose_nothing() -> None:
+    done = soak("--calls", "0", "--kills", "12")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = met(done.stdout)
+    assert found["hosts killed"] == "12"
+    assert found["started calls without a begin"] == "0"
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="without a compiler the other test does this already")
+def test_the_tools_are_the_same_without_a_compiler() -> None:
+    nowhere = {"PATH": "/nonexistent", "HOME": "/nonexistent"}
+    done = soak("--calls", "60", "--at-once", "4", "--kills", "0", env=nowhere)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Python tools" in done.stdout
+
+
+@pytest.mark.parametrize("level", ["portable", "restricted"])
+def test_the_soak_sees_what_a_weaker_level_lets_go(level: str) -> None:
+    """These levels do not catch daemons, and say so; a soak that found none there would never find any."""
+    only = ("--only", "daemon", "--level", level)
+    done = soak("--calls", "8", "--at-once", "4", "--kills", "0", *only)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert re.search(r"leaked processes +[1-8] ", done.stdout), done.stdout
+    assert re.search(r"wrong outcomes +0 ", done.stdout), done.stdout
