@@ -14,11 +14,11 @@ UV := $(BIN)/uv
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run test check fmt bench fuzz soak lock clean
+.PHONY: help run test check fmt bench fuzz fuzz-spawner soak lock clean
 unexport PYTHONHOME PYTHONPATH
 
 help: ## list the commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 run: $(STAMPS)/native ## check and list the tools in examples/
 	@mkdir -p build
@@ -43,6 +43,12 @@ bench: $(STAMPS)/dev ## measure
 
 fuzz: $(STAMPS)/dev ## mutate declarations and look for what breaks
 	$(BIN)/python fuzz/fuzz.py $(ARGS)
+
+fuzz-spawner: ## send the spawner's parser wrong messages, under sanitizers (ARGS="SECONDS SEED")
+	@mkdir -p build
+	$(CC) -std=gnu17 -O1 -g -Wall -Wextra -Werror -fsanitize=address,undefined -fno-sanitize-recover=all \
+		-o build/fuzz-spawner fuzz/spawner.c
+	build/fuzz-spawner $(if $(ARGS),$(ARGS),60)
 
 soak: $(STAMPS)/dev ## call tools that misbehave, kill hosts, and look for what is lost or left
 	$(BIN)/python soak/soak.py $(ARGS)

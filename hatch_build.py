@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +31,20 @@ BINARY = ROOT / "src" / "toolwright" / "sandbox" / "_spawner"
 WARNINGS = ("-std=c17", "-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wconversion")
 HARDENING = (
     "-O2", "-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2", "-Wl,-z,relro,-z,now",
-    "-Wl,-z,noexecstack",
+    "-Wl,-z,noexecstack", "-s",
 )  # fmt: skip
-# Tried in this order, since not every compiler and libc has all of them; a result must run before it counts.
-VARIANTS = (
-    ("-fcf-protection", "-fPIE", "-static-pie"),
-    ("-fPIE", "-static-pie"),
-    ("-fcf-protection", "-static"),
-    ("-static",),
-)
-ARCHITECTURES = ("x86_64", "aarch64")
+# Per architecture: jumps land only where the compiler meant them to.
+PROTECTION = {"x86_64": "-fcf-protection", "aarch64": "-mbranch-protection=standard"}
+
+
+def variants(machine: str) -> tuple[tuple[str, ...], ...]:
+    """In this order: not every compiler and libc has all of them, and a result must run before it counts."""
+    return (
+        (PROTECTION[machine], "-fPIE", "-static-pie"),
+        ("-fPIE", "-static-pie"),
+        (PROTECTION[machine], "-static"),
+        ("-static",),
+    )
 
 
 class SpawnerHook(BuildHookInterface):  # type: ignore[type-arg]
@@ -61,22 +66,26 @@ class SpawnerHook(BuildHookInterface):  # type: ignore[type-arg]
 
 def compile_spawner(target: Path, source: Path = SOURCE, extra: tuple[str, ...] = ()) -> str:
     """Compile the source; an empty text, or why there is no binary. An old one is not left in its place."""
-    reason = _compiled(target, source, extra)
+    try:
+        reason = _compiled(target, source, extra)
+    except OSError as error:  # the folder cannot be written to, or the disk is full
+        reason = str(error)
     if reason:
-        target.unlink(missing_ok=True)
+        with suppress(OSError):
+            target.unlink(missing_ok=True)
     return reason
 
 
 def _compiled(target: Path, source: Path, extra: tuple[str, ...]) -> str:
-    if sys.platform != "linux" or platform.machine() not in ARCHITECTURES:
-        return f"it runs on Linux on {' and '.join(ARCHITECTURES)}"
+    if sys.platform != "linux" or platform.machine() not in PROTECTION:
+        return f"it runs on Linux on {' and '.join(PROTECTION)}"
     compiler = os.environ.get("CC", "").split() or _compiler()
     if not compiler:
         return "no C compiler was found (Debian, Ubuntu: apt-get install gcc libc6-dev)"
     reason = ""
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         made = Path(folder, target.name)
-        for variant in VARIANTS:
+        for variant in variants(platform.machine()):
             command = [*compiler, *WARNINGS, *HARDENING, *variant, *extra, "-o", str(made), str(source)]
             try:
                 subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)

@@ -7,7 +7,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -102,6 +102,14 @@ def a_marker(project: Path) -> Path:
 def records(project: Path) -> list[JsonObject]:
     """What the journal says."""
     return [entry.body for entry in entries(str(project.parent / f"state-{project.name}" / "journal"))]
+
+
+def until(work: Callable[[], ToolResult], is_it: Callable[[ToolResult], bool]) -> ToolResult:
+    """A switch is seen within a hundredth of a second: ask until it is, at most a second."""
+    ends = time.monotonic() + 1
+    while not is_it(result := work()) and time.monotonic() < ends:
+        pass
+    return result
 
 
 def kind(result: ToolResult) -> Kind | None:
@@ -530,13 +538,13 @@ def test_a_switched_off_tool_is_refused_also_after_a_restart(project: Path, leve
         assert opened.call("ok", {}).ok
         store = opened.hands._keep.opened()
         switch_off(store, Disabled(tool="ok", reason="broken today"), time.time())
-        result = opened.call("ok", {})
+        result = until(lambda: opened.call("ok", {}), lambda result: not result.ok)
         assert kind(result) is Kind.DENIED
         assert "broken today" in result.content
     with workshop(project, level) as opened:
         assert kind(opened.call("ok", {})) is Kind.DENIED
         switch_on(opened.hands._keep.opened(), "ok", time.time())
-        assert opened.call("ok", {}).ok
+        assert until(lambda: opened.call("ok", {}), lambda result: result.ok).ok
 
 
 @pytest.mark.battery("L06")
@@ -551,8 +559,8 @@ def test_each_call_uses_one_version_of_the_catalog_while_it_is_reloaded(project:
             while not stop.is_set():
                 number += 1
                 replaced = text.replace('"description": "which"', f'"description": "which {number}"')
-                (project / "new.json").write_text(replaced, encoding="utf-8")
-                os.replace(project / "new.json", project / "tools.json")
+                (project.parent / "new.json").write_text(replaced, encoding="utf-8")
+                os.replace(project.parent / "new.json", project / "tools.json")
                 opened.reload()
                 stop.wait(0.01)
 
@@ -620,3 +628,14 @@ def test_arguments_that_are_no_json_are_a_mistake_of_the_programmer(project: Pat
     manifest(project, "ok", "#!/bin/sh\necho '{}'\n")
     with workshop(project, level) as opened, pytest.raises(UsageError):
         opened.call("ok", {"x": object()})
+
+
+def test_a_question_is_answered_in_advance_and_the_answer_recorded(project: Path, level: Level) -> None:
+    manifest(project, "t", "#!/bin/sh\necho '{}'\n")
+    asks = {"decision": "ask", "because": "it costs money"}
+    with workshop(project, level, policy=(asks,)) as opened:
+        result = opened.call_text("t", "")
+        assert (kind(result), result.runs) == (Kind.NEEDS_APPROVAL, ())
+        assert opened.call_text("t", "", approved_by="ann").ok
+    begun = [record for record in records(project) if record["what"] == "begin"]
+    assert [record.get("approved_by") for record in begun] == [None, "ann"]

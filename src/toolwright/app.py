@@ -14,7 +14,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -52,6 +51,7 @@ from toolwright.model import (
     ToolMode,
     ToolResult,
 )
+from toolwright.records import replace
 from toolwright.sandbox import Cancel, Sandbox, Start
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from toolwright.store import Store
 
 STORE_NAME = "state.sqlite"
+_FRESH_S = 0.01
 ContextCheck = Callable[[Mapping[str, object]], object]
 
 
@@ -335,7 +336,7 @@ class Workshop:
         cancel: Cancel | None = None,
         door: str = "python",
     ) -> ToolResult:
-        """As ``call``, with the arguments as a model wrote them: formats that promise it get them verbatim."""
+        """As ``call``, with the arguments as a model wrote them, for formats that hand them over verbatim."""
         given, defect = read_arguments(text)
         call = ToolCall(
             id=new_call_id(),
@@ -536,7 +537,7 @@ class Hands:
         from toolwright.catalog.digests import Contents
         from toolwright.engine import Engine, Stock
         from toolwright.journal.audit import open_audit
-        from toolwright.runtimes import Host, around, process
+        from toolwright.runtimes import Host, around, process, project_of
         from toolwright.sandbox import ground
         from toolwright.trust import policy
 
@@ -545,6 +546,9 @@ class Hands:
                 "a call must be recorded, and there is no state folder", "give the Config a state folder"
             )
         self._policy = policy
+        self._project_of = project_of
+        self._places: dict[str, tuple[str, bool]] = {}
+        """Each declaration's project, and whether a person named its source: neither changes."""
         self._config = config
         self._report = report
         self._cwd = current_folder()
@@ -615,8 +619,6 @@ class Hands:
 
     def decide(self, tool: Tool, call: ToolCall | None) -> Decision:
         """Whether a tool may run now, and with what."""
-        from toolwright.runtimes import project_of
-
         now = time.time()
         try:
             disabled = self._keep.disabled(now)
@@ -627,17 +629,18 @@ class Hands:
                 because=error.message,
                 hint=error.hint,
             )
+        path = tool.origin.path
+        place = self._places.get(path)
+        if place is None:
+            place = (self._project_of(tool, self._host), self._policy.is_below(path, self._named))
+            self._places[path] = place
+        project, named = place
         return self._policy.decide(
             tool,
             call,
             trust=self._policy.trust_of(tool),
             house=self._house,
-            ground=self._grounds.of(
-                tool,
-                project=project_of(tool, self._host),
-                cwd=self._cwd,
-                named=self._policy.is_below(tool.origin.path, self._named),
-            ),
+            ground=self._grounds.of(tool, project=project, cwd=self._cwd, named=named),
             state=self._policy.HostState(disabled=disabled, now=now),
         )
 
@@ -721,6 +724,7 @@ class Keep:
         self._lock = threading.Lock()
         self._store: Store | None = None
         self._seen: tuple[object, tuple[Disabled, ...]] = (None, ())
+        self._looked = -1.0
 
     def opened(self) -> Store:
         from toolwright.store.sqlite import SqliteStore
@@ -731,17 +735,18 @@ class Keep:
             return self._store
 
     def disabled(self, now: float) -> tuple[Disabled, ...]:
-        """What is switched off. Read again only when the files changed: every call asks."""
-        stamp = (_stamp(self._path), _stamp(f"{self._path}-wal"))
-        if stamp == (None, None):
-            return ()
-        seen, off = self._seen
-        if seen != stamp:
-            from toolwright.store.disabled import disabled
+        """What is switched off, as of a hundredth of a second ago: every call asks."""
+        if not self._looked <= now < self._looked + _FRESH_S:
+            stamp = (_stamp(self._path), _stamp(f"{self._path}-wal"))
+            if stamp == (None, None):
+                self._seen = (stamp, ())
+            elif self._seen[0] != stamp:
+                from toolwright.store.disabled import disabled
 
-            off = disabled(self.opened(), now)
-            self._seen = (stamp, off)
-        return tuple(entry for entry in off if entry.until is None or entry.until > now)
+                self._seen = (stamp, disabled(self.opened(), now))
+            self._looked = now
+        off = self._seen[1]
+        return tuple([entry for entry in off if entry.until is None or entry.until > now]) if off else ()
 
     def close(self) -> None:
         with self._lock:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from toolwright.catalog.sources import Source
 from toolwright.errors import ConfigError, SourceError, UsageError
 from toolwright.formats import _toml
 from toolwright.model import Grant, Level, Limits, Problem, Profile, Rules, Severity
-from toolwright.records import dataclass
+from toolwright.records import dataclass, replace
 
 FILE_NAME: Final = "toolwright.toml"
 FORMATS: Final = ("skill", "manifest", "capability", "rye", "executable")

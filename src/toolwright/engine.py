@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Final, Protocol
 
 from toolwright.calls import arguments, replies
@@ -34,7 +33,7 @@ from toolwright.model import (
     ToolError,
     ToolResult,
 )
-from toolwright.records import dataclass
+from toolwright.records import dataclass, replace
 from toolwright.sandbox import Cancel
 
 _KNOWN_MAX: Final = 4096
@@ -121,7 +120,7 @@ class Engine:
         try:
             if known is None:
                 raise _Refused(ToolError(kind=Kind.UNKNOWN_TOOL, message=unknown.message, hint=unknown.hint))
-            result = self._through(known, replace(call, runs_digest=facts.runs_digest), cancel)
+            result = self._through(known, call, facts.runs_digest, cancel)
         except _Refused as refused:
             result = self._refusal(call, refused.error, refused.tool)
         except KeyboardInterrupt:
@@ -134,8 +133,10 @@ class Engine:
             if result is None:
                 error = ToolError(kind=Kind.INTERNAL, message="stopped without an answer")
                 result = self._refusal(call, error, tool)
-            spent = replace(result.spent, duration_ms=round((time.monotonic() - started) * 1000, 3))
-            result = self._audit.end(call, replace(result, spent=spent), tool)
+            if not result.spent.duration_ms:  # nothing ran: what was spent was spent here
+                spent = replace(result.spent, duration_ms=round((time.monotonic() - started) * 1000, 3))
+                result = replace(result, spent=spent)
+            result = self._audit.end(call, result, tool)
         return result
 
     # -- find -----------------------------------------------------------------------------------------------
@@ -172,7 +173,7 @@ class Engine:
 
     # -- check, decide, run, reply --------------------------------------------------------------------------
 
-    def _through(self, known: _Known, call: ToolCall, cancel: Cancel) -> ToolResult:
+    def _through(self, known: _Known, call: ToolCall, runs_digest: str | None, cancel: Cancel) -> ToolResult:
         tool = known.tool
         if isinstance(tool.invocation, NotCallable):
             reason = tool.invocation.reason
@@ -181,7 +182,7 @@ class Engine:
         checked = arguments.check(tool, call)
         if isinstance(checked, ToolError):
             raise _Refused(checked, tool)
-        call = replace(call, arguments=checked.arguments, raw=checked.raw)
+        call = replace(call, arguments=checked.arguments, raw=checked.raw, runs_digest=runs_digest)
 
         allowed = self._allowed(tool, call)
         permit, notes = allowed.permit, (*checked.notes, *allowed.notes)

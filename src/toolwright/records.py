@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
+    from dataclasses import replace as replace
 
 _Class = TypeVar("_Class", bound=type)
 _MISSING = dataclasses.MISSING
@@ -37,34 +38,71 @@ def _dataclass(
         if cls.__doc__ is None:
             cls.__doc__ = ""  # the standard would ask for a signature, which is slow
         own: Mapping[str, object] = vars(cls)
-        shared = {**_SHARED, **(_EQUALITY if eq else {})}
-        kept = {name for name in shared if name in own and own[name] is not None}
+        kept = {name for name in (*_SHARED, "__eq__") if own.get(name) is not None}
         made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True, kw_only=kw_only)(cls)
-        for name, method in shared.items():
+        for name, method in _SHARED.items():
             if name not in kept:
                 setattr(made, name, method)
-        made.__init__ = _first_init(made)
+        made.__init__ = _first(made, "__init__", _init_text)
+        if eq and "__eq__" not in kept:
+            made.__eq__ = _first(made, "__eq__", _eq_text)
+            made.__hash__ = _first(made, "__hash__", _hash_text)
         return made  # type: ignore[no-any-return]
 
     return decorate
 
 
+def _replace(value: Any, /, **changes: Any) -> Any:
+    """As ``dataclasses.replace``, without going through the constructor."""
+    cls: Any = type(value)
+    fields = cls.__dataclass_fields__
+    if not changes.keys() <= fields.keys():
+        raise TypeError(f"{cls.__qualname__} has no field {sorted(changes.keys() - fields.keys())[0]!r}")
+    made = cls.__new__(cls)
+    for name in fields:
+        _put(made, name, changes[name] if name in changes else getattr(value, name))
+    return made
+
+
 if not TYPE_CHECKING:
     dataclass = _dataclass
+    replace = _replace
 
 
-def _first_init(cls: Any) -> Callable[..., None]:
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        if type(self) is cls:
-            cls.__init__ = _compiled_init(cls)
-        _compiled_init(cls)(self, *args, **kwargs)
+def _first(cls: Any, name: str, text_of: Callable[[Any, dict[str, Any]], str]) -> Callable[..., Any]:
+    """A method that is compiled when it is first called, and takes its own place then."""
 
-    return __init__
+    def method(*args: Any, **kwargs: Any) -> Any:
+        names: dict[str, Any] = {"_put": _put, "_MISSING": _MISSING}
+        exec(text_of(cls, names), names)  # noqa: S102 - names of our own fields, nothing from outside
+        compiled: Callable[..., Any] = names[name]
+        compiled.__qualname__ = f"{cls.__qualname__}.{name}"
+        setattr(cls, name, compiled)
+        return compiled(*args, **kwargs)
+
+    method.__name__ = name
+    return method
 
 
-def _compiled_init(cls: Any) -> Callable[..., None]:
+def _hash_text(cls: Any, names: dict[str, Any]) -> str:
+    return f"def __hash__(self):\n return hash({_tuple(cls, 'self')})"
+
+
+def _eq_text(cls: Any, names: dict[str, Any]) -> str:
+    return (
+        "def __eq__(self, other):\n"
+        " if other.__class__ is not self.__class__:\n  return NotImplemented\n"
+        f" return self is other or {_tuple(cls, 'self')} == {_tuple(cls, 'other')}"
+    )
+
+
+def _tuple(cls: Any, owner: str) -> str:
+    compared = [field.name for field in dataclasses.fields(cls) if field.compare]
+    return f"({''.join(f'{owner}.{name},' for name in compared)})"
+
+
+def _init_text(cls: Any, names: dict[str, Any]) -> str:
     """The constructor that the standard would have made."""
-    names: dict[str, Any] = {"_put": _put, "_MISSING": _MISSING}
     positional: list[str] = []
     named: list[str] = []
     body: list[str] = []
@@ -86,11 +124,7 @@ def _compiled_init(cls: Any) -> Callable[..., None]:
     parameters = ", ".join(["self", *positional, *(["*", *named] if named else [])])
     if hasattr(cls, "__post_init__"):
         body.append(" self.__post_init__()")
-    text = f"def __init__({parameters}):\n" + "\n".join(body or [" pass"])
-    exec(text, names)  # noqa: S102 - names of our own fields, nothing from outside
-    made: Callable[..., None] = names["__init__"]
-    made.__qualname__ = f"{cls.__qualname__}.__init__"
-    return made
+    return f"def __init__({parameters}):\n" + "\n".join(body or [" pass"])
 
 
 # -- what all of them share ---------------------------------------------------------------------------------
@@ -100,26 +134,11 @@ def _values(self: Any) -> tuple[Any, ...]:
     return tuple([getattr(self, name) for name in self.__dataclass_fields__])
 
 
-def _compared(self: Any) -> tuple[Any, ...]:
-    fields = self.__dataclass_fields__.values()
-    return tuple([getattr(self, field.name) for field in fields if field.compare])
-
-
 def _repr(self: Any) -> str:
     shown = [
         f"{field.name}={getattr(self, field.name)!r}" for field in dataclasses.fields(self) if field.repr
     ]
     return f"{type(self).__qualname__}({', '.join(shown)})"
-
-
-def _eq(self: Any, other: object) -> Any:
-    if type(other) is not type(self):
-        return NotImplemented
-    return self is other or _compared(self) == _compared(other)
-
-
-def _hash(self: Any) -> int:
-    return hash(_compared(self))
 
 
 def _set(self: Any, name: str, value: object) -> None:
@@ -146,4 +165,3 @@ _SHARED: dict[str, Callable[..., Any]] = {
     "__getstate__": _state,
     "__setstate__": _restore,
 }
-_EQUALITY: dict[str, Callable[..., Any]] = {"__eq__": _eq, "__hash__": _hash}

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 
 from toolwright.catalog.catalog import Catalog
 from toolwright.model import CallFacts, End, Ending, Permit, Role, Tool, ToolCall, ToolResult
-from toolwright.records import dataclass
+from toolwright.records import dataclass, replace
 from toolwright.sandbox import Cancel
 
 

@@ -523,6 +523,7 @@ def test_a_copy_of_the_host_made_by_fork_has_a_spawner_of_its_own(here):
 def test_a_level_that_was_closed_starts_nothing():
     made = Here(spawner())
     made.run([trouble(), "exit", "0"])
+    assert made.sandbox._connection is not None
     pid = made.sandbox._connection.pid
     made.close()
     assert made.run([trouble(), "exit", "0"]).end is End.UNAVAILABLE
@@ -571,7 +572,7 @@ def test_as_root_a_tool_can_be_another_user_without_any_capability(here, place):
 
 
 @pytest.fixture
-def repository(host, place) -> Path:
+def repository(host, place: Path) -> Path:
     if isinstance(host, Here):
         works = host.sandbox.probe().works("mount-namespace")
     else:

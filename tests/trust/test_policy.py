@@ -399,6 +399,13 @@ def test_of_the_rules_that_fit_a_refusal_wins_then_a_question(tables, expected):
 
 def test_the_reason_of_a_rule_is_told():
     assert ruled({"decision": "deny", "because": "changes data"}).message == "denied by policy: changes data"
+
+
+def test_a_question_that_a_person_has_answered_is_not_asked_and_a_refusal_stays() -> None:
+    for answer, kind in (("ask", Allow), ("deny", Deny)):
+        house = HouseRules(policy=policy.rules_of([{"decision": answer, "because": "r"}]))
+        assert isinstance(decide(tool(), asked=call(approved_by="ann"), house=house), kind)
+        assert not isinstance(decide(tool(), asked=call(), house=house), Allow)
     assert ruled({"decision": "ask", "because": "changes data"}).because == "changes data"
     assert ruled({"decision": "allow", "because": "reviewed"}).because == "reviewed"
 

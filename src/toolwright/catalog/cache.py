@@ -19,7 +19,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache, cached_property
 from operator import attrgetter
@@ -30,7 +30,7 @@ import orjson
 
 from toolwright import __version__, jsontext, model
 from toolwright.model import Compiled, Problem, Role, Skill, Tool
-from toolwright.records import dataclass
+from toolwright.records import dataclass, replace
 
 # -- frozen values as JSON ----------------------------------------------------------------------------------
 # A frozen value is [number of its class, field, field, ...]. Tuples, enumerations and bytes are plain arrays

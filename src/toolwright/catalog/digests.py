@@ -85,6 +85,18 @@ def _plain(value: object) -> jsontext.JsonValue:
     return str(value)
 
 
+def together(how_digest: str, held: tuple[Held | None, ...]) -> str | None:
+    """The digest of an invocation and its files."""
+    if not held:
+        return how_digest
+    parts = [how_digest]
+    for file in held:
+        if file is None:
+            return None
+        parts.append(file.digest)
+    return hashlib.sha256("\n".join(parts).encode("ascii")).hexdigest()
+
+
 class Contents:
     """Own files by path, read again only when they changed. Used from many threads."""
 
@@ -108,16 +120,9 @@ class Contents:
         return held
 
     def runs(self, how_digest: str, paths: tuple[str, ...]) -> str | None:
-        """The digest of what would run; None where a file cannot be read."""
-        if not paths:
-            return how_digest
-        parts = [how_digest]
-        for path in paths:
-            held = self.file(path)
-            if held is None:
-                return None
-            parts.append(held.digest)
-        return hashlib.sha256("\n".join(parts).encode("ascii")).hexdigest()
+        """The digest of what would run now; None where a file cannot be read."""
+        held = tuple([self.file(path) for path in paths])
+        return together(how_digest, held)
 
     def _keep(self, held: Held) -> None:
         with self._lock:

@@ -11,7 +11,6 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from typing import Final, TypeVar
 
@@ -33,7 +32,7 @@ from toolwright.model import (
     Tool,
     Unit,
 )
-from toolwright.records import dataclass
+from toolwright.records import dataclass, replace
 
 _Answer = TypeVar("_Answer")
 

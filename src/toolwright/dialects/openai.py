@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from toolwright.dialects._names import NameRule
@@ -28,6 +27,7 @@ from toolwright.model import (
     ToolMode,
     ToolResult,
 )
+from toolwright.records import replace
 
 # -- the rules ----------------------------------------------------------------------------------------------
 

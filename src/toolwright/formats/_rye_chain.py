@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from enum import Enum
 from itertools import pairwise
 from typing import Final
@@ -41,7 +40,7 @@ from toolwright.model import (
     Tool,
     Unit,
 )
-from toolwright.records import dataclass
+from toolwright.records import dataclass, replace
 
 SUFFIXES: Final = (".py", ".yaml", ".yml", ".json", ".js", ".ts", ".mjs", ".cjs", ".sh", ".toml")
 """In the order in which an id is looked up."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Final
 
 from toolwright.formats._node import NAME_CHARS_MAX, TOOLS_MAX, Node, Reader, key_of, shown
@@ -39,7 +38,7 @@ from toolwright.model import (
     Tool,
     Unit,
 )
-from toolwright.records import dataclass
+from toolwright.records import dataclass, replace
 
 NAME: Final = "capability"
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from posixpath import splitext
 from typing import Final
 
@@ -36,6 +35,7 @@ from toolwright.model import (
     Tool,
     Unit,
 )
+from toolwright.records import replace
 
 NAME: Final = "executable"
 NOT_EXECUTABLE: Final = "not executable"

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from posixpath import dirname, join
 from typing import Final
 
@@ -51,7 +51,7 @@ from toolwright.model import (
     Tool,
     Unit,
 )
-from toolwright.records import dataclass
+from toolwright.records import dataclass, replace
 
 NAME: Final = "skill"
 

@@ -17,18 +17,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from importlib import import_module
 from typing import Any, Final
 
 import orjson
 
 from toolwright import jsontext
-from toolwright.journal.days import DayFile
+from toolwright.journal.days import DayFile, moment
 from toolwright.journal.redaction import Redaction
 from toolwright.journal.segments import Bounds, Disk, Segments, Trouble
 from toolwright.jsontext import JsonObject
 from toolwright.model import CallFacts, Notes, Run, Tool, ToolCall, ToolResult
+from toolwright.records import replace
 
 TEXT_CHARS_MAX: Final = 1000
 """Of one text in a record: an element of argv, an error's message, a name."""
@@ -87,6 +87,8 @@ class Audit:
         }
         if call.dry_run:
             body["dry_run"] = True
+        if call.approved_by:
+            body["approved_by"] = call.approved_by
         if call.idempotency_key is not None:
             body["idempotency_key"] = call.idempotency_key
         try:
@@ -147,6 +149,8 @@ class Audit:
             except Trouble as trouble:
                 self.trouble = trouble
         self._segments.close()
+        if self._day_file is not None:
+            self._day_file.close()
 
     def _pay(self) -> None:
         """Write the ends that could not be written; they are on the disk before anything new begins."""
@@ -235,7 +239,9 @@ class Audit:
         if run is None:
             return
         start = self._start(run)
+        ts = moment(self._clock())
         line = {
+            "ts": ts,
             "tool": tool.name,
             "argv": start["argv"],
             "cwd": start["cwd"],
@@ -246,7 +252,7 @@ class Audit:
             "truncated": run.truncated or result.spent.truncated,
             "envKeys": [name for name in run.env_names if name in tool.needs.env],
         }
-        day_file.write(self._clock(), _clean(line))
+        day_file.write(ts.partition("T")[0], _body(line))
 
 
 def open_audit(

@@ -11,45 +11,65 @@ import re
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Final
-
-import orjson
+from typing import Final
 
 _HIDDEN: Final = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
 
+def moment(now: float) -> str:
+    """The time as the format writes it."""
+    when = datetime.fromtimestamp(now, UTC)
+    return f"{when:%Y-%m-%dT%H:%M:%S}.{when.microsecond // 1000:03d}Z"
+
+
 class DayFile:
-    """Appends lines below a folder."""
+    """Appends lines below a folder. The day's file stays open while calls come."""
 
     def __init__(self, folder: str, told: Callable[[str], None]) -> None:
         self._folder = folder
         self._told = told
         self._lock = threading.Lock()
         self._warned = False
+        self._day = ""
+        self._file: int | None = None
 
-    def write(self, now: float, line: dict[str, Any]) -> None:
-        """Append one line. Never raises."""
-        when = datetime.fromtimestamp(now, UTC)
-        path = os.path.join(self._folder, f"{when:%Y-%m-%d}.ndjson")
+    def write(self, day: str, line: bytes) -> None:
+        """Append one line (JSON text) to the file of a day (``2026-02-26``). Never raises."""
+        if not line.isascii():
+            line = _HIDDEN.sub(_escaped, line.decode("utf-8")).encode("utf-8")
         try:
-            text = orjson.dumps({"ts": f"{when:%Y-%m-%dT%H:%M:%S}.{when.microsecond // 1000:03d}Z", **line})
-            data = _HIDDEN.sub(_escaped, text.decode("utf-8")).encode("utf-8") + b"\n"
-            os.makedirs(self._folder, mode=0o700, exist_ok=True)
-            descriptor = os.open(
-                path,
-                os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
-                0o600,
-            )
-            try:
-                os.write(descriptor, data)
-            finally:
-                os.close(descriptor)
-        except (OSError, TypeError, ValueError) as error:
+            with self._lock:
+                os.write(self._opened(day), line + b"\n")
+        except OSError as error:
             with self._lock:
                 first, self._warned = not self._warned, True
+                self._let_go()
             if first:
-                why = getattr(error, "strerror", None) or type(error).__name__
-                self._told(f"{path}: {str(why).lower()}; the day file is not written, calls go on")
+                why = (error.strerror or "it cannot be written").lower()
+                self._told(f"{self._path(day)}: {why}; the day file is not written, calls go on")
+
+    def close(self) -> None:
+        with self._lock:
+            self._let_go()
+
+    def _path(self, day: str) -> str:
+        return os.path.join(self._folder, f"{day}.ndjson")
+
+    def _opened(self, day: str) -> int:
+        """The file of the day; opened again when the day is over or somebody took the file away."""
+        if self._file is not None and (self._day != day or not os.fstat(self._file).st_nlink):
+            self._let_go()
+        if self._file is None:
+            os.makedirs(self._folder, mode=0o700, exist_ok=True)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            self._file = os.open(self._path(day), flags, 0o600)
+            self._day = day
+        return self._file
+
+    def _let_go(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
 
 
 def _escaped(match: re.Match[str]) -> str:

@@ -265,7 +265,10 @@ class Segments:
         written = segment.written
         try:
             self._disk.sync(segment.descriptor)
-            self._look(segment)
+            now = time.monotonic()
+            if now >= self._look_again:
+                self._look_again = now + self._bounds.flush_s
+                self._look(segment)
         except OSError as error:
             # After a failed sync the kernel may have thrown the pages away and call the next one a success:
             # what this file holds is unknown, so nothing more is written to it.
@@ -277,11 +280,7 @@ class Segments:
         segment.synced = written
 
     def _look(self, segment: _Segment) -> None:
-        """Whether people still find what is written, looked up now and then: Trouble where they do not."""
-        now = time.monotonic()
-        if now < self._look_again:
-            return
-        self._look_again = now + self._bounds.flush_s
+        """Whether people still find what is written: Trouble where they do not."""
         # Attack: the journal moved away under a running host, so that records go where nobody looks.
         path = self._path(segment.name + OPEN)
         with suppress(OSError):

@@ -20,10 +20,11 @@ import struct
 import sys
 import types
 from contextlib import suppress
+from functools import lru_cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
 LENGTH = struct.Struct("!Q")
@@ -159,7 +160,7 @@ class Program:
         return _leave(status)
 
 
-def find_function(module: object, names: list[str], where: str) -> Callable[..., Any]:
+def find_function(module: object, names: Sequence[str], where: str) -> Callable[..., Any]:
     """The function of one of these names, or the only one that is named like a handler."""
     for name in names:
         found: Callable[..., Any] | None = getattr(module, name, None)
@@ -191,22 +192,27 @@ async def _awaited(value: Any) -> object:
 
 def named_context(function: Callable[..., object], context: dict[str, Any]) -> dict[str, Any]:
     """The part of the context that a handler names, after the tool's name and its input."""
-    inspect = importlib.import_module("inspect")
-    parameters = list(inspect.signature(function).parameters.values())[2:]
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        wanted = dict(context)
-    else:
-        wanted = {p.name: context[p.name] for p in parameters if p.name in context}
-    missing = [
-        p.name
-        for p in parameters
-        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-        and p.default is p.empty
-        and p.name not in context
-    ]
+    try:
+        named, required = context_names(function)
+    except TypeError:  # an object that can be called and not be remembered
+        named, required = context_names.__wrapped__(function)
+    missing = [name for name in required if name not in context]
     if missing:
         raise LookupError(f"missing context: {', '.join(missing)}")
-    return wanted
+    return {key: value for key, value in context.items() if named is None or key in named}
+
+
+@lru_cache(maxsize=256)
+def context_names(function: Callable[..., object]) -> tuple[frozenset[str] | None, tuple[str, ...]]:
+    """The names of the context that a handler takes (None: whatever there is) and those it must have."""
+    inspect = importlib.import_module("inspect")
+    parameters = list(inspect.signature(function).parameters.values())[2:]
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    return (
+        None if takes_all else frozenset(p.name for p in named),
+        tuple(p.name for p in named if p.default is p.empty),
+    )
 
 
 def exit_status(leaving: SystemExit) -> int:
@@ -285,15 +291,6 @@ def give_stdin(content: bytes) -> None:
     os.dup2(end, 0)
     os.close(end)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - it stays open
-
-
-def set_environment(wanted: dict[str, str]) -> None:
-    environ = os.environ
-    for name in [name for name in environ if name not in wanted]:
-        del environ[name]
-    for name, value in wanted.items():
-        if environ.get(name) != value:
-            environ[name] = value
 
 
 def speak_utf8() -> None:

@@ -38,7 +38,6 @@ from toolwright.runtimes._loader import (
     exception_text,
     flush,
     framed,
-    set_environment,
     speak_utf8,
 )
 
@@ -366,7 +365,7 @@ def _be_tool(
     wanted = request["env"]
     if "TMPDIR" in wanted:
         wanted["TMPDIR"] = scratch
-    set_environment(wanted)
+    _set_environment(wanted)
     talk.sendall(program.answer(request))
     # The host has its answer, and ends us. Leaving by ourselves would make it wait until our memory is gone.
     talk.recv(1)
@@ -384,11 +383,20 @@ def _rehearse() -> None:
     for _ in range(2):
         request = json.loads(_SAMPLE)
         env = dict(os.environ)
-        set_environment(env | request["env"])
-        set_environment(env)
+        _set_environment(env | request["env"])
+        _set_environment(env)
         value = call_function(lambda params, project: {"result": params}, "function", request)
         framed(b"V", as_json(value))
         flush()
+
+
+def _set_environment(wanted: dict[str, str]) -> None:
+    environ = os.environ
+    for name in [name for name in environ if name not in wanted]:
+        del environ[name]
+    for name, value in wanted.items():
+        if environ.get(name) != value:
+            environ[name] = value
 
 
 def _recv_exactly(talk: socket.socket, size: int) -> bytes:

@@ -24,13 +24,13 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Final
 
 from toolwright import jsontext
 from toolwright.catalog import files
 from toolwright.model import End, Ending, Limits, Usage
-from toolwright.records import dataclass
+from toolwright.records import dataclass, replace
 from toolwright.runtimes import _loader, _zygote
 from toolwright.sandbox import Cancel, Start
 from toolwright.sandbox.supervised import Service, Supervised

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import Final, Protocol
 
 from toolwright import jsontext
@@ -31,6 +30,7 @@ from toolwright.model import (
     ToolCall,
     ToolResult,
 )
+from toolwright.records import replace
 from toolwright.sandbox import Cancel
 from toolwright.store import Store
 
@@ -53,7 +53,8 @@ class Limited:
         self._inner = inner
         self._per_tool = per_tool
         self._running: dict[str, int] = {}
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(threading.Lock())
+        self._waiting = 0
 
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
         waited_s = permit.limits.timeout_s
@@ -67,7 +68,8 @@ class Limited:
                 self._running[tool.key] -= 1
                 if not self._running[tool.key]:
                     del self._running[tool.key]
-                self._changed.notify_all()
+                if self._waiting:
+                    self._changed.notify_all()
 
     def _enter(self, key: str, deadline: float, cancel: Cancel) -> Ending | None:
         with self._changed:
@@ -81,7 +83,9 @@ class Limited:
                         reason=f"{self._per_tool} calls of this tool are running, and none ended in time",
                         hint="call it again later, or raise [limits] calls_per_tool",
                     )
+                self._waiting += 1
                 self._changed.wait(min(left_s, _WAIT_STEP_S))
+                self._waiting -= 1
             self._running[key] = self._running.get(key, 0) + 1
         return None
 

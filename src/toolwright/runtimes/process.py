@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 from toolwright.calls import commands
 from toolwright.catalog import digests, files
 from toolwright.errors import Kind
 from toolwright.model import End, Ending, Permit, Run, RunProcess, Tool, ToolCall, ToolError
+from toolwright.records import replace
 from toolwright.runtimes import Host, _settings, environment, project_of
 from toolwright.sandbox import Cancel, Start
 
@@ -34,6 +34,8 @@ class ProcessTools:
     def __init__(self, host: Host, contents: digests.Contents) -> None:
         self._host = host
         self._contents = contents
+        self._beneath: dict[str, digests.Held] = {}
+        """Programs that were found to lie where they must, as they were then."""
 
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
         invocation = tool.invocation
@@ -61,70 +63,62 @@ class ProcessTools:
             end = _ENDS.get(command.kind, End.REFUSED)
             return Ending(end=end, reason=command.message, hint=command.hint, runs=runs)
         argv = command.argv if prepared.argv is None else prepared.argv
-        started = self._start(tool, invocation, call, argv, env, cwd, permit, prepared.own)
-        if isinstance(started, Ending):
-            return replace(started, runs=runs + started.runs)
-        ending = self._host.sandbox.run(replace(started, stdin=command.stdin or b""), cancel)
-        notes = (*prepared.notes, *ending.notes)
-        return replace(ending, runs=runs + ending.runs, notes=notes) if runs or notes else ending
-
-    # -- the program ----------------------------------------------------------------------------------------
-
-    def _start(
-        self,
-        tool: Tool,
-        invocation: RunProcess,
-        call: ToolCall,
-        argv: tuple[str, ...],
-        env: Mapping[str, str],
-        cwd: str,
-        permit: Permit,
-        more: tuple[str, ...],
-    ) -> Start | Ending:
-        program = find_program(argv[0], env.get("PATH", ""))
-        if program is None:
-            missing = Run(argv=argv, cwd=cwd, env_names=tuple(env), exit_status=None)
-            return Ending(end=End.NOT_STARTED, reason="No such file or directory", runs=(missing,))
-        beneath = invocation.beneath
-        if beneath is not None and not files.inside(program, os.path.realpath(beneath)):
-            # Attack: a program below the manifest that is a link to one elsewhere on the machine.
-            if not os.path.lexists(program):
-                return Ending(end=End.NOT_STARTED, reason="No such file or directory")
-            return Ending(end=End.DENIED, reason=f"{argv[0]} leads out of {beneath}")
+        found = find_program(argv[0], env.get("PATH", ""))
+        if found is None:
+            missing = Run(argv=argv, cwd=cwd, env_names=tuple(env))
+            return Ending(end=End.NOT_STARTED, reason="No such file or directory", runs=(*runs, missing))
         own = digests.own_files(tool)
-        sealed = self._sealed(call, tool, own)
-        if sealed is None:
-            return Ending(
-                end=End.DENIED,
-                reason="the tool's files changed between being checked and being started",
-                hint="call it again once nobody is writing to them",
-            )
-        return Start(
-            program=program,
+        held = tuple([self._contents.file(path) for path in own])
+        refused = self._refused(invocation, call, found, held)
+        if refused is not None:
+            return replace(refused, runs=runs)
+        skill_dir = (invocation.skill_dir,) if invocation.skill_dir else ()
+        start = Start(
+            program=found,
             argv=argv,
             env=env,
             cwd=cwd,
+            stdin=command.stdin or b"",
             permit=permit,
-            own=(*own, *((invocation.skill_dir,) if invocation.skill_dir else ()), *more),
-            sealed=sealed,
+            own=(*own, *skill_dir, *prepared.own),
+            sealed=tuple([(file.path, file.content) for file in held if file and file.content is not None]),
         )
+        ending = self._host.sandbox.run(start, cancel)
+        notes = (*prepared.notes, *ending.notes)
+        return replace(ending, runs=runs + ending.runs, notes=notes) if runs or notes else ending
 
-    def _sealed(
-        self, call: ToolCall, tool: Tool, own: tuple[str, ...]
-    ) -> tuple[tuple[str, bytes], ...] | None:
-        """The bytes that were recorded, to be started instead of what lies at their path by then.
+    def _refused(
+        self, invocation: RunProcess, call: ToolCall, program: str, held: tuple[digests.Held | None, ...]
+    ) -> Ending | None:
+        """Why the program may not be started, where it may not."""
+        if held and held[0] is None and not os.path.lexists(program):
+            return None  # the start itself will say so
+        beneath = invocation.beneath
+        if beneath is not None and not self._lies_beneath(program, beneath, held):
+            # Attack: a program below the manifest that is a link to one elsewhere on the machine.
+            return Ending(end=End.DENIED, reason=f"{program} leads out of {beneath}")
+        if call.runs_digest is not None:
+            digest = digests.together(digests.how(invocation), held)
+            if digest != call.runs_digest:
+                # Attack: a file that is replaced between the check and the start.
+                return Ending(
+                    end=End.DENIED,
+                    reason="the tool's files changed between being checked and being started",
+                    hint="call it again once nobody is writing to them",
+                )
+        return None
 
-        Attack: a file that is replaced between the check and the start.
-        """
-        held = [self._contents.file(path) for path in own]
-        if (
-            call.runs_digest is not None
-            and self._contents.runs(digests.how(tool.invocation), own) != call.runs_digest
-        ):
-            return None
-        return tuple(
-            (file.path, file.content) for file in held if file is not None and file.content is not None
-        )
+    def _lies_beneath(self, program: str, folder: str, held: tuple[digests.Held | None, ...]) -> bool:
+        """Asked of the disk again only when the file is another one: every call asks."""
+        file = held[0] if held else None
+        known = self._beneath.get(program)
+        if file is not None and known is file:
+            return True
+        if not files.inside(program, os.path.realpath(folder)):
+            return False
+        if file is not None:
+            self._beneath[program] = file
+        return True
 
     # -- resolvers ------------------------------------------------------------------------------------------
 

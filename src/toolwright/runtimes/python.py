@@ -22,8 +22,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from types import ModuleType
@@ -37,6 +36,7 @@ from toolwright.model import (
     CallPython,
     End,
     Ending,
+    Level,
     Permit,
     PythonStyle,
     Run,
@@ -44,7 +44,7 @@ from toolwright.model import (
     ToolCall,
     ToolError,
 )
-from toolwright.records import dataclass
+from toolwright.records import dataclass, replace
 from toolwright.runtimes import Host, _loader, _settings, _zygote, _zygotes, environment, project_of
 from toolwright.sandbox import Cancel, Start
 from toolwright.sandbox.rules import rlimits
@@ -52,6 +52,7 @@ from toolwright.sandbox.supervised import Service, Supervised
 
 _FUNCTIONS_KEPT: Final = 256
 _FRAME_BYTES: Final = 4096
+_FUNCTION: Final = ("execute",)
 _CALLS_OF_A_ZYGOTE: Final = 4
 """How much more than one call may take all calls of one zygote together may have of processes: far above what
 honest calls take, and low enough to stop a fork bomb before it stops the machine."""
@@ -101,21 +102,23 @@ class PythonTools:
         self._verified = verified
         self._modules: OrderedDict[tuple[str, str], Callable[..., object]] = OrderedDict()
         self._lock = threading.Lock()
-        keeper = host.sandbox
-        self._zygotes = (
-            _zygotes.Zygotes(keeper, zygotes_max, idle_s) if isinstance(keeper, Supervised) else None
-        )
+        # A supervisor without Landlock is no such level: nothing would keep calls away from their zygote.
+        self._zygotes: _zygotes.Zygotes | None = None
+        if isinstance(host.sandbox, Supervised) and host.sandbox.level is Level.SUPERVISED:
+            self._zygotes = _zygotes.Zygotes(host.sandbox, zygotes_max, idle_s)
 
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
         invocation = tool.invocation
         assert isinstance(invocation, CallPython)
-        project = os.path.abspath(project_of(tool, self._host))
+        project = project_of(tool, self._host)
+        if not os.path.isabs(project):
+            project = os.path.abspath(project)
         prepared = _settings.prepare(tool, call, self._host, permit, project=project)
         if isinstance(prepared, Ending):
             return prepared
         registered = self._registered(tool, invocation)
         if registered is not None:
-            return _inside(tool, call, prepared, project, lambda: registered, "")
+            return _inside(tool, call, prepared, project, self._host.cwd, lambda: registered, "")
         found = self._file(tool, call, invocation)
         if isinstance(found, Ending):
             return found
@@ -127,9 +130,9 @@ class PythonTools:
             and self._verified is not None
             and self._verified(tool)
         ):
-            load = lambda: self._function(file, source, digest, names, invocation.style)  # noqa: E731
-            return _inside(tool, call, prepared, project, load, file)
-        context, notes = _carried(tool, call, source, tuple(names))
+            load = partial(self._function, file, source, digest, names)
+            return _inside(tool, call, prepared, project, self._host.cwd, load, file)
+        context, notes = _carried(tool, call, source, names)
         if isinstance(context, Ending):
             return context
         interpreter = prepared.interpreter or self._host.python
@@ -182,7 +185,9 @@ class PythonTools:
                 continue
             if callable(handler):
                 return handler
-            names = [f"execute_{name}_tool" for name in dict.fromkeys((invocation.executor, key)) if name]
+            names = tuple(
+                f"execute_{name}_tool" for name in dict.fromkeys((invocation.executor, key)) if name
+            )
             with suppress(LookupError):
                 return _loader.find_function(handler, names, str(key))
         return None
@@ -216,7 +221,7 @@ class PythonTools:
         return own[0], held.content, held.digest
 
     def _function(
-        self, file: str, source: bytes, digest: str, names: list[str], style: PythonStyle
+        self, file: str, source: bytes, digest: str, names: tuple[str, ...]
     ) -> Callable[..., object]:
         """A verified file, loaded into this process once for its bytes."""
         with self._lock:
@@ -253,7 +258,7 @@ class _Asked:
     file: str
     source: bytes
     digest: str
-    names: list[str]
+    names: tuple[str, ...]
     permit: Permit
     interpreter: str
     env: Mapping[str, str]
@@ -317,12 +322,12 @@ def _environment(host: Host, tool: Tool, permit: Permit, prepared: _settings.Pre
     return env
 
 
-def _names(invocation: CallPython, file: str) -> list[str]:
+def _names(invocation: CallPython, file: str) -> tuple[str, ...]:
     """The functions that may take the call, the first one that is there."""
     if invocation.style is not PythonStyle.HANDLER:
-        return ["execute"]
+        return _FUNCTION
     stems = dict.fromkeys((invocation.executor or "", Path(file).stem))
-    return [f"execute_{stem}_tool" for stem in stems if stem]
+    return tuple(f"execute_{stem}_tool" for stem in stems if stem)
 
 
 def _request(
@@ -335,7 +340,7 @@ def _carried(
     tool: Tool, call: ToolCall, source: bytes, names: tuple[str, ...]
 ) -> tuple[dict[str, Any] | Ending, tuple[str, ...]]:
     """The part of the host's context that can travel to another process, or the refusal that names a key."""
-    if not call.context:
+    if not call.context or names == _FUNCTION:
         return {}, ()
     named = _parameters(source, names)
     carried: dict[str, Any] = {}
@@ -387,6 +392,7 @@ def _inside(
     call: ToolCall,
     prepared: _settings.Prepared,
     project: str,
+    cwd: str,
     load: Callable[[], Callable[..., object]],
     file: str,
 ) -> Ending:
@@ -395,17 +401,26 @@ def _inside(
     assert isinstance(invocation, CallPython)
     began = time.perf_counter()
     request = _request(tool, prepared, project, call.context)
+    end, reason, result = End.RETURNED, "", None
     try:
         value = _loader.call_function(load(), invocation.style.value, request)
-        body = _loader.as_json(value)
-        ending = Ending(end=End.RETURNED, value=_read_value(body), kind_of_value=type(value).__name__)
-    except Exception as error:  # noqa: BLE001 - whatever a tool raises is an ending
-        ending = Ending(end=End.RAISED, reason=str(error), kind_of_value=type(error).__name__)
+        kind = type(value).__name__
+        result = _read_value(_loader.as_json(value))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever else a tool raises, leaving included, is an ending
+        end, reason, kind = End.RAISED, str(error), type(error).__name__
     duration_ms = (time.perf_counter() - began) * 1e3
-    run = Run(
-        argv=(file or tool.key,), cwd=os.path.abspath(os.curdir), duration_ms=duration_ms, note="in process"
+    run = Run(argv=(file or tool.key,), cwd=cwd, duration_ms=duration_ms, note="in process")
+    return Ending(
+        end=end,
+        reason=reason,
+        value=result,
+        kind_of_value=kind,
+        layers=("in-process",),
+        runs=(run,),
+        notes=prepared.notes,
     )
-    return replace(ending, layers=("in-process",), runs=(run,), notes=prepared.notes)
 
 
 class _Unreadable(ValueError):
@@ -530,7 +545,7 @@ def _recipe(asked: _Asked) -> _zygotes.Recipe:
     )
     path = asked.env.get("PYTHONPATH", "")
     key = (
-        asked.file, asked.digest, asked.style, tuple(asked.names), asked.interpreter, asked.cwd, asked.own,
+        asked.file, asked.digest, asked.style, asked.names, asked.interpreter, asked.cwd, asked.own,
         asked.dependencies, path, ahead, "TMPDIR" in asked.env, start.permit, tuple(start.env.items()),
     )  # fmt: skip
     return _zygotes.Recipe(

@@ -17,11 +17,10 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Final
 
 from toolwright.model import CallPython, Permit, RunProcess, Tool
-from toolwright.records import dataclass
+from toolwright.records import dataclass, replace
 from toolwright.sandbox import Start, _exchange, _kernel
 from toolwright.sandbox.rules import NOBODY, Facts, KernelRules, folders_to_carve, kernel_rules
 from toolwright.trust.policy import Ground

@@ -18,11 +18,11 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from toolwright.model import End, Ending, Level, Limits, Permit, ProbeOutcome, Profile
+from toolwright.records import replace
 from toolwright.sandbox import Cancel, Start, _exchange, _kernel
 from toolwright.sandbox._scratch import Scratch
 

@@ -18,10 +18,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import Final
 
 from toolwright.model import End, Ending, Level
+from toolwright.records import replace
 from toolwright.sandbox import Cancel, Start, _exchange, _kernel, portable
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox.ground import Surroundings

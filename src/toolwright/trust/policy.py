@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -37,7 +36,7 @@ from toolwright.model import (
     ToolCall,
     Trust,
 )
-from toolwright.records import dataclass
+from toolwright.records import dataclass, replace
 
 CAPABILITIES: Final = ("fs.read", "fs.write", "net.http", "shell.execute")
 """What a declaration may ask for and get."""
@@ -168,9 +167,10 @@ def decide(
                 hint="hand it over with the call's context",
                 kind=Kind.UNAVAILABLE,
             )
-    if strongest is not None and strongest.answer is Answer.ASK:
+    approved = call is not None and call.approved_by
+    if strongest is not None and strongest.answer is Answer.ASK and not approved:
         because = strongest.because or "a rule asks for it"
-        return Ask(question=f"May {tool.name} run?", because=because)
+        return Ask(question=f"May {tool.name} run? ({because})", because=because)
     timeout_s = call.timeout_s if call is not None else None
     allow = known.allowed.get((timeout_s, trust))
     if allow is None:

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from toolwright.doors.cli import Shared, _input, _render, complain, examples, shared_options
-from toolwright.errors import KINDS
+from toolwright.errors import KINDS, Kind
 from toolwright.jsontext import JsonObject
 from toolwright.model import TextBlock, ToolResult
 from toolwright.sandbox import Cancel
@@ -129,7 +129,9 @@ def _write(result: ToolResult, shared: Shared) -> None:
         if not shared.quiet:
             click.echo(f"note: {_render.printable(note)}", err=True)
     if result.error is not None:
-        complain(f"{result.error.kind}: {result.error.message}", result.error.hint)
+        message = " ".join(result.error.message.split())  # the lines as they were stand on stdout
+        approve = result.error.kind is Kind.NEEDS_APPROVAL
+        complain(f"{result.error.kind}: {message}", "--yes approves it" if approve else result.error.hint)
     if shared.verbose:
         click.echo(
             f"{result.call_id} {result.spent.duration_ms:.1f} ms, {', '.join(result.isolation)}", err=True

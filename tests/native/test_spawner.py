@@ -1,0 +1,140 @@
+"""The spawner as a program: how it is compiled, what is in it, that it comes along, and its parser.
+
+What it does to tools is shown in tests/sandbox/test_supervised.py.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import struct
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from hatch_build import HARDENING, PROTECTION, WARNINGS, compile_spawner, variants
+from tests.native.compiling import COMPILE_S, SPAWNER, compiled, compiler
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() not in PROTECTION,
+    reason="the spawner is for Linux on x86-64 and aarch64",
+)
+
+ROOT = SPAWNER.parent.parent.parent
+SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+FUZZ_S = 3
+
+
+def test_it_compiles_without_a_warning_and_hardened(tmp_path):
+    compiler()
+    target = tmp_path / "_spawner"
+    assert compile_spawner(target) == ""
+    said = subprocess.run([target, "--version"], capture_output=True, text=True, timeout=10, check=True)
+    assert said.stdout == "toolwright-spawner 1\n"
+    headers = dict(_program_headers(target.read_bytes()))
+    assert 3 not in headers, "it needs a loader, and so the C library of this machine"
+    assert headers[0x6474E551] & 1 == 0, "its stack is executable"
+    assert 0x6474E552 in headers, "its tables stay writable"
+    assert [path.name for path in tmp_path.iterdir()] == ["_spawner"]
+
+
+def _program_headers(elf: bytes) -> list[tuple[int, int]]:
+    """Kind and flags of each."""
+    (offset,) = struct.unpack_from("<Q", elf, 32)
+    size, count = struct.unpack_from("<HH", elf, 54)
+    return [struct.unpack_from("<II", elf, offset + number * size) for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("command", "machine"),
+    [("clang", platform.machine()), ("aarch64-linux-gnu-gcc", "aarch64"), ("x86_64-linux-gnu-gcc", "x86_64")],
+)
+def test_it_compiles_with_other_compilers(tmp_path, command, machine):
+    if shutil.which(command) is None:
+        pytest.skip(f"{command} is not installed; install it to run this test")
+    argv = [command, *WARNINGS, *HARDENING, *variants(machine)[0], "-c", "-o", str(tmp_path / "made.o")]
+    done = subprocess.run(
+        [*argv, str(SPAWNER)], capture_output=True, text=True, timeout=COMPILE_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_it_says_why_there_is_none_and_leaves_no_old_one(tmp_path):
+    compiler()
+    target, source = tmp_path / "_spawner", tmp_path / "broken.c"
+    target.write_bytes(b"old")
+    source.write_text("int main(void) { return nothing; }\n", encoding="ascii")
+    assert "nothing" in compile_spawner(target, source)
+    assert not target.exists()
+    assert "No such file or directory" in compile_spawner(tmp_path / "missing" / "_spawner")
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a build needs of this checkout, without what was built here."""
+    folder = tmp_path_factory.mktemp("checkout")
+    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("_spawner", "__pycache__"))
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
+        shutil.copyfile(ROOT / name, folder / name)
+    return folder
+
+
+def _wheel(checkout: Path, target: Path, **env: str) -> tuple[Path, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(target)],
+        cwd=checkout,
+        env={"PATH": os.environ["PATH"], **env},
+        capture_output=True,
+        text=True,
+        timeout=COMPILE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (wheel,) = target.glob("*.whl")
+    return wheel, done.stdout + done.stderr
+
+
+def test_a_wheel_carries_it_ready_to_run(checkout, tmp_path):
+    compiler()
+    wheel, _ = _wheel(checkout, tmp_path / "out")
+    assert wheel.name.endswith(
+        f"py3-none-manylinux_2_17_{platform.machine()}.musllinux_1_1_{platform.machine()}.whl"
+    )
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        assert names.count("toolwright/sandbox/_spawner") == 1
+        assert (archive.getinfo("toolwright/sandbox/_spawner").external_attr >> 16) & 0o111 == 0o111
+        path = archive.extract("toolwright/sandbox/_spawner", tmp_path)
+    os.chmod(path, 0o755)
+    said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=True)
+    assert said.stdout == "toolwright-spawner 1\n"
+
+
+def test_without_a_compiler_a_wheel_is_complete_but_for_it_and_the_build_says_so(checkout, tmp_path):
+    wheel, said = _wheel(checkout, tmp_path / "out", CC=str(tmp_path / "missing"))
+    assert wheel.name.endswith("py3-none-any.whl")
+    assert "the spawner was not built, so tools run less isolated" in said
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert "toolwright/sandbox/_spawner" not in names
+    assert "toolwright/sandbox/supervised.py" in names
+
+
+def test_no_message_breaks_the_parser():
+    """`make fuzz-spawner` is the large run."""
+    program = compiled("fuzz-spawner", ROOT / "fuzz" / "spawner.c", SANITIZED)
+    done = subprocess.run(
+        [program, str(FUZZ_S), "20261115"],
+        capture_output=True,
+        text=True,
+        timeout=FUZZ_S + COMPILE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    messages, accepted = (int(word) for word in done.stdout.split() if word.isdigit())
+    assert messages > 10_000
+    assert accepted > 1_000
