@@ -20,10 +20,11 @@ unexport PYTHONHOME PYTHONPATH
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
-run: $(STAMPS)/native ## check and list the tools in examples/
+run: $(STAMPS)/native ## check and list the tools in examples/, and call one
 	@mkdir -p build
 	$(BIN)/toolwright --config examples/toolwright.toml --state build/state check
 	$(BIN)/toolwright --config examples/toolwright.toml --state build/state list
+	$(BIN)/toolwright --config examples/toolwright.toml --state build/state call get_time '{"timezone": "UTC"}'
 
 test: $(STAMPS)/dev ## run the tests (ARGS="-k name" is handed to pytest)
 	$(BIN)/python -m pytest -n 2 $(ARGS)

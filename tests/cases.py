@@ -13,7 +13,7 @@ from typing import Any
 from toolwright import config, jsontext
 from toolwright.catalog import loading, sources
 from toolwright.model import Problem, Role, Schema
-from toolwright.sandbox import portable
+from toolwright.sandbox import discovery
 
 FOLDER = Path(__file__).parent / "conformance" / "formats"
 _KEYS = {
@@ -64,7 +64,7 @@ def run(case: Case, folder: Path) -> loading.LoadReport:
         [*wanted, *extra],
         settings.rules(context_checks=data.get("checks", ()), executors=data.get("executors", ())),
         loading.Machine(
-            prober=lambda paths: portable.probe_all(paths, env={"PATH": "/usr/bin:/bin"}),
+            prober=lambda paths: discovery.probe_all(paths, env={"PATH": "/usr/bin:/bin"}),
             which=lambda name: name if installed is None or name in installed else None,
         ),
     )

@@ -50,7 +50,7 @@ PURE_IMPORTS = {
     "string", "struct", "types", "typing", "unicodedata", "warnings", "zlib",
     "jsonschema_rs", "orjson", "tomllib", "yaml",
 }  # fmt: skip
-PURE_PARTS = {"urllib.parse"}
+PURE_PARTS = {"importlib", "urllib.parse"}
 IMPURE_CALLS = {"open", "input", "print", "exec", "eval", "__import__", "compile"}
 
 

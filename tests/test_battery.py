@@ -25,7 +25,7 @@ from toolwright.catalog import loading
 from toolwright.catalog.sources import Source
 from toolwright.dialects import DIALECTS
 from toolwright.model import NameMap, Rules, Schema, Severity, ToolError
-from toolwright.sandbox import portable
+from toolwright.sandbox import discovery
 
 # -- a declaration of each format ---------------------------------------------------------------------------
 
@@ -125,7 +125,7 @@ class Loaded:
             sources,
             rules or Rules(),
             loading.Machine(
-                prober=lambda paths: portable.probe_all(paths, env={"PATH": "/usr/bin:/bin"}),
+                prober=lambda paths: discovery.probe_all(paths, env={"PATH": "/usr/bin:/bin"}),
                 which=lambda name: name,
             ),
         )

@@ -639,3 +639,14 @@ def test_a_question_is_answered_in_advance_and_the_answer_recorded(project: Path
         assert opened.call_text("t", "", approved_by="ann").ok
     begun = [record for record in records(project) if record["what"] == "begin"]
     assert [record.get("approved_by") for record in begun] == [None, "ann"]
+
+
+def test_calls_leave_no_descriptor_open_in_the_host(project: Path, level: Level) -> None:
+    manifest(project, "t", "#!/bin/sh\necho '{}'\n")
+    with workshop(project, level) as opened:
+        for _ in range(3):  # what is kept from call to call is there by then
+            assert opened.call("t", {}).ok
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(20):
+            assert opened.call("t", {}).ok
+        assert len(os.listdir("/proc/self/fd")) <= before + 2

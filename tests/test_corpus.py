@@ -20,7 +20,7 @@ from tests.conftest import shared
 from toolwright.catalog import loading
 from toolwright.catalog.sources import Source
 from toolwright.model import Always, CallPython, OnKeywords, Problem, Role, Rules, Severity, Tool
-from toolwright.sandbox import portable
+from toolwright.sandbox import discovery
 
 DIFFERENCES = Path(__file__).parent / "corpus_differences.toml"
 REQUIREMENTS = Path(__file__).parent / "requirements"
@@ -36,7 +36,7 @@ def load(path: Path, format: str | None = None, rules: Rules | None = None) -> l
         [Source(path=str(path), format=format, probe=True)],
         rules or Rules(),
         loading.Machine(
-            prober=lambda paths: portable.probe_all(paths, env={"PATH": "/usr/bin:/bin"}),
+            prober=lambda paths: discovery.probe_all(paths, env={"PATH": "/usr/bin:/bin"}),
             which=lambda name: name,
         ),
     )

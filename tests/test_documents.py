@@ -15,7 +15,7 @@ from tests.conftest import shared
 from toolwright import config
 from toolwright.catalog import loading
 from toolwright.model import Rules, Severity
-from toolwright.sandbox import portable
+from toolwright.sandbox import discovery
 
 
 def load(folder: Path, *sources: str) -> loading.LoadReport:
@@ -23,7 +23,7 @@ def load(folder: Path, *sources: str) -> loading.LoadReport:
         [config.named_source(text, str(folder)) for text in sources or (".",)],
         Rules(),
         loading.Machine(
-            prober=lambda paths: portable.probe_all(paths, env={"PATH": "/usr/bin:/bin"}),
+            prober=lambda paths: discovery.probe_all(paths, env={"PATH": "/usr/bin:/bin"}),
             which=lambda name: name,
         ),
     )

@@ -11,8 +11,8 @@
  * nothing and says at which stage the kernel refused. It trusts the host, not the tool: a request that makes
  * no sense is refused without harm, because a mistake in the host must not become a hole in the fence.
  *
- * Read it from top to bottom: wire format, parser (pure), small helpers, the tool's side of the fence,
- * watching and sweeping, namespaces, probe, supervisor, spawner.
+ * Read it from top to bottom: wire format, parser (pure), small helpers, the tool's side of the fence, the
+ * embryo, watching and sweeping, namespaces, probe, supervisor, spawner.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -30,6 +30,7 @@
 #include <unistd.h>
 #include <linux/capability.h>
 #include <linux/filter.h>
+#include <linux/futex.h>
 #include <linux/seccomp.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -62,6 +63,7 @@ enum {
 #define CONFIG_SET_STRING 1u
 #define CONFIG_CREATE 6u
 #define ATTR_IS_MOUNT_ROOT 0x2000ull
+#define CLOSE_UNSHARED (1u << 1)
 #define CLOSE_ON_EXEC (1u << 2)
 #ifndef PR_SET_NO_NEW_PRIVS
 #define PR_SET_NO_NEW_PRIVS 38
@@ -104,7 +106,7 @@ struct head {
     uint32_t uid, gid;
     uint32_t argc, envc, bindc, rlimitc, filter_size, strings_size;
     uint32_t sealedc;        /* NAMESPACE: descriptors with the bytes for BIND_SEALED, in their order */
-    uint32_t reserved;
+    uint32_t kit;            /* not 0: everything a tool is restricted by is as in other requests of this number */
 };
 _Static_assert(sizeof(struct head) == 88, "no padding");
 
@@ -175,7 +177,7 @@ static int parse(const unsigned char *bytes, size_t size, unsigned nfds, char **
     const struct head *head = &out->head;
     if (head->magic != REQUEST_MAGIC || head->version != VERSION) return EPROTO;
     if (head->kind < KIND_RUN || head->kind > KIND_PROBE || (head->flags & ~(uint32_t)FLAGS_KNOWN)) return EPROTO;
-    if (head->reserved != 0 || head->sealedc > SEALED_MAX) return EPROTO;
+    if (head->sealedc > SEALED_MAX) return EPROTO;
 
     /* Descriptors are found by counting, so that none can be taken for another. */
     int next = 0;
@@ -287,6 +289,7 @@ static struct {
 static unsigned char *started;                       /* shared with the host: one byte per call */
 static size_t started_size;
 static pid_t spawner;
+static rlim_t own_max[RLIM_NLIMITS];                 /* a tool's limits are never wider than ours */
 
 static _Alignas(16) unsigned char datagram[DATAGRAM_MAX];
 static _Alignas(16) unsigned char payload[MESSAGE_MAX];
@@ -365,6 +368,7 @@ struct birth {
     volatile uint32_t stage;
     volatile int32_t error;
     volatile uint32_t layers, detail;
+    bool shares_files;
 };
 
 /* No program that is started from here on can get a capability. Done once, in the spawner, because the list of
@@ -415,16 +419,17 @@ static int check_binds(const struct request *r, uint32_t *which)
 
 #define FAIL(where) do { birth->error = errno ? errno : EIO; birth->stage = (where); _exit(127); } while (0)
 
-__attribute__((no_sanitize("address"))) static int tool_main(void *argument)
+/* Not for the address sanitizer: functions that end in exec never clean the marks it puts on their stack. */
+#define UNCHECKED __attribute__((no_sanitize("address")))
+
+/* Everything that holds the tool, and nothing that only this one call knows. */
+UNCHECKED static void restrict_tool(struct birth *birth)
 {
-    struct birth *birth = argument;
     const struct request *r = birth->request;
     const int *fds = birth->fds;
     uint32_t flags = r->head.flags, layers = LAYER_SUBREAPER;
 
     if (setpgid(0, 0) != 0) FAIL(STAGE_GROUP);  /* not setsid: that costs three times the whole start */
-
-    if (dup2(fds[r->in], 0) < 0 || dup2(fds[r->out], 1) < 0 || dup2(fds[r->err], 2) < 0) FAIL(STAGE_DESCRIPTORS);
 
     if (r->mount_ns >= 0) {
         struct stat before, after;
@@ -439,21 +444,14 @@ __attribute__((no_sanitize("address"))) static int tool_main(void *argument)
             errno = EXDEV;
             FAIL(STAGE_NAMESPACE);
         }
-        uint32_t which = 0;
-        errno = check_binds(r, &which);
-        if (errno != 0) {
-            birth->detail = which;
-            FAIL(STAGE_STALE);
-        }
         layers |= LAYER_MOUNT_NS;
     }
 
     for (uint32_t i = 0; i < r->head.rlimitc; i++) {
-        int resource = (int)r->limits[i].resource;
-        struct rlimit old, new = {r->limits[i].value, r->limits[i].value};
-        if (getrlimit(resource, &old) != 0) FAIL(STAGE_RLIMIT);
-        if (new.rlim_max > old.rlim_max) new.rlim_cur = new.rlim_max = old.rlim_max;  /* never wider than ours */
-        if (setrlimit(resource, &new) != 0) FAIL(STAGE_RLIMIT);
+        uint32_t resource = r->limits[i].resource;
+        struct rlimit new = {r->limits[i].value, r->limits[i].value};
+        if (new.rlim_max > own_max[resource]) new.rlim_cur = new.rlim_max = own_max[resource];
+        if (setrlimit((int)resource, &new) != 0) FAIL(STAGE_RLIMIT);
         layers |= LAYER_RLIMITS;
     }
     umask(022);
@@ -471,7 +469,6 @@ __attribute__((no_sanitize("address"))) static int tool_main(void *argument)
     if (forget_capabilities() != 0) FAIL(STAGE_CAPABILITIES);
     /* If somebody kills the supervisor, this process goes at once and the spawner finds the others. */
     if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) != 0) FAIL(STAGE_GROUP);
-    if (chdir(r->cwd) != 0) FAIL(STAGE_CWD);
 
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) FAIL(STAGE_NO_NEW_PRIVS);
     layers |= LAYER_NO_NEW_PRIVS;
@@ -479,25 +476,6 @@ __attribute__((no_sanitize("address"))) static int tool_main(void *argument)
         if (syscall(NR_landlock_restrict_self, fds[r->ruleset], 0u) != 0) FAIL(STAGE_LANDLOCK);
         layers |= LAYER_LANDLOCK;
     }
-
-    /* Everything received lies above 4, so no copy overwrites one that is still needed. */
-    unsigned first_closed = 3;
-    int sealed = r->sealed >= 0 ? fds[r->sealed] : -1;
-    if (r->channel >= 0 && dup2(fds[r->channel], 3) < 0) FAIL(STAGE_DESCRIPTORS);
-    if (r->channel >= 0) first_closed = 4;
-    else if (flags & KEEP_PROGRAM) close(3);
-    if (flags & KEEP_PROGRAM) {
-        sealed = dup2(sealed, SCRIPT_FD);
-        if (sealed < 0) FAIL(STAGE_DESCRIPTORS);
-        first_closed = SCRIPT_FD + 1;
-    }
-    /* The second lock: everything that we open or receive is closed on exec anyway. (Before 5.11 there is none.) */
-    if (syscall(NR_close_range, first_closed, ~0u, CLOSE_ON_EXEC) != 0 && errno != ENOSYS && errno != EINVAL)
-        FAIL(STAGE_DESCRIPTORS);
-
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
     if (r->head.filter_size > 0) {
         struct sock_fprog program = {
             .len = (unsigned short)(r->head.filter_size / sizeof(struct sock_filter)),
@@ -506,11 +484,152 @@ __attribute__((no_sanitize("address"))) static int tool_main(void *argument)
         if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) != 0) FAIL(STAGE_SECCOMP);
         layers |= LAYER_SECCOMP;
     }
-    if (sealed >= 0) layers |= LAYER_SEALED;
     birth->layers = layers;
+}
+
+/* What is this call's own: descriptors, folder, program. Only system calls that every tool may make. */
+UNCHECKED static _Noreturn void become_tool(struct birth *birth)
+{
+    const struct request *r = birth->request;
+    const int *fds = birth->fds;
+    uint32_t flags = r->head.flags;
+    unsigned how = CLOSE_ON_EXEC | (birth->shares_files ? CLOSE_UNSHARED : 0);
+
+    /* The second lock: everything that we open or receive is closed on exec anyway. (Before 5.11 there is none.) */
+    if (syscall(NR_close_range, 3u, ~0u, how) != 0 && (birth->shares_files || (errno != ENOSYS && errno != EINVAL)))
+        FAIL(STAGE_DESCRIPTORS);
+    if (dup2(fds[r->in], 0) < 0 || dup2(fds[r->out], 1) < 0 || dup2(fds[r->err], 2) < 0) FAIL(STAGE_DESCRIPTORS);
+    /* Everything received lies above 4, so no copy overwrites one that is still needed. */
+    int sealed = r->sealed >= 0 ? fds[r->sealed] : -1;
+    if (r->channel >= 0 && dup2(fds[r->channel], 3) < 0) FAIL(STAGE_DESCRIPTORS);
+    if (flags & KEEP_PROGRAM) {
+        sealed = dup2(sealed, SCRIPT_FD);
+        if (sealed < 0) FAIL(STAGE_DESCRIPTORS);
+    }
+    if (r->mount_ns >= 0) {
+        uint32_t which = 0;
+        errno = check_binds(r, &which);
+        if (errno != 0) {
+            birth->detail = which;
+            FAIL(STAGE_STALE);
+        }
+    }
+    if (chdir(r->cwd) != 0) FAIL(STAGE_CWD);
+
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    if (sealed >= 0) birth->layers |= LAYER_SEALED;
     if (sealed >= 0) syscall(SYS_execveat, sealed, "", r->argv, r->envp, AT_EMPTY_PATH);
     else execve(r->program, r->argv, r->envp);
     FAIL(STAGE_EXEC);
+}
+
+UNCHECKED static int tool_main(void *argument)
+{
+    restrict_tool(argument);
+    become_tool(argument);
+}
+
+/* == The embryo: the next tool, restricted while nobody waits ============================================== */
+
+/* Restricting takes a fifth of a short call. Whoever calls the same tool again and again is spared that: after a
+ * call a supervisor makes a process, restricts it as it did the last, and lets it wait. It lives in our memory and
+ * with our descriptors, as between vfork and exec, and never runs at the same time as we do. When the next request
+ * has the same kit it becomes the tool; with any other it is killed, and so it is when nobody comes for a while.
+ * Where anything about it goes wrong, the tool is started as if it had not been there. */
+static struct {
+    struct birth birth;
+    pid_t pid;
+    int pidfd;
+    uint32_t kit, streak;
+    _Atomic uint32_t is_ready, go;
+    _Atomic pid_t tid;  /* the kernel clears it when the embryo executes a program or ends */
+} embryo;
+enum { STREAK = 2, EMBRYO_WAIT_MS = 1000, EMBRYO_LIFE_S = 5 };
+
+UNCHECKED static void futex_wake(_Atomic uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, 1, NULL, NULL, 0); }
+
+UNCHECKED static int embryo_main(void *argument)
+{
+    signal(SIGUSR1, SIG_DFL);
+    restrict_tool(argument);
+    atomic_store(&embryo.is_ready, 1);
+    futex_wake(&embryo.is_ready);
+    while (atomic_load(&embryo.go) == 0) syscall(SYS_futex, &embryo.go, FUTEX_WAIT, 0, NULL, NULL, 0);
+    become_tool(argument);
+}
+
+static void discard_embryo(void)
+{
+    if (embryo.pid <= 0) return;
+    kill(embryo.pid, SIGKILL);
+    while (waitpid(embryo.pid, NULL, __WALL) < 0 && errno == EINTR) {}
+    close(embryo.pidfd);
+    embryo.pid = 0;
+}
+
+/* Waits until a word is no longer what it was; false: that took too long. */
+static bool changed(void *word, uint32_t from)
+{
+    struct timespec moment = {0, 50000000};
+    int64_t until = now_us() + EMBRYO_WAIT_MS * 1000;
+    while (atomic_load((_Atomic uint32_t *)word) == from) {
+        syscall(SYS_futex, word, FUTEX_WAIT, from, &moment, NULL, 0);
+        if (now_us() > until) return false;
+    }
+    return true;
+}
+
+/* After a call of this kit, whose descriptors are still open. */
+static void make_embryo(const struct request *r, const int *fds)
+{
+    uint32_t kit = r->head.kit;
+    if (kit == 0 || r->channel >= 0 || r->head.flags & KEEP_PROGRAM) return;
+    /* With many callers every request is of another kit, and an embryo would only be in the way. */
+    embryo.streak = kit == embryo.kit ? embryo.streak + 1 : 1;
+    embryo.kit = kit;
+    if (embryo.streak < STREAK) return;
+    embryo.birth = (struct birth){.request = r, .fds = fds, .shares_files = true};
+    embryo.is_ready = embryo.go = 0;
+    embryo.tid = 1;
+    sigset_t all, before;
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, &before);  /* it must not run our handlers */
+    embryo.pid = clone(embryo_main, tool_stack + sizeof tool_stack,
+                       CLONE_VM | CLONE_FILES | CLONE_PIDFD | CLONE_CHILD_CLEARTID | SIGCHLD, &embryo.birth,
+                       &embryo.pidfd, NULL, &embryo.tid);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    if (embryo.pid <= 0) return;
+    int64_t until = now_us() + EMBRYO_WAIT_MS * 1000;
+    struct timespec moment = {0, 50000000};
+    while (!atomic_load(&embryo.is_ready) && atomic_load(&embryo.tid) != 0 && now_us() < until)
+        syscall(SYS_futex, &embryo.is_ready, FUTEX_WAIT, 0, &moment, NULL, 0);
+    if (!atomic_load(&embryo.is_ready)) discard_embryo();
+}
+
+/* Turns the embryo into the tool of this request; 0: there is none that fits. */
+static pid_t hatch(const struct request *r, const int *fds, struct birth *birth, int *pidfd)
+{
+    if (embryo.pid <= 0) return 0;
+    bool fits = r->head.kit == embryo.kit && r->head.kit != 0 && r->channel < 0
+                && !(r->head.flags & KEEP_PROGRAM) && atomic_load(&embryo.tid) != 0;
+    if (fits) {
+        embryo.birth.request = r;
+        embryo.birth.fds = fds;
+        atomic_store(&embryo.go, 1);
+        futex_wake(&embryo.go);
+        fits = changed(&embryo.tid, 1) && embryo.birth.stage == STAGE_NONE;
+    }
+    if (!fits) {
+        discard_embryo();
+        return 0;
+    }
+    pid_t tool = embryo.pid;
+    embryo.pid = 0;
+    *birth = embryo.birth;
+    *pidfd = embryo.pidfd;
+    return tool;
 }
 
 /* == Watching and sweeping ================================================================================= */
@@ -851,8 +970,10 @@ static bool run_tool(const struct request *r, const int *fds, struct report *rep
     struct birth birth = {.request = r, .fds = fds};
     int pidfd = -1;
     if (r->head.slot < started_size) started[r->head.slot] = 1;
-    pid_t tool = clone(tool_main, tool_stack + sizeof tool_stack, CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD,
-                       &birth, &pidfd);
+    pid_t tool = hatch(r, fds, &birth, &pidfd);
+    if (tool == 0)
+        tool = clone(tool_main, tool_stack + sizeof tool_stack, CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD,
+                     &birth, &pidfd);
     report->reason = REASON_NOT_STARTED;
     if (tool < 0) {
         report->stage = STAGE_CLONE;
@@ -1177,6 +1298,10 @@ static ssize_t receive(int *fds, unsigned *nfds)
                                  .msg_controllen = sizeof ancillary.bytes};
         ssize_t size = recvmsg(HOST_SOCKET, &message, MSG_CMSG_CLOEXEC);
         if (size < 0 && errno == EINTR) continue;
+        if (size < 0 && errno == EAGAIN) {  /* nobody came for a while */
+            discard_embryo();
+            continue;
+        }
         if (size <= 0) return -1;
         *nfds = 0;
         for (struct cmsghdr *h = CMSG_FIRSTHDR(&message); h != NULL; h = CMSG_NXTHDR(&message, h)) {
@@ -1240,10 +1365,12 @@ static bool serve(ssize_t size, int *fds, unsigned nfds)
     }
     int control = fds[0];
     if (send) send_report(control, &report, NULL, 0, NULL, 0);
-    close_fds(fds, nfds);
-    explicit_bzero(payload, fetched);
+    bool again = clean && report.reason == REASON_EXITED;
     while (!clean) clean = sweep(&report, now_us() + SWEEP_MS * 1000);  /* until they are gone, however long */
     take_precedence(false);
+    if (again) make_embryo(&request, fds);
+    close_fds(fds, nfds);
+    explicit_bzero(payload, fetched);
     return report.reason != 0;
 }
 
@@ -1281,6 +1408,7 @@ static _Noreturn void supervise(unsigned seat)
         if (!again || idle_supervisors() >= IDLE_MAX) break;
         atomic_store(&pool->seats[seat].idle, true);
     }
+    discard_embryo();
     _exit(0);  /* the spawner notices */
 }
 
@@ -1368,7 +1496,15 @@ int main(int argc, char **argv)
     if (started == MAP_FAILED || pool == MAP_FAILED) return 1;
     pool->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (pool->wake < 0) return 1;
+    for (int i = 0; i < RLIM_NLIMITS; i++) {
+        struct rlimit own;
+        if (getrlimit(i, &own) != 0) return 1;
+        own_max[i] = own.rlim_max;
+    }
     spawner = getpid();
+
+    struct timeval patience = {.tv_sec = EMBRYO_LIFE_S};
+    if (setsockopt(HOST_SOCKET, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) != 0) return 1;
 
     struct pollfd waits[3] = {{HOST_SOCKET, 0, 0}, {HOST_PIDFD, POLLIN, 0}, {pool->wake, POLLIN, 0}};
     bool strays = false;

@@ -471,12 +471,12 @@ class Workshop:
 
     def _discover(self, paths: Sequence[str]) -> Sequence[tuple[bytes, ProbeOutcome]]:
         """Ask programs for their schemas: inside a closed permit, and recorded like calls."""
-        from toolwright.sandbox import portable
+        from toolwright.sandbox import discovery
 
         if self.config.state is None:
             unrecorded = ProbeOutcome(start_error="there is no state folder to record it in")
             return [(b"", unrecorded)] * len(paths)
-        return portable.probe_all(
+        return discovery.probe_all(
             paths, env=self._environment.probe_environment(), run=self.hands.run_recorded
         )
 
@@ -563,11 +563,12 @@ class Hands:
             timeout_s=config.timeout_s,
             limits=config.limits,
         )
+        bundles = _bundles()
         self._named = (
             *(source.path for source in config.sources if source.named or config.trusted),
             *config.extra_dirs,
             os.path.join(environment.user_space, ".ai"),
-            *(source.path for source in _bundles()),
+            *(source.path for source in bundles),
         )
         self._keep = Keep(os.path.join(config.state, STORE_NAME))
         self.sandbox = sandbox or _strongest(config)
@@ -590,7 +591,7 @@ class Hands:
             cwd=self._cwd,
             python=sys.executable,
             user_space=environment.user_space,
-            system_spaces=tuple(os.path.dirname(source.path) for source in _bundles()),
+            system_spaces=tuple(os.path.dirname(source.path) for source in bundles),
             allow_scripts=config.allow_scripts,
             load_dotenv=config.load_dotenv,
             # Whoever names a project for calling its tools runs its code: its interpreter adds nothing.

@@ -42,6 +42,11 @@ _KNOWN_MAX: Final = 4096
 class Audit(Protocol):
     """Where calls are recorded. True only when durable; one end for each begin."""
 
+    @property
+    def why_not(self) -> tuple[str, str]:
+        """Why the last begin could not be written, and what to do."""
+        ...
+
     def begin(self, call: ToolCall, facts: CallFacts) -> bool: ...
 
     def end(self, call: ToolCall, result: ToolResult, tool: Tool | None = None) -> ToolResult: ...
@@ -109,11 +114,9 @@ class Engine:
         known, unknown = self._look_up(call.tool)
         facts = self._facts(known, door)
         if not self._audit.begin(call, facts):
-            error = ToolError(
-                kind=Kind.NOT_AUDITED,
-                message="the audit journal cannot be written, so nothing was run",
-                hint="`toolwright doctor` says what is wrong with it; make room or mend its permissions",
-            )
+            why, hint = self._audit.why_not
+            message = f"the audit journal cannot be written, so nothing was run: {why}"
+            error = ToolError(kind=Kind.NOT_AUDITED, message=message, hint=hint)
             return self._refusal(call, error, known.tool if known else None)
         tool = known.tool if known is not None else None
         result: ToolResult | None = None

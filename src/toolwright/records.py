@@ -36,7 +36,7 @@ def _dataclass(
 
     def decorate(cls: _Class) -> _Class:
         if cls.__doc__ is None:
-            cls.__doc__ = ""  # the standard would ask for a signature, which is slow
+            cls.__doc__ = cls.__name__  # the standard would ask for a signature, which is slow
         own: Mapping[str, object] = vars(cls)
         kept = {name for name in (*_SHARED, "__eq__") if own.get(name) is not None}
         made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True, kw_only=kw_only)(cls)

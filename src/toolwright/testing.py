@@ -70,6 +70,7 @@ class RecordingAudit:
         self.begun: list[tuple[ToolCall, CallFacts]] = []
         self.ended: list[ToolResult] = []
         self._lock = threading.Lock()
+        self.why_not = ("it was told to refuse", "tell it otherwise")
 
     def begin(self, call: ToolCall, facts: CallFacts) -> bool:
         with self._lock:

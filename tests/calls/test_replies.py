@@ -710,6 +710,19 @@ def test_a_grant_proposed_under_a_profile_keeps_what_the_profile_gave() -> None:
     assert (found.error.hint or "").endswith(f'[grants."x:y/bash"] needs = {needs}')
 
 
+def test_what_no_grant_gives_is_said_to_be_protected() -> None:
+    stderr = b"in execute\nOSError: [Errno 30] Read-only file system: '/srv/p/.ai/config/a.yaml'"
+    permit: dict[str, Any] = {
+        **STATED,
+        "read": ("/srv/p",),
+        "write": ("/srv/p",),
+        "protected": ("/srv/p/.ai",),
+    }
+    found = reply(SKILL, exited(1, b"", stderr, layers=(*HELD, "protected:read-only")), **permit)
+    assert found.error is not None
+    assert found.error.hint == "/srv/p/.ai is protected: no tool may change it"
+
+
 @pytest.mark.parametrize(
     ("stderr", "layers", "permit"),
     [

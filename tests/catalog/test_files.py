@@ -16,7 +16,7 @@ from toolwright import jsontext, schema
 from toolwright.calls import commands
 from toolwright.catalog import files
 from toolwright.formats import _node, _python_source, _source, _toml, _yaml, capability
-from toolwright.sandbox import portable
+from toolwright.sandbox import discovery
 
 
 def refusal(path: str | Path, limit: int = files.DOCUMENT_BYTES_MAX) -> str:
@@ -169,8 +169,8 @@ def test_the_page_of_limits_has_their_values() -> None:
         _toml.TOML_BYTES_MAX,
         _yaml.TAG_DIRECTIVES_MAX,
         capability.KEYWORDS_MAX,
-        portable.PROBE_OUTPUT_BYTES_MAX,
-        portable.PROBES_AT_ONCE,
+        discovery.PROBE_OUTPUT_BYTES_MAX,
+        discovery.PROBES_AT_ONCE,
         commands.ELEMENT_BYTES_MAX,
         commands.ARGV_BYTES_MAX,
     ):

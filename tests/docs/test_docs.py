@@ -21,12 +21,14 @@ import pytest
 import yaml
 
 import toolwright
+from tests.levels import tried
 from tests.program import PATH, PROGRAM, WAIT_S
 from toolwright import config
 from toolwright.dialects import DIALECTS
 from toolwright.doors import cli
 from toolwright.errors import KINDS
 from toolwright.formats import FORMATS
+from toolwright.model import Level
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
@@ -347,7 +349,13 @@ def fits(shown: str, printed: str) -> bool:
     return re.fullmatch(".*".join(map(re.escape, shown.split("…"))), printed, re.DOTALL) is not None
 
 
+def needs_supervision() -> None:
+    if tried().level is not Level.SUPERVISED:
+        pytest.skip("the guide shows the level supervised; `toolwright doctor` says what this machine lacks")
+
+
 def test_the_guide_to_calling_shows_what_is_really_printed(workshop: Path) -> None:
+    needs_supervision()
     page = DOCS / "guides" / "calling.md"
     (workshop / "closed.toml").write_text(blocks(page, "toml")[0], encoding="utf-8")
     sessions = [
@@ -368,6 +376,8 @@ def test_the_guide_to_calling_shows_what_is_really_printed(workshop: Path) -> No
     "name", ["docs/guides/checking.md", "docs/guides/models.md", "docs/guides/calling.md"]
 )
 def test_the_programs_of_a_guide_run(name: str, workshop: Path) -> None:
+    if name.endswith("calling.md"):
+        needs_supervision()
     programs = blocks(ROOT / name, "python")
     assert programs
     for program in programs:

@@ -379,7 +379,10 @@ def refused(state: Path, folder: Path) -> None:
     before = marks(folder)
     answer = called(state, folder)
     assert answer.status == 74, answer
-    assert answer.json["error"]["kind"] == "not_audited"
+    error = answer.json["error"]
+    assert error["kind"] == "not_audited"
+    assert str(state / "journal") in error["message"]  # which file, and why
+    assert error["hint"]
     assert marks(folder) == before
 
 
@@ -392,9 +395,10 @@ def test_a_long_result_can_be_paged_through(state: Path, folder: Path) -> None:
     whole = said(state, "audit", "show", call_id, "--output", "-q")
     assert (whole.status, whole.err) == (0, "")
     assert json.loads(whole.out)["text"].endswith("2999,3000é")
-    text, offset = "", 0
+    text = ""
+    offset: int | None = 0
     while offset is not None:
-        options = ("--output", "--offset", str(offset), "--limit", "1001", "--json")
+        options = ("--output", "--offset", str(offset), "--limit", "5001", "--json")
         page = said(state, "audit", "show", call_id, *options).json
         assert (page["call"], page["bytes"], page["offset"]) == (call_id, len(whole.out.encode()), offset)
         text += page["text"]
@@ -463,7 +467,7 @@ def test_k03_nothing_runs_on_a_full_disk_and_all_is_well_once_there_is_room(
         pytest.skip("needs root, to mount a file system of 64 KiB")
     place = tmp_path / "small"
     place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs", place]
+    mount: list[str | Path] = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs", place]
     if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
         pytest.skip("tmpfs cannot be mounted here; a machine where root may mount shows this")
     try:

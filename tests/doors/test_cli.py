@@ -132,9 +132,8 @@ def test_check_counts_tools_without_stated_needs_and_proposes_grants(
     project: Path, tmp_path: Path, here: Callable[..., Said]
 ) -> None:
     said = toolwright("check", "--json", "--strict", "--from", "clock", cwd=project)
-    (note,) = [problem for problem in said.json["problems"] if problem["code"] == "grants.undeclared"]
-    assert (note["severity"], note["path"], said.status) == ("info", "clock", 0)
-    assert note["message"].startswith("1 manifest tool without stated needs")
+    assert (said.json["undeclared"]["tools"], said.json["problems"], said.status) == (1, [], 0)
+    assert '[grants."manifest:clock/*"]' in said.json["undeclared"]["grants"]
     told = toolwright("check", "-v", "--from", "clock", cwd=project)
     block = told.out[told.out.index("# To bound") :]
     assert block.splitlines()[1] == '[grants."manifest:clock/*"]'
@@ -153,7 +152,7 @@ def test_check_prints_one_document_with_all_problems(broken: Path) -> None:
     found = said.json
     assert found["tools"] == 2
     assert [list(problem) for problem in found["problems"]] == [PROBLEM_KEYS] * len(found["problems"])
-    assert {problem["severity"] for problem in found["problems"]} == {"error", "warning", "info"}
+    assert {problem["severity"] for problem in found["problems"]} == {"error", "warning"}
     first = found["problems"][0]
     assert first["code"] == "manifest.command.prefix"
     text = (broken / "tools.json").read_text(encoding="utf-8")

@@ -28,7 +28,7 @@ from toolwright.model import (
     Tool,
     Unit,
 )
-from toolwright.sandbox import Cancel, Start, portable
+from toolwright.sandbox import Cancel, Start, discovery, portable
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats" / "executable.md"
 ENV = {"PATH": "/usr/bin:/bin"}
@@ -81,7 +81,7 @@ def load(folder: Path, *, prober=None, keep: Cache | None = None) -> loading.Loa
         [Source(path=str(folder), format="executable", probe=True)],
         Rules(),
         loading.Machine(
-            prober=prober or (lambda paths: portable.probe_all(paths, env=ENV)), which=lambda name: name
+            prober=prober or (lambda paths: discovery.probe_all(paths, env=ENV)), which=lambda name: name
         ),
         keep=keep,
     )
@@ -133,7 +133,7 @@ def test_twenty_programs_are_listed_by_name_whichever_answers_first(tmp_path):
         answer = json.dumps({**WEATHER, "name": f"p{number:02}"})
         wait = {0: f"while [ ! -e {done} ]; do sleep 0.01; done", 19: f": >{done}"}.get(number, "")
         write_program(tmp_path / "bin" / f"p{number:02}-tool", f"#!/bin/sh\n{wait}\necho '{answer}'\n")
-    report = load(tmp_path / "bin", prober=lambda paths: portable.probe_all(paths, env=ENV, timeout_s=30))
+    report = load(tmp_path / "bin", prober=lambda paths: discovery.probe_all(paths, env=ENV, timeout_s=30))
     assert [tool.name for tool in report.catalog.tools] == [f"p{number:02}" for number in range(20)]
     assert report.problems == ()
 
@@ -143,7 +143,7 @@ def test_8191_bytes_are_accepted_and_8192_are_not(tmp_path):
     for name, size in (("fits", 8191), ("long", 8192)):
         answer = json.dumps({**WEATHER, "name": name}).ljust(size - 1)
         write_program(tmp_path / f"{name}-tool", f"#!/bin/sh\ncat <<'END'\n{answer}\nEND\n")
-    report = load(tmp_path, prober=lambda paths: portable.probe_all(paths, env=ENV, timeout_s=30))
+    report = load(tmp_path, prober=lambda paths: discovery.probe_all(paths, env=ENV, timeout_s=30))
     assert [tool.name for tool in report.catalog.tools] == ["fits"]
     assert [(problem.code, problem.message) for problem in report.problems] == [
         ("executable.discover.size", "schema output longer than 8191 bytes")
@@ -267,7 +267,7 @@ def test_a_second_start_runs_no_program_that_is_unchanged(tmp_path):
 
     def prober(paths: Sequence[str]) -> list[tuple[bytes, ProbeOutcome]]:
         asked.append([os.path.basename(path) for path in paths])
-        return portable.probe_all(paths, env=ENV)
+        return discovery.probe_all(paths, env=ENV)
 
     tools = tmp_path / "tools"
     for name in ("weather", "other"):
@@ -299,7 +299,7 @@ def test_what_real_programs_print_is_accepted_with_the_warnings_on_record(tmp_pa
         str(write_program(tmp_path / f"p{number}-tool", f"#!/bin/sh\ncat '{corpus / entry['file']}'\n"))
         for number, entry in enumerate(entries)
     ]
-    for entry, (stdout, outcome) in zip(entries, portable.probe_all(programs, env=ENV), strict=True):
+    for entry, (stdout, outcome) in zip(entries, discovery.probe_all(programs, env=ENV), strict=True):
         expected = entry["expected"]
         path = f"/tools/{expected['tools'][0].replace('_', '-')}-tool"
         found = executable.compile_document(document(stdout, path, probe=outcome), Rules())

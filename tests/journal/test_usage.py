@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from tests.journal import work
-from toolwright.journal import usage
+from toolwright.errors import StoreError
+from toolwright.journal import reading, usage
 from toolwright.journal.audit import open_audit
 from toolwright.journal.index import Index
 from toolwright.journal.segments import Disk
@@ -147,3 +149,36 @@ def test_a_journal_that_is_not_there_has_an_empty_index(tmp_path: Path) -> None:
     with Index(work.journal(tmp_path)) as index:
         assert index.events() == []
     assert not (tmp_path / "journal").exists()
+
+
+# -- what readers leave out ---------------------------------------------------------------------------------
+
+
+def test_the_last_records_are_found_without_reading_segments_of_long_ago(tmp_path: Path) -> None:
+    now = 1_800_000_000.0
+    moment = [now]
+    audit = open_audit(str(tmp_path), day_file=False, clock=lambda: moment[0])
+    for day in range(4):
+        moment[0] = now - (10 - 3 * day) * 86_400
+        audit._segments.rotate()  # nothing to do on the first day
+        call = work.call(f"day {day}")
+        assert audit.begin(call, work.FACTS)
+        if day != 1:
+            audit.end(call, work.result(call.id))
+    audit.close()
+    for path in (*work.segment_paths(tmp_path, ".seg"), *work.segment_paths(tmp_path)):
+        made_at = int(path.name.partition("-")[0]) / 1e6
+        os.utime(path, (made_at, made_at))
+    oldest = work.segment_paths(tmp_path, ".seg")[0]
+    folder = work.journal(tmp_path)
+    everything = [entry for entry in reading.tail(folder, 1000) if entry.what in ("begin", "end")]
+    assert [entry.call for entry in everything] == ["day 0"] * 2 + ["day 1"] + ["day 2"] * 2 + ["day 3"] * 2
+    assert [entry.call for entry in reading.interrupted(folder)] == ["day 1"]
+    oldest.unlink()
+    os.mkfifo(oldest)  # whoever looks at it complains
+    os.utime(oldest, (now - 10 * 86_400,) * 2)
+    with pytest.raises(StoreError):
+        reading.interrupted(folder)
+    assert [entry.call for entry in reading.tail(folder, 7) if entry.call][-1] == "day 3"
+    assert [entry.call for entry in reading.interrupted(folder, now - 8 * 86_400)] == ["day 1"]
+    assert reading.interrupted(folder, now - 5 * 86_400) == []

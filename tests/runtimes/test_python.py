@@ -629,6 +629,50 @@ def test_a_call_ends_at_its_time_limit(bench: Bench, hang: str) -> None:
     assert ending.runs[0].exit_status == -1
 
 
+def test_loading_ends_at_the_time_limit_too_and_at_the_button(bench: Bench) -> None:
+    before = processes_below(os.getpid())
+    source = "import time\nbegan = time.monotonic()\nwhile time.monotonic() < began + 20: pass\n"
+    tool = bench.function(source + "def execute(params, project_path):\n    return 1\n")
+    assert bench.call(tool, permit=bench.limited(timeout_s=0.5)).end is End.TIMED_OUT
+    cancel = Cancel()
+    threading.Timer(0.3, cancel.set).start()
+    assert bench.call(tool, cancel=cancel).end is End.CANCELLED
+    for pid in processes_below(os.getpid()) - before:
+        assert not _is_python(pid) or is_gone(pid)
+
+
+@pytest.mark.battery("L01")
+def test_a_caller_that_waits_in_vain_harms_nobody(warm: Bench) -> None:
+    started, go = warm.root / "started", warm.root / "go"
+    os.mkfifo(started)
+    tool = warm.function(
+        "import os, time\n"
+        "def execute(params, project_path):\n"
+        "    with open(params['started'], 'w') as file: file.write('x')\n"
+        "    for _ in range(1000):\n"
+        "        if os.path.exists(params['go']): break\n"
+        "        time.sleep(0.01)\n"
+        "    return 'done'\n"
+    )
+    permit = replace(warm.permit, write=(str(warm.root),), unprotected=True)
+    short = replace(permit, limits=replace(LIMITS, timeout_s=0.3))
+    arguments = {"started": str(started), "go": str(go)}
+    many = _zygotes.SLOTS_MAX
+    reader = os.open(started, os.O_RDWR)
+    try:
+        with ThreadPoolExecutor(many) as pool:
+            running = [pool.submit(warm.call, tool, arguments, permit=permit) for _ in range(many)]
+            seen = b""
+            while len(seen) < many and select.select([reader], [], [], 20)[0]:
+                seen += os.read(reader, many)
+            late = warm.call(tool, arguments, permit=short)
+            go.write_text("", encoding="utf-8")
+            assert late.end is End.TIMED_OUT
+            assert [ending.result(20).value for ending in running] == ["done"] * many
+    finally:
+        os.close(reader)
+
+
 @pytest.mark.battery("E10")
 def test_the_button_stops_a_call(bench: Bench) -> None:
     ready = bench.root / "ready"
@@ -1110,7 +1154,7 @@ def test_many_calls_at_once_get_their_own_answers_and_leave_nothing(warm: Bench)
 
 def _is_python(pid: int) -> bool:
     with suppress(OSError):
-        return b"_toolwright" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"<toolwright>" in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False
 
 

@@ -154,6 +154,30 @@ def test_a_script_names_its_interpreters_and_a_venv_its_libraries(tmp_path):
     assert real(tmp_path / "venv" / "share") not in found.prefixes, "~/.local/share is nobody's library"
 
 
+def test_the_shim_of_a_version_manager_reaches_its_interpreters_and_nothing_else(tmp_path):
+    home = tmp_path / "home"
+    for name in ("shims", "libexec", "versions", "Documents"):
+        (home / name).mkdir(parents=True)
+    shim = home / "shims" / "python3"
+    shim.write_text("#!/bin/sh\nexec ../libexec/manager exec python3\n", encoding="utf-8")
+    shim.chmod(0o755)
+    script = tmp_path / "tool"
+    script.write_text("#!/usr/bin/env python3\n", encoding="utf-8")
+    script.chmod(0o755)
+    found = facts(str(script), path=str(shim.parent))
+    assert {real(home / name) for name in ("shims", "libexec", "versions")} <= set(found.prefixes)
+    assert real(home) not in found.prefixes
+    assert real(home / "Documents") not in found.prefixes
+
+
+def test_the_users_settings_for_git_are_found_where_they_exist(project, tmp_path):
+    settings = tmp_path / ".gitconfig"
+    settings.write_text("", encoding="utf-8")
+    grounds = Grounds(git_settings=[str(settings), str(tmp_path / "git" / "config")])
+    found = grounds.of(tool(project / "tools.json"), project=str(project), cwd=str(project), named=True)
+    assert found.git_settings == (real(settings),)
+
+
 @pytest.mark.parametrize(
     "head", [b"", b"#!", b"#!\n", b"\x7fELF", b"\x7fELF\x02\x01" + b"\xff" * 200, b"#!/loop"]
 )

@@ -12,7 +12,8 @@ import pytest
 from toolwright.config import Environment
 from toolwright.model import End, Ending, Limits, Permit
 from toolwright.sandbox import Cancel, Start
-from toolwright.sandbox.portable import PROBE_OUTPUT_BYTES_MAX, Portable, probe_all, probe_schema
+from toolwright.sandbox.discovery import PROBE_OUTPUT_BYTES_MAX, probe_all, probe_schema
+from toolwright.sandbox.portable import Portable
 
 ENV = {"PATH": os.defpath}
 ADDED_BY_THE_SHELL = ("PWD", "SHLVL", "_", "OLDPWD")

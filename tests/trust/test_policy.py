@@ -137,6 +137,14 @@ def test_a_tool_that_states_nothing_follows_the_profile(profile, named, read, wr
     assert given_.hidden == GROUND.hidden
 
 
+def test_the_users_settings_for_git_come_with_the_grant_for_git_alone() -> None:
+    ground = replace(GROUND, git_settings=("/home/u/.gitconfig",))
+    for needs, readable in ((("fs.read", "git.write"), True), (("fs", "shell.execute"), False)):
+        house = HouseRules(grants=(Grant(pattern="*", needs=needs),))
+        permit = decide(tool(), house=house, ground=ground).permit
+        assert ("/home/u/.gitconfig" in permit.read) is readable
+
+
 @pytest.mark.battery("C11")
 def test_what_git_runs_stays_protected_whatever_is_granted():
     writer = tool(Needs(stated=True, capabilities=("fs.write",)))

@@ -110,8 +110,7 @@ def reply(tool: Tool, call: ToolCall, ending: Ending, *, permit: Permit) -> Tool
     said = _said(tool, ending, permit, hygiene)
     content, hygiene_notes = _content(said.form, hygiene)
     error = said.error
-    if error is not None and error.hint is None and (needs := _missing(tool, ending, permit, error)):
-        hint = f"it was not granted what it seems to need: {grant_line(tool.key, needs)}"
+    if error is not None and error.hint is None and (hint := _why_refused(tool, ending, permit, error)):
         error = ToolError(kind=error.kind, message=error.message, hint=hint, details=error.details)
     return ToolResult(
         call_id=call.id,
@@ -688,44 +687,55 @@ def _isolation(layers: tuple[str, ...], permit: Permit) -> tuple[str, ...]:
 
 # -- what was missing ---------------------------------------------------------------------------------------
 
-_REFUSED: Final = re.compile(
-    r"permission denied|operation not permitted|read-only file system|\be(?:acces|perm|rofs)\b"
-)
-_NO_NETWORK: Final = re.compile(
+# Compiled when something fails, by ``re`` itself: most calls never need them.
+_REFUSED: Final = r"permission denied|operation not permitted|read-only file system|\be(?:acces|perm|rofs)\b"
+_NO_NETWORK: Final = (
     r"network is (?:unreachable|down)|name resolution|name or service not known|could not resolve|getaddrinfo"
     r"|nodename nor servname|address family not supported"
     r"|\b(?:enetunreach|eai_again|enotfound|eafnosupport)\b"
 )
-_OF_SOCKETS: Final = re.compile(r"socket|connect|network|https?:|urlopen|\bbind\b|\bdns\b")
-_OF_WRITING: Final = re.compile(
+_OF_SOCKETS: Final = r"socket|connect|network|https?:|urlopen|\bbind\b|\bdns\b"
+_OF_WRITING: Final = (
     r"read-only|\berofs\b|creat|writ|mkdir|touch|remov|delet|renam|unlink|sav(?:e|ing)|mkstemp|lock"
 )
-_OF_STARTING: Final = re.compile(r"exec|spawn|popen|cannot run|failed to run")
-_OF_GIT: Final = re.compile(r"\.git/|\.gitconfig|/git/config")
+_OF_STARTING: Final = r"\bexec\b|\bexec[lv]|spawn|popen|cannot run|failed to run"
+_OF_GIT: Final = r"\.git/|\.gitconfig|/git/config"
+_HELD: Final = {"protected:read-only", "protected:read-only-parents"}
 _LOOKED_AT_BYTES: Final = 4096
 
 
-def _missing(tool: Tool, ending: Ending, permit: Permit, error: ToolError) -> tuple[str, ...]:
-    """What the tool would have to be granted, where its failure looks like a refusal by the sandbox."""
+def _why_refused(tool: Tool, ending: Ending, permit: Permit, error: ToolError) -> str | None:
+    """What to do about a failure that looks like a refusal by the sandbox."""
     if error.kind is not Kind.FAILED or ending.end is End.OVER_LIMIT:
-        return ()
+        return None
+    tails = (ending.stderr[-_LOOKED_AT_BYTES:], ending.stdout[-_LOOKED_AT_BYTES:])
+    said = " ".join(tail.decode("utf-8", "replace") for tail in tails)
+    said = f"{said} {error.message[-_LOOKED_AT_BYTES:]}".lower()
+    needs = _missing(said, ending, permit)
+    if needs:
+        return f"it was not granted what it seems to need: {grant_line(tool.key, needs)}"
+    if _HELD & {*ending.layers} and re.search(_REFUSED, said):
+        held = next((path for path in permit.protected if path.lower() in said), None)
+        return f"{held} is protected: no tool may change it" if held else None
+    return None
+
+
+def _missing(said: str, ending: Ending, permit: Permit) -> tuple[str, ...]:
+    """What the tool would have to be granted to do what it says it could not."""
     holds_files = "landlock" in ending.layers or "mount-namespace" in ending.layers
     holds_network = "network:none" in ending.layers
     if not holds_files and not holds_network:
         return ()
-    tails = (ending.stderr[-_LOOKED_AT_BYTES:], ending.stdout[-_LOOKED_AT_BYTES:])
-    said = " ".join(tail.decode("utf-8", "replace") for tail in tails)
-    said = f"{said} {error.message[-_LOOKED_AT_BYTES:]}".lower()
-    is_refusal = _REFUSED.search(said) is not None
+    is_refusal = re.search(_REFUSED, said) is not None
     lacking = ""
-    if holds_network and (_NO_NETWORK.search(said) or (is_refusal and _OF_SOCKETS.search(said))):
+    if holds_network and (re.search(_NO_NETWORK, said) or (is_refusal and re.search(_OF_SOCKETS, said))):
         lacking = "net.http"
     elif is_refusal and holds_files:
-        if permit.programs is Programs.OWN and (ending.exit_status == 126 or _OF_STARTING.search(said)):
+        if permit.programs is Programs.OWN and (ending.exit_status == 126 or re.search(_OF_STARTING, said)):
             lacking = "shell.execute"
-        elif _OF_GIT.search(said) and not any("/.git/" in path for path in permit.protected):
+        elif re.search(_OF_GIT, said) and not any("/.git/" in path for path in permit.protected):
             lacking = "git.write"  # with it, only parts of the repository's folder are protected
-        elif not permit.write and _OF_WRITING.search(said):
+        elif not permit.write and re.search(_OF_WRITING, said):
             lacking = "fs.write"
         elif not permit.read and not permit.write:
             lacking = "fs.read"

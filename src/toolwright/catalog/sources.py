@@ -12,10 +12,9 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field
 from functools import cached_property
-from glob import escape as glob_escape
-from glob import glob
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -601,7 +600,7 @@ def rye_bundles(search_path: Sequence[str]) -> list[Source]:
     """
     found: dict[str, str] = {}
     for folder in search_path:
-        for path in sorted(glob(os.path.join(glob_escape(folder), "*.dist-info", "entry_points.txt"))):
+        for path in sorted(_entry_points(folder)):
             content, _ = files.read(path)
             if content is None or b"[rye.bundles]" not in content:
                 continue
@@ -614,6 +613,15 @@ def rye_bundles(search_path: Sequence[str]) -> list[Source]:
                 if equals and name not in found and os.path.isdir(tools):
                     found[name] = tools
     return [Source(path=found[name], format="rye", space=2) for name in sorted(found)]
+
+
+def _entry_points(folder: str) -> Iterator[str]:
+    with suppress(OSError):
+        for name in os.listdir(folder):
+            if name.endswith(".dist-info"):
+                path = f"{folder}/{name}/entry_points.txt"
+                if os.path.isfile(path):
+                    yield path
 
 
 # -- reading ------------------------------------------------------------------------------------------------

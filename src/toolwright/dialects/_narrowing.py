@@ -476,7 +476,9 @@ class _Narrowing:
                     self.node(item, (*place, keyword, number), (*out, keyword, number), active)
                     for number, item in enumerate(value)
                 ]
-            elif keyword in _SINGLES and isinstance(value, dict):
+            elif keyword in _SINGLES and (
+                isinstance(value, dict) or (keyword == "items" and isinstance(value, bool))
+            ):
                 node[keyword] = self.node(value, (*place, keyword), (*out, keyword), active)
 
     def names_properties(self, node: JsonObject, place: Pointer, out: Pointer) -> None:

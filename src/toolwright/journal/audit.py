@@ -64,6 +64,12 @@ class Audit:
         self.trouble: Trouble | None = None
         """Why the last record could not be written; None while the journal works."""
 
+    @property
+    def why_not(self) -> tuple[str, str]:
+        """Why the last record could not be written, and what to do."""
+        trouble = self.trouble or Trouble("it cannot be written")
+        return trouble.why, trouble.hint
+
     # -- the way of a call ----------------------------------------------------------------------------------
 
     def begin(self, call: ToolCall, facts: CallFacts) -> bool:
@@ -120,7 +126,11 @@ class Audit:
                 kept = len(self._owed) + len(bodies) <= OWED_MAX
                 if kept:
                     self._owed.extend(bodies)
-            lost = "it will be recorded when the journal works again" if kept else "it is not recorded"
+            lost = (
+                "it will be, if the journal works again while this host runs"
+                if kept
+                else "it is not recorded"
+            )
             note = f"the end of this call could not be written to the audit journal; {lost}"
             result = replace(result, notes=(*result.notes, note))
         if self._day_file is not None and tool is not None and tool.origin.format == "manifest":

@@ -24,6 +24,8 @@ from toolwright.journal.segments import OPEN, SEALED, TORN
 from toolwright.jsontext import JsonObject
 from toolwright.records import dataclass
 
+_DAY_S: Final = 86_400.0
+
 OWN: Final = frozenset({"open", "close", "checkpoint", "sealed", "retired"})
 """What the journal notes about itself."""
 
@@ -112,11 +114,22 @@ def contents(segment: SegmentFile, offset: int = 0) -> tuple[bytes, bool]:
         ) from None
 
 
-def _each(folder: str) -> Iterator[tuple[SegmentFile, bytes, bool]]:
-    """Every segment with its bytes and whether a host is writing it, without those that go meanwhile."""
+def _each(folder: str, since: float = 0.0) -> Iterator[tuple[SegmentFile, bytes, bool]]:
+    """Every segment with its bytes and whether a host is writing it, without those that go meanwhile.
+
+    Segments that were last written well before ``since`` are left out; a day covers clocks that were mended.
+    """
     for segment in segment_files(folder):
         with suppress(Gone):
-            yield (segment, *contents(segment))
+            if since <= 0.0 or _written_at(segment) >= since - _DAY_S:
+                yield (segment, *contents(segment))
+
+
+def _written_at(segment: SegmentFile) -> float:
+    try:
+        return os.stat(segment.path, follow_symlinks=False).st_mtime
+    except OSError:
+        return float("inf")  # renamed, or gone: reading will tell
 
 
 def sync(folder: str) -> None:
@@ -162,15 +175,19 @@ def tail(folder: str, count: int) -> list[Entry]:
     Within a segment the number gives the order, never the clock. Between segments of several hosts the clock
     is all there is, and a record never comes before one of its own segment that has a smaller number.
     """
-    rows: list[list[tuple[float, int, Entry]]] = []
-    for place, (segment, data, _) in enumerate(_each(folder)):
-        last = deque(_entries(segment.name, chain.scan(segment.name, data).records), maxlen=count)
-        latest = 0.0
-        row = []
-        for entry in last:
-            latest = max(latest, entry.ts)
-            row.append((latest, place, entry))
-        rows.append(row)
+    rows: list[list[tuple[float, str, Entry]]] = []
+    for segment in reversed(segment_files(folder)):
+        last = heapq.nlargest(count, (item[0] for row in rows for item in row))
+        if len(last) == count and _written_at(segment) < last[-1] - _DAY_S:
+            continue  # nothing in it can be among the last
+        with suppress(Gone):
+            data, _ = contents(segment)
+            latest = 0.0
+            row = []
+            for entry in _entries(segment.name, chain.scan(segment.name, data).records[-count:]):
+                latest = max(latest, entry.ts)
+                row.append((latest, segment.name, entry))
+            rows.append(row)
     merged = heapq.merge(*rows, key=lambda item: item[:2])
     return [entry for _, _, entry in deque(merged, maxlen=count)]
 
@@ -290,15 +307,15 @@ def torn_files(folder: str) -> list[str]:
 # -- calls --------------------------------------------------------------------------------------------------
 
 
-def interrupted(folder: str) -> list[Entry]:
-    """Calls that began and never ended, because their host is gone.
+def interrupted(folder: str, since: float = 0.0) -> list[Entry]:
+    """Calls that began and never ended, because their host is gone; all, or those that began since a time.
 
     A host lives as long as it holds a segment. A call may begin in one of its segments and end in another.
     """
     begun: dict[str, tuple[object, Entry]] = {}
     ended: set[str] = set()
     living: list[object] = []
-    for segment, data, live in _each(folder):
+    for segment, data, live in _each(folder, since):
         host: object = None
         for entry in _entries(segment.name, chain.scan(segment.name, data).records):
             what = entry.what
@@ -310,7 +327,11 @@ def interrupted(folder: str) -> list[Entry]:
                 host = entry.body.get("host")
         if live:
             living.append(host)
-    return [entry for call, (host, entry) in begun.items() if host not in living and call not in ended]
+    return [
+        entry
+        for call, (host, entry) in begun.items()
+        if entry.ts >= since and host not in living and call not in ended
+    ]
 
 
 def as_json(entry: Entry, **more: Any) -> JsonObject:

@@ -106,8 +106,9 @@ class _Segment:
 
 
 class _Batch(list[bytes]):
-    """Records that are written together, and why they could not be."""
+    """Records that are written together; which batch of the segment they are, and why they could not be."""
 
+    written = 0
     failed = ""
 
 
@@ -127,8 +128,8 @@ class _Together:
         self._next = _Round()
         self.turn = threading.Lock()
 
-    def done(self) -> None:
-        """Return when a run that began after this call has ended."""
+    def done(self, segment: _Segment | None = None, batch: _Batch | None = None) -> None:
+        """Return when a run that began after this call has ended, or the batch is synced without one."""
         if self.turn.acquire(False):  # nobody is at it: no need to queue
             try:
                 self._work()
@@ -140,7 +141,8 @@ class _Together:
             if not mine.done:
                 with self.turn:
                     self._next = _Round()  # who comes from now on may be too late for this run
-                    self._work()
+                    if segment is None or batch is None or not 0 < batch.written <= segment.synced:
+                        self._work()
                     mine.done = True
 
 
@@ -202,7 +204,7 @@ class Segments:
         finally:
             lock.release()
         if durable:
-            self._syncs.done()  # writes first: a thread waits once, not twice
+            self._syncs.done(segment, batch)  # writes first: a thread waits once, not twice
             if batch.failed or segment.failed:
                 raise Trouble(batch.failed or segment.failed)
         else:
@@ -244,7 +246,7 @@ class Segments:
                 self._give_up(segment, why, batch)
             return
         segment.size += len(data)
-        segment.written += 1
+        segment.written = batch.written = segment.written + 1
 
     def _write_whole(self, segment: _Segment, data: bytes) -> None:
         while data:  # after a short write: the rest, or the reason why it does not fit

@@ -30,7 +30,7 @@ from typing import Final
 from toolwright import jsontext
 from toolwright.catalog import files
 from toolwright.model import End, Ending, Limits, Usage
-from toolwright.records import dataclass, replace
+from toolwright.records import dataclass
 from toolwright.runtimes import _loader, _zygote
 from toolwright.sandbox import Cancel, Start
 from toolwright.sandbox.supervised import Service, Supervised
@@ -117,14 +117,15 @@ class Zygotes:
             finally:
                 zygote.leave()
             if isinstance(slot, Ending):
-                if slot.end is not End.CANCELLED:
+                # A file that is still being loaded when its only caller gives up is work beyond the call.
+                if not zygote.is_loaded and not zygote.is_busy:
                     self._drop(recipe.key, zygote)
                 return Answer(ending=slot)
             if zygote.has_threads:  # forking beside a running thread would copy its locks
                 zygote.give(slot, is_good=False)
                 self._drop(recipe.key, zygote, unfit=True)
                 return None
-            exchange = _Exchange(slot, request, limits, cancel, deadline)
+            exchange = _Exchange(slot, request, limits, cancel, deadline, zygote.layers)
             try:
                 answer = exchange.run()
             finally:
@@ -133,7 +134,7 @@ class Zygotes:
                 self._drop(recipe.key, zygote)
                 if answer.ending.end is End.NOT_STARTED:
                     continue
-            return Answer(ending=replace(answer.ending, layers=zygote.layers), frame=answer.frame)
+            return answer
         return None
 
     def _zygote(self, recipe: Recipe) -> Zygote | None:
@@ -248,7 +249,7 @@ class Zygote:
 
     @property
     def is_busy(self) -> bool:
-        return self._users > 0 or len(self._idle) < self._slots
+        return self._users > 0 or len(self._idle) + self._asked < self._slots
 
     def enter(self) -> None:
         with self._changed:
@@ -298,7 +299,7 @@ class Zygote:
                 self._changed.notify()
                 return
             self._slots -= 1
-            ends = self._retired and self._slots == len(self._idle)
+            ends = self._retired and not self.is_busy
             self._changed.notify()
         slot.close()
         if ends:
@@ -313,13 +314,13 @@ class Zygote:
             self.end()
 
     def end(self) -> None:
-        self._service.kill()
         with self._changed:
             self.is_over = True
             idle = list(self._idle)
             self._idle.clear()
             self._slots -= len(idle)
             self._changed.notify_all()
+        self._service.kill()
         for slot in idle:
             slot.close()
         with suppress(OSError):
@@ -444,8 +445,17 @@ def _receive(channel: socket.socket) -> tuple[bytes, list[int], int]:
 class _Exchange:
     """A call in its slot: one poll loop, from the request to the end."""
 
-    def __init__(self, slot: Slot, request: bytes, limits: Limits, cancel: Cancel, deadline: float) -> None:
+    def __init__(
+        self,
+        slot: Slot,
+        request: bytes,
+        limits: Limits,
+        cancel: Cancel,
+        deadline: float,
+        layers: tuple[str, ...],
+    ) -> None:
         self.slot = slot
+        self.layers = layers
         self.limits = limits
         self.cancel = cancel
         self.deadline = deadline
@@ -498,6 +508,7 @@ class _Exchange:
             stderr_bytes=self.stderr_bytes,
             reason=self.reason,
             usage=self.usage,
+            layers=self.layers,
         )
 
     # -- before ---------------------------------------------------------------------------------------------

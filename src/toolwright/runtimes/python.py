@@ -278,11 +278,11 @@ class _Asked:
             if name in exact or (prefixes and name.startswith(prefixes))
         }
 
-    def is_loadable_ahead(self) -> bool:
+    def is_loadable_ahead(self, base: Mapping[str, str]) -> bool:
         """Whether the file's top level may run before the call, without the call's own variables."""
         if self.style is PythonStyle.SCRIPT:
             return False
-        later = set(self.env) - set(self.base_env()) - {"PYTHONPATH"}
+        later = self.env.keys() - base.keys() - {"PYTHONPATH"}
         return all(self.env[name] == self.interpreter for name in later)
 
     def spec(self, *, ahead: bool = False, service: Service | None = None) -> bytes:
@@ -460,41 +460,42 @@ def _cold(host: Host, asked: _Asked, cancel: Cancel) -> Ending:
     ending = replace(ending, stdout=printed[:room])
     if ending.end is not End.EXITED:
         return ending
-    ending = replace(ending, stdout_bytes=len(printed))
+    told = _told_nothing(ending, asked)
     if len(printed) > room:
-        return replace(ending, end=End.TOO_LARGE, exit_status=None)
-    return _answered(ending, frame, asked) if found else _ended_without_answer(ending)
+        told = {"end": End.TOO_LARGE, "exit_status": None}
+    elif found:
+        told = {"exit_status": None, **_told(frame, asked)}
+    return replace(ending, **{"stdout_bytes": len(printed), **told})
 
 
 def _bytes(value: object) -> bytes:
     return json.dumps(value).encode("ascii")
 
 
-def _answered(ending: Ending, frame: bytes, asked: _Asked) -> Ending:
-    """What a frame says, as the ending of a run that is over. Attack: a tool that writes its own frames."""
-    ending = replace(ending, exit_status=None, signal=None)
+def _told(frame: bytes, asked: _Asked) -> dict[str, Any]:
+    """What a frame says about the ending of its call. Attack: a tool that writes its own frames."""
     try:
         tag, size, *_ = _loader.HEAD.unpack_from(frame)
         body = frame[_loader.HEAD.size : _loader.HEAD.size + size]
         if asked.style is PythonStyle.SCRIPT:
-            return replace(ending, end=End.EXITED, exit_status=int(body) & 0xFF)
+            return {"end": End.EXITED, "exit_status": int(body) & 0xFF}
         if tag == b"L":
-            return replace(ending, end=End.TOO_LARGE, stdout_bytes=asked.permit.limits.stdout_bytes_max + 1)
+            return {"end": End.TOO_LARGE, "stdout_bytes": asked.permit.limits.stdout_bytes_max + 1}
         name, _, text = body.partition(b"\0")
         kind = name.decode("utf-8", "replace")
         if tag == b"E":
-            return replace(ending, end=End.RAISED, reason=text.decode("utf-8", "replace"), kind_of_value=kind)
-        return replace(ending, end=End.RETURNED, value=_read_value(text), kind_of_value=kind)
-    except (struct.error, ValueError) as error:
-        reason = str(error) if isinstance(error, _Unreadable) else "its answer cannot be read"
-        return replace(ending, end=End.RAISED, reason=reason)
+            return {"end": End.RAISED, "reason": text.decode("utf-8", "replace"), "kind_of_value": kind}
+        return {"end": End.RETURNED, "value": _read_value(text), "kind_of_value": kind}
+    except _Unreadable as unreadable:
+        return {"end": End.RAISED, "reason": str(unreadable)}
+    except (struct.error, ValueError):
+        return {"end": End.RAISED, "reason": "its answer cannot be read"}
 
 
-def _ended_without_answer(ending: Ending) -> Ending:
-    """A function that ended its process. Attack: ``os._exit(0)`` must not look like an answer."""
-    if ending.exit_status == 0:
-        return replace(ending, end=End.RAISED, reason="it ended its process without an answer", exit_status=0)
-    return ending
+def _told_nothing(ending: Ending, asked: _Asked) -> dict[str, Any]:
+    """Of a call that sent no frame. Attack: ``os._exit(0)`` of a function must not look like an answer."""
+    left = ending.end is End.EXITED and ending.exit_status == 0 and asked.style is not PythonStyle.SCRIPT
+    return {"end": End.RAISED, "reason": "it ended its process without an answer"} if left else {}
 
 
 # -- a child of a zygote ------------------------------------------------------------------------------------
@@ -508,45 +509,33 @@ def _warm(zygotes: _zygotes.Zygotes, asked: _Asked, cancel: Cancel) -> Ending | 
     if answer is None:
         return None
     ending = answer.ending
-    if answer.frame is not None:
-        ending = _answered(ending, answer.frame, asked)
-    elif ending.end is End.EXITED and asked.style is not PythonStyle.SCRIPT:
-        ending = _ended_without_answer(ending)
-    stopped = ending.end not in (End.EXITED, End.RETURNED, End.RAISED)
+    told = _told_nothing(ending, asked) if answer.frame is None else _told(answer.frame, asked)
+    end: End = told.get("end", ending.end)
+    status = told.get("exit_status", ending.exit_status) or 0
+    stopped = end not in (End.EXITED, End.RETURNED, End.RAISED)
     run = Run(
         argv=asked.argv,
         cwd=asked.cwd,
         env_names=tuple(asked.env),
-        exit_status=None if ending.end is End.NOT_STARTED else -1 if stopped else ending.exit_status or 0,
+        exit_status=None if end is End.NOT_STARTED else -1 if stopped else status,
         duration_ms=(time.monotonic() - began) * 1e3,
         stdout_bytes=ending.stdout_bytes,
         stderr_bytes=ending.stderr_bytes,
-        truncated=ending.end is End.TOO_LARGE,
+        truncated=end is End.TOO_LARGE,
     )
-    return replace(ending, runs=(run,))
+    return replace(ending, **told, runs=(run,))
 
 
 def _recipe(asked: _Asked) -> _zygotes.Recipe:
-    ahead = asked.is_loadable_ahead()
-    # The time limit is the host's to keep, so calls with different ones share a zygote; its own limits hold
-    # all of its calls together.
-    limits = asked.permit.limits
-    whole = replace(
-        limits,
-        timeout_s=0.0,
-        memory_bytes_max=limits.memory_bytes_max * _zygotes.SLOTS_MAX,
-        processes_max=limits.processes_max * _CALLS_OF_A_ZYGOTE + 2 * _zygotes.SLOTS_MAX,
-        scratch_bytes_max=0,  # counted for each call, so that one of them cannot end the others
-    )
+    base = asked.base_env()
+    ahead = asked.is_loadable_ahead(base)
     start = asked.start(
-        (asked.interpreter, "-I", "-c", _WARM),
-        env={**asked.base_env(), "TMPDIR": ""},
-        permit=replace(asked.permit, limits=whole),
+        (asked.interpreter, "-I", "-c", _WARM), env={**base, "TMPDIR": ""}, permit=_of_all_calls(asked.permit)
     )
-    path = asked.env.get("PYTHONPATH", "")
     key = (
         asked.file, asked.digest, asked.style, asked.names, asked.interpreter, asked.cwd, asked.own,
-        asked.dependencies, path, ahead, "TMPDIR" in asked.env, start.permit, tuple(start.env.items()),
+        asked.dependencies, asked.env.get("PYTHONPATH"), ahead, "TMPDIR" in asked.env, start.permit,
+        tuple(base.items()),
     )  # fmt: skip
     return _zygotes.Recipe(
         key=key,
@@ -555,3 +544,20 @@ def _recipe(asked: _Asked) -> _zygotes.Recipe:
         spec=lambda service: asked.spec(ahead=ahead, service=service),
         source=asked.source,
     )
+
+
+@lru_cache(maxsize=256)
+def _of_all_calls(permit: Permit) -> Permit:
+    """The permit of a zygote, whose limits hold all of its calls together.
+
+    The time limit is the host's to keep, so calls with different ones share a zygote.
+    """
+    limits = permit.limits
+    whole = replace(
+        limits,
+        timeout_s=0.0,
+        memory_bytes_max=limits.memory_bytes_max * _zygotes.SLOTS_MAX,
+        processes_max=limits.processes_max * _CALLS_OF_A_ZYGOTE + 2 * _zygotes.SLOTS_MAX,
+        scratch_bytes_max=0,  # counted for each call, so that one of them cannot end the others
+    )
+    return replace(permit, limits=whole)

@@ -69,7 +69,9 @@ class Cancel:
     def wait(self, timeout_s: float) -> bool:
         """Wait until the button is pressed, at most so long; whether it was."""
         if not self._set:
-            select.select([self.fileno()], [], [], timeout_s)
+            waiting = select.poll()  # `select` cannot watch a descriptor above 1023
+            waiting.register(self.fileno(), select.POLLIN)
+            waiting.poll(max(timeout_s, 0) * 1000)
         return self._set
 
     def close(self) -> None:
@@ -77,6 +79,9 @@ class Cancel:
             for end in self._ends or ():
                 os.close(end)
             self._ends = None
+
+    def __del__(self) -> None:
+        self.close()  # every call has a button, and most callers never hold theirs
 
 
 class Sandbox(Protocol):

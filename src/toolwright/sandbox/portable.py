@@ -16,23 +16,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Final
 
-from toolwright.model import End, Ending, Level, Limits, Permit, ProbeOutcome, Profile
+from toolwright.model import End, Ending, Level
 from toolwright.records import replace
 from toolwright.sandbox import Cancel, Start, _exchange, _kernel
 from toolwright.sandbox._scratch import Scratch
 
-PROBE_TIMEOUT_S: Final = 1.0
-PROBE_OUTPUT_BYTES_MAX: Final = 8191
-PROBES_AT_ONCE: Final = 8
-"""Enough that sleepers do not add up, few enough that interpreters starting together keep their second."""
 LAYERS: Final = ("portable",)
-
-_PROBE_STDERR_BYTES_MAX: Final = 2000
 
 
 class Portable:
@@ -111,58 +102,3 @@ def spawn(start: Start, folder: str, sealed: list[int]) -> subprocess.Popen[byte
         pass_fds=tuple(sealed),
         process_group=0,
     )
-
-
-# -- asking a program for its schema ------------------------------------------------------------------------
-
-
-def probe_schema(
-    path: str,
-    *,
-    timeout_s: float = PROBE_TIMEOUT_S,
-    output_bytes_max: int = PROBE_OUTPUT_BYTES_MAX,
-    env: Mapping[str, str],
-    run: Callable[[Start], Ending] | None = None,
-) -> tuple[bytes, ProbeOutcome]:
-    """Run ``path --schema`` and return what it printed and how that went.
-
-    It sees ``env`` and nothing else, so give it no credentials. It stands in the root folder while it
-    answers: nothing in the folder we happen to be in, named by a relative entry of PATH for example, can
-    change the answer. ``run`` starts it, else this level does.
-    """
-    program = os.path.abspath(path)
-    start = Start(
-        program=program,
-        argv=(program, "--schema"),
-        env=env,
-        cwd="/",
-        permit=Permit(
-            profile=Profile.CLOSED, limits=Limits(timeout_s=timeout_s, stdout_bytes_max=output_bytes_max)
-        ),
-        own=(os.path.dirname(program),),
-        what="schema",
-    )
-    ending = run(start) if run is not None else Portable().run(start, Cancel())
-    return ending.stdout, ProbeOutcome(
-        exit_status=ending.exit_status,
-        timed_out_s=timeout_s if ending.end is End.TIMED_OUT else None,
-        too_long_bytes=output_bytes_max if ending.end is End.TOO_LARGE else None,
-        start_error=ending.reason if ending.end in (End.NOT_STARTED, End.UNAVAILABLE) else None,
-        stderr_tail=ending.stderr[-_PROBE_STDERR_BYTES_MAX:].decode("utf-8", "replace"),
-    )
-
-
-def probe_all(
-    paths: Sequence[str],
-    *,
-    timeout_s: float = PROBE_TIMEOUT_S,
-    output_bytes_max: int = PROBE_OUTPUT_BYTES_MAX,
-    env: Mapping[str, str],
-    run: Callable[[Start], Ending] | None = None,
-) -> list[tuple[bytes, ProbeOutcome]]:
-    """Ask several programs at once; the answers stand in the order of ``paths``, whoever ends first."""
-    if not paths:
-        return []
-    ask = partial(probe_schema, timeout_s=timeout_s, output_bytes_max=output_bytes_max, env=env, run=run)
-    with ThreadPoolExecutor(min(len(paths), PROBES_AT_ONCE), "probe") as pool:
-        return list(pool.map(ask, paths))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import mmap
 import os
 import resource
@@ -238,6 +239,8 @@ class _Slot:
     flags: int = 0
     prefix: bytes = b""
     """The part of the message that is the same for every call: limits and filter."""
+    kit: int = 0
+    """A number for all of this: the spawner may restrict the next process of the same kit in advance."""
 
 
 class Service:
@@ -435,6 +438,7 @@ class Supervised:
         self._idle = 0
         self._namespaces: dict[object, _Namespace] = {}
         self._mounts: tuple[int, select.poll] | None = None
+        self._kits = itertools.count(1)
         self._is_closed = False
         self._renew_locks()
         _MADE.add(self)
@@ -552,7 +556,7 @@ class Supervised:
             limits.memory_bytes_max, limits.scratch_bytes_max,
             rules.uid or 0, (rules.uid or 0) if rules.gid is None else rules.gid,
             len(start.argv), len(variables), len(bind_flags) // 4, len(rules.rlimits), len(rules.seccomp),
-            len(text), 0, 0,
+            len(text), 0, slot.kit,
         )  # fmt: skip
         is_sent = True
         try:
@@ -721,6 +725,7 @@ class Supervised:
             ]
             slot.prefix = b"".join((*limits, rules.seccomp))
             slot.fds = tuple(fds)
+            slot.kit = next(self._kits) & 0xFFFFFFFF
             return slot
         except BaseException:
             _kernel.close_all(fds)

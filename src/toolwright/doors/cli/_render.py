@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 import orjson
-from rich.cells import cell_len, set_cell_size
 
 from toolwright import jsontext
 from toolwright.catalog import files
@@ -191,6 +190,8 @@ _LAST_COLUMN_MIN: Final = 20
 def write_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """A table for people. Names are never cut; the last column takes what room the terminal leaves, and all
     it wants where the output is no terminal."""
+    from rich.cells import cell_len
+
     table = [columns, *([printable(" ".join(cell.split())) for cell in row] for row in rows)]
     widths = [max(cell_len(row[number]) for row in table) for number in range(len(columns) - 1)]
     room = None
@@ -201,6 +202,8 @@ def write_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def _line(row: Sequence[str], widths: Sequence[int], room: int | None) -> str:
+    from rich.cells import cell_len, set_cell_size
+
     *first, last = row
     if room is not None and cell_len(last) > room:
         last = set_cell_size(last, room - 1).rstrip() + "…"

@@ -75,7 +75,7 @@ def tail(shared: Shared, count: int, follow: bool, as_json: bool) -> None:
         latest = [entry for entry in reading.follow(folder, known) if _shown(shared, entry)][-count:]
     else:
         latest = [entry for entry in reading.tail(folder, count * 4) if _shown(shared, entry)][-count:]
-    lost = {(entry.segment, entry.number) for entry in reading.interrupted(folder)}
+    lost = _lost(folder, min((entry.ts for entry in latest), default=0.0))
     if as_json and not follow:
         _render.write_json([_record(entry, lost) for entry in latest])
         return
@@ -220,8 +220,12 @@ def _status(folder: str, entries: list[Entry]) -> str:
     if ends:
         return "ok" if ends[-1].body.get("ok") else str(ends[-1].body.get("kind"))
     begun = {(entry.segment, entry.number) for entry in entries}
-    lost = {(entry.segment, entry.number) for entry in reading.interrupted(folder)}
-    return "interrupted" if begun & lost else "running"
+    return "interrupted" if begun & _lost(folder, entries[0].ts) else "running"
+
+
+def _lost(folder: str, since: float) -> set[tuple[str, int]]:
+    """Where the begins of interrupted calls stand."""
+    return {(entry.segment, entry.number) for entry in reading.interrupted(folder, since)}
 
 
 @command.command(
@@ -245,7 +249,7 @@ def export(shared: Shared, since: str | None, until: str | None, key: str | None
     after = _moment(since) if since is not None else 0.0
     before = _moment(until) if until is not None else float("inf")
     folder = _folder(shared)
-    lost = {(entry.segment, entry.number) for entry in reading.interrupted(folder)}
+    lost = _lost(folder, after)
     calls: set[str] = set()
     for entry in reading.entries(folder):
         if not _shown(shared, entry) or not after <= entry.ts < before:
@@ -379,7 +383,7 @@ def stats(shared: Shared, as_json: bool) -> None:
     folder, now = _folder(shared), time.time()
     with Index(folder) as index:
         found = usage.usage(index.events(), now)
-    interrupted = sum(entry.ts >= now - usage.WINDOW_S for entry in reading.interrupted(folder))
+    interrupted = len(reading.interrupted(folder, now - usage.WINDOW_S))
     if as_json:
         _render.write_json(
             {

@@ -19,6 +19,8 @@ from toolwright.model import TextBlock, ToolResult
 from toolwright.sandbox import Cancel
 
 _LONG_S = 2.0
+_NEVER_RAN = (Kind.UNKNOWN_TOOL, Kind.DENIED, Kind.UNAVAILABLE)
+"""Kinds whose cause may be a problem: a tool that was left out, a setting that was ignored."""
 
 
 @click.command(
@@ -87,6 +89,8 @@ def command(
         _render.write_json(record(result))
     else:
         _write(result, shared)
+        if result.error is not None and result.error.kind in _NEVER_RAN:
+            _render.mention_problems(workshop, shared)
     return KINDS[result.error.kind].exit_code if result.error is not None else 0
 
 

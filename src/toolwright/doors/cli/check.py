@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from fnmatch import fnmatchcase
 
@@ -18,7 +16,6 @@ from toolwright.catalog import mending
 from toolwright.doors.cli import Shared, _render, _sarif, complain, examples, shared_options
 from toolwright.errors import SourceError
 from toolwright.model import Effect, NotCallable, Problem, Role, Severity, Tool
-from toolwright.trust.policy import is_below
 
 _FAILED = 65
 _LOOK_AGAIN_S = 0.5
@@ -99,11 +96,11 @@ def _report(
     fixed: int | None = None,
 ) -> int:
     unstated = _unstated(workshop)
-    problems = (*workshop.problems, *_advice(unstated, workshop))
+    problems = workshop.problems
     if sarif is not None:
-        _render.write_file(sarif, _sarif.document(workshop.problems))
+        _render.write_file(sarif, _sarif.document(problems))
     if as_json:
-        _write_json(workshop, problems, fixed)
+        _write_json(workshop, problems, unstated, fixed)
     else:
         _render.write_problems(
             problem for problem in problems if shared.verbose or problem.severity is not Severity.INFO
@@ -112,7 +109,7 @@ def _report(
             for note in workshop.notes:
                 click.echo(_render.printable(note))
         if not shared.quiet:
-            click.echo(_summary(workshop, shared, workshop.problems, fixed))
+            click.echo(_summary(workshop, shared, problems, fixed))
             if unstated and shared.verbose:
                 click.echo(_proposal(unstated))
             elif unstated:
@@ -139,25 +136,6 @@ def _unstated(workshop: Workshop) -> list[Tool]:
     ]
 
 
-def _advice(unstated: list[Tool], workshop: Workshop) -> Iterator[Problem]:
-    """One note for each source and format, however many tools it has."""
-    counts: Counter[tuple[str, str]] = Counter()
-    for tool in unstated:
-        holds = (
-            source.path for source in workshop.config.sources if is_below(tool.origin.path, [source.path])
-        )
-        counts[next(holds, os.path.dirname(tool.origin.path)), tool.origin.format] += 1
-    for (path, format_), count in counts.items():
-        yield Problem(
-            code="grants.undeclared",
-            severity=Severity.INFO,
-            path=path,
-            message=f"{_render.plural(count, f'{format_} tool')} without stated needs: the profile for "
-            "undeclared needs holds",
-            hint='say what they may do: [grants."KEY PATTERN"] needs = […]; `check -v` proposes a beginning',
-        )
-
-
 def _proposal(unstated: list[Tool]) -> str:
     """The beginning of a configuration that bounds these tools, to be pasted and narrowed by a person."""
     patterns: dict[str, bool] = {}
@@ -175,12 +153,15 @@ def _proposal(unstated: list[Tool]) -> str:
     return "\n".join(map(_render.printable, lines))
 
 
-def _write_json(workshop: Workshop, problems: tuple[Problem, ...], fixed: int | None) -> None:
-    document = {
+def _write_json(
+    workshop: Workshop, problems: tuple[Problem, ...], unstated: list[Tool], fixed: int | None
+) -> None:
+    document: dict[str, object] = {
         "tools": workshop.catalog.counted,
         "support": len(workshop.tools) - workshop.catalog.counted,
         "skills": len(workshop.skills),
         "problems": [_render.problem_record(problem) for problem in problems],
+        "undeclared": {"tools": len(unstated), "grants": _proposal(unstated) if unstated else ""},
     }
     if fixed is not None:
         document["fixed"] = fixed
