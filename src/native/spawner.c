@@ -544,9 +544,9 @@ static struct {
     int pidfd;
     uint32_t kit, streak;
     _Atomic uint32_t is_ready, go;
-    _Atomic pid_t tid;  /* the kernel clears it when the embryo executes a program or ends */
+    _Atomic uint32_t tid;  /* ALIVE, until the kernel clears it: it executes a program, or ended */
 } embryo;
-enum { STREAK = 2, EMBRYO_WAIT_MS = 1000, EMBRYO_LIFE_S = 5 };
+enum { STREAK = 2, EMBRYO_WAIT_MS = 5000, EMBRYO_LIFE_S = 5, ALIVE = 1 };
 
 UNCHECKED static void futex_wake(_Atomic uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, 1, NULL, NULL, 0); }
 
@@ -569,14 +569,14 @@ static void discard_embryo(void)
     embryo.pid = 0;
 }
 
-/* Waits until a word is no longer what it was; false: that took too long. */
-static bool changed(void *word, uint32_t from)
+/* Waits until one of two words is no longer what it was; false: that took too long. */
+static bool has_changed(_Atomic uint32_t *word, uint32_t from, _Atomic uint32_t *or_this, uint32_t or_from)
 {
-    struct timespec moment = {0, 50000000};
+    struct timespec moment = {0, 20000000};
     int64_t until = now_us() + EMBRYO_WAIT_MS * 1000;
-    while (atomic_load((_Atomic uint32_t *)word) == from) {
-        syscall(SYS_futex, word, FUTEX_WAIT, from, &moment, NULL, 0);
+    while (atomic_load(word) == from && atomic_load(or_this) == or_from) {
         if (now_us() > until) return false;
+        syscall(SYS_futex, word, FUTEX_WAIT, from, &moment, NULL, 0);
     }
     return true;
 }
@@ -592,7 +592,7 @@ static void make_embryo(const struct request *r, const int *fds)
     if (embryo.streak < STREAK) return;
     embryo.birth = (struct birth){.request = r, .fds = fds, .shares_files = true};
     embryo.is_ready = embryo.go = 0;
-    embryo.tid = 1;
+    embryo.tid = ALIVE;
     sigset_t all, before;
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, &before);  /* it must not run our handlers */
@@ -601,10 +601,7 @@ static void make_embryo(const struct request *r, const int *fds)
                        &embryo.pidfd, NULL, &embryo.tid);
     sigprocmask(SIG_SETMASK, &before, NULL);
     if (embryo.pid <= 0) return;
-    int64_t until = now_us() + EMBRYO_WAIT_MS * 1000;
-    struct timespec moment = {0, 50000000};
-    while (!atomic_load(&embryo.is_ready) && atomic_load(&embryo.tid) != 0 && now_us() < until)
-        syscall(SYS_futex, &embryo.is_ready, FUTEX_WAIT, 0, &moment, NULL, 0);
+    has_changed(&embryo.is_ready, 0, &embryo.tid, ALIVE);
     if (!atomic_load(&embryo.is_ready)) discard_embryo();
 }
 
@@ -612,17 +609,19 @@ static void make_embryo(const struct request *r, const int *fds)
 static pid_t hatch(const struct request *r, const int *fds, struct birth *birth, int *pidfd)
 {
     if (embryo.pid <= 0) return 0;
-    bool fits = r->head.kit == embryo.kit && r->head.kit != 0 && r->channel < 0
-                && !(r->head.flags & KEEP_PROGRAM) && atomic_load(&embryo.tid) != 0;
-    if (fits) {
-        embryo.birth.request = r;
-        embryo.birth.fds = fds;
-        atomic_store(&embryo.go, 1);
-        futex_wake(&embryo.go);
-        fits = changed(&embryo.tid, 1) && embryo.birth.stage == STAGE_NONE;
-    }
-    if (!fits) {
+    if (r->head.kit != embryo.kit || r->head.kit == 0 || r->channel >= 0 || r->head.flags & KEEP_PROGRAM
+        || atomic_load(&embryo.tid) != ALIVE) {
         discard_embryo();
+        return 0;
+    }
+    embryo.birth.request = r;
+    embryo.birth.fds = fds;
+    atomic_store(&embryo.go, 1);
+    futex_wake(&embryo.go);
+    if (!has_changed(&embryo.tid, ALIVE, &embryo.tid, ALIVE)) {
+        kill(embryo.pid, SIGKILL);  /* it may have become the tool just now: then that was the call */
+    } else if (embryo.birth.stage != STAGE_NONE) {
+        discard_embryo();  /* it certainly did not; starting again says what is wrong */
         return 0;
     }
     pid_t tool = embryo.pid;

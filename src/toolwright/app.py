@@ -708,7 +708,9 @@ class Later:
 def _python_tools(host: Host, contents: Contents, zygotes_max: int) -> PythonTools:
     from toolwright.runtimes.python import PythonTools
 
-    return PythonTools(host, contents, zygotes_max=zygotes_max)
+    # A format with signatures is run in this process only once its signature was verified; for the others the
+    # host's opt-in is all there is.
+    return PythonTools(host, contents, verified=lambda tool: tool.signature is None, zygotes_max=zygotes_max)
 
 
 def _strongest(config: Config) -> Sandbox:

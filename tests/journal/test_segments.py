@@ -825,3 +825,14 @@ def test_k05_a_key_made_by_two_hosts_at_once_is_one_key(tmp_path: Path) -> None:
         thread.join(WAIT)
     assert len(set(keys)) == 1
     assert [path.name for path in (tmp_path / "keys").iterdir()] == ["journal.key"]
+
+
+def test_closing_never_waits_for_a_background_that_went_back_to_sleep(tmp_path: Path) -> None:
+    for number in range(120):
+        journal = segments(tmp_path, bounds=Bounds(flush_s=0.0005))
+        journal.append([body(str(number))], durable=False)
+        threading.Event().wait(number % 12 * 1e-4)  # around the moment at which the background wakes up
+        closing = threading.Thread(target=journal.close, daemon=True)
+        closing.start()
+        closing.join(10)
+        assert not closing.is_alive()

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -648,6 +648,130 @@ def test_a_script_and_the_files_it_reads_are_the_bytes_that_were_checked(host, r
     sealed = [(str(script), b'#!/bin/sh\n. "$(dirname "$0")/part"\n'), (str(part), b"echo checked\n")]
     ending = host.run([str(script)], sealed=sealed, env={"PATH": "/usr/bin:/bin"})
     assert (ending.exit_status, ending.stdout) == (0, b"checked\n"), ending
+
+
+# -- the same call again and again: the spawner restricts the next process in advance ------------------------
+
+OFTEN = 12
+"""Enough that each of the waiting supervisors has served the same kind of call more than twice."""
+
+
+def test_each_of_many_equal_calls_is_a_call_of_its_own(host):
+    request = {"cwd": "/usr", "filter": True, "rlimits": [[4, 0]]}
+    for number in range(OFTEN):
+        ending = host.run([trouble(), "echo"], stdin=b"%d" % number, **request)
+        assert (ending.exit_status, ending.stdout) == (0, b"%d" % number)
+        env = {"N": str(number), "TMPDIR": ""}
+        ending = host.run([trouble(), "environment"], env=env, **request)
+        assert ending.stdout.startswith(b"N=%d\nTMPDIR=/" % number)
+        found = host.run([trouble(), "state"], **request).stdout.decode("ascii").strip()
+        assert "blocked=0 ignored=0 umask=022 group=1 nnp=1 cwd=/usr" in found
+        assert found.endswith("fds=0,1,2,")
+
+
+def test_restrictions_hold_in_each_of_many_equal_calls(host, place):
+    secret = place / "secret"
+    secret.write_bytes(b"x")
+    secret.chmod(0o644)
+    readable = [str(Path(trouble()).parent)]
+    for _ in range(OFTEN):
+        ending = host.run([trouble(), "read", str(secret)], readable=readable, filter=True)
+        assert (ending.exit_status, ending.stdout) == (1, b"EACCES\n")
+    for _ in range(OFTEN):
+        assert host.run([trouble(), "read", str(secret)], filter=True).exit_status == 0
+
+
+@needs_root
+def test_each_of_many_equal_calls_is_the_other_user(here):
+    for _ in range(OFTEN):
+        assert b" uid=65534 " in here.run([trouble(), "state"], uid=NOBODY).stdout
+
+
+def test_each_of_many_equal_calls_ends_as_it_ends(host, watch):
+    for number in range(OFTEN):
+        assert host.run([trouble(), "exit", str(number)], limits={"timeout_s": 0.4}).exit_status == number
+        ending = host.run([trouble(), "signal", "11"], limits={"timeout_s": 0.4})
+        assert (ending.exit_status, ending.signal) == (139, 11)
+    for _ in range(3):
+        ending = host.run([trouble(), "daemon-and-hang", watch.path], limits={"timeout_s": 0.4})
+        assert ending.end is End.TIMED_OUT
+        assert 0.4 <= duration_s(ending) <= 0.65
+        assert watch.gone(0.1)
+
+
+def test_a_program_that_is_gone_is_not_started_however_often_it_was(host, place):
+    program = place / "program"
+    shutil.copyfile(trouble(), program)
+    program.chmod(0o755)
+    moved = place / "moved"
+    for _ in range(3):
+        for _ in range(OFTEN):
+            assert host.run([str(program), "exit", "3"]).exit_status == 3
+        program.rename(moved)
+        ending = host.run([str(program), "exit", "3"])
+        assert (ending.end, ending.reason) == (End.NOT_STARTED, "No such file or directory")
+        moved.rename(program)
+
+
+def test_a_protected_file_replaced_after_many_equal_calls_is_still_protected(host, repository):
+    write = [trouble(), "write", str(repository / "config")]
+    for _ in range(3):
+        for _ in range(OFTEN):
+            assert host.run(write, binds=binds(repository)).stdout == b"EROFS\n"
+        (repository / "replacement").write_bytes(b"new\n")
+        (repository / "replacement").chmod(0o666)
+        (repository / "replacement").rename(repository / "config")
+
+
+def waiting(sandbox: supervised.Supervised) -> set[int]:
+    """Processes that are restricted in advance."""
+    found: set[int] = set()
+    for pid in supervisors(sandbox):
+        with suppress(OSError):
+            text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
+            found |= {int(each) for each in text.split()}
+    return found
+
+
+def until(holds: Callable[[], bool]) -> bool:
+    """Whether it comes to hold in a while."""
+    deadline = time.monotonic() + WAIT_S
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        select.select([], [], [], 0.02)
+    return True
+
+
+def test_a_process_that_waits_may_be_killed_or_stopped_and_the_call_still_comes_through():
+    made = Here(spawner())
+    for number in (signal.SIGKILL, signal.SIGUSR1, signal.SIGTERM):
+        for _ in range(OFTEN):
+            assert made.run([trouble(), "exit", "3"]).exit_status == 3
+        assert until(lambda: bool(waiting(made.sandbox)))
+        for pid in waiting(made.sandbox):
+            os.kill(pid, number)
+        for _ in range(OFTEN):
+            ending = made.run([trouble(), "state"])
+            # A signal that was sent while it waited is the tool's when it starts; SIGKILL came before.
+            assert ending.end is End.EXITED
+            assert (ending.exit_status, ending.signal) in ((0, None), (128 + number, number))
+        assert made.run([trouble(), "exit", "3"]).exit_status == 3
+    made.close()
+
+
+def test_processes_that_wait_are_gone_after_a_while_and_with_the_level():
+    made = Here(spawner())
+    for _ in range(OFTEN):
+        made.run([trouble(), "exit", "0"])
+    assert until(lambda: bool(waiting(made.sandbox)))
+    assert until(lambda: not waiting(made.sandbox))
+    for _ in range(OFTEN):
+        made.run([trouble(), "exit", "0"])
+    assert until(lambda: bool(waiting(made.sandbox)))
+    left = [*waiting(made.sandbox), *supervisors(made.sandbox)]
+    made.close()
+    assert until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in left))
 
 
 # -- services -----------------------------------------------------------------------------------------------

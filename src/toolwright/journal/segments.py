@@ -507,6 +507,8 @@ class Segments:
             if self._stop.wait(self._bounds.flush_s):
                 return
             self._wake.clear()
+            if self._stop.is_set():  # since the line above the last: its waking is what was just cleared
+                return
             with suppress(Trouble, OSError):  # the next append meets the same trouble, and tells
                 self._tend_once()
 

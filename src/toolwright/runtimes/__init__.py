@@ -62,5 +62,7 @@ def environment(host: Host, tool: Tool, permit: Permit) -> dict[str, str]:
 def project_of(tool: Tool, host: Host) -> str:
     """The project a tool is told: the one it lies in, or, for a tool of the user or the system, ours."""
     root, marker, _ = tool.origin.path.partition("/.ai/tools/")
+    if not marker:
+        return host.cwd
     outside = (host.user_space, *(os.path.dirname(space) for space in host.system_spaces))
-    return root if marker and root not in outside else host.cwd
+    return root if root not in outside else host.cwd

@@ -28,6 +28,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+import orjson
+
 from toolwright import jsontext
 from toolwright.calls import commands
 from toolwright.catalog import digests
@@ -405,7 +407,7 @@ def _inside(
     try:
         value = _loader.call_function(load(), invocation.style.value, request)
         kind = type(value).__name__
-        result = _read_value(_loader.as_json(value))
+        result = _copied(value)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - whatever else a tool raises, leaving included, is an ending
@@ -421,6 +423,25 @@ def _inside(
         runs=(run,),
         notes=prepared.notes,
     )
+
+
+_COPIED_BYTES_MAX: Final = 64 << 10
+_ONLY_PLAIN: Final = (
+    orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
+)
+
+
+def _copied(value: object) -> JsonValue:
+    """The value as JSON reads it, so that nothing of the host's own objects goes on."""
+    try:
+        body = orjson.dumps(value, option=_ONLY_PLAIN)
+    except TypeError:
+        body = b""
+    # null may stand for a number that is none, and what is long may be deep: the careful way tells.
+    if not body or b"null" in body or len(body) > _COPIED_BYTES_MAX:
+        return _read_value(_loader.as_json(value))
+    copied: JsonValue = orjson.loads(body)
+    return copied
 
 
 class _Unreadable(ValueError):
