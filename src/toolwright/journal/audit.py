@@ -115,7 +115,8 @@ class Audit:
         if runs:
             last = runs[-1] if runs[-1].what == "call" else None
             bodies = [self._run(call, result, run) for run in runs[-RUNS_MAX:] if run is not last]
-        bodies.append(self._end(call, result, tool, last))
+        start = self._start(last) if last is not None else None
+        bodies.append(self._end(call, result, tool, last, start))
         try:
             if self._owed:
                 self._pay()
@@ -133,8 +134,10 @@ class Audit:
             )
             note = f"the end of this call could not be written to the audit journal; {lost}"
             result = replace(result, notes=(*result.notes, note))
-        if self._day_file is not None and tool is not None and tool.origin.format == "manifest":
-            self._day_line(self._day_file, result, tool, last)
+        if self._day_file is None or tool is None or tool.origin.format != "manifest":
+            return result
+        if last is not None and start is not None:  # a call that started nothing has no line
+            self._day_line(self._day_file, result, tool, last, start)
         return result
 
     def note(self, call_id: str, what: str, body: JsonObject) -> bool:
@@ -173,7 +176,14 @@ class Audit:
 
     # -- bodies ---------------------------------------------------------------------------------------------
 
-    def _end(self, call: ToolCall, result: ToolResult, tool: Tool | None, run: Run | None) -> bytes:
+    def _end(
+        self,
+        call: ToolCall,
+        result: ToolResult,
+        tool: Tool | None,
+        run: Run | None,
+        start: JsonObject | None,
+    ) -> bytes:
         spent, error = result.spent, result.error
         body: dict[str, Any] = {
             "what": "end",
@@ -195,8 +205,8 @@ class Audit:
             body["layers"] = result.isolation
         if result.notes:
             body["notes"] = [self._redaction(_cut(note)) for note in result.notes[:ITEMS_MAX]]
-        if run is not None:
-            body["run"] = self._start(run)
+        if start is not None:
+            body["run"] = start
         if tool is not None:
             if tool.notes.latency is not None:
                 body["latency"] = tool.notes.latency
@@ -244,11 +254,10 @@ class Audit:
             return [self._told(item) for item in value[:ITEMS_MAX]]
         return value
 
-    def _day_line(self, day_file: DayFile, result: ToolResult, tool: Tool, run: Run | None) -> None:
-        """As the manifest format's original writes it; a call that started nothing has no line."""
-        if run is None:
-            return
-        start = self._start(run)
+    def _day_line(
+        self, day_file: DayFile, result: ToolResult, tool: Tool, run: Run, start: JsonObject
+    ) -> None:
+        """As the manifest format's original writes it."""
         ts = moment(self._clock())
         line = {
             "ts": ts,

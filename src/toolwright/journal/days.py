@@ -11,6 +11,7 @@ import re
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final
 
 _HIDDEN: Final = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
@@ -18,8 +19,13 @@ _HIDDEN: Final = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u
 
 def moment(now: float) -> str:
     """The time as the format writes it."""
-    when = datetime.fromtimestamp(now, UTC)
-    return f"{when:%Y-%m-%dT%H:%M:%S}.{when.microsecond // 1000:03d}Z"
+    second = int(now)
+    return f"{_second(second)}.{int((now - second) * 1000):03d}Z"
+
+
+@lru_cache(maxsize=4)
+def _second(second: int) -> str:
+    return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 class DayFile:
