@@ -54,6 +54,7 @@ static size_t put_message(unsigned char *bytes, unsigned *nfds)
     if (head.flags & HAS_PROGRAM && below(2)) head.flags |= KEEP_PROGRAM;
     if (below(2)) head.flags |= SET_UID | SET_GID;
     head.slot = any();
+    head.kit = any();
     head.timeout_ms = any();
     head.argc = (run ? 1 : 0) + below(6);
     head.envc = below(6);

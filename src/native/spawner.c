@@ -134,6 +134,7 @@ enum stage {  /* where a start failed */
 enum reason {  /* why it ended */
     REASON_EXITED = 1, REASON_NOT_STARTED, REASON_DEADLINE, REASON_CANCELLED, REASON_PROCESSES,
     REASON_MEMORY, REASON_SCRATCH, REASON_DONE /* a namespace or a probe */,
+    REASON_SWAPPED /* what was shown in place of a file is not shown any more */,
 };
 
 enum {  /* layers that were in force */
@@ -270,10 +271,11 @@ enum { HOST_SOCKET = 3, SHARED_PAGE = 4, HOST_PIDFD = 5, FIRST_FREE = 6 };
 enum {
     SUPERVISOR_CALLS_MAX = 256,   /* then it is replaced: nothing may grow for ever */
     IDLE_MIN = 2, IDLE_MAX = 16, SEATS = 4096,
-    SAMPLE_FIRST_MS = 5,          /* then after twice as long each time, up to: */
     SAMPLE_EVERY_MS = 100,
-    ALARM_EVERY_MS = 20,          /* between samples: does the machine have many more tasks than before? */
+    ALARM_FIRST_MS = 5,           /* between samples: does the machine have many more tasks than before? */
+    ALARM_EVERY_MS = 20,
     TASKS_PER_PROCESS = 8,        /* threads count as well, but programs have a few each */
+    OPENED_MS = 1000,             /* by then an interpreter has opened its script */
     SWEEP_MS = 2000,              /* then the report goes out and says how many are left; killing goes on */
     REAPS_PER_KILL = 64,
     MEMBERS_MAX = 1 << 16, WALK_DEPTH_MAX = 128, WALK_ENTRIES_MAX = 200000, ENTRY_BYTES = 4096,
@@ -317,7 +319,7 @@ static unsigned idle_supervisors(void)
 
 /* Attack: hundreds of processes that all want to run, so that whoever should stop them waits for its turn. As
  * root we do not take turns with them. Only from the first look at a call on: a short call never gets there, and
- * with every one of many calls at once it would cost a third of their throughput. Somebody who made the host a
+ * many of them at once would lose a third of their throughput by it. Somebody who made the host a
  * background job is left alone. An ordinary user may not, but there the kernel counts processes. */
 static void take_precedence(bool take)
 {
@@ -401,11 +403,13 @@ static int forget_capabilities(void)
 }
 
 /* The namespace was made for these binds, perhaps long ago. Attack, or just `git config`: a protected file is
- * replaced by rename outside, which takes the mount away with the old file. So look, each time. */
-static int check_binds(const struct request *r, uint32_t *which)
+ * replaced by rename outside, which takes the mount away with the old file. So look, each time. `wanted`: 0, or
+ * only binds with this flag. */
+static int check_binds(const struct request *r, uint32_t wanted, uint32_t *which)
 {
     for (uint32_t i = 0; i < r->head.bindc; i++) {
         struct statx found;
+        if (wanted && !(r->bind_flags[i] & wanted)) continue;
         *which = i;
         bool there = statx(AT_FDCWD, r->binds[2 * i + 1], AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, 0, &found) == 0;
         if (r->bind_flags[i] & BIND_ABSENT) {
@@ -508,7 +512,7 @@ UNCHECKED static _Noreturn void become_tool(struct birth *birth)
     }
     if (r->mount_ns >= 0) {
         uint32_t which = 0;
-        errno = check_binds(r, &which);
+        errno = check_binds(r, 0, &which);
         if (errno != 0) {
             birth->detail = which;
             FAIL(STAGE_STALE);
@@ -833,7 +837,18 @@ static bool weigh(int folder, const char *name, unsigned char type, void *with)
     return go_on;
 }
 
-/* What a process takes of the memory that it shares with others, in bytes; 0: nobody tells. */
+/* Pages that a process has in memory; 0: it has ended. False: it is gone altogether. */
+static bool resident_pages(pid_t pid, uint64_t *pages)
+{
+    char path[64], text[128];
+    snprintf(path, sizeof path, "/proc/%d/statm", (int)pid);
+    if (!read_small(path, text, sizeof text)) return false;
+    const char *space = strchr(text, ' ');
+    *pages = space ? (uint64_t)number(space + 1) : 0;
+    return true;
+}
+
+/* What a process takes, its share of what it has in common with others; 0: nobody tells. */
 static uint64_t proportional_memory(pid_t pid)
 {
     char path[64], text[2048];
@@ -852,11 +867,8 @@ static uint32_t sample_processes(const struct head *head, struct report *report,
     uint64_t memory = 0, page = (uint64_t)sysconf(_SC_PAGESIZE);
     pid_t self = getpid();
     for (unsigned i = 0; i < count; i++) {
-        char path[64], text[128];
-        snprintf(path, sizeof path, "/proc/%d/statm", (int)members[i].pid);
-        if (!read_small(path, text, sizeof text)) continue;
-        const char *space = strchr(text, ' ');
-        uint64_t pages = space ? (uint64_t)number(space + 1) : 0;
+        uint64_t pages = 0;
+        if (!resident_pages(members[i].pid, &pages)) continue;
         /* A daemon's remains that only we can reap; they are no process of the tool's any more. */
         if (pages == 0 && members[i].parent == self && members[i].pid != tool) {
             struct rusage used;
@@ -878,13 +890,13 @@ static uint32_t sample_processes(const struct head *head, struct report *report,
     if (head->memory_max > 0 && memory > head->memory_max && alive > 1) {
         /* Pages that parent and children share were counted for each of them. Who shares what is slow to find
          * out, so only now. */
-        uint64_t exact = 0;
-        for (unsigned i = 0; i < alive && memory > 0; i++) {
+        uint64_t exact = 0, pages = 0;
+        for (unsigned i = 0; i < alive && exact < memory; i++) {
             uint64_t own = proportional_memory(members[i].pid);
-            if (own == 0 && kill(members[i].pid, 0) == 0) break;  /* it lives and hides: then the first sum counts */
+            if (own == 0 && resident_pages(members[i].pid, &pages) && pages > 0) own = memory;  /* it hides */
             exact += own;
-            if (i + 1 == alive) memory = exact;
         }
+        if (exact < memory) memory = exact;
     }
     if (memory > report->memory_peak) report->memory_peak = memory;
     return head->memory_max > 0 && memory > head->memory_max ? REASON_MEMORY : 0;
@@ -911,6 +923,26 @@ static uint32_t sample(const struct request *r, struct report *report, pid_t too
     return 0;
 }
 
+/* Attack: somebody outside renames a file over the tool's script after we looked and before its interpreter opens
+ * it, which takes our mount away. Nothing can prevent that while the interpreter goes by the path. But the mount
+ * does not come back, so looking once more afterwards tells, and what the tool said is not believed. */
+static bool is_still_shown(const struct request *r, const int *fds)
+{
+    bool sealed = false;
+    for (uint32_t i = 0; i < r->head.bindc; i++) sealed = sealed || r->bind_flags[i] & BIND_SEALED;
+    if (!sealed || r->mount_ns < 0) return true;
+    pid_t checker = fork_plain();
+    if (checker == 0) {
+        uint32_t which = 0;
+        if (r->user_ns >= 0 && setns(fds[r->user_ns], CLONE_NEWUSER) != 0) _exit(1);
+        if (setns(fds[r->mount_ns], CLONE_NEWNS) != 0) _exit(1);
+        _exit(check_binds(r, BIND_SEALED, &which) != 0);
+    }
+    int status = -1;
+    while (checker > 0 && waitpid(checker, &status, __WALL) < 0 && errno == EINTR) {}
+    return status == 0;
+}
+
 /* How many tasks the whole machine has: one quick call, while looking for our own takes a while. The kernel
  * tells the lowest 16 bits. */
 static uint16_t tasks(void)
@@ -920,44 +952,53 @@ static uint16_t tasks(void)
 }
 
 /* Waits until the tool ends or has to end. 0: the host is gone, and nobody waits for a report. */
-static uint32_t watch(const struct request *r, struct report *report, int control, int pidfd, pid_t tool,
+static uint32_t watch(const struct request *r, const int *fds, struct report *report, int pidfd, pid_t tool,
                       int64_t began_us)
 {
+    int control = fds[r->control];
+    int64_t opened = began_us + OPENED_MS * 1000;
+    if (r->mount_ns < 0) opened = INT64_MAX;
     int64_t deadline = r->head.timeout_ms ? began_us + (int64_t)r->head.timeout_ms * 1000 : INT64_MAX;
     bool samples = r->head.processes_max || r->head.memory_max || r->head.scratch_max;
-    int64_t interval = SAMPLE_FIRST_MS * 1000, look = samples ? began_us + interval : INT64_MAX, alarm = INT64_MAX;
+    int64_t look = samples ? began_us + SAMPLE_EVERY_MS * 1000 : INT64_MAX;
+    int64_t alarm = r->head.processes_max ? began_us + ALARM_FIRST_MS * 1000 : INT64_MAX;
+    bool has_counted = false;
     uint16_t before = 0;
     struct pollfd waits[3] = {{pidfd, POLLIN, 0}, {control, POLLIN, 0}, {HOST_PIDFD, POLLIN, 0}};
     for (;;) {
         int64_t now = now_us(), next = deadline < look ? deadline : look;
         if (alarm < next) next = alarm;
+        if (opened < next) next = opened;
         int64_t wait_ms = next == INT64_MAX ? -1 : next <= now ? 0 : (next - now + 999) / 1000;
         int ready = poll(waits, 3, wait_ms > 1 << 30 ? 1 << 30 : (int)wait_ms);
         if (ready < 0 && errno != EINTR) return REASON_CANCELLED;
         if (ready > 0) {
-            if (waits[0].revents) return REASON_EXITED;
+            if (waits[0].revents)
+                return opened == INT64_MAX || is_still_shown(r, fds) ? REASON_EXITED : REASON_SWAPPED;
             if (waits[2].revents) return 0;
             if (waits[1].revents) return REASON_CANCELLED;
         }
         now = now_us();
         if (now >= deadline) return REASON_DEADLINE;
+        if (now >= opened) {
+            if (!is_still_shown(r, fds)) return REASON_SWAPPED;
+            opened = INT64_MAX;
+        }
         if (now >= alarm) {
             /* Attack: a fork bomb that goes off between two looks. */
-            uint16_t more = (uint16_t)(tasks() - before);
-            if (more > r->head.processes_max / 2 && more < 0x8000) look = now;
-            alarm = now + ALARM_EVERY_MS * 1000;
+            uint16_t count = tasks(), more = (uint16_t)(count - before);
+            if (!has_counted) before = count;
+            else if (more > r->head.processes_max && more < 0x8000) look = now;
+            alarm = now + (has_counted ? ALARM_EVERY_MS : ALARM_FIRST_MS) * 1000;
+            has_counted = true;
         }
         if (now >= look) {
             take_precedence(true);
             uint32_t over = sample(r, report, tool, deadline);
             if (over) return over;
             int64_t cost = now_us() - now;  /* looking must not become the load itself */
-            interval = interval * 2 < SAMPLE_EVERY_MS * 1000 ? interval * 2 : SAMPLE_EVERY_MS * 1000;
-            look = now + (cost * 10 > interval ? cost * 10 : interval);
-            if (r->head.processes_max) {
-                before = tasks();
-                alarm = now_us() + ALARM_EVERY_MS * 1000;
-            }
+            look = now + (cost * 10 > SAMPLE_EVERY_MS * 1000 ? cost * 10 : SAMPLE_EVERY_MS * 1000);
+            before = tasks();
         }
     }
 }
@@ -995,7 +1036,7 @@ static bool run_tool(const struct request *r, const int *fds, struct report *rep
     close(fds[r->out]);
     close(fds[r->err]);
 
-    report->reason = watch(r, report, fds[r->control], pidfd, tool, began);
+    report->reason = watch(r, fds, report, pidfd, tool, began);
     *send = report->reason != 0;
     /* The group by its number while the leader is unreaped: no other group can have that number now. */
     kill(-tool, SIGKILL);

@@ -998,3 +998,44 @@ def test_sarif_is_written_beside_the_report(broken: Path) -> None:
         (result["ruleId"], result["locations"][0]["physicalLocation"]["region"]["startLine"])
         for result in run["results"]
     ] == [(problem["code"], problem["line"]) for problem in wrong(problems)]
+
+
+# -- call: signals and keys ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("nohup", "status"), [([], 130), (["nohup"], 0)])
+def test_the_end_of_the_terminal_stops_a_call_except_under_nohup(
+    tmp_path: Path, nohup: list[str], status: int
+) -> None:
+    manifest(tmp_path)
+    (tmp_path / "tools" / "bin" / "get_time").write_text(
+        "#!/bin/sh\n: > begun\nuntil [ -e go ]; do sleep 0.05; done\necho '{}'\n", encoding="utf-8"
+    )
+    deadline = time.monotonic() + WAIT_S
+    with subprocess.Popen(
+        [*nohup, PROGRAM, "--from", "tools.json", "call", "get_time"],
+        cwd=tmp_path,
+        env=environment(tmp_path / ".home"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        try:
+            while not (tmp_path / "begun").exists():
+                assert time.monotonic() < deadline
+                assert process.poll() is None
+                time.sleep(0.02)
+            process.send_signal(signal.SIGHUP)
+            if nohup:
+                (tmp_path / "go").touch()
+            assert process.wait(WAIT_S) == status
+        finally:
+            process.kill()
+
+
+def test_an_empty_idempotency_key_is_refused_because_all_calls_would_share_it(
+    project: Path, here: Callable[..., Said]
+) -> None:
+    said = here("--from", project / "clock", "call", "get_time", "--idempotency-key", "")
+    assert (said.status, said.out) == (2, "")
+    assert "must not be empty" in said.err

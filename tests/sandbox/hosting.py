@@ -12,6 +12,7 @@ import ctypes
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -143,7 +144,8 @@ class Elsewhere:
     def __init__(
         self, binary: str | None = None, *, uid: int | None = None, open_files: int | None = None
     ) -> None:
-        arguments = {"binary": binary, "uid": uid, "open_files": open_files}
+        self._base = tempfile.mkdtemp(prefix="toolwright-host-")
+        arguments = {"binary": binary, "uid": uid, "open_files": open_files, "base": self._base}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.sandbox.hosting", json.dumps(arguments)],
             stdin=subprocess.PIPE,
@@ -175,10 +177,11 @@ class Elsewhere:
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
-        self.process.communicate(timeout=ANSWER_S)
+        self.close()
 
     def close(self) -> None:
         self.process.communicate(timeout=ANSWER_S)
+        shutil.rmtree(self._base, ignore_errors=True)
 
     def __enter__(self) -> Elsewhere:
         return self
@@ -213,19 +216,18 @@ def main() -> None:
     if arguments["open_files"] is not None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (arguments["open_files"],) * 2)
     uid = arguments["uid"]
-    with tempfile.TemporaryDirectory(prefix="toolwright-host-") as base:
-        if uid is not None:
-            os.chown(base, uid, uid)
-            os.setgroups([])
-            os.setresgid(uid, uid, uid)
-            os.setresuid(uid, uid, uid)
-            # As after a login of this user: changing the user hides a process from itself.
-            ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
-        here = Here(arguments["binary"], base)
-        for line in sys.stdin.buffer:
-            sys.stdout.write(json.dumps(_answer(here, json.loads(line))) + "\n")
-            sys.stdout.flush()
-        here.close()
+    if uid is not None:
+        os.chown(arguments["base"], uid, uid)
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+        # As after a login of this user: changing the user hides a process from itself.
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
+    here = Here(arguments["binary"], arguments["base"])
+    for line in sys.stdin.buffer:
+        sys.stdout.write(json.dumps(_answer(here, json.loads(line))) + "\n")
+        sys.stdout.flush()
+    here.close()
 
 
 def _answer(here: Here, request: dict[str, Any]) -> dict[str, Any]:

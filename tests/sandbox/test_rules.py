@@ -224,12 +224,29 @@ def test_namespaces_terminals_and_other_doors_stay_shut(architecture):
     for request in (0x5412, 0x541C, 0x5412 | 1 << 35):
         assert answer(program, architecture, "ioctl", 0, request) == EPERM
     tracing = ("ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "kcmp")
-    others = set(NUMBERS[architecture]) - {"socket", "socketpair", "clone", "clone3", "ioctl", *tracing}
+    sharing = ("shmget", "semget", "msgget", "mq_open")
+    by_argument = {"socket", "socketpair", "clone", "clone3", "ioctl", "prlimit64"}
+    others = set(NUMBERS[architecture]) - {*by_argument, *tracing, *sharing}
     assert {answer(program, architecture, call) for call in others} == {EPERM}
     assert {answer(program, architecture, call) for call in tracing} == {ALLOW}
     without = seccomp_filter(architecture, network=True, unix_sockets=True, tracing=False)
     assert {answer(without, architecture, call) for call in tracing} == {EPERM}
     assert answer(program, architecture, 0) == ALLOW
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_memory_and_queues_that_outlive_their_call_go_with_unix_sockets(architecture):
+    for unix in (False, True):
+        program = seccomp_filter(architecture, network=False, unix_sockets=unix, tracing=True)
+        sharing = {answer(program, architecture, c) for c in ("shmget", "semget", "msgget", "mq_open")}
+        assert sharing == {ALLOW if unix else EPERM}
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_nobody_sets_the_limits_of_the_host(architecture):
+    program = seccomp_filter(architecture, network=True, unix_sockets=True, tracing=True)
+    assert answer(program, architecture, "prlimit64", 0, 7) == ALLOW, "its own"
+    assert answer(program, architecture, "prlimit64", 4711, 7) == EPERM
 
 
 def test_foreign_calls_kill():

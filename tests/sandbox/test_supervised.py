@@ -57,6 +57,20 @@ def here() -> Iterator[Here]:
 
 
 @pytest.fixture
+def new_host() -> Iterator[Callable[..., Here]]:
+    """Makes hosts that a test may harm; all of them are closed, however it ends."""
+    made: list[Here] = []
+
+    def make(binary: str | None = None) -> Here:
+        made.append(Here(binary or spawner()))
+        return made[-1]
+
+    yield make
+    for host in made:
+        host.close()
+
+
+@pytest.fixture
 def place() -> Iterator[Path]:
     """A folder that every user can reach and write to."""
     path = Path(os.path.realpath(tempfile.mkdtemp(prefix="place-")))
@@ -352,8 +366,8 @@ def children() -> set[int]:
 
 
 @pytest.mark.battery("E11", "L01")
-def test_e11_l01_many_at_once_end_each_as_they_should_and_leave_nothing(watch, place):
-    made = Here(spawner())
+def test_e11_l01_many_at_once_end_each_as_they_should_and_leave_nothing(new_host, watch, place):
+    made = new_host()
     made.run([trouble(), "exit", "0"])
     cases = mix(watch, str(place / "missing"))
     made.together([request for request, _ in cases] * 2, at_once=4)
@@ -429,8 +443,8 @@ class Background:
         return self._endings[0]
 
 
-def test_a_spawner_that_was_killed_is_started_anew_and_no_call_is_lost(watch):
-    made = Here(spawner())
+def test_a_spawner_that_was_killed_is_started_anew_and_no_call_is_lost(new_host, watch):
+    made = new_host()
     assert made.run([trouble(), "exit", "0"]).exit_status == 0
     assert made.sandbox._connection is not None
     os.kill(made.sandbox._connection.pid, signal.SIGKILL)
@@ -438,8 +452,8 @@ def test_a_spawner_that_was_killed_is_started_anew_and_no_call_is_lost(watch):
     made.close()
 
 
-def test_a_call_outlives_the_spawner_and_others_do_not_wait_for_it(watch):
-    made = Here(spawner())
+def test_a_call_outlives_the_spawner_and_others_do_not_wait_for_it(new_host, watch):
+    made = new_host()
     running = Background(made, [trouble(), "hang", watch.path], limits={"timeout_s": 1.5})
     watch.came()
     assert made.sandbox._connection is not None
@@ -452,8 +466,8 @@ def test_a_call_outlives_the_spawner_and_others_do_not_wait_for_it(watch):
     made.close()
 
 
-def test_a_call_whose_supervisor_is_killed_is_lost_and_its_daemons_are_gone(watch):
-    made = Here(spawner())
+def test_a_call_whose_supervisor_is_killed_is_lost_and_its_daemons_are_gone(new_host, watch):
+    made = new_host()
     made.run([trouble(), "exit", "0"])
     running = Background(made, [trouble(), "daemon-and-hang", watch.path])
     watch.came(2)
@@ -467,9 +481,9 @@ def test_a_call_whose_supervisor_is_killed_is_lost_and_its_daemons_are_gone(watc
 
 
 @needs_root
-def test_a_tool_that_kills_its_supervisor_takes_its_daemons_along(watch):
+def test_a_tool_that_kills_its_supervisor_takes_its_daemons_along(new_host, watch):
     """Attack: without scoped signals (Linux before 6.12) a tool of the same user can signal us."""
-    made = Here(spawner())
+    made = new_host()
     ending = made.run([trouble(), "kill-parent", watch.path])
     assert ending.end is End.LOST
     assert watch.gone(1.0)
@@ -477,8 +491,8 @@ def test_a_tool_that_kills_its_supervisor_takes_its_daemons_along(watch):
     made.close()
 
 
-def test_the_scratch_folder_of_a_lost_call_is_nobodys(watch):
-    made = Here(spawner())
+def test_the_scratch_folder_of_a_lost_call_is_nobodys(new_host, watch):
+    made = new_host()
     seen = made.run([trouble(), "environment"]).stdout
     running = Background(made, [trouble(), "hang", watch.path])
     watch.came()
@@ -520,8 +534,8 @@ def test_a_copy_of_the_host_made_by_fork_has_a_spawner_of_its_own(here):
     assert here.run([trouble(), "exit", "3"]).exit_status == 3
 
 
-def test_a_level_that_was_closed_starts_nothing():
-    made = Here(spawner())
+def test_a_level_that_was_closed_starts_nothing(new_host):
+    made = new_host()
     made.run([trouble(), "exit", "0"])
     assert made.sandbox._connection is not None
     pid = made.sandbox._connection.pid
@@ -530,8 +544,8 @@ def test_a_level_that_was_closed_starts_nothing():
     assert not os.path.exists(f"/proc/{pid}")
 
 
-def test_without_the_spawner_calls_are_unavailable_and_say_what_to_do(place):
-    made = Here(str(place / "missing"))
+def test_without_the_spawner_calls_are_unavailable_and_say_what_to_do(new_host, place):
+    made = new_host(str(place / "missing"))
     ending = made.run([trouble(), "exit", "0"])
     assert (ending.end, ending.reason) == (End.NOT_STARTED, "No such file or directory")
     assert made.sandbox.probe().reason == "the spawner cannot be started: No such file or directory"
@@ -650,6 +664,52 @@ def test_a_script_and_the_files_it_reads_are_the_bytes_that_were_checked(host, r
     assert (ending.exit_status, ending.stdout) == (0, b"checked\n"), ending
 
 
+def test_a_script_whose_file_is_replaced_while_it_starts_is_not_believed(here, place):
+    """Attack: a rename takes our mount away between our look and the interpreter's."""
+    if not here.sandbox.probe().works("mount-namespace"):
+        pytest.skip("there are no mount namespaces here; `toolwright doctor` says how to allow them")
+    script, go = place / "script", place / "go"
+    script.write_bytes(b"#!/bin/sh\necho other\n")
+    script.chmod(0o755)
+    os.mkfifo(go)
+    sealed = [(str(script), b'#!/bin/sh\nread line < "$1"\necho checked\n')]
+    for is_replaced in (False, True):
+        running = Background(here, [str(script), str(go)], sealed=sealed)
+        with open(go, "wb") as released:  # returns when the script reads
+            if is_replaced:
+                (place / "new").write_bytes(b"#!/bin/sh\necho other\n")
+                (place / "new").rename(script)
+            released.write(b"\n")
+        ending = running.ending()
+        if is_replaced:
+            assert (ending.end, ending.reason) == (
+                End.DENIED,
+                "one of its files changed while it was started",
+            )
+        else:
+            assert (ending.end, ending.stdout) == (End.EXITED, b"checked\n")
+
+
+def test_a_protected_file_that_is_replaced_all_the_time_does_not_fail_calls(here, repository):
+    stop = threading.Event()
+
+    def replace() -> None:
+        while not stop.wait(0.02):
+            (repository / "new").write_bytes(b"new\n")
+            (repository / "new").rename(repository / "config")
+
+    thread = threading.Thread(target=replace)
+    thread.start()
+    endings = [
+        here.run([trouble(), "write", str(repository / "config")], binds=binds(repository)) for _ in range(40)
+    ]
+    stop.set()
+    thread.join()
+    assert {ending.end for ending in endings} == {End.EXITED}
+    # Replaced after the tool started, the file is no longer covered: a gap that the documents name.
+    assert sum(ending.exit_status == 1 for ending in endings) >= 35
+
+
 # -- the same call again and again: the spawner restricts the next process in advance ------------------------
 
 OFTEN = 12
@@ -743,8 +803,8 @@ def until(holds: Callable[[], bool]) -> bool:
     return True
 
 
-def test_a_process_that_waits_may_be_killed_or_stopped_and_the_call_still_comes_through():
-    made = Here(spawner())
+def test_a_process_that_waits_may_be_killed_or_stopped_and_the_call_still_comes_through(new_host):
+    made = new_host()
     for number in (signal.SIGKILL, signal.SIGUSR1, signal.SIGTERM):
         for _ in range(OFTEN):
             assert made.run([trouble(), "exit", "3"]).exit_status == 3
@@ -760,8 +820,8 @@ def test_a_process_that_waits_may_be_killed_or_stopped_and_the_call_still_comes_
     made.close()
 
 
-def test_processes_that_wait_are_gone_after_a_while_and_with_the_level():
-    made = Here(spawner())
+def test_processes_that_wait_are_gone_after_a_while_and_with_the_level(new_host):
+    made = new_host()
     for _ in range(OFTEN):
         made.run([trouble(), "exit", "0"])
     assert until(lambda: bool(waiting(made.sandbox)))

@@ -591,7 +591,16 @@ class _Hygiene:
                 text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
             except (TypeError, ValueError, RecursionError):
                 self.replaced += 1
-                return '"[a value that JSON cannot write]"'
+                unwritten = "[a value that JSON cannot write]"
+                if isinstance(value, dict):  # the form's own keys stay: they are what the format promises
+                    written = {
+                        key: part if isinstance(part, (str, bool)) else unwritten
+                        for key, part in value.items()
+                        if isinstance(key, str)
+                    }
+                    text = json.dumps(written, ensure_ascii=False, separators=(",", ":"))
+                else:
+                    text = f'"{unwritten}"'
         return self.json_text(text)
 
     def _escape(self, match: re.Match[str]) -> str:

@@ -71,16 +71,19 @@ def choose(require: Level = Level.PORTABLE, *, base: str | None = None) -> Sandb
     scratch = Scratch(base)
     if sys.platform != "linux":
         return Portable(scratch)
-    landlock, _ = _try_landlock()
-    seccomp, _ = _try_seccomp()
     if installed() is not None:
         supervised = _Chosen(scratch)
-        tried = Tried(landlock=landlock, seccomp=seccomp, spawner=supervised.probe())
-        if tried.spawner.works("subreaper"):
-            supervised.know(tried, scratch)
+        probed = supervised.probe()  # it has used every layer, so they need not be tried again here
+        if probed.works("subreaper"):
+            landlock = _kernel.landlock_version() if probed.works("landlock") else 0
+            supervised.know(
+                Tried(landlock=landlock, seccomp=probed.works("seccomp"), spawner=probed), scratch
+            )
             return supervised
         supervised.close()
         scratch = Scratch(base)
+    landlock, _ = _try_landlock()
+    seccomp, _ = _try_seccomp()
     if landlock and seccomp:
         return restricted(landlock=landlock, scratch=scratch)
     return Portable(scratch)

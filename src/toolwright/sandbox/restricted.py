@@ -77,6 +77,7 @@ class Restricted:
             thread.start()
             thread.join()
             if isinstance(thread.outcome, subprocess.Popen):
+                _limit_from_outside(thread.outcome.pid, rules)
                 ending = _exchange.watch(thread.outcome, start, cancel, began=began, scratch=folder)
             elif thread.restricted:
                 ending = _exchange.not_started(start, thread.outcome, began)
@@ -128,9 +129,6 @@ class _Starter(threading.Thread):
             self.restricted = True
             with _few_processes(self._rules):
                 self.outcome = portable.spawn(self._what, self._folder, self._sealed)
-            # By this thread, because it is the same user as the program: root may lack the right to limit
-            # what belongs to others.
-            limit(self.outcome.pid, self._rules)
         except (OSError, ValueError) as error:  # ValueError: a NUL character
             self.outcome = error
 
@@ -159,6 +157,26 @@ def _few_processes(rules: KernelRules) -> Iterator[None]:
             yield
         finally:
             resource.setrlimit(number, (soft, hard))
+
+
+def _limit_from_outside(pid: int, rules: KernelRules) -> None:
+    """Not by the thread that started it, whose filter lets it limit nobody else.
+
+    Where the program belongs to another user, by a thread that is that user: root may lack the right to limit
+    what belongs to others.
+    """
+    if rules.uid is None:
+        limit(pid, rules)
+        return
+
+    def as_that_user() -> None:
+        with suppress(OSError):
+            _kernel.become(rules.uid, rules.gid)
+            limit(pid, rules)
+
+    thread = threading.Thread(target=as_that_user, name="limits", daemon=True)
+    thread.start()
+    thread.join()
 
 
 def limit(pid: int, rules: KernelRules) -> None:

@@ -404,6 +404,11 @@ _CALLS: Final[dict[str, tuple[int | None, int | None]]] = {
     "clone": (56, 220),
     "clone3": (435, 435),
     "ioctl": (16, 29),
+    "prlimit64": (302, 261),
+    "shmget": (29, 194),
+    "semget": (64, 190),
+    "msgget": (68, 186),
+    "mq_open": (240, 180),
     "ptrace": (101, 117),
     "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271),
@@ -462,7 +467,9 @@ NUMBERS: Final = {
 }
 """The numbers of the calls that the filter knows, by architecture."""
 
-_BY_ARGUMENT: Final = ("socket", "socketpair", "clone", "clone3", "ioctl")
+_BY_ARGUMENT: Final = ("socket", "socketpair", "clone", "clone3", "ioctl", "prlimit64")
+_SHARING: Final = ("shmget", "semget", "msgget", "mq_open")
+"""What they make belongs to no process, so it outlives its call, counts for nobody and meets others."""
 _TRACING: Final = ("ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "kcmp")
 _NEW_NAMESPACES: Final = 0x7E020000
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
@@ -528,7 +535,8 @@ def seccomp_filter(architecture: str, *, network: bool, unix_sockets: bool, trac
     ``clone3`` hides its flags in memory, so it does not exist here and libraries fall back to ``clone``.
 
     ``tracing``: a Landlock domain already keeps a tool from tracing others, so it may trace its own children,
-    which debuggers and leak checkers do.
+    which debuggers and leak checkers do. ``unix_sockets``: it may meet other programs of this machine, so it
+    may share memory with them as well.
     """
     numbers = NUMBERS[architecture]
     made = _Filter()
@@ -566,8 +574,19 @@ def seccomp_filter(architecture: str, *, network: bool, unix_sockets: bool, trac
             (_RETURN, 0, 0, _ALLOW),
         ),
     )
+    made.on_call(
+        numbers["prlimit64"],
+        # Attack: limits of the host are set to nothing, and it can record no call any more, or is killed.
+        _body(
+            _argument(0),
+            (_EQUAL, 0, 1, 0),
+            (_RETURN, 0, 0, _ALLOW),
+            (_RETURN, 0, 0, _refuse(errno.EPERM)),
+        ),
+    )
+    left_open = (*_BY_ARGUMENT, *(_TRACING if tracing else ()), *(_SHARING if unix_sockets else ()))
     for call, number in numbers.items():
-        if call not in _BY_ARGUMENT and not (tracing and call in _TRACING):
+        if call not in left_open:
             made.on_call(number, _body())
     made.choose()
     return made.packed()

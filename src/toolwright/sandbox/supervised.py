@@ -29,7 +29,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import field
 from enum import IntEnum, IntFlag
-from importlib import resources
 from typing import Final
 
 from toolwright.model import End, Ending, Level, Run, Usage
@@ -38,7 +37,7 @@ from toolwright.sandbox import Cancel, Start, _exchange, _kernel
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox.rules import Bind, Fs, KernelRules
 
-SLOTS_MAX: Final = 64
+SLOTS_MAX: Final = 256
 """Scratch folders with their rules that wait for the next call of the same kind."""
 SLOT_AGE_S: Final = 30.0
 """Then paths are looked up anew, though nothing seemed to have changed."""
@@ -52,7 +51,11 @@ _FILES_PER_CALL: Final = 12
 """Descriptors that a running call holds here, its slot's included."""
 _FILES_OF_HOST: Final = 40
 """Descriptors that are not counted on: the interpreter's, the journal's, the spawner's."""
+_ATTEMPTS_MAX: Final = 5
+"""Starts that are tried where the spawner died, or a protected file is replaced again and again."""
 _QUEUE_S: Final = 0.05
+_TRIES: Final = 8
+
 """How often a call that waits for its turn looks whether it was cancelled."""
 _INLINE_BYTES_MAX: Final = 60_000
 _PIPE_BYTES: Final = 65_536
@@ -97,6 +100,7 @@ class _Reason(IntEnum):
     MEMORY = 6
     SCRATCH = 7
     DONE = 8
+    SWAPPED = 9
 
 
 class _Stage(IntEnum):
@@ -469,12 +473,12 @@ class Supervised:
                     return _ending(start, End.NOT_STARTED, began, "too many calls at once", hint)
         try:
             try:
-                return self._run(start, cancel, began, again=True)
+                return self._run(start, cancel, began)
             except OSError as error:
                 if error.errno not in (errno.EMFILE, errno.ENFILE):
                     raise
                 self._shed()
-                return self._run(start, cancel, began, again=True)
+                return self._run(start, cancel, began)
         except _Refused as refused:
             return _ending(start, refused.end, began, str(refused), refused.hint)
         except OSError as error:
@@ -483,8 +487,16 @@ class Supervised:
         finally:
             room.release()
 
-    def _run(self, start: Start, cancel: Cancel, began: float, *, again: bool) -> Ending:
+    def _run(self, start: Start, cancel: Cancel, began: float) -> Ending:
         """Raises OSError only where nothing was started."""
+        for attempt in range(_ATTEMPTS_MAX):
+            ending = self._try(start, cancel, began, is_last=attempt == _ATTEMPTS_MAX - 1)
+            if ending is not None:
+                return ending
+        raise AssertionError("the last attempt has an ending")
+
+    def _try(self, start: Start, cancel: Cancel, began: float, *, is_last: bool) -> Ending | None:
+        """None: nothing was started, and trying again may help."""
         connection = self._connected()
         slot = self._take(start, connection)
         exchange: _Exchange | None = None
@@ -503,13 +515,11 @@ class Supervised:
             if report is None and not may_have_started and not exchange.is_silent:
                 is_sent = False
                 self._disconnect(connection)
-                if again:
-                    return self._run(start, cancel, began, again=False)
-                return _ending(start, End.NOT_STARTED, began, "the spawner died")
+                return _ending(start, End.NOT_STARTED, began, "the spawner died") if is_last else None
             if report is not None and report.stage == _Stage.STALE and slot.namespace is not None:
                 slot.namespace.is_stale = is_stale = True
-                if again:
-                    return self._run(start, cancel, began, again=False)
+                if not is_last:
+                    return None
             return exchange.ending(report, slot.rules, slot.layers, began)
         finally:
             if exchange is not None:
@@ -1090,6 +1100,8 @@ class _Exchange:
                 return End.EXITED, "", 128 + number, number, None
             case _Reason.EXITED:
                 return End.EXITED, "", os.WEXITSTATUS(report.status), None, None
+            case _Reason.SWAPPED:
+                return End.DENIED, "one of its files changed while it was started", None, None, None
             case _Reason.DEADLINE:
                 return End.TIMED_OUT, "", None, None, None
             case _Reason.PROCESSES:
@@ -1129,8 +1141,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def installed() -> str | None:
     """The spawner that came with this installation; None where it was not built."""
-    path = resources.files("toolwright.sandbox").joinpath("_spawner")
-    found = os.fspath(str(path))
+    found = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_spawner")
     return found if os.access(found, os.X_OK) else None
 
 

@@ -66,6 +66,8 @@ def command(
     """
     if timeout_s is not None and not 0 < timeout_s <= 86_400:
         raise click.UsageError("--timeout must be above 0 and at most 86400 seconds.")
+    if idempotency_key == "":  # a script's variable that was never set: all its calls would be one
+        raise click.UsageError("--idempotency-key must not be empty.")
     values = _input.context_of(context)
     raw = _input.arguments_text(arguments) if arguments else b""
     workshop = shared.workshop()
@@ -144,12 +146,18 @@ def _write(result: ToolResult, shared: Shared) -> None:
 
 @contextmanager
 def _stopped_by_signals(cancel: Cancel) -> Iterator[None]:
-    """An interrupt stops the call, which still ends as it should: the tree killed, the end recorded."""
+    """An interrupt stops the call, which still ends as it should: the tree killed, the end recorded.
+
+    Under ``nohup`` the end of the terminal is no interrupt.
+    """
 
     def stop(_number: int, _frame: Any) -> None:
         cancel.set()
 
-    kept = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    kept = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield
     finally:
