@@ -726,6 +726,8 @@ class Keep:
         self._path = path
         self._lock = threading.Lock()
         self._store: Store | None = None
+        self._parents: Store | None = None
+        self._host = os.getpid()
         self._seen: tuple[object, tuple[Disabled, ...]] = (None, ())
         self._looked = -1.0
 
@@ -733,6 +735,8 @@ class Keep:
         from toolwright.store.sqlite import SqliteStore
 
         with self._lock:
+            if self._host != os.getpid():  # SQLite: a connection is neither used nor closed in a fork
+                self._parents, self._store, self._host = self._store, None, os.getpid()
             if self._store is None:
                 self._store = SqliteStore(self._path)
             return self._store
@@ -753,7 +757,7 @@ class Keep:
 
     def close(self) -> None:
         with self._lock:
-            if self._store is not None:
+            if self._store is not None and self._host == os.getpid():
                 self._store.close()
                 self._store = None
 

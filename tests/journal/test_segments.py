@@ -173,6 +173,26 @@ def test_two_hosts_with_one_state_folder_write_their_own_segments(tmp_path: Path
     assert work.verdict(tmp_path).ok
 
 
+def test_a_host_that_forks_writes_two_segments_and_breaks_none(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        journal.append([body("before")], durable=True)
+        child = os.fork()
+        if child == 0:
+            status = 1
+            with suppress(BaseException):
+                journal.append([body("child")], durable=True)
+                journal.append([body("child", "end")], durable=False)
+                journal.close()
+                status = 0
+            os._exit(status)
+        journal.append([body("parent")], durable=True)
+        assert os.waitpid(child, 0)[1] == 0
+        journal.append([body("after")], durable=True)
+    assert work.verdict(tmp_path).ok
+    assert sorted(calls(tmp_path)) == ["after", "before", "child", "child", "parent"]
+    assert len(work.segment_paths(tmp_path)) == 2
+
+
 def test_a_later_host_continues_the_segment_that_was_left(tmp_path: Path) -> None:
     for number in range(3):
         with opened(tmp_path) as journal:

@@ -225,7 +225,7 @@ def test_namespaces_terminals_and_other_doors_stay_shut(architecture):
         assert answer(program, architecture, "ioctl", 0, request) == EPERM
     tracing = ("ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "kcmp")
     sharing = ("shmget", "semget", "msgget", "mq_open")
-    by_argument = {"socket", "socketpair", "clone", "clone3", "ioctl", "prlimit64"}
+    by_argument = {"socket", "socketpair", "clone", "clone3", "ioctl", *OF_ITSELF}
     others = set(NUMBERS[architecture]) - {*by_argument, *tracing, *sharing}
     assert {answer(program, architecture, call) for call in others} == {EPERM}
     assert {answer(program, architecture, call) for call in tracing} == {ALLOW}
@@ -242,11 +242,27 @@ def test_memory_and_queues_that_outlive_their_call_go_with_unix_sockets(architec
         assert sharing == {ALLOW if unix else EPERM}
 
 
+OF_ITSELF = (
+    "prlimit64",
+    "sched_setparam",
+    "sched_setscheduler",
+    "sched_setattr",
+    "setpriority",
+    "ioprio_set",
+)
+
+
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_nobody_sets_the_limits_of_the_host(architecture):
+def test_nobody_sets_the_limits_and_the_priority_of_the_host(architecture):
     program = seccomp_filter(architecture, network=True, unix_sockets=True, tracing=True)
-    assert answer(program, architecture, "prlimit64", 0, 7) == ALLOW, "its own"
-    assert answer(program, architecture, "prlimit64", 4711, 7) == EPERM
+    for call in ("prlimit64", "sched_setparam", "sched_setscheduler", "sched_setattr"):
+        assert answer(program, architecture, call, 0, 7) == ALLOW, "its own"
+        assert answer(program, architecture, call, 4711, 7) == EPERM
+    for call, process in (("setpriority", 0), ("ioprio_set", 1)):
+        assert answer(program, architecture, call, process, 0) == ALLOW, "its own"
+        assert answer(program, architecture, call, process, 4711) == EPERM
+        assert answer(program, architecture, call, process + 1, 0) == EPERM, "its group, with the zygote"
+        assert answer(program, architecture, call, 2, 0) == EPERM, "everything of its user"
 
 
 def test_foreign_calls_kill():

@@ -395,7 +395,8 @@ def test_l07_with_few_descriptors_calls_wait_for_their_turn_and_all_come_through
         assert {(ending.end, ending.exit_status) for ending in endings} == {(End.EXITED, 0)}
         # Kinds of calls whose slots would hold more descriptors than there are.
         for number in range(40):
-            ending = host.run([trouble(), "exit", "0"], readable=["/"], limits={"timeout_s": 20 + number})
+            limits = {"memory_bytes_max": (1 << 30) + number}
+            ending = host.run([trouble(), "exit", "0"], readable=["/"], limits=limits)
             assert (ending.end, ending.exit_status) == (End.EXITED, 0)
 
 

@@ -343,7 +343,10 @@ def _arguments(call: ToolCall) -> tuple[list[str] | None, str]:
     try:
         text = orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS)
     except TypeError:  # an integer beyond 64 bits, a lone surrogate
-        text = jsontext.canonical(_clean(arguments))
+        try:
+            text = jsontext.canonical(_clean(arguments))
+        except RecursionError:  # far deeper than what is let through: the call is refused after this
+            text = b"too deep"
     names = [*arguments] if len(arguments) <= ITEMS_MAX else list(arguments)[:ITEMS_MAX]
     return names, hashlib.sha256(text).hexdigest()
 

@@ -19,6 +19,7 @@ import os
 import stat
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple, Protocol
@@ -140,9 +141,10 @@ class _Together:
         with mine.gate:  # the first one here leads, the others find it done
             if not mine.done:
                 with self.turn:
+                    if segment is not None and batch is not None and 0 < batch.written <= segment.synced:
+                        return  # done for this batch; whoever waits here with a later one leads in its turn
                     self._next = _Round()  # who comes from now on may be too late for this run
-                    if segment is None or batch is None or not 0 < batch.written <= segment.synced:
-                        self._work()
+                    self._work()
                     mine.done = True
 
 
@@ -172,6 +174,12 @@ class Segments:
         self._signed_at_least = self._bounds.signed_at_least
         self._beside = tuple(beside)
         self._told = told
+        self._closed = False
+        self._anew()
+        _MADE.add(self)
+
+    def _anew(self) -> None:
+        """A host that has written nothing yet."""
         self._host = {"id": os.urandom(8).hex(), "pid": os.getpid(), "uid": os.geteuid()}
         self._lock = threading.Lock()
         self._segment: _Segment | None = None
@@ -186,7 +194,17 @@ class Segments:
         self._tended = False
         self._left_behind = False
         self._look_again = 0.0
-        self._closed = False
+
+    def _leave_to_parent(self) -> None:
+        """In a fork: two processes that number and link in one file would break its chain for good.
+
+        The descriptors are closed and not unlocked, since the lock is the parent's as well.
+        """
+        segment = self._segment
+        for descriptor in (*self._discarded, *([segment.descriptor] if segment is not None else ())):
+            with suppress(OSError):
+                os.close(descriptor)
+        self._anew()
 
     # -- appending ------------------------------------------------------------------------------------------
 
@@ -680,6 +698,17 @@ class Segments:
             if self._segment is not None:
                 os.close(self._segment.descriptor)
             self._segment = None
+
+
+_MADE: Final[weakref.WeakSet[Segments]] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for made in list(_MADE):
+        made._leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 # -- small parts --------------------------------------------------------------------------------------------

@@ -405,6 +405,11 @@ _CALLS: Final[dict[str, tuple[int | None, int | None]]] = {
     "clone3": (435, 435),
     "ioctl": (16, 29),
     "prlimit64": (302, 261),
+    "sched_setparam": (142, 118),
+    "sched_setscheduler": (144, 119),
+    "sched_setattr": (314, 274),
+    "setpriority": (141, 140),
+    "ioprio_set": (251, 30),
     "shmget": (29, 194),
     "semget": (64, 190),
     "msgget": (68, 186),
@@ -467,7 +472,13 @@ NUMBERS: Final = {
 }
 """The numbers of the calls that the filter knows, by architecture."""
 
-_BY_ARGUMENT: Final = ("socket", "socketpair", "clone", "clone3", "ioctl", "prlimit64")
+_OF_ITSELF: Final = {
+    "prlimit64": (0,), "sched_setparam": (0,), "sched_setscheduler": (0,), "sched_setattr": (0,),
+    "setpriority": (1, 0), "ioprio_set": (1, 1),
+}  # fmt: skip
+"""Calls that a tool may make about itself, which is process 0: the place of the process among the arguments,
+and where the first argument says of what kind it is, the kind that means a process."""
+_BY_ARGUMENT: Final = ("socket", "socketpair", "clone", "clone3", "ioctl", *_OF_ITSELF)
 _SHARING: Final = ("shmget", "semget", "msgget", "mq_open")
 """What they make belongs to no process, so it outlives its call, counts for nobody and meets others."""
 _TRACING: Final = ("ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "kcmp")
@@ -574,16 +585,8 @@ def seccomp_filter(architecture: str, *, network: bool, unix_sockets: bool, trac
             (_RETURN, 0, 0, _ALLOW),
         ),
     )
-    made.on_call(
-        numbers["prlimit64"],
-        # Attack: limits of the host are set to nothing, and it can record no call any more, or is killed.
-        _body(
-            _argument(0),
-            (_EQUAL, 0, 1, 0),
-            (_RETURN, 0, 0, _ALLOW),
-            (_RETURN, 0, 0, _refuse(errno.EPERM)),
-        ),
-    )
+    for call, (place, *kind) in _OF_ITSELF.items():
+        made.on_call(numbers[call], _of_itself(place, *kind))
     left_open = (*_BY_ARGUMENT, *(_TRACING if tracing else ()), *(_SHARING if unix_sockets else ()))
     for call, number in numbers.items():
         if call not in left_open:
@@ -621,6 +624,19 @@ def _socket(families: Sequence[int]) -> _Filter:
     made.answer(_refuse(errno.EACCES))
     made.answer(_refuse(errno.ENETUNREACH))
     return made
+
+
+def _of_itself(place: int, kind: int | None = None) -> _Filter:
+    """Attack: the host's limits are set to nothing, and it can record no call any more, or is killed; or its
+    supervisor is made to wait for idle time, and comes too late."""
+    checks = [] if kind is None else [_argument(0), (_EQUAL, 0, 3, kind)]
+    return _body(
+        *checks,
+        _argument(place),
+        (_EQUAL, 0, 1, 0),
+        (_RETURN, 0, 0, _ALLOW),
+        (_RETURN, 0, 0, _refuse(errno.EPERM)),
+    )
 
 
 def _socketpair() -> _Filter:

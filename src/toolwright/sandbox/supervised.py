@@ -29,10 +29,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import field
 from enum import IntEnum, IntFlag
+from functools import lru_cache
 from typing import Final
 
-from toolwright.model import End, Ending, Level, Run, Usage
-from toolwright.records import dataclass
+from toolwright.model import End, Ending, Level, Permit, Run, Usage
+from toolwright.records import dataclass, replace
 from toolwright.sandbox import Cancel, Start, _exchange, _kernel
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox.rules import Bind, Fs, KernelRules
@@ -675,7 +676,7 @@ class Supervised:
     # -- slots ----------------------------------------------------------------------------------------------
 
     def _take(self, start: Start, connection: _Connection) -> _Slot:
-        key = (start.permit, start.program, start.own, start.cwd, start.sealed, start.env.get("PATH"))
+        key = (_alike(start.permit), start.program, start.own, start.cwd, start.sealed, start.env.get("PATH"))
         seen = _identities(start)
         now = time.monotonic()
         while True:
@@ -1137,6 +1138,13 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 # -- small parts --------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def _alike(permit: Permit) -> Permit:
+    """The permit without what only the exchange looks at: calls with other time limits share their slots."""
+    limits = replace(permit.limits, timeout_s=0.0, stdout_bytes_max=0, stderr_bytes_max=0)
+    return replace(permit, limits=limits)
 
 
 def installed() -> str | None:
