@@ -219,6 +219,23 @@ def test_failures_of_a_manifest_program_have_the_formats_texts(project: Path, le
         assert opened.call("args", {}).content == f"$HOME|*|x y|{os.path.realpath(project)}"
 
 
+@pytest.mark.requirement("manifest.run.start-error")
+def test_a_program_that_may_not_be_executed_is_not_started(project: Path, level: Level) -> None:
+    manifest(project, "off", "#!/bin/sh\necho ran\n")
+    (project / "tools" / "bin" / "off").chmod(0o644)
+    with workshop(project, level) as opened:
+        assert opened.call("off", {}).content == '{"error":"start: Permission denied"}'
+
+
+def test_a_program_that_is_a_pipe_is_not_waited_for(project: Path, level: Level) -> None:
+    """Attack: a FIFO in a program's place, at which the host would wait for a writer for ever."""
+    manifest(project, "pipe", "#!/bin/sh\n")
+    (project / "tools" / "bin" / "pipe").unlink()
+    os.mkfifo(project / "tools" / "bin" / "pipe", 0o755)
+    with workshop(project, level) as opened:
+        assert opened.call("pipe", {}).content.startswith('{"error":"start: ')
+
+
 @pytest.mark.requirement("manifest.schema.arguments", "manifest.schema.no-defaults")
 def test_a_manifest_program_is_not_started_for_wrong_arguments(project: Path, level: Level) -> None:
     schema = {

@@ -57,6 +57,17 @@ def read(path: str, limit: int = DOCUMENT_BYTES_MAX) -> FileRead:
     return FileRead(content, None)
 
 
+def head(path: str, count: int) -> bytes:
+    """The first bytes of a regular file. Raises OSError, also where it is something else."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        return os.read(descriptor, count)
+    finally:
+        os.close(descriptor)
+
+
 def too_long(size: int, limit: int) -> str:
     return f"it has {size:,} bytes, more than the {limit:,} a declaration may have"
 

@@ -256,7 +256,8 @@ class Spill:
         """A part of a kept result, and how long the whole is. Raises OSError where there is none."""
         if self._folder is None or not call_id.isalnum():
             raise FileNotFoundError(call_id)
-        with open(os.path.join(self._folder, call_id), "rb") as file:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with open(os.open(os.path.join(self._folder, call_id), flags), "rb") as file:
             whole = os.fstat(file.fileno()).st_size
             file.seek(offset)
             return file.read(limit), whole

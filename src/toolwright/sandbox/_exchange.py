@@ -19,6 +19,7 @@ import time
 from contextlib import suppress
 from typing import Final
 
+from toolwright.catalog import files
 from toolwright.model import LEVELS, End, Ending, Level, Limits, Run, Usage
 from toolwright.sandbox import Cancel, Start, _scratch
 
@@ -55,8 +56,7 @@ def changed(start: Start) -> str | None:
     for path, content in start.sealed:
         if path != start.program:
             try:
-                with open(path, "rb") as file:
-                    same = file.read(len(content) + 1) == content
+                same = files.head(path, len(content) + 1) == content
             except OSError:
                 same = False
             if not same:

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
+from toolwright.catalog import files
 from toolwright.model import CallPython, Permit, RunProcess, Tool
 from toolwright.records import dataclass, replace
 from toolwright.sandbox import Start, _exchange, _kernel
@@ -149,8 +150,7 @@ def _repositories(folder: str, looked_at: dict[str, None]) -> Iterator[str]:
 
 def _named_in(path: str, prefix: str, base: str) -> str | None:
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            text = file.read(_GIT_FILE_BYTES_MAX).strip()
+        text = files.head(path, _GIT_FILE_BYTES_MAX).decode("utf-8", "surrogateescape").strip()
     except OSError:
         return None
     if not text.startswith(prefix) or "\0" in text:
@@ -339,8 +339,7 @@ def _follow(path: str, search: str, startup: dict[str, None], prefixes: dict[str
             continue
         startup[real] = None
         try:
-            with open(real, "rb") as file:
-                head = file.read(_HEAD_BYTES)
+            head = files.head(real, _HEAD_BYTES)
         except OSError:
             continue
         if head.startswith(b"#!"):

@@ -18,6 +18,7 @@ import sys
 import time
 from typing import Final
 
+from toolwright.catalog import files
 from toolwright.model import End, Ending, Level
 from toolwright.records import replace
 from toolwright.sandbox import Cancel, Start, _exchange, _kernel
@@ -80,9 +81,8 @@ def spawn(start: Start, folder: str, sealed: list[int]) -> subprocess.Popen[byte
     for path, content in start.sealed:
         if path == start.program:
             if sys.platform != "linux":
-                with open(path, "rb") as file:
-                    if file.read(len(content) + 1) != content:
-                        raise PermissionError(1, f"{path} changed after it was checked")
+                if files.head(path, len(content) + 1) != content:
+                    raise PermissionError(1, f"{path} changed after it was checked")
             else:
                 sealed.append(_kernel.seal(content, os.path.basename(path)))
                 executable = f"/proc/self/fd/{sealed[-1]}"
