@@ -143,7 +143,8 @@ def test_a_manifest_program_gets_the_models_own_bytes(project: Path, level: Leve
 @pytest.mark.battery("D01", "D07")
 def test_a_manifest_program_sees_path_home_and_what_it_lists(project: Path, level: Level) -> None:
     manifest(
-        project, "env", "#!/bin/sh\nenv | cut -d= -f1 | grep -v '^_$\\|^PWD$\\|^SHLVL$\\|^OLDPWD$' | tr '\\n' ' '\n",
+        project, "env",
+        "#!/bin/sh\nenv | cut -d= -f1 | grep -v '^_$\\|^PWD$\\|^SHLVL$\\|^OLDPWD$' | tr '\\n' ' '\n",
         envPassthrough=["TZ", "ABSENT", "http_proxy"],
     )  # fmt: skip
     with workshop(project, level, env={"TZ": "UTC", "http_proxy": "http://x"}) as opened:
@@ -163,7 +164,8 @@ def test_a_manifest_program_is_stopped_with_all_its_children(project: Path, leve
     """The program forks a sleeping child that holds the pipes, and waits: nothing is left afterwards."""
     marker = a_marker(project)
     manifest(
-        project, "hang", f"#!/bin/sh\nsh -c 'while :; do sleep 0.05; date +%s%N >> {marker}; done' &\nsleep 60\n",
+        project, "hang",
+        f"#!/bin/sh\nsh -c 'while :; do sleep 0.05; date +%s%N >> {marker}; done' &\nsleep 60\n",
         timeoutSec=1,
     )  # fmt: skip
     with workshop(project, level) as opened:
@@ -195,8 +197,9 @@ def test_a_program_that_does_not_read_its_stdin_succeeds(project: Path, level: L
 
 
 @pytest.mark.requirement(
-    "manifest.run.failure", "manifest.run.failure-json", "manifest.run.failure-empty", "manifest.run.start-error",
-    "manifest.run.unknown", "manifest.run.cwd", "manifest.command.fixed-args", "manifest.command.no-shell",
+    "manifest.run.failure", "manifest.run.failure-json", "manifest.run.failure-empty",
+    "manifest.run.start-error", "manifest.run.unknown", "manifest.run.cwd",
+    "manifest.command.fixed-args", "manifest.command.no-shell",
 )  # fmt: skip
 def test_failures_of_a_manifest_program_have_the_formats_texts(project: Path, level: Level) -> None:
     manifest(project, "zone", "#!/bin/sh\necho no zone >&2\nexit 2\n")
@@ -217,6 +220,18 @@ def test_failures_of_a_manifest_program_have_the_formats_texts(project: Path, le
         assert opened.call("gone", {}).content.startswith('{"error":"start: ')
         assert opened.call("foo", {}).content == '{"error":"unknown tool: foo"}'
         assert opened.call("args", {}).content == f"$HOME|*|x y|{os.path.realpath(project)}"
+
+
+def test_arguments_far_too_deep_for_python_are_refused_and_recorded(project: Path) -> None:
+    manifest(project, "t", "#!/bin/sh\necho ran\n")
+    deep: list[Any] = []
+    for _ in range(900):
+        deep = [deep]
+    with workshop(project) as opened:
+        result = opened.call("t", {"deep": deep})
+    assert result.error is not None
+    assert (result.error.kind, "levels deep" in result.error.message) == (Kind.INVALID_ARGUMENTS, True)
+    assert [record["what"] for record in records(project)] == ["begin", "end"]
 
 
 @pytest.mark.requirement("manifest.run.start-error")
@@ -373,7 +388,8 @@ def test_another_skills_allowlist_adds_nothing(project: Path, level: Level) -> N
 
 WEATHER = """#!/bin/sh
 if [ "$1" = "--schema" ]; then
-  echo '{"name":"weather","description":"d","parameters":{"type":"object","properties":{"city":{"type":"string"},"days":{"type":"integer","default":3}},"required":["city"]}}'
+  echo '{"name":"weather","description":"d","parameters":{"type":"object","required":["city"],'\
+'"properties":{"city":{"type":"string"},"days":{"type":"integer","default":3}}}}'
   exit 0
 fi
 """
@@ -397,8 +413,9 @@ def executables(folder: Path, level: Level, **more: Any) -> Iterator[Workshop]:
 
 
 @pytest.mark.requirement(
-    "executable.call.stdin", "executable.call.success", "executable.params.no-defaults", "executable.call.null-optional",
-    "executable.call.validated", "executable.call.not-found", "executable.call.tool-level-error",
+    "executable.call.stdin", "executable.call.success", "executable.params.no-defaults",
+    "executable.call.null-optional", "executable.call.validated", "executable.call.not-found",
+    "executable.call.tool-level-error",
 )  # fmt: skip
 def test_an_executable_answers_in_its_envelope(project: Path, level: Level) -> None:
     executable(project, "cat\n")
@@ -417,8 +434,8 @@ def test_an_executable_answers_in_its_envelope(project: Path, level: Level) -> N
 
 
 @pytest.mark.requirement(
-    "executable.call.nonzero", "executable.call.signal", "executable.call.empty", "executable.call.invalid-json",
-    "executable.call.timeout", "executable.call.output-limit",
+    "executable.call.nonzero", "executable.call.signal", "executable.call.empty",
+    "executable.call.invalid-json", "executable.call.timeout", "executable.call.output-limit",
 )  # fmt: skip
 @pytest.mark.parametrize(
     ("body", "code", "error"),

@@ -305,6 +305,56 @@ def test_an_idempotency_key_runs_once_and_a_lost_outcome_stays_unknown(tmp_path:
     store.close()
 
 
+def test_an_idempotency_key_whose_call_started_nothing_may_be_used_again(tmp_path: object) -> None:
+    store = SqliteStore(f"{tmp_path}/state.sqlite")
+    inner = ScriptedRuntime([Ending(end=End.NOT_STARTED, reason="not installed"), GOOD])
+    once = Once(inner, lambda: store)
+    first = once.run(a_tool(), a_call(idempotency_key="k"), Permit(), Cancel())
+    again = once.run(a_tool(), a_call(idempotency_key="k"), Permit(), Cancel())
+    assert (first.end, again.stdout) == (End.NOT_STARTED, b"fine")
+    store.close()
+
+
+def test_nothing_runs_under_an_idempotency_key_that_cannot_be_kept(tmp_path: object) -> None:
+    inner = ScriptedRuntime([GOOD])
+    (tmp_path / "file").write_text("", encoding="utf-8")  # type: ignore[operator]
+    once = Once(inner, lambda: SqliteStore(f"{tmp_path}/file/state.sqlite"))
+    ending = once.run(a_tool(), a_call(idempotency_key="k"), Permit(), Cancel())
+    assert (ending.end, inner.calls) == (End.UNAVAILABLE, [])
+    assert "the idempotency key cannot be kept" in ending.reason
+    assert ending.hint
+
+
+def test_a_record_names_the_catalog_that_its_call_used(tmp_path: object) -> None:
+    versions = iter(["v1", "v2", "v3"])
+    audit = RecordingAudit()
+    engine = Engine(
+        stock=lambda: Stock(catalog_of(a_tool()), next(versions)),
+        audit=audit,
+        decide=allowed,
+        runtimes={RunProcess: ScriptedRuntime([GOOD])},
+        level=lambda: Level.SUPERVISED,
+        contents=Contents(),
+    )
+    engine.call(a_call(), Cancel())
+    assert [facts.catalog for _, facts in audit.begun] == ["v1"]
+    assert next(versions) == "v2"  # asked for once: what is loaded meanwhile does not matter
+
+
+def test_a_button_can_be_pressed_by_a_signal_while_its_own_thread_is_in_it() -> None:
+    cancel = Cancel()
+    over = threading.Event()
+
+    def work() -> None:
+        with cancel._lock:  # as a handler that runs between two steps of ``fileno``
+            cancel.set()
+        over.set()
+
+    threading.Thread(target=work, daemon=True).start()
+    assert over.wait(30)
+    assert cancel.wait(0)
+
+
 def test_a_long_result_is_kept_aside_and_can_be_paged(tmp_path: object) -> None:
     spill = Spill(f"{tmp_path}/spill", 10_000)
     long = Ending(end=End.EXITED, exit_status=0, stdout=b"x" * 20_000, stdout_bytes=20_000)

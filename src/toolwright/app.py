@@ -1,6 +1,6 @@
 """The composition root: builds the rooms, owns their lifetime, and hands them to a ``Workshop``.
 
-Nothing is decided here. This is one of the three places that import late (by whole modules), so that opening
+Nothing is decided here. This is one of the four places that import late (by whole modules), so that opening
 a workshop costs only what is used.
 """
 
@@ -423,7 +423,11 @@ class Workshop:
             return replace(engine.call(own, stop), call_id=call.id)
 
         with ThreadPoolExecutor(min(len(calls), at_once), "call") as pool:
-            return list(pool.map(one, calls))
+            try:
+                return list(pool.map(one, calls))
+            except BaseException:  # an interrupt: leaving the pool waits for the calls, so they are stopped
+                stop.set()
+                raise
 
     def result_page(self, call_id: str, *, offset: int = 0, limit: int = 64 << 10) -> tuple[bytes, int]:
         """A part of a result that was too long to be handed over, and how many bytes the whole has."""
@@ -571,7 +575,7 @@ class Hands:
             *(source.path for source in bundles),
         )
         self._keep = Keep(os.path.join(config.state, STORE_NAME))
-        self.sandbox = sandbox or _strongest(config)
+        self.sandbox = sandbox or _strongest()
         self.audit = open_audit(
             config.state,
             variables=environment.variables,
@@ -713,10 +717,17 @@ def _python_tools(host: Host, contents: Contents, zygotes_max: int) -> PythonToo
     return PythonTools(host, contents, verified=lambda tool: tool.signature is None, zygotes_max=zygotes_max)
 
 
-def _strongest(config: Config) -> Sandbox:
+def _strongest() -> Sandbox:
     from toolwright.sandbox import probe
 
-    return probe.choose(config.require)
+    try:
+        return probe.choose()
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise StoreError(
+            f"{error.filename or 'the temporary folder'}: no scratch folder can be made: {why}",
+            "make room there, or name another folder in TMPDIR",
+        ) from None
 
 
 class Keep:
@@ -763,8 +774,12 @@ class Keep:
 
 
 def _stamp(path: str) -> tuple[int, int, int] | None:
+    """What tells that a file of the store changed; None where there is none."""
     try:
         status = os.stat(path)
-    except OSError:
+    except FileNotFoundError:
         return None
+    except OSError as error:  # not to be seen is not to be absent
+        why = (error.strerror or "cannot be read").lower()
+        raise StoreError(f"{path}: {why}", "make the state folder readable for the host's user") from None
     return status.st_ino, status.st_size, status.st_mtime_ns

@@ -111,8 +111,9 @@ class Engine:
     def call(self, call: ToolCall, cancel: Cancel, *, door: str = "python") -> ToolResult:
         """Run one call from begin to end. Never raises because of a tool, a declaration or an argument."""
         started = time.monotonic()
-        known, unknown = self._look_up(call.tool)
-        facts = self._facts(known, door)
+        stock = self._stock()
+        known, unknown = self._look_up(stock, call.tool)
+        facts = self._facts(known, stock.version, door)
         if not self._audit.begin(call, facts):
             why, hint = self._audit.why_not
             message = f"the audit journal cannot be written, so nothing was run: {why}"
@@ -144,8 +145,7 @@ class Engine:
 
     # -- find -----------------------------------------------------------------------------------------------
 
-    def _look_up(self, name: str) -> tuple[_Known | None, UnknownTool]:
-        stock = self._stock()
+    def _look_up(self, stock: Stock, name: str) -> tuple[_Known | None, UnknownTool]:
         version, known = self._known
         if version != stock.version:
             known = {}
@@ -162,14 +162,14 @@ class Engine:
             known[name] = found
         return found, _NOBODY
 
-    def _facts(self, known: _Known | None, door: str) -> CallFacts:
+    def _facts(self, known: _Known | None, version: str, door: str) -> CallFacts:
         if known is None:
-            return CallFacts(door=door, catalog=self._known[0])
+            return CallFacts(door=door, catalog=version)
         return CallFacts(
             door=door,
             key=known.tool.key,
             format=known.tool.origin.format,
-            catalog=self._known[0],
+            catalog=version,
             seen_digest=known.seen,
             runs_digest=self._contents.runs(known.how, known.own_files),
         )

@@ -335,9 +335,9 @@ BASE_ENV: tuple[str, ...] = (
 LOADER_NAMES: frozenset[str] = frozenset(
     {
         "LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "PYTHONPATH", "PYTHONSTARTUP", "PYTHONHOME",
-        "NODE_OPTIONS", "NODE_PATH", "BASH_ENV", "ENV", "IFS", "GIT_SSH_COMMAND", "GIT_EXTERNAL_DIFF", "PERL5OPT",
-        "PERL5LIB", "RUBYOPT", "RUBYLIB", "GCONV_PATH", "DYLD_INSERT_LIBRARIES", "DYLD_LIBRARY_PATH", "SHELLOPTS",
-        "BASHOPTS", "PS4", "PROMPT_COMMAND",
+        "NODE_OPTIONS", "NODE_PATH", "BASH_ENV", "ENV", "IFS", "GIT_SSH_COMMAND", "GIT_EXTERNAL_DIFF",
+        "PERL5OPT", "PERL5LIB", "RUBYOPT", "RUBYLIB", "GCONV_PATH", "DYLD_INSERT_LIBRARIES",
+        "DYLD_LIBRARY_PATH", "SHELLOPTS", "BASHOPTS", "PS4", "PROMPT_COMMAND",
     }
 )  # fmt: skip
 """Variables that make a program load or run code: only a host grant hands them over."""
@@ -554,7 +554,7 @@ class Notes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """What a file of a format with signatures says about its signature; whether it holds is not known here."""
+    """What a file of a format with signatures says about its own; whether it holds is not known here."""
 
     key: str | None = None
     """The id of the key it names; None: the file is unsigned."""
@@ -856,7 +856,7 @@ class Run:
     stderr_bytes: int = 0
     truncated: bool = False
     what: str = "call"
-    """``call``, ``resolver`` or ``attempt`` (one that was repeated)."""
+    """``call``, ``resolver``, ``schema`` or ``attempt`` (one that was repeated)."""
     note: str = ""
 
 

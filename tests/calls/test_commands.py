@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -438,7 +439,7 @@ DAILY = "/skills/notes/scripts/resolve-daily-path"
 
 
 def resolving(
-    mapping: dict, value: object, *, allow_scripts: bool = False, **properties: dict
+    mapping: dict, value: object, *, allow_scripts: bool = False, **properties: Any
 ) -> list[Resolving]:
     tool = skill_tool(mapping, **properties)
     return list(resolvers(tool, {mapping["param"]: value}, allow_scripts=allow_scripts))

@@ -314,6 +314,22 @@ def test_for_good_and_in_words(state: Path) -> None:
     assert said(state, "disable", "x", "--reason", "y" * 501).status == 2
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("disable", "b\udcffd"),
+        ("disable", "x", "--reason", "b\udcffd"),
+        ("enable", "b\udcffd"),
+        ("audit", "show", "b\udcffd"),
+        ("call", "x", "{}", "--idempotency-key", "b\udcffd"),
+    ],
+)
+def test_bytes_that_are_no_text_are_refused_in_words(state: Path, words: tuple[str, ...]) -> None:
+    answer = said(state, *words)
+    assert answer.status == 2
+    assert "is not UTF-8" in answer.err
+
+
 def test_a_tool_is_switched_on_under_all_of_its_names(state: Path, tmp_path: Path) -> None:
     tools = tmp_path / "tools.json"
     tool = {

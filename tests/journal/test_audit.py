@@ -261,6 +261,30 @@ def test_d07_names_of_variables_are_recorded_and_their_values_nowhere(tmp_path: 
     assert json.loads(day.read_text(encoding="utf-8"))["envKeys"] == ["GITHUB_TOKEN"]
 
 
+def test_a_secret_that_the_cut_goes_through_is_gone_as_well(tmp_path: Path) -> None:
+    long = "x" * (TEXT_CHARS_MAX - 5) + "ghp_secret"
+    with opened(tmp_path, variables=SECRETS) as audit:
+        audit.begin(work.call(), work.FACTS)
+        run = work.ran("/bin/x", long, note=long)
+        audit.end(work.call(), work.result(error=work.failed(long), runs=(run,), notes=(long,)), work.tool())
+        audit.note("c1", "approval", {"why": long})
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert b"xghp_" not in written
+
+
+def test_names_of_arguments_cannot_push_the_facts_out_of_a_record(tmp_path: Path) -> None:
+    call = work.call(arguments={f"{number}{'x' * 100_000}": 1 for number in range(4)}, caller="ann")
+    one(tmp_path, call=call)
+    begin = work.bodies(tmp_path)[0]
+    assert begin["too_long"] > 400_000
+    assert "arguments" not in begin
+    facts = ("tool", "key", "door", "caller", "catalog", "runs")
+    assert [begin[name] for name in facts] == [
+        "get_time", "manifest:t/get_time", "test", "ann", "1", "sha256:aa",
+    ]  # fmt: skip
+    assert begin["arguments_digest"]
+
+
 # -- the day file -------------------------------------------------------------------------------------------
 
 LINE_KEYS = ["ts", "tool", "argv", "cwd", "exit", "ms", "stdoutBytes", "stderrBytes", "truncated", "envKeys"]

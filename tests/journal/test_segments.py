@@ -447,6 +447,21 @@ def test_j08_a_clock_that_was_set_back_does_not_change_the_order(tmp_path: Path)
     assert work.verdict(tmp_path).ok
 
 
+def test_a_journal_that_others_may_write_is_not_rotated_and_loses_nothing(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        journal.append([body("a")], durable=True)
+        folder = Path(journal.folder)
+        folder.chmod(0o777)
+        with pytest.raises(Trouble, match="others may write it"):
+            journal.rotate()
+        with pytest.raises(Trouble, match="others may write it"):
+            journal.append([body("b")], durable=True)
+        folder.chmod(0o700)
+        journal.append([body("c")], durable=True)
+    assert calls(tmp_path) == ["a", "c"]
+    assert work.verdict(tmp_path).ok
+
+
 # -- a disk that does not play along ------------------------------------------------------------------------
 
 

@@ -490,3 +490,4 @@ def test_adding_a_refusal_never_allows_more(what, house, trust, table, place):
 def test_c05_a_root_holds_whole_components_only(path, below):
     assert policy.is_below(path, ["/proj"]) is below
     assert policy.is_below(path, ["/"])
+    assert not policy.is_below(path, ["", ""])

@@ -185,6 +185,7 @@ class Audit:
         start: JsonObject | None,
     ) -> bytes:
         spent, error = result.spent, result.error
+        handed = run.env_names if run is not None else ()
         body: dict[str, Any] = {
             "what": "end",
             "ts": self._clock(),
@@ -196,15 +197,14 @@ class Audit:
             "truncated": spent.truncated,
         }
         if error is not None:
-            handed = run.env_names if run is not None else ()
             body["kind"] = error.kind.value
-            body["error"] = self._redaction(_cut(error.message), handed)
+            body["error"] = _cut(self._redaction(error.message, handed))
         if spent.attempts != 1:
             body["attempts"] = spent.attempts
         if result.isolation:
             body["layers"] = result.isolation
         if result.notes:
-            body["notes"] = [self._redaction(_cut(note)) for note in result.notes[:ITEMS_MAX]]
+            body["notes"] = [_cut(self._redaction(note, handed)) for note in result.notes[:ITEMS_MAX]]
         if start is not None:
             body["run"] = start
         if tool is not None:
@@ -227,12 +227,13 @@ class Audit:
 
     def _start(self, run: Run) -> JsonObject:
         clean, handed = self._redaction, run.env_names
-        argv = [clean(_cut(element), handed) for element in run.argv[:ITEMS_MAX]]
+        # Redacted first: half of a secret that the cut goes through would not be found.
+        argv = [_cut(clean(element, handed)) for element in run.argv[:ITEMS_MAX]]
         if len(run.argv) > ITEMS_MAX:
             argv.append(f"… {len(run.argv) - ITEMS_MAX} more")
         start: JsonObject = {
             "argv": argv,
-            "cwd": clean(_cut(run.cwd), handed),
+            "cwd": _cut(clean(run.cwd, handed)),
             "env": [_cut(name) for name in handed[: ITEMS_MAX * 4]],
             "exit": run.exit_status,
             "ms": run.duration_ms if run.duration_ms > 0 else 0.0,
@@ -241,13 +242,13 @@ class Audit:
             "truncated": run.truncated,
         }
         if run.note:
-            start["note"] = clean(_cut(run.note), handed)
+            start["note"] = _cut(clean(run.note, handed))
         return start
 
     def _told(self, value: Any) -> Any:
         """A value of a note: texts redacted and bounded, also inside lists and objects."""
         if isinstance(value, str):
-            return self._redaction(_cut(value))
+            return _cut(self._redaction(value))
         if isinstance(value, Mapping):
             return {_cut(str(key)): self._told(item) for key, item in value.items()}
         if isinstance(value, Sequence):
@@ -364,7 +365,8 @@ def _body(body: dict[str, Any]) -> bytes:
         text = jsontext.compact(_clean(body))
     if len(text) <= _BODY_BYTES_MAX:
         return text
-    kept = {name: body[name] for name in ("what", "ts", "call", "key", "ok", "kind", "ms") if name in body}
+    # Attack: names of arguments so long that the record of who called what goes with them.
+    kept = {name: value for name, value in body.items() if not isinstance(value, (list, dict))}
     return orjson.dumps(_clean({**kept, "too_long": len(text)}))
 
 

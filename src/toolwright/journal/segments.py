@@ -587,8 +587,8 @@ class Segments:
                     self._segment = self._begun(folder, now, (), before=(head,))
                     os.rename(old.name + OPEN, old.name + SEALED, src_dir_fd=folder, dst_dir_fd=folder)
                     os.fsync(folder)
-            except OSError as error:
-                why = self._complaint(old.name + OPEN, error)
+            except (OSError, Trouble) as error:
+                why = self._complaint(old.name + OPEN, error) if isinstance(error, OSError) else error.why
                 if self._segment is not None and self._segment is not old:
                     self._give_up(self._segment, why, batch)
                 self._give_up(old, why, batch)

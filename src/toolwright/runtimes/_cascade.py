@@ -10,7 +10,7 @@ Nothing here knows tools, and no file outside a tier's folder is ever read.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from posixpath import normpath
 from types import ModuleType
@@ -20,6 +20,7 @@ from toolwright import jsontext
 from toolwright.catalog import files
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.records import dataclass
+from toolwright.trust.policy import is_below
 
 FIRST_MATCH: Final = "first_match"
 _EXTENDS: Final = "extends"
@@ -103,10 +104,10 @@ def _read(tier: Tier, path: str, hidden: Sequence[str]) -> JsonValue:
     root, real = os.path.realpath(tier.folder), os.path.realpath(wanted)
     # Attack: a link in a cloned project, of the file or of a folder above it, that leads to the user's files,
     # which would be read with our rights and handed to the tool.
-    if not _is_in(real, (root,)) or (tier.within is not None and not _is_in(root, (tier.within,))):
+    if not is_below(real, (root,)) or (tier.within is not None and not is_below(root, (tier.within,))):
         raise Broken(f"Symlink escape: {_shown(tier, path)}")
     # Attack: a request for the keys that lie beside the configuration, or for what is hidden from every tool.
-    if _is_in(real, (os.path.join(root, _KEYS), *hidden)):
+    if is_below(real, (os.path.join(root, _KEYS), *hidden)):
         raise Broken(f"{_shown(tier, path)}: keys are no configuration")
     content, unreadable = files.read(real)
     if content is None:
@@ -138,10 +139,6 @@ def _without_comments(content: bytes) -> bytes:
             break
         lines[number] = b""
     return b"\n".join(lines)
-
-
-def _is_in(path: str, folders: Iterable[str]) -> bool:
-    return any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in folders)
 
 
 def _shown(tier: Tier, path: str) -> str:

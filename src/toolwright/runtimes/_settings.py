@@ -15,7 +15,7 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import field
 from typing import Final
@@ -25,7 +25,6 @@ from toolwright.calls.commands import ELEMENT_BYTES_MAX
 from toolwright.catalog import files
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import (
-    LOADER_NAMES,
     CallJavaScript,
     CallPython,
     End,
@@ -40,6 +39,7 @@ from toolwright.model import (
 from toolwright.records import dataclass
 from toolwright.runtimes import Host, _cascade, environment
 from toolwright.runtimes._cascade import Tier
+from toolwright.trust.policy import is_below, is_loader
 
 DEPENDENCIES_MAX: Final = 10_000
 DEPENDENCIES_BYTES_MAX: Final = 64 << 20
@@ -57,7 +57,6 @@ _PARAMS_JSON: Final = "{params_json}"
 _SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash"})
 _CODE_OPTION: Final = re.compile(r"-[a-z]*c")
 _DOTENV_LINE: Final = re.compile(rf"\s*(?:export\s+)?({_NAME})\s*=\s*(.*?)\s*")
-_LOADER_PREFIXES: Final = ("LD_", "DYLD_", "BASH_FUNC_")
 
 # What the runtimes that come with this product do for a Python file where no item says otherwise.
 _PYTHON_INTERPRETER: Final[JsonObject] = {
@@ -203,11 +202,11 @@ class _Preparing:
 
     def system_space(self) -> str:
         spaces = [os.path.dirname(space) for space in self.host.system_spaces]
-        mine = (space for space in spaces if _is_in(self.tool_path, (space,)))
+        mine = (space for space in spaces if is_below(self.tool_path, (space,)))
         return next(mine, spaces[0] if spaces else "")
 
     def is_open(self, path: str) -> bool:
-        return _is_in(path, (*self.permit.read, *self.permit.write))
+        return is_below(path, (*self.permit.read, *self.permit.write))
 
     # -- the anchor -----------------------------------------------------------------------------------------
 
@@ -252,7 +251,7 @@ class _Preparing:
                 for end in ("prepend", "append")
             )
             for path in (*before, *after):
-                if not _is_in(path, filter(None, grounds)) or os.pathsep in path:
+                if not is_below(path, [*filter(None, grounds)]) or os.pathsep in path:
                     raise _Stop(
                         End.DENIED, f"anchor.env_paths.{name}: {path} lies outside the project and the anchor"
                     )
@@ -343,7 +342,7 @@ class _Preparing:
         # Attack: a cloned project that brings its own interpreter (.venv/bin/python), which would then run
         # for every tool, also for those of the user, before anybody has looked at it.
         real_project = os.path.realpath(self.project)
-        inside = _is_in(path, (self.project,)) or _is_in(os.path.realpath(path), (real_project,))
+        inside = is_below(path, (self.project,)) or is_below(os.path.realpath(path), (real_project,))
         if inside and not _is_trusted(self.host, self.project):
             self.notes.append("the project's own interpreter is left aside: the project is not trusted")
             return False
@@ -402,7 +401,7 @@ class _Preparing:
             if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
                 value = value[1:-1]
             # Attack: a cloned project's .env that makes every program load its code.
-            if name in LOADER_NAMES or name.startswith(_LOADER_PREFIXES):
+            if is_loader(name):
                 self.notes.append(f".env: {name} is left out: it makes programs load code")
             elif name not in self.seen:
                 found[name] = value
@@ -446,7 +445,7 @@ class _Preparing:
             return name
         # Attack: a command that climbs out of the project by dots.
         path = os.path.normpath(os.path.join(self.project, name))
-        if not _is_in(path, (self.project,)):
+        if not is_below(path, (self.project,)):
             raise _Stop(End.DENIED, f"config.command: {name} leaves the project")
         return path
 
@@ -671,7 +670,3 @@ def _runs(path: str) -> bool:
     with suppress(ValueError):
         return os.path.isabs(path) and os.path.isfile(path) and os.access(path, os.X_OK)
     return False
-
-
-def _is_in(path: str, folders: Iterable[str]) -> bool:
-    return any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in folders)

@@ -32,11 +32,12 @@ from toolwright.model import (
 )
 from toolwright.records import replace
 from toolwright.sandbox import Cancel
-from toolwright.store import Store
+from toolwright.store import ABSENT, Conflict, Store, Versioned
 
 _WAIT_STEP_S: Final = 0.05
 _LEDGER: Final = "ledger"
 _HEAD_CHARS: Final = 4000
+_NOTHING_RAN: Final = (End.NOT_STARTED, End.UNAVAILABLE, End.DENIED, End.REFUSED)
 
 
 class Runtime(Protocol):
@@ -141,7 +142,7 @@ class Once:
     """Calls with the same idempotency key run once; later ones get what the first one gave.
 
     The key is claimed before the start. A claim whose outcome was never written means that contact was lost:
-    the outcome is unknown, and only a repeatable tool is run again.
+    the outcome is unknown, and only a repeatable tool is run again. Where nothing was started it is let go.
     """
 
     def __init__(self, inner: Runtime, store: Callable[[], Store]) -> None:
@@ -151,16 +152,15 @@ class Once:
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
         if call.idempotency_key is None:
             return self._inner.run(tool, call, permit, cancel)
-        store = self._store()
         named = jsontext.compact([tool.key, call.caller, call.idempotency_key])
         claim = hashlib.sha256(named).hexdigest()
         asked = jsontext.digest(call.arguments)
-        held = store.get(_LEDGER, claim)
-        if held is None:
-            try:
-                version = store.put(_LEDGER, claim, jsontext.compact({"call": call.id, "asked": asked}), 0)
-            except StoreError:  # another host was faster
-                held = store.get(_LEDGER, claim)
+        try:
+            store = self._store()
+            held, version = _claimed(store, claim, jsontext.compact({"call": call.id, "asked": asked}))
+        except StoreError as error:  # without the claim it might run twice, so it does not run
+            reason = f"the idempotency key cannot be kept: {error.message}"
+            return Ending(end=End.UNAVAILABLE, reason=reason, hint=error.hint)
         if held is not None:
             entry = jsontext.loads_own(held.value)
             assert isinstance(entry, dict)
@@ -174,14 +174,31 @@ class Once:
                 note = f"answered by call {entry['call']}, which had the same idempotency key"
                 return replace(_read_ending(entry["ending"]), notes=(note,))
             if not is_repeatable(tool):
-                return Ending(end=End.LOST, reason=f"call {entry['call']} with this key never reported back")
-            version = held.version
+                reason = (
+                    f"call {entry['call']} with this key has not reported back: it runs, or its host is gone"
+                )
+                return Ending(end=End.LOST, reason=reason)
         ending = self._inner.run(tool, call, permit, cancel)
-        if ending.end not in (End.LOST, End.CANCELLED):
-            kept = {"call": call.id, "asked": asked, "ending": _written_ending(ending)}
-            with suppress(StoreError):  # the call is over: what cannot be remembered is run again at worst
+        with suppress(StoreError):  # the call is over: what cannot be remembered stays a claim
+            if ending.end in _NOTHING_RAN:
+                store.remove(_LEDGER, claim, version)  # mended, it may be tried again with the same key
+            elif ending.end not in (End.LOST, End.CANCELLED):
+                kept = {"call": call.id, "asked": asked, "ending": _written_ending(ending)}
                 store.put(_LEDGER, claim, jsontext.compact(kept), version)
         return ending
+
+
+def _claimed(store: Store, claim: str, text: bytes) -> tuple[Versioned | None, int]:
+    """What is held under a claim, if anything, and its version; else it is ours now."""
+    held = store.get(_LEDGER, claim)
+    if held is None:
+        try:
+            return None, store.put(_LEDGER, claim, text, ABSENT)
+        except Conflict:  # another host was faster
+            held = store.get(_LEDGER, claim)
+            if held is None:
+                raise
+    return held, held.version
 
 
 def _written_ending(ending: Ending) -> jsontext.JsonObject:

@@ -97,9 +97,9 @@ class ProcessTools:
         if beneath is not None and not self._lies_beneath(program, beneath, held):
             # Attack: a program below the manifest that is a link to one elsewhere on the machine.
             return Ending(end=End.DENIED, reason=f"{program} leads out of {beneath}")
-        if any(file is not None and file.path == program for file in held):
-            if not os.access(program, os.X_OK):  # its bytes run from memory, where nothing has a mode
-                return Ending(end=End.NOT_STARTED, reason="Permission denied")
+        own = any(file is not None and file.path == program for file in held)
+        if own and not os.access(program, os.X_OK):  # its bytes run from memory, where nothing has a mode
+            return Ending(end=End.NOT_STARTED, reason="Permission denied")
         if call.runs_digest is not None:
             digest = digests.together(digests.how(invocation), held)
             if digest != call.runs_digest:

@@ -35,14 +35,14 @@ class Start:
     sealed: tuple[tuple[str, bytes], ...] = ()
     """Files by path whose bytes were checked: these bytes run, whatever lies at the path by then."""
     what: str = "call"
-    """For the record: ``call`` or ``resolver``."""
+    """For the record: ``call``, ``resolver`` or ``schema``."""
 
 
 class Cancel:
     """A call's stop button. Setting it wakes every level that waits on ``fileno``; once or often."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may press it while its own thread is in here
         self._set = False
         self._ends: tuple[int, int] | None = None
 

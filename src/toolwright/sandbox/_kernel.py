@@ -188,6 +188,16 @@ def _status(name: str) -> int:
     return 0
 
 
+def give_memory_back() -> None:
+    """Let the C library hand free memory back to the kernel, where it knows how to.
+
+    After large outputs it keeps what was freed, in pieces, and a host that lives long grows with them.
+    """
+    trim = getattr(_libc(), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 # -- sealed files -------------------------------------------------------------------------------------------
 
 

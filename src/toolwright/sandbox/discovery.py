@@ -1,7 +1,7 @@
 """Asking programs for their schemas: the one thing that is run while tools are loaded.
 
-Discovery runs code, so it happens in trusted places only, closed in, within a second, and with a short answer.
-What the answer means is the format's business.
+Discovery runs code, so it happens in places only that a person named, closed in, within a second, and with a
+short answer. What the answer means is the format's business.
 """
 
 from __future__ import annotations

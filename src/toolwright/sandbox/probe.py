@@ -62,8 +62,8 @@ class Tried:
         return Level.SUPERVISED if self.spawner.works("subreaper") else Level.RESTRICTED
 
 
-def choose(require: Level = Level.PORTABLE, *, base: str | None = None) -> Sandbox:
-    """The strongest level that works. What is above it is refused call by call, so nothing runs below.
+def choose(*, base: str | None = None) -> Sandbox:
+    """The strongest level that works. A call that requires more is refused, so nothing runs below.
 
     ``base``: where scratch folders lie, else the system's temporary folder. A machine without Landlock still
     gets the supervisor, which finds and ends everything, but not the name of that level.

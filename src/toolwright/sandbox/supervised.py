@@ -55,6 +55,7 @@ _FILES_OF_HOST: Final = 40
 _ATTEMPTS_MAX: Final = 5
 """Starts that are tried where the spawner died, or a protected file is replaced again and again."""
 _QUEUE_S: Final = 0.05
+_LARGE_BYTES: Final = 1 << 20
 _TRIES: Final = 8
 
 """How often a call that waits for its turn looks whether it was cancelled."""
@@ -525,6 +526,8 @@ class Supervised:
         finally:
             if exchange is not None:
                 exchange.close()
+                if exchange.stdout_bytes + exchange.stderr_bytes > _LARGE_BYTES:
+                    _kernel.give_memory_back()
             if is_sent and (report is None or report.survivors):
                 self._abandon(slot)
             elif is_stale:
@@ -1017,10 +1020,11 @@ class _Exchange:
         if fd == self.stdout_read:
             room = limits.stdout_bytes_max - self.stdout_bytes
             self.stdout_bytes += size
-            if room > 0:
+            if room > 0 and self.stopped is not End.TOO_LARGE:
                 self.stdout.append(chunk if size <= room else chunk[:room])
             if size > room:
                 self._stop(End.TOO_LARGE)
+                del self.stdout[1:]  # nobody reads the middle of a flood
         else:
             self.stderr_bytes += size
             self.stderr.append(chunk)

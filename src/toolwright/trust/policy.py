@@ -501,8 +501,11 @@ def _of_profile(profile: Profile, roots: tuple[str, ...], ground: Ground) -> Per
 
 
 def is_below(path: str, roots: Sequence[str]) -> bool:
-    """Whether a path is one of the roots or lies below one. Whole components, so /a-b is not below /a."""
-    return any(path == root or path.startswith(f"{root.rstrip('/')}/") for root in roots)
+    """Whether a path is one of the roots or lies below one. Whole components, so /a-b is not below /a.
+
+    Nothing is below a root that is not known (""), though every absolute path begins like it.
+    """
+    return any(root and (path == root or path.startswith(f"{root.rstrip('/')}/")) for root in roots)
 
 
 def _limits(tool: Tool, asked_s: float | None, house: HouseRules) -> Limits:

@@ -1,9 +1,11 @@
-"""What a person hands over on the command line: arguments as JSON, context as pairs, durations."""
+"""What a person hands over on the command line: arguments as JSON, context as pairs, durations, names."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
+from typing import Final
 
 import click
 
@@ -11,6 +13,9 @@ from toolwright import jsontext
 from toolwright.catalog import files
 from toolwright.errors import SourceError
 from toolwright.jsontext import JsonValue
+
+_DURATION: Final = re.compile(r"(\d{1,9})([smhd])")
+_UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def arguments_text(text: str) -> bytes:
@@ -43,3 +48,20 @@ def _pair(text: str) -> tuple[str, JsonValue]:
         return key, value.lower() == "true"
     parsed = jsontext.read(os.fsencode(value))
     return key, value if parsed.defect is not None or parsed.duplicates else parsed.value
+
+
+def duration_s(text: str) -> int:
+    """``2s``, ``30m``, ``1h``, ``7d`` in seconds."""
+    found = _DURATION.fullmatch(text.strip())
+    seconds = int(found.group(1)) * _UNIT_S[found.group(2)] if found else 0
+    if not 0 < seconds <= 100 * 365 * 86_400:
+        raise click.UsageError(f"a duration is written 2s, 30m, 1h or 7d (got {text[:60]!r}).")
+    return seconds
+
+
+def check_text(text: str, what: str) -> None:
+    """Refuse bytes that are no text: nothing that we keep or look up can hold them."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise click.UsageError(f"{what} is not UTF-8 (got {text[:60]!r}).") from None

@@ -1,9 +1,8 @@
-"""What ``enable`` and ``disable`` share: the store of the state folder, durations, names, and the answer."""
+"""What ``enable`` and ``disable`` share: the store of the state folder, names, and the answer."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -17,18 +16,7 @@ from toolwright.model import Tool
 from toolwright.store import Store
 from toolwright.store.sqlite import SqliteStore
 
-_DURATION: Final = re.compile(r"(\d{1,9})([smhd])")
-_UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 REASON_CHARS_MAX: Final = 500
-
-
-def duration_s(text: str) -> int:
-    """``2s``, ``30m``, ``1h``, ``7d`` in seconds."""
-    found = _DURATION.fullmatch(text.strip())
-    seconds = int(found.group(1)) * _UNIT_S[found.group(2)] if found else 0
-    if not 0 < seconds <= 100 * 365 * 86_400:
-        raise click.UsageError(f"a duration is written 2s, 30m, 1h or 7d (got {text[:60]!r}).")
-    return seconds
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import click
 
 from toolwright import jsontext
 from toolwright.catalog import files
-from toolwright.doors.cli import Shared, _render, _switch, complain, examples, shared_options
+from toolwright.doors.cli import Shared, _input, _render, complain, examples, shared_options
 from toolwright.errors import SourceError, UsageError
 from toolwright.journal import chain, reading, sealing, usage
 from toolwright.journal.audit import RESULTS
@@ -155,6 +155,7 @@ def show(
     """Show all records of the call CALL_ID, or of the one call whose id begins so."""
     if not output and (offset is not None or limit is not None):
         raise click.UsageError("--offset and --limit need --output.")
+    _input.check_text(call_id, "CALL_ID")
     folder = _folder(shared)
     with Index(folder) as index:
         found = index.of_call(call_id)
@@ -264,7 +265,7 @@ def export(shared: Shared, since: str | None, until: str | None, key: str | None
 
 def _moment(text: str) -> float:
     if text[-1:] in "smhd" and text[:-1].isdigit():
-        return time.time() - _switch.duration_s(text)
+        return time.time() - _input.duration_s(text)
     try:
         when = datetime.fromisoformat(text)
     except ValueError:

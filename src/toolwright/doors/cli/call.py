@@ -68,6 +68,8 @@ def command(
         raise click.UsageError("--timeout must be above 0 and at most 86400 seconds.")
     if idempotency_key == "":  # a script's variable that was never set: all its calls would be one
         raise click.UsageError("--idempotency-key must not be empty.")
+    if idempotency_key is not None:
+        _input.check_text(idempotency_key, "--idempotency-key")
     values = _input.context_of(context)
     raw = _input.arguments_text(arguments) if arguments else b""
     workshop = shared.workshop()

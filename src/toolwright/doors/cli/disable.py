@@ -6,7 +6,7 @@ import time
 
 import click
 
-from toolwright.doors.cli import Shared, _switch, examples, shared_options
+from toolwright.doors.cli import Shared, _input, _switch, examples, shared_options
 from toolwright.journal.reading import time_text
 from toolwright.model import Disabled
 from toolwright.store import disabled
@@ -34,10 +34,12 @@ def command(shared: Shared, name: str, duration: str | None, reason: str, as_jso
     """
     if not name.strip():
         raise click.UsageError("NAME must not be empty.")
+    _input.check_text(name, "NAME")
+    _input.check_text(reason, "--reason")
     if len(reason) > _switch.REASON_CHARS_MAX:
         raise click.UsageError(f"--reason may have {_switch.REASON_CHARS_MAX} characters.")
     now = time.time()
-    until = None if duration is None else now + _switch.duration_s(duration)
+    until = None if duration is None else now + _input.duration_s(duration)
     with _switch.opened_store(shared) as store:
         disabled.switch_off(store, Disabled(tool=name, reason=reason, until=until), now)
     _switch.find(shared, name)

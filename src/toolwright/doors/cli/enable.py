@@ -6,7 +6,7 @@ import time
 
 import click
 
-from toolwright.doors.cli import Shared, _switch, examples, shared_options
+from toolwright.doors.cli import Shared, _input, _switch, examples, shared_options
 from toolwright.store import disabled
 
 
@@ -20,6 +20,7 @@ from toolwright.store import disabled
 @click.pass_obj
 def command(shared: Shared, name: str, as_json: bool) -> None:
     """Switch the tool NAME (a key or a bare name) on again, whichever of its names it was switched off by."""
+    _input.check_text(name, "NAME")
     now = time.time()
     tool = _switch.find(shared, name)
     names = {name} if tool is None else {name, tool.key, tool.name, tool.spoken, *tool.aliases}

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 
 import click
 
 from toolwright import jsontext
 from toolwright.calls import commands
 from toolwright.calls.arguments import checked
-from toolwright.catalog import files
-from toolwright.doors.cli import Shared, _render, complain, examples, shared_options
-from toolwright.errors import KINDS, Kind, SourceError, UnknownTool
+from toolwright.doors.cli import Shared, _input, _render, complain, examples, shared_options
+from toolwright.errors import KINDS, Kind, UnknownTool
 from toolwright.model import Tool, ToolError
 
 _LABEL_CHARS = 12
@@ -50,7 +48,7 @@ def command(shared: Shared, name: str, arguments: str | None, as_json: bool) -> 
         _render.mention_problems(workshop, shared)
         raise
     if arguments is not None:
-        return _show_argv(tool, _arguments_text(arguments), as_json)
+        return _show_argv(tool, _input.arguments_text(arguments), as_json)
     record = _render.tool_record(tool)
     if as_json:
         _render.write_json(record)
@@ -109,19 +107,3 @@ def _show_argv(tool: Tool, raw: bytes, as_json: bool) -> int:
         if value:
             _write_fact(key, value if isinstance(value, str) else jsontext.compact(value).decode("utf-8"))
     return 0
-
-
-def _arguments_text(text: str) -> bytes:
-    if text == "-":
-        if sys.stdin is None:  # closed before we were started: descriptor 0 is by now another file
-            raise SourceError("stdin: it is closed", "hand a JSON object over on stdin")
-        content = sys.stdin.buffer.read(files.DOCUMENT_BYTES_MAX + 1)
-        if len(content) > files.DOCUMENT_BYTES_MAX:
-            raise SourceError(f"stdin: more than {files.DOCUMENT_BYTES_MAX:,} bytes", "send a shorter object")
-        return content
-    if text.startswith("@"):
-        read, why = files.read(text[1:])
-        if read is None:
-            raise SourceError(f"{text[1:] or '@'}: {why}", "name a file that holds a JSON object")
-        return read
-    return os.fsencode(text)
