@@ -222,16 +222,16 @@ def test_failures_of_a_manifest_program_have_the_formats_texts(project: Path, le
         assert opened.call("args", {}).content == f"$HOME|*|x y|{os.path.realpath(project)}"
 
 
-def test_arguments_far_too_deep_for_python_are_refused_and_recorded(project: Path) -> None:
+def test_arguments_far_too_deep_for_python_are_refused_and_recorded(project: Path, level: Level) -> None:
     manifest(project, "t", "#!/bin/sh\necho ran\n")
     deep: list[Any] = []
     for _ in range(900):
         deep = [deep]
-    with workshop(project) as opened:
+    with workshop(project, level) as opened:
         result = opened.call("t", {"deep": deep})
     assert result.error is not None
     assert (result.error.kind, "levels deep" in result.error.message) == (Kind.INVALID_ARGUMENTS, True)
-    assert [record["what"] for record in records(project)] == ["begin", "end"]
+    assert [record["what"] for record in records(project)][-2:] == ["begin", "end"]
 
 
 @pytest.mark.requirement("manifest.run.start-error")
