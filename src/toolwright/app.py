@@ -13,7 +13,8 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
 
 STORE_NAME = "state.sqlite"
 _FRESH_S = 0.01
+_GUARDED_MAX = 5000
 ContextCheck = Callable[[Mapping[str, object]], object]
 
 
@@ -494,6 +496,17 @@ class Workshop:
         return [*spaces, *_bundles()]
 
 
+def _declared(catalog: Catalog) -> Iterator[str]:
+    """The declarations, programs and scripts of every tool."""
+    from toolwright.catalog.digests import own_files
+
+    for tool in islice(catalog.tools, _GUARDED_MAX):
+        yield tool.origin.path
+        yield from own_files(tool)
+        if isinstance(tool.invocation, RunProcess) and tool.invocation.skill_dir:
+            yield tool.invocation.skill_dir
+
+
 def _bundles() -> list[sources.Source]:
     """Installed rye bundles: the system space."""
     # Attack: a clone that passes for an installed bundle. "" on the path stands for the current folder.
@@ -551,6 +564,7 @@ class Hands:
             )
         self._policy = policy
         self._project_of = project_of
+        self._guarded = ""
         self._places: dict[str, tuple[str, bool]] = {}
         """Each declaration's project, and whether a person named its source: neither changes."""
         self._config = config
@@ -613,7 +627,8 @@ class Hands:
             decide=self.decide,
             runtimes={
                 kind: around.Once(
-                    around.Limited(around.Retrying(runtime), config.calls_per_tool), self._keep.opened
+                    around.Limited(around.Retrying(around.Watched(runtime)), config.calls_per_tool),
+                    self._keep.opened,
                 )
                 for kind, runtime in ((RunProcess, processes), (CallPython, self._pythons))
             },
@@ -634,6 +649,10 @@ class Hands:
                 because=error.message,
                 hint=error.hint,
             )
+        report = self._report()
+        if report.version != self._guarded:
+            self._guarded = report.version
+            self._grounds.guard(_declared(report.catalog))
         path = tool.origin.path
         place = self._places.get(path)
         if place is None:

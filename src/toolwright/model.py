@@ -422,6 +422,8 @@ class Permit:
     """Roots, which may be read as well; ``/`` is everything the user may write."""
     protected: tuple[str, ...] = ()
     """Stays read-only wherever a writable root holds it."""
+    forbidden: tuple[str, ...] = ()
+    """Must not come to be: what is missing cannot be held read-only, so it is looked for after the call."""
     unprotected: bool = False
     """The host accepts that protected paths cannot be held where there are no mount namespaces."""
     hidden: tuple[str, ...] = ()

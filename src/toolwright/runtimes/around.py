@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -89,6 +90,44 @@ class Limited:
                 self._waiting -= 1
             self._running[key] = self._running.get(key, 0) + 1
         return None
+
+
+# -- nothing made that must not be --------------------------------------------------------------------------
+
+
+class Watched:
+    """Takes away what a call made although it must not exist, and refuses the call's result.
+
+    Attack: a tool that may write the repository makes a ``hooks`` folder or a ``commondir`` where there was none,
+    and the user's next git command runs what it says.
+    """
+
+    def __init__(self, inner: Runtime) -> None:
+        self._inner = inner
+
+    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        if not permit.forbidden:
+            return self._inner.run(tool, call, permit, cancel)
+        made: list[str] = []
+        try:
+            ending = self._inner.run(tool, call, permit, cancel)
+        finally:
+            made += [path for path in permit.forbidden if _taken_away(path)]
+        if not made:
+            return ending
+        reason = f"it made {', '.join(made)}, which was removed"
+        return replace(ending, end=End.DENIED, reason=reason, value=None)
+
+
+def _taken_away(path: str) -> bool:
+    if not os.path.lexists(path):
+        return False
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            os.unlink(path)
+    return True
 
 
 # -- again --------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ PROTECTED_MAX: Final = 64
 _CONFIG_NAMES: Final = ("toolwright.toml", "toolwright.lock")
 _DECLARATION_NAMES: Final = ("SKILL.md", "tools.json", "toolpack.json")
 _GIT_CONFIG: Final = "config"
-_GIT_CODE: Final = ("hooks", _GIT_CONFIG, f"{_GIT_CONFIG}.worktree", "modules")
+_GIT_CODE: Final = ("hooks", _GIT_CONFIG, f"{_GIT_CONFIG}.worktree", "modules", "commondir")
 _GIT_FILE_BYTES_MAX: Final = 4096
 _KEPT_MAX: Final = 256
 
@@ -60,7 +60,16 @@ class Grounds:
         self._guarded = tuple(map(os.path.realpath, guarded))
         self._temporary = tuple(dict.fromkeys(map(os.path.realpath, temporary)))
         self._git_settings = tuple(dict.fromkeys(map(os.path.realpath, git_settings)))
+        self._declared: tuple[str, ...] = ()
         self._kept: dict[tuple[str, str, str, bool], _Kept] = {}
+
+    def guard(self, declared: Iterable[str]) -> None:
+        """The declarations and programs of all tools that are loaded now.
+
+        Attack: a tool that rewrites another one's program, and so gets what that one is granted.
+        """
+        self._declared = tuple(dict.fromkeys(map(os.path.realpath, declared)))
+        self._kept = {}
 
     def of(self, tool: Tool, *, project: str, cwd: str, named: bool) -> Ground:
         """The ground of one tool. ``named``: a person or a trusted configuration named its source."""
@@ -88,14 +97,18 @@ class Grounds:
                 protected[os.path.join(root, name)] = None
         protected |= dict.fromkeys(_own_declarations(tool))
         protected |= dict.fromkeys(self._guarded)
+        protected |= dict.fromkeys(self._declared)
+        git_code = [os.path.join(folder, name) for folder in git for name in _GIT_CODE]
         return Ground(
             project=real_project,
             cwd=real_cwd,
-            protected=_bounded([path for path in protected if os.path.lexists(path)]),
+            protected=_bounded(
+                [path for path in protected if os.path.lexists(path)], (real_project, real_cwd)
+            ),
             git=tuple(git),
-            git_code=tuple(
-                path for folder in git for path in (os.path.join(folder, name) for name in _GIT_CODE)
-                if os.path.lexists(path)
+            git_code=tuple(path for path in git_code if os.path.lexists(path)),
+            git_absent=tuple(
+                path for path in git_code if os.path.isdir(os.path.dirname(path)) and not os.path.lexists(path)
             ),
             git_settings=tuple(path for path in self._git_settings if os.path.isfile(path)),
             hidden=tuple(path for path in self._hidden if os.path.lexists(path)),
@@ -159,6 +172,12 @@ def _named_in(path: str, prefix: str, base: str) -> str | None:
     return real if os.path.isdir(real) else None
 
 
+def _above(folder: str) -> Iterator[str]:
+    while folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+        yield folder
+
+
 def _own_declarations(tool: Tool) -> Iterator[str]:
     """The tool's own declaration and code: what a tool must not rewrite to become another one."""
     yield os.path.realpath(tool.origin.path)
@@ -178,10 +197,18 @@ def _own_declarations(tool: Tool) -> Iterator[str]:
         yield os.path.realpath(invocation.file)
 
 
-def _bounded(paths: list[str]) -> tuple[str, ...]:
-    """At most ``PROTECTED_MAX``: many files of one folder are protected by the folder."""
+def _bounded(paths: list[str], roots: tuple[str, ...]) -> tuple[str, ...]:
+    """At most ``PROTECTED_MAX``: many files of one folder are protected by the folder, unless it is one in
+    which files may come and go."""
     if len(paths) <= PROTECTED_MAX:
         return tuple(paths)
+    holds_root = {above for root in roots for above in (root, *_above(root))}
+    together: dict[str, None] = {}
+    for path in paths:
+        folder = os.path.dirname(path)
+        together[path if folder in holds_root else folder] = None
+    if len(together) <= PROTECTED_MAX:
+        return tuple(together)
     folders = dict.fromkeys(os.path.dirname(path) for path in paths)
     while len(folders) > PROTECTED_MAX:
         folders = dict.fromkeys(os.path.dirname(path) for path in folders)

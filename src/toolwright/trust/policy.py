@@ -106,6 +106,8 @@ class Ground:
     """Declarations, lock file, configuration and keys: read-only wherever a writable root holds them."""
     git: tuple[str, ...] = ()
     """The repositories' own folders."""
+    git_absent: tuple[str, ...] = ()
+    """What git would run or obey inside them if it were there."""
     git_code: tuple[str, ...] = ()
     """What git runs or obeys inside them: hooks and configuration."""
     git_settings: tuple[str, ...] = ()
@@ -483,6 +485,7 @@ def _permit(asked: _Asked, house: HouseRules, ground: Ground) -> tuple[Permit, s
         replace(
             permit,
             protected=protected if permit.write else (),
+            forbidden=ground.git_absent if has("git.write") and permit.write else (),
             unprotected=has("fs.write.unprotected"),
             hidden=ground.hidden,
             env=asked.env,
