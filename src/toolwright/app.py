@@ -18,6 +18,8 @@ from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+import orjson
+
 from toolwright import jsontext
 from toolwright.catalog import loading, sources
 from toolwright.catalog.cache import Cache
@@ -64,6 +66,9 @@ if TYPE_CHECKING:
 
 STORE_NAME = "state.sqlite"
 _FRESH_S = 0.01
+_ONLY_PLAIN = (
+    orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
+)
 _GUARDED_MAX = 5000
 ContextCheck = Callable[[Mapping[str, object]], object]
 
@@ -139,6 +144,7 @@ class Workshop:
         self._sandbox = sandbox
         self._lock = threading.Lock()
         self._hands: Hands | None = None
+        self._is_closed = False
         self._report = self._load()
 
     def __enter__(self) -> Workshop:
@@ -161,6 +167,7 @@ class Workshop:
         """End what was started, finish the records, and write down what makes the next start faster."""
         with self._lock:
             hands, self._hands = self._hands, None
+            self._is_closed = True
         if hands is not None:
             hands.close()
         self._report.keep()
@@ -309,9 +316,12 @@ class Workshop:
         """
         given = dict(arguments or {})
         try:
-            jsontext.compact(given)
+            orjson.dumps(given, option=_ONLY_PLAIN)
         except (TypeError, ValueError) as error:
-            raise UsageError(f"arguments must be JSON: {error}", "use str keys and plain values") from None
+            if "Recursion" not in str(error):  # what is too deep is a wrong call, not a wrong use
+                hint = "use str keys and plain values"
+                raise UsageError(f"arguments must be JSON: {error}", hint) from None
+        _check_call(timeout_s, idempotency_key)
         call = ToolCall(
             id=new_call_id(),
             tool=name,
@@ -340,6 +350,7 @@ class Workshop:
     ) -> ToolResult:
         """As ``call``, with the arguments as a model wrote them, for formats that hand them over verbatim."""
         given, defect = read_arguments(text)
+        _check_call(timeout_s, idempotency_key)
         call = ToolCall(
             id=new_call_id(),
             tool=name,
@@ -446,6 +457,8 @@ class Workshop:
     def hands(self) -> Hands:
         """What runs calls; made when first asked for."""
         with self._lock:
+            if self._is_closed:
+                raise UsageError("the workshop is closed", "call before its `with` block ends")
             if self._hands is None:
                 self._hands = Hands(
                     self.config,
@@ -514,6 +527,14 @@ def _bundles() -> list[sources.Source]:
 
 
 # -- what runs calls ----------------------------------------------------------------------------------------
+
+
+def _check_call(timeout_s: float | None, idempotency_key: str | None) -> None:
+    """What only a programmer can get wrong."""
+    if timeout_s is not None and (type(timeout_s) not in (int, float) or not 0 < timeout_s <= 86_400):
+        raise UsageError(f"timeout_s: must be above 0 and at most 86400 (got {timeout_s!r})")
+    if idempotency_key == "":
+        raise UsageError("idempotency_key: must not be empty", "leave it out, or use a new text per request")
 
 
 def new_call_id() -> str:

@@ -207,6 +207,7 @@ _POLICY_KEYS: Final = {
     "decision": _Key(str, choices=("allow", "ask", "deny")),
     "because": _TEXT,
 }
+_MATCHED: Final = ("key", "name", "format", "effect")
 _GRANT_KEYS: Final = {"needs": _Key(list, items=_TEXT), "env": _Key(list, items=_TEXT)}
 _TOP: Final = (*_SECTIONS, "source", "grants", "policy")
 
@@ -438,6 +439,7 @@ class _Reading:
             for key in ("decision", "because"):
                 if key not in rule:
                     raise self.wrong(where, f"needs {key}")
+            self.known(f"{where}.match", rule.get("match", {}), _MATCHED)
             if rule["decision"] == "allow" and not self.trusted:
                 self.untrusted(f"{where}.decision")
             else:

@@ -17,7 +17,18 @@ import orjson
 from toolwright import jsontext
 from toolwright.errors import Kind
 from toolwright.jsontext import JsonObject, JsonValue, Pointer, place_text, pointer_text
-from toolwright.model import AsArgv, Intake, RunProcess, Schema, Tool, ToolCall, ToolError, Words
+from toolwright.model import (
+    AsArgv,
+    Intake,
+    Positional,
+    RunProcess,
+    Schema,
+    Switch,
+    Tool,
+    ToolCall,
+    ToolError,
+    Words,
+)
 from toolwright.records import dataclass
 from toolwright.schema import COMPLAINTS_MAX, Complaint, complaints, cut, fits
 
@@ -57,6 +68,9 @@ def checked(
     wrong = _not_json(tool, arguments)
     if wrong is not None:
         return _refused(tool, wrong)
+    unmapped = _no_element(tool, arguments)
+    if unmapped is not None:
+        return _refused(tool, unmapped)
     intake = tool.intake
     given: JsonObject = arguments
     notes: tuple[str, ...] = ()
@@ -83,6 +97,19 @@ def checked(
 
 
 # -- is it an object that JSON can hold? --------------------------------------------------------------------
+
+
+def _no_element(tool: Tool, arguments: JsonObject) -> str | None:
+    """Why a value cannot be an element of argv, in the format's words, which come before the schema's."""
+    invocation = tool.invocation
+    if not isinstance(invocation, RunProcess) or not isinstance(invocation.encoding, AsArgv):
+        return None
+    for mapping in invocation.encoding.args:
+        value = arguments.get(mapping.param, "")
+        is_null = value is None and isinstance(mapping, Positional)
+        if is_null or (isinstance(value, (list, dict)) and not isinstance(mapping, Switch)):
+            return f"parameter {mapping.param} must be a string, number, or boolean"
+    return None
 
 
 def _refused(tool: Tool, message: str, details: JsonValue = None) -> ToolError:

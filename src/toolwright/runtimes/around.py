@@ -98,8 +98,8 @@ class Limited:
 class Watched:
     """Takes away what a call made although it must not exist, and refuses the call's result.
 
-    Attack: a tool that may write the repository makes a ``hooks`` folder or a ``commondir`` where there was none,
-    and the user's next git command runs what it says.
+    Attack: a tool that may write the repository makes a ``hooks`` folder or a ``commondir`` where there was
+    none, and the user's next git command runs what it says.
     """
 
     def __init__(self, inner: Runtime) -> None:

@@ -108,7 +108,9 @@ class Grounds:
             git=tuple(git),
             git_code=tuple(path for path in git_code if os.path.lexists(path)),
             git_absent=tuple(
-                path for path in git_code if os.path.isdir(os.path.dirname(path)) and not os.path.lexists(path)
+                path
+                for path in git_code
+                if not os.path.lexists(path) and os.path.isdir(os.path.dirname(path))
             ),
             git_settings=tuple(path for path in self._git_settings if os.path.isfile(path)),
             hidden=tuple(path for path in self._hidden if os.path.lexists(path)),
