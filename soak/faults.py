@@ -71,10 +71,12 @@ def run(
             quiet.look()
             gc.collect()
             memory.append(resident_bytes())
+            _let_go(workshop)
             if before is None:
                 before = (set(descriptors().values()), len(descriptors()), threads())
             print(f"{len(done):,} of {calls:,} calls, {time.monotonic() - began:.0f} s", file=sys.stderr)
         assert before is not None
+        _let_go(workshop)
         more_descriptors = len(descriptors()) - before[1]
         more_threads = threads() - before[2]
         new = sorted(set(descriptors().values()) - before[0])
@@ -132,6 +134,13 @@ def _sandbox(level: str | None) -> Sandbox | None:
             return probe.restricted(landlock=probe.try_layers().landlock, scratch=Scratch())
         case _:
             return Portable(Scratch())
+
+
+def _let_go(workshop: toolwright.Workshop) -> None:
+    """Empty the pool of what is kept for the next calls: how full it is depends on luck, a leak does not."""
+    let_go = getattr(workshop.hands.sandbox, "let_go", None)
+    if let_go is not None:
+        let_go()
 
 
 def _parts(calls: int, at_once: int) -> list[int]:

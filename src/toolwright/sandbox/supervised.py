@@ -479,7 +479,7 @@ class Supervised:
             except OSError as error:
                 if error.errno not in (errno.EMFILE, errno.ENFILE):
                     raise
-                self._shed()
+                self.let_go()
                 return self._run(start, cancel, began)
         except _Refused as refused:
             return _ending(start, refused.end, began, str(refused), refused.hint)
@@ -792,7 +792,7 @@ class Supervised:
             del self._slots[key]
         return oldest
 
-    def _shed(self) -> None:
+    def let_go(self) -> None:
         """Close every descriptor that is only kept for later."""
         with self._lock:
             waiting = [slot for slots in self._slots.values() for slot in slots]
