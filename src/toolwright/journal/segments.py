@@ -113,39 +113,60 @@ class _Batch(list[bytes]):
     failed = ""
 
 
-class _Round:
-    __slots__ = ("done", "gate")
+class _Waiter:
+    """A thread that waits for a run, or is told to lead the next one."""
+
+    __slots__ = ("gate", "leads")
 
     def __init__(self) -> None:
         self.gate = threading.Lock()
-        self.done = False
+        self.gate.acquire()
+        self.leads = False
 
 
 class _Together:
-    """Work that many threads want done and that one run does for all who asked before it began."""
+    """Work that many threads want done and that one run does for all who asked before it began.
+
+    Nobody is passed over: a waiter goes on only after a run that began when it was already waiting.
+    """
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._work = work
-        self._next = _Round()
+        self._state = threading.Lock()
+        self._is_busy = False
+        self._waiting: list[_Waiter] = []
         self.turn = threading.Lock()
+        """Held during a run; whoever else holds it keeps runs away."""
 
     def done(self, segment: _Segment | None = None, batch: _Batch | None = None) -> None:
         """Return when a run that began after this call has ended, or the batch is synced without one."""
-        if self.turn.acquire(False):  # nobody is at it: no need to queue
-            try:
+        state = self._state
+        with state:
+            if segment is not None and batch is not None and 0 < batch.written <= segment.synced:
+                return
+            mine = _Waiter() if self._is_busy else None
+            if mine is not None:
+                self._waiting.append(mine)
+            self._is_busy = True
+        if mine is not None:
+            mine.gate.acquire()
+            if not mine.leads:
+                return
+        covered: list[_Waiter] = []
+        try:
+            with self.turn:
+                with state:
+                    covered, self._waiting = self._waiting, []
                 self._work()
-            finally:
-                self.turn.release()
-            return
-        mine = self._next
-        with mine.gate:  # the first one here leads, the others find it done
-            if not mine.done:
-                with self.turn:
-                    if segment is not None and batch is not None and 0 < batch.written <= segment.synced:
-                        return  # done for this batch; whoever waits here with a later one leads in its turn
-                    self._next = _Round()  # who comes from now on may be too late for this run
-                    self._work()
-                    mine.done = True
+        finally:
+            with state:
+                leader = self._waiting.pop(0) if self._waiting else None
+                self._is_busy = leader is not None
+            for waiter in covered:
+                waiter.gate.release()
+            if leader is not None:
+                leader.leads = True
+                leader.gate.release()
 
 
 class Segments:
