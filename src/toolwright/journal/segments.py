@@ -67,7 +67,7 @@ class Bounds:
 
     segment_bytes_max: int = 16 << 20
     segment_age_s_max: float = _DAY_S
-    continued_bytes_max: int = 1 << 20
+    continued_bytes_max: int = 1 << 18
     """A segment of a host that is gone is continued up to this size: it has to be read first."""
     flush_s: float = 0.05
     """How long an end may wait for its sync."""

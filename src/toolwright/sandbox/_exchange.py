@@ -13,15 +13,17 @@ import os
 import select
 import selectors
 import signal
-import subprocess
 import sys
 import time
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from toolwright.catalog import files
 from toolwright.model import LEVELS, End, Ending, Level, Limits, Run, Usage
 from toolwright.sandbox import Cancel, Start, _scratch
+
+if TYPE_CHECKING:
+    import subprocess
 
 SAMPLE_S: Final = 0.05
 """When memory, processes and scratch space are first looked at; then after twice that, and so on."""

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from typing import Final
 
 from toolwright.model import LEVELS, Level
@@ -20,8 +21,6 @@ from toolwright.records import dataclass
 from toolwright.sandbox import Sandbox, Start, _kernel
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox.ground import Surroundings
-from toolwright.sandbox.portable import Portable
-from toolwright.sandbox.restricted import Restricted
 from toolwright.sandbox.rules import NUMBERS, Fs, KernelRules, seccomp_filter
 from toolwright.sandbox.supervised import Probed, Supervised, installed
 
@@ -70,7 +69,7 @@ def choose(*, base: str | None = None) -> Sandbox:
     """
     scratch = Scratch(base)
     if sys.platform != "linux":
-        return Portable(scratch)
+        return _portable(scratch)
     if installed() is not None:
         supervised = _Chosen(scratch)
         probed = supervised.probe()  # it has used every layer, so they need not be tried again here
@@ -86,13 +85,23 @@ def choose(*, base: str | None = None) -> Sandbox:
     seccomp, _ = _try_seccomp()
     if landlock and seccomp:
         return restricted(landlock=landlock, scratch=scratch)
-    return Portable(scratch)
+    return _portable(scratch)
 
 
-def restricted(*, landlock: int, scratch: Scratch) -> Restricted:
+# The weaker levels are imported where they are needed: `subprocess` is slow to import, and most hosts never
+# use it.
+
+
+def restricted(*, landlock: int, scratch: Scratch) -> Sandbox:
     """The level below the supervised one, where Landlock and the filter work."""
     surroundings = Surroundings(landlock=landlock, seccomp=True, namespaces=False)
-    return Restricted(surroundings, scratch)
+    made: Sandbox = import_module("toolwright.sandbox.restricted").Restricted(surroundings, scratch)
+    return made
+
+
+def _portable(scratch: Scratch) -> Sandbox:
+    made: Sandbox = import_module("toolwright.sandbox.portable").Portable(scratch)
+    return made
 
 
 class _Chosen(Supervised):
