@@ -700,6 +700,7 @@ def test_k03_a_real_file_size_limit_in_a_real_process(tmp_path: Path) -> None:
         import resource, sys
         from toolwright.journal.audit import Seals
         from toolwright.journal.segments import Segments, Trouble
+        sys.dont_write_bytecode = True  # it would be cut short at the limit, and stay so
         state = sys.argv[1]
         journal = Segments(state + "/journal", seal=Seals(state))
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))

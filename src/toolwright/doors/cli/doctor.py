@@ -25,7 +25,7 @@ _FREE_BYTES_MIN = 256 << 20
 _VERSION_S = 10.0
 _PROGRAMS = (
     ("python3", "Python programs among the tools", "install Python 3"),
-    ("node", "JavaScript tools", "install Node.js"),
+    ("node", "JavaScript tools, which a later version runs", "install Node.js"),
     ("bash", "Bash tools", "install bash"),
     ("git", "tools that use git", "install git"),
 )
