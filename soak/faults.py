@@ -21,7 +21,7 @@ from tools import FAULTS, LONG_BYTES, Fault, Folder, descriptors, resident_bytes
 import toolwright
 from toolwright.errors import Kind
 from toolwright.model import Limits, ToolResult
-from toolwright.sandbox import Cancel, Sandbox, probe
+from toolwright.sandbox import Cancel, Sandbox, _kernel, probe
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox.portable import Portable
 
@@ -70,6 +70,7 @@ def run(
             done += _at_once(workshop, waiting, at_once, len(done))
             quiet.look()
             gc.collect()
+            _kernel.give_memory_back()  # what is free but kept says nothing about what is held
             memory.append(resident_bytes())
             _let_go(workshop)
             if before is None:

@@ -922,6 +922,8 @@ class _Exchange:
         self.cancelled = cancel.fileno()
         self.unsent = memoryview(start.stdin)
         self.stdout: list[bytes] = []
+        self.large: mmap.mmap | None = None
+        """Where stdout goes once it is long: pieces of a flood would stay with the C library for good."""
         self.stderr: list[bytes] = []
         self.stdout_bytes = self.stderr_bytes = 0
         self.stopped: End | None = None
@@ -950,6 +952,7 @@ class _Exchange:
     def of_service(cls, null: int, stderr: int) -> _Exchange:
         made = cls.__new__(cls)
         made._opened = []
+        made.large = None
         made.stdin_read = made.stdout_write = null
         made.stderr_write = stderr
         made.ours, made.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -958,6 +961,8 @@ class _Exchange:
     def close(self) -> None:
         self.ours.close()
         self.theirs.close()
+        if self.large is not None:
+            self.large.close()
         for fd in self._opened:
             os.close(fd)
         self._opened = []
@@ -1014,18 +1019,15 @@ class _Exchange:
                 self.ours.send(b"c")
 
     def _read(self, fd: int) -> int:
-        chunk = os.read(fd, _CHUNK_BYTES)
-        size = len(chunk)
         limits = self.start.permit.limits
         if fd == self.stdout_read:
-            room = limits.stdout_bytes_max - self.stdout_bytes
+            size = self._read_stdout(limits.stdout_bytes_max)
             self.stdout_bytes += size
-            if room > 0 and self.stopped is not End.TOO_LARGE:
-                self.stdout.append(chunk if size <= room else chunk[:room])
-            if size > room:
+            if self.stdout_bytes > limits.stdout_bytes_max:
                 self._stop(End.TOO_LARGE)
-                del self.stdout[1:]  # nobody reads the middle of a flood
         else:
+            chunk = os.read(fd, _CHUNK_BYTES)
+            size = len(chunk)
             self.stderr_bytes += size
             self.stderr.append(chunk)
             most = limits.stderr_bytes_max
@@ -1034,6 +1036,28 @@ class _Exchange:
                 joined = b"".join(self.stderr)
                 self.stderr = [joined[-most:]] if most else []
         return size
+
+    def _read_stdout(self, most: int) -> int:
+        """What lies in the pipe, kept as far as the limit goes; how much it was."""
+        at = self.stdout_bytes
+        if at > most:
+            return len(os.read(self.stdout_read, _CHUNK_BYTES))
+        if at + _CHUNK_BYTES <= _LARGE_BYTES:
+            chunk = os.read(self.stdout_read, _CHUNK_BYTES)
+            self.stdout.append(chunk)
+            return len(chunk)
+        if self.large is None:
+            self.large = mmap.mmap(-1, most + _CHUNK_BYTES)
+            self.large[:at] = b"".join(self.stdout)
+            self.stdout.clear()
+        with memoryview(self.large) as whole, whole[at : at + _CHUNK_BYTES] as room:
+            return os.readv(self.stdout_read, [room])
+
+    def _kept_stdout(self) -> bytes:
+        most = self.start.permit.limits.stdout_bytes_max
+        if self.stdout_bytes > most:  # nobody reads the middle of a flood
+            return bytes(self.large[:_CHUNK_BYTES]) if self.large else b"".join(self.stdout)[:most]
+        return self.large[: self.stdout_bytes] if self.large else b"".join(self.stdout)
 
     def _drain(self) -> None:
         """What the dead left in the pipes."""
@@ -1075,7 +1099,7 @@ class _Exchange:
             end=end,
             exit_status=status,
             signal=number,
-            stdout=b"".join(self.stdout),
+            stdout=self._kept_stdout(),
             stderr=b"".join(self.stderr),
             stdout_bytes=self.stdout_bytes,
             stderr_bytes=self.stderr_bytes,
