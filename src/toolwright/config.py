@@ -12,12 +12,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from difflib import get_close_matches
+from importlib import import_module
 from typing import Any, Final
 
 from toolwright.catalog import files
 from toolwright.catalog.sources import Source
 from toolwright.errors import ConfigError, SourceError, UsageError
-from toolwright.formats import _toml
 from toolwright.model import Grant, Level, Limits, Problem, Profile, Rules, Severity
 from toolwright.records import dataclass, replace
 
@@ -295,7 +295,8 @@ def _merged(base: Config, path: str, *, trusted: bool) -> Config:
     if content is None:
         raise ConfigError(f"{path}: {unreadable}", "make it readable, or name another with --config")
     try:
-        table = _toml.read(content.decode("utf-8"))
+        # By name: many runs have no file, and reading TOML is slow to import.
+        table = import_module("toolwright.formats._toml").read(content.decode("utf-8"))
     except ValueError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}", "mend the line it names") from None
     return _Reading(base, path, trusted).read(table)
