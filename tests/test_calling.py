@@ -570,14 +570,16 @@ def test_a_switched_off_tool_is_refused_also_after_a_restart(project: Path, leve
     manifest(project, "ok", "#!/bin/sh\necho '{}'\n")
     with workshop(project, level) as opened:
         assert opened.call("ok", {}).ok
-        store = opened.hands._keep.opened()
+        store = opened.hands.keep.opened()
         switch_off(store, Disabled(tool="ok", reason="broken today"), time.time())
         result = until(lambda: opened.call("ok", {}), lambda result: not result.ok)
         assert kind(result) is Kind.DENIED
         assert "broken today" in result.content
+        assert opened.declare("openai").payload == []  # hidden from models as well
+        assert opened.select("ok").chosen == ()
     with workshop(project, level) as opened:
         assert kind(opened.call("ok", {})) is Kind.DENIED
-        switch_on(opened.hands._keep.opened(), "ok", time.time())
+        switch_on(opened.hands.keep.opened(), "ok", time.time())
         assert until(lambda: opened.call("ok", {}), lambda result: result.ok).ok
 
 

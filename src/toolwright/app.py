@@ -214,6 +214,20 @@ class Workshop:
         """Look again. The catalog is replaced whole; what was taken from the old one stays valid."""
         self._report = self._load(self._report)
 
+    def disabled(self) -> tuple[Disabled, ...]:
+        """What is switched off now, here or by another program with the same state folder."""
+        if self.config.state is None:
+            return ()
+        with self._lock:
+            hands = self._hands
+        if hands is not None:
+            return hands.keep.disabled(time.time())
+        keep = Keep(os.path.join(self.config.state, STORE_NAME))
+        try:
+            return keep.disabled(time.time())
+        finally:
+            keep.close()
+
     # -- which tools a message sees -------------------------------------------------------------------------
 
     def select(
@@ -222,7 +236,7 @@ class Workshop:
         *,
         context: Mapping[str, object] | None = None,
         limit: int | None = None,
-        disabled: Sequence[Disabled] = (),
+        disabled: Sequence[Disabled] | None = None,
         now: float | None = None,
         toolset: Sequence[str] | None = None,
         include_always: bool = True,
@@ -237,7 +251,7 @@ class Workshop:
             checks=self._checks,
             match=rules.KeywordMatch(self.config.keyword_match),
             include_always=include_always,
-            disabled=disabled,
+            disabled=self.disabled() if disabled is None else disabled,
             now=time.time() if now is None else now,
             toolset=frozenset(toolset) if toolset is not None else None,
             limit=limit,
@@ -279,6 +293,11 @@ class Workshop:
             chosen = [tool for tool in offered if tool.key in selected]
         else:
             chosen = offered
+        off = {entry.tool for entry in self.disabled()}
+        if off:
+            chosen = [
+                tool for tool in chosen if off.isdisjoint((tool.key, tool.name, tool.spoken, *tool.aliases))
+            ]
         options = DeclareOptions(
             mode=ToolMode(mode),
             deferred=frozenset(self.find(name).key for name in deferred),
@@ -609,7 +628,7 @@ class Hands:
             os.path.join(environment.user_space, ".ai"),
             *(source.path for source in bundles),
         )
-        self._keep = Keep(os.path.join(config.state, STORE_NAME))
+        self.keep = Keep(os.path.join(config.state, STORE_NAME))
         self.sandbox = sandbox or _strongest()
         self.audit = open_audit(
             config.state,
@@ -649,7 +668,7 @@ class Hands:
             runtimes={
                 kind: around.Once(
                     around.Limited(around.Retrying(around.Watched(runtime)), config.calls_per_tool),
-                    self._keep.opened,
+                    self.keep.opened,
                 )
                 for kind, runtime in ((RunProcess, processes), (CallPython, self._pythons))
             },
@@ -662,7 +681,7 @@ class Hands:
         """Whether a tool may run now, and with what."""
         now = time.time()
         try:
-            disabled = self._keep.disabled(now)
+            disabled = self.keep.disabled(now)
         except StoreError as error:  # Attack: a store that is broken on purpose, to switch a tool on again
             return Deny(
                 kind=Kind.UNAVAILABLE,
@@ -727,7 +746,7 @@ class Hands:
         self._pythons.close()
         self.sandbox.close()
         self.audit.close()
-        self._keep.close()
+        self.keep.close()
 
 
 class Later:

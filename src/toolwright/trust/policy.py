@@ -240,7 +240,10 @@ def _off(tool: Tool, state: HostState) -> Deny | None:
             why = f": {entry.reason}" if entry.reason else ""
             left = ""
             if entry.until is not None:
-                left = f" (for another {math.ceil((entry.until - state.now) / 60)} min)"
+                seconds = math.ceil(entry.until - state.now)
+                left = (
+                    f" (for another {f'{seconds} s' if seconds < 120 else f'{math.ceil(seconds / 60)} min'})"
+                )
             return Deny(
                 message=f"{tool.name} is disabled{why}{left}",
                 because="disabled",

@@ -10,8 +10,10 @@ from typing import Final
 import click
 
 from toolwright.app import STORE_NAME
-from toolwright.doors.cli import Shared, _render
+from toolwright.doors.cli import Shared, _render, complain
 from toolwright.errors import UnknownTool, UsageError
+from toolwright.journal.audit import open_audit
+from toolwright.jsontext import JsonObject
 from toolwright.model import Tool
 from toolwright.store import Store
 from toolwright.store.sqlite import SqliteStore
@@ -39,6 +41,20 @@ def find(shared: Shared, name: str) -> Tool | None:
         if not shared.quiet:
             click.echo(f"no tool {_render.printable(name)!r} is loaded here; it holds once one is", err=True)
         return None
+
+
+def record(shared: Shared, name: str, *, enabled: bool, until: float | None, reason: str) -> None:
+    """Who switched what, in the journal beside the calls."""
+    state = shared.resolved().state
+    assert state is not None
+    audit = open_audit(state)
+    body: JsonObject = {
+        "tool": name, "enabled": enabled, "until": until, "reason": reason, "caller": shared.environment.user,
+    }  # fmt: skip
+    if not audit.note("", "switch", body):
+        why, hint = audit.why_not
+        complain(f"the switch holds but is not recorded: {why}", hint)
+    audit.close()
 
 
 def answer(name: str, *, enabled: bool, until: str | None, reason: str, as_json: bool) -> None:

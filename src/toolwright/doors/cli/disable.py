@@ -42,6 +42,7 @@ def command(shared: Shared, name: str, duration: str | None, reason: str, as_jso
     until = None if duration is None else now + _input.duration_s(duration)
     with _switch.opened_store(shared) as store:
         disabled.switch_off(store, Disabled(tool=name, reason=reason, until=until), now)
+    _switch.record(shared, name, enabled=False, until=until, reason=reason)
     _switch.find(shared, name)
     shown = None if until is None else time_text(until)
     _switch.answer(name, enabled=False, until=shown, reason=reason, as_json=as_json)

@@ -27,4 +27,5 @@ def command(shared: Shared, name: str, as_json: bool) -> None:
     with _switch.opened_store(shared) as store:
         for spelling in sorted(names - {""}):
             disabled.switch_on(store, spelling, now)
+    _switch.record(shared, name, enabled=True, until=None, reason="")
     _switch.answer(name, enabled=True, until=None, reason="", as_json=as_json)
