@@ -241,9 +241,8 @@ def _off(tool: Tool, state: HostState) -> Deny | None:
             left = ""
             if entry.until is not None:
                 seconds = math.ceil(entry.until - state.now)
-                left = (
-                    f" (for another {f'{seconds} s' if seconds < 120 else f'{math.ceil(seconds / 60)} min'})"
-                )
+                span = f"{seconds} s" if seconds < 60 else f"{math.ceil(seconds / 60)} min"
+                left = f" (for another {span})"
             return Deny(
                 message=f"{tool.name} is disabled{why}{left}",
                 because="disabled",
