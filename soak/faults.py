@@ -26,6 +26,8 @@ from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox.portable import Portable
 
 LATE_S = 0.250
+WARM_CALLS = 2_000
+"""With fewer, memory is shown and not judged."""
 LATE_SHARE = 0.001
 GONE_WITHIN_S = 1.0
 WRONG_SHOWN = 10
@@ -111,7 +113,11 @@ def run(
         exactly("records that tell another outcome", told_otherwise),
         exactly("flaws in the journal", len(verdict.flaws)),
         *kept,
-        at_most("host memory growth", (memory[-1] - memory[0]) / (1 << 20), 2 * cap / (1 << 20), "MiB"),
+        *(
+            [at_most("host memory growth", (memory[-1] - memory[1]) / (1 << 20), 2 * cap / (1 << 20), "MiB")]
+            if calls >= WARM_CALLS
+            else []  # the allocator of every thread is still taking what it needs
+        ),
     ]
     notes = [
         f"{took_s:.0f} s, {len(done) / took_s:,.0f} calls/s, level {reached}, "
