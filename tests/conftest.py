@@ -5,11 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
-
-# Two tests share a core with others that start hundreds of processes: how long a draw took says nothing here.
-settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("busy")
 
 SHARED = Path(__file__).parent.parent.parent / "shared"
 

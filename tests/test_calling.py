@@ -666,6 +666,12 @@ def test_arguments_that_are_no_json_are_a_mistake_of_the_programmer(project: Pat
         opened.call("ok", {"x": object()})
 
 
+def test_an_integer_beyond_64_bits_is_json_like_any_other(project: Path, level: Level) -> None:
+    manifest(project, "echo", "#!/bin/sh\ncat\n")
+    with workshop(project, level) as opened:
+        assert opened.call("echo", {"n": 10**30}).content == '{"n":1000000000000000000000000000000}'
+
+
 def test_a_question_is_answered_in_advance_and_the_answer_recorded(project: Path, level: Level) -> None:
     manifest(project, "t", "#!/bin/sh\necho '{}'\n")
     asks = {"decision": "ask", "because": "it costs money"}

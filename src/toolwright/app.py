@@ -18,8 +18,6 @@ from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-import orjson
-
 from toolwright import jsontext
 from toolwright.catalog import loading, sources
 from toolwright.catalog.cache import Cache
@@ -66,9 +64,6 @@ if TYPE_CHECKING:
 
 STORE_NAME = "state.sqlite"
 _FRESH_S = 0.01
-_ONLY_PLAIN = (
-    orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
-)
 _GUARDED_MAX = 5000
 ContextCheck = Callable[[Mapping[str, object]], object]
 
@@ -335,7 +330,7 @@ class Workshop:
         """
         given = dict(arguments or {})
         try:
-            orjson.dumps(given, option=_ONLY_PLAIN)
+            jsontext.plain(given)
         except (TypeError, ValueError) as error:
             if "Recursion" not in str(error):  # what is too deep is a wrong call, not a wrong use
                 hint = "use str keys and plain values"

@@ -412,6 +412,21 @@ def compact(value: JsonValue) -> bytes:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
 
 
+_ONLY_PLAIN: Final = (
+    orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
+)
+
+
+def plain(value: object) -> bytes:
+    """A program's own value as JSON. Raises TypeError for anything that JSON has no form for."""
+    try:
+        return orjson.dumps(value, option=_ONLY_PLAIN)
+    except TypeError as error:
+        if "Integer" not in str(error):
+            raise
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+
+
 def loads_own(text: bytes) -> JsonValue:
     """Read what ``compact`` wrote. Not for bytes from outside."""
     if _has_long_digits(text):  # orjson would turn an integer beyond 64 bits into a float

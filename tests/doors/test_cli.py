@@ -123,11 +123,6 @@ def surroundings(folder: Path, **more: Any) -> Environment:
     )
 
 
-def wrong(problems: list[Any]) -> list[Any]:
-    """The problems without the notes."""
-    return [problem for problem in problems if problem["severity"] != "info"]
-
-
 def test_check_counts_tools_without_stated_needs_and_proposes_grants(
     project: Path, tmp_path: Path, here: Callable[..., Said]
 ) -> None:
@@ -493,7 +488,7 @@ def test_paths_are_relative_below_the_current_folder_and_absolute_elsewhere(proj
 def test_pointers_follow_rfc_6901(tmp_path: Path, here: Callable[..., Said]) -> None:
     manifest(tmp_path / "m", {**TIME, "a/b~c": 1})
     problems = here("check", tmp_path / "m", "--json").json["problems"]
-    assert [problem["pointer"] for problem in wrong(problems)] == ["/tools/0/a~1b~0c"]
+    assert [problem["pointer"] for problem in problems] == ["/tools/0/a~1b~0c"]
 
 
 # -- one program --------------------------------------------------------------------------------------------
@@ -926,7 +921,7 @@ def test_fix_mends_what_has_one_safe_mend_and_nothing_else(tmp_path: Path, here:
     path.write_text(UNMENDED, encoding="utf-8")
     path.chmod(0o640)
     before = here("check", path, "--json").json["problems"]
-    assert [problem["code"] for problem in wrong(before)] == [
+    assert [problem["code"] for problem in before] == [
         "manifest.root.key-case", "manifest.root.unknown-keys", "manifest.command.without-dot",
     ]  # fmt: skip
     said = here("check", path, "--fix")
@@ -943,7 +938,7 @@ def test_fix_mends_what_has_one_safe_mend_and_nothing_else(tmp_path: Path, here:
     assert sorted(entry.name for entry in path.parent.iterdir()) == ["tools", "tools.json"]
     again = here("check", path, "--fix", "--json").json
     assert again["fixed"] == 0
-    assert [problem["code"] for problem in wrong(again["problems"])] == ["manifest.root.unknown-keys"]
+    assert [problem["code"] for problem in again["problems"]] == ["manifest.root.unknown-keys"]
 
 
 def test_check_without_fix_changes_no_file(tmp_path: Path, here: Callable[..., Said]) -> None:
@@ -974,7 +969,7 @@ def test_watch_checks_again_when_a_file_changes_until_interrupted(tmp_path: Path
         bufsize=0,
     ) as process:
         try:
-            assert wrong(next_document(process, deadline)["problems"]) == []
+            assert next_document(process, deadline)["problems"] == []
             path.write_text('{"tools": [', encoding="utf-8")
             assert [problem["code"] for problem in next_document(process, deadline)["problems"]] == [
                 "manifest.root.parse-error"
@@ -997,7 +992,7 @@ def test_sarif_is_written_beside_the_report(broken: Path) -> None:
     assert [
         (result["ruleId"], result["locations"][0]["physicalLocation"]["region"]["startLine"])
         for result in run["results"]
-    ] == [(problem["code"], problem["line"]) for problem in wrong(problems)]
+    ] == [(problem["code"], problem["line"]) for problem in problems]
 
 
 # -- call: signals and keys ---------------------------------------------------------------------------------

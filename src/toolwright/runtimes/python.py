@@ -28,8 +28,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-import orjson
-
 from toolwright import jsontext
 from toolwright.calls import commands
 from toolwright.catalog import digests
@@ -426,22 +424,18 @@ def _inside(
 
 
 _COPIED_BYTES_MAX: Final = 64 << 10
-_ONLY_PLAIN: Final = (
-    orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
-)
 
 
 def _copied(value: object) -> JsonValue:
     """The value as JSON reads it, so that nothing of the host's own objects goes on."""
     try:
-        body = orjson.dumps(value, option=_ONLY_PLAIN)
+        body = jsontext.plain(value)
     except TypeError:
         body = b""
     # null may stand for a number that is none, and what is long may be deep: the careful way tells.
     if not body or b"null" in body or len(body) > _COPIED_BYTES_MAX:
         return _read_value(_loader.as_json(value))
-    copied: JsonValue = orjson.loads(body)
-    return copied
+    return jsontext.loads_own(body)
 
 
 class _Unreadable(ValueError):
