@@ -14,7 +14,7 @@ UV := $(BIN)/uv
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run test check fmt bench fuzz fuzz-spawner soak lock clean
+.PHONY: help run test check fmt bench explore fuzz fuzz-spawner soak lock clean
 unexport PYTHONHOME PYTHONPATH
 
 help: ## list the commands
@@ -42,6 +42,9 @@ fmt: $(STAMPS)/dev ## format the code and mend what lint can mend
 
 bench: $(STAMPS)/dev ## measure
 	$(BIN)/python benchmarks/bench.py $(ARGS)
+
+explore: $(STAMPS)/dev ## run the tests with new generated inputs, many of them (ARGS="-k name")
+	$(BIN)/python -m pytest -n 2 --hypothesis-profile=explore $(ARGS)
 
 fuzz: $(STAMPS)/dev ## mutate declarations and look for what breaks
 	$(BIN)/python fuzz/fuzz.py $(ARGS)

@@ -5,6 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# The same inputs in every run, so that a failure belongs to the change that it is seen with. New inputs are
+# for `make explore`; what it finds becomes an @example.
+settings.register_profile("steady", derandomize=True)
+settings.register_profile("explore", max_examples=2_000, deadline=None)
+settings.load_profile("steady")
 
 SHARED = Path(__file__).parent.parent.parent / "shared"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.conftest import shared
@@ -773,6 +773,8 @@ VALUES = json_values | st.sampled_from(
 
 
 @given(st.dictionaries(KEYS, VALUES, max_size=8), st.sampled_from([".json", ".yaml", ".py"]))
+@example({"executor_id": "mcp", "tool_type": {}, "config": [{"name": "a"}]}, ".json")
+@example({"executor_id": "mcp", "tool_type": {}, "config": "x"}, ".yaml")
 def test_no_value_of_any_key_makes_it_raise(members: dict[str, Any], suffix: str) -> None:
     base: dict[str, Any] = json.loads(yaml("a", tool_id="t-1"))
     values = {**base, **members}

@@ -160,9 +160,7 @@ def by_command(
 ) -> RunProcess:
     """What runs a command that an author wrote; templates in it are left to the call."""
     args = tuple(args)
-    settings = {**settings, "config": {**settings.get("config", {})}}
-    if not settings["config"]:
-        del settings["config"]
+    settings = {key: value for key, value in settings.items() if key != "config" or value}
     written = (command, *args, *(value for _, value in env))
     is_relative = "/" in command and not command.startswith("/")
     if is_relative or any("{" in part and _TEMPLATE.search(part) for part in written):

@@ -52,8 +52,10 @@ _FILES_PER_CALL: Final = 12
 """Descriptors that a running call holds here, its slot's included."""
 _FILES_OF_HOST: Final = 40
 """Descriptors that are not counted on: the interpreter's, the journal's, the spawner's."""
-_ATTEMPTS_MAX: Final = 5
+_ATTEMPTS_MAX: Final = 20
 """Starts that are tried where the spawner died, or a protected file is replaced again and again."""
+_REPLACED: Final = (errno.ENOENT, errno.EINVAL, errno.ESTALE)
+"""What mounting says where somebody replaces the file in that moment."""
 _QUEUE_S: Final = 0.05
 _LARGE_BYTES: Final = 1 << 20
 _TRIES: Final = 8
@@ -200,10 +202,11 @@ class _Report:
 class _Refused(Exception):
     """Nothing was started, and the ending says why."""
 
-    def __init__(self, end: End, reason: str, hint: str | None = None) -> None:
+    def __init__(self, end: End, reason: str, hint: str | None = None, *, may_pass: bool = False) -> None:
         super().__init__(reason)
         self.end = end
         self.hint = hint
+        self.may_pass = may_pass
 
 
 @dataclass(slots=True, eq=False)
@@ -500,7 +503,12 @@ class Supervised:
     def _try(self, start: Start, cancel: Cancel, began: float, *, is_last: bool) -> Ending | None:
         """None: nothing was started, and trying again may help."""
         connection = self._connected()
-        slot = self._take(start, connection)
+        try:
+            slot = self._take(start, connection)
+        except _Refused as refused:
+            if is_last or not refused.may_pass:
+                raise
+            return None
         exchange: _Exchange | None = None
         report: _Report | None = None
         is_sent = is_stale = False
@@ -1234,9 +1242,11 @@ def _new_namespace(
         _kernel.close_all(fds)
         what = "the spawner did not answer" if report is None else os.strerror(report.error)
         which = ""
+        is_replaced = False
         if report is not None and report.stage == _Stage.BIND and report.detail < len(targets):
             which = f" that holds {targets[report.detail]}"
-        raise _Refused(End.UNAVAILABLE, f"no mount namespace{which}: {what}")
+            is_replaced = report.error in _REPLACED
+        raise _Refused(End.UNAVAILABLE, f"no mount namespace{which}: {what}", may_pass=is_replaced)
     present = sum(1 for gone in report.tail[len(binds) :] if not gone)
     marked = [word | (_ABSENT if gone else 0) for word, gone in zip(words, report.tail, strict=True)]
     return _Namespace(tuple(fds[present:]), tuple(fds[:present]), tuple(paths), struct.pack(layout, *marked))
