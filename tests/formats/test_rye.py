@@ -814,8 +814,8 @@ def test_the_examples_of_the_page_load_without_a_problem() -> None:
     examples = re.findall(r"`\.ai/tools/([\w./-]+)`:?\n\n```\w+\n(.*?)```", text, re.DOTALL)
     assert {item.rpartition(".")[2] for item, _ in examples} == {"py", "yaml", "ts", "sh", "toml", "json"}
     units = []
-    for item, example in examples:
-        found = document(item, example)
+    for item, text in examples:
+        found = document(item, text)
         units.append(Unit(path=found.path, item=item, compiled=rye.compile_document(found, Rules())))
     whole = rye.link(units, Rules())
     assert [problem for unit in units for problem in unit.compiled.problems] == []
