@@ -247,11 +247,71 @@ class CallJavaScript:
     settings: bytes = b"{}"
 
 
+class Place(StrEnum):
+    """Where in a request an argument goes."""
+
+    PATH = "path"
+    QUERY = "query"
+    HEADER = "header"
+    COOKIE = "cookie"
+    BODY = "body"
+    """The whole body."""
+    MEMBER = "member"
+    """One member of the body's object, or one field of its form."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """One argument of a request: which it is, where it goes, and how it is written there."""
+
+    argument: str
+    place: Place
+    name: str
+    """Its name in the request: the provider's, where the argument had to be called otherwise."""
+    style: str = "form"
+    explode: bool = True
+    media_type: str | None = None
+    """Serialised as this media type instead of by a style."""
+    reserved: bool = False
+    """Reserved characters of a query value stay as they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credential:
+    """How a request proves who sends it. The value is a secret that is looked up by name at sending."""
+
+    secret: str
+    """The variable or secret that holds it; never the value."""
+    place: Place
+    name: str
+    prefix: str = ""
+    """What stands before the value: ``Bearer ``, ``Basic ``."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallHttp:
-    """Send an HTTP request that the author's configuration describes."""
+    """Send an HTTP request that the author's configuration describes.
 
+    ``placed`` says where each argument goes; None: all of them as one JSON object, in the body, or in the
+    query of a method that has no body. Arguments are never pasted into ``url``, except percent-encoded at its
+    ``{name}`` marks where ``placed`` says so.
+    """
+
+    method: str = "POST"
+    url: str
+    headers: tuple[tuple[str, str], ...] = ()
+    placed: tuple[Placed, ...] | None = None
+    media_type: str = "application/json"
+    """Of the body that is sent."""
+    credentials: tuple[Credential, ...] = ()
     settings: bytes = b"{}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallFunction:
+    """Call a function that the host registered, in the host's own process."""
+
+    name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,7 +341,7 @@ class NotCallable:
 
 
 Invocation: TypeAlias = (
-    RunProcess | CallPython | CallJavaScript | CallHttp | CallMcp | RunContainer | NotCallable
+    RunProcess | CallPython | CallJavaScript | CallHttp | CallMcp | CallFunction | RunContainer | NotCallable
 )
 
 

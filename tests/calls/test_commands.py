@@ -16,6 +16,7 @@ from toolwright.formats import executable, manifest, skill
 from toolwright.jsontext import JsonObject
 from toolwright.model import (
     AsArgv,
+    CallFunction,
     CallHttp,
     CallJavaScript,
     CallMcp,
@@ -726,7 +727,8 @@ def test_a_script_whose_parser_wants_it_gets_its_parameters_in_argv_as_well():
             CallMcp(server="mcp/servers/context7", tool="query-docs"),
             'the tool "query-docs" of the MCP server "mcp/servers/context7"',
         ),
-        (CallHttp(), "an HTTP request, put together from the tool's configuration"),
+        (CallHttp(url="https://x.test/a"), "POST https://x.test/a, with the arguments"),
+        (CallFunction(name="add"), "the function add that the host registered"),
         (RunContainer(image="alpine", command=("ls", "/")), "a container of the image alpine, running ls /"),
         (RunContainer(image="alpine"), "a container of the image alpine"),
     ],

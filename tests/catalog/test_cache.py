@@ -34,10 +34,12 @@ from toolwright.errors import UnknownTool
 from toolwright.model import (
     Always,
     AsArgv,
+    CallFunction,
     CallHttp,
     CallJavaScript,
     CallMcp,
     CallPython,
+    Credential,
     Effect,
     Fix,
     FixPart,
@@ -51,6 +53,8 @@ from toolwright.model import (
     OnDemand,
     OnKeywords,
     Origin,
+    Place,
+    Placed,
     Positional,
     ProbeOutcome,
     Problem,
@@ -97,7 +101,19 @@ invocations = st.one_of(
     ),
     st.builds(CallPython, style=st.sampled_from(PythonStyle), file=maybe, executor=maybe, settings=settings),
     st.builds(CallJavaScript, file=texts, settings=settings),
-    st.builds(CallHttp, settings=settings),
+    st.builds(
+        CallHttp,
+        url=texts,
+        settings=settings,
+        placed=st.none()
+        | st.lists(
+            st.builds(Placed, argument=texts, place=st.sampled_from(Place), name=texts), max_size=2
+        ).map(tuple),
+        credentials=st.lists(
+            st.builds(Credential, secret=texts, place=st.sampled_from(Place), name=texts), max_size=2
+        ).map(tuple),
+    ),
+    st.builds(CallFunction, name=texts),
     st.builds(CallMcp, server=texts, tool=texts, settings=settings),
     st.builds(RunContainer, image=texts, command=some, entrypoint=maybe, env_names=some),
     st.builds(NotCallable, reason=texts),

@@ -19,6 +19,7 @@ from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import (
     ArgMapping,
     AsArgv,
+    CallFunction,
     CallHttp,
     CallJavaScript,
     CallMcp,
@@ -151,8 +152,10 @@ def _command(
             calls = f"the default export of {file}, with the arguments"
         case CallMcp(server=server, tool=remote):
             calls = f'the tool "{remote}" of the MCP server "{server}"'
-        case CallHttp():
-            calls = "an HTTP request, put together from the tool's configuration"
+        case CallHttp(method=method, url=url):
+            calls = f"{method} {url}, with the arguments"
+        case CallFunction(name=name):
+            calls = f"the function {name} that the host registered"
         case RunContainer(image=image, command=inner):
             calls = f"a container of the image {image}" + (f", running {' '.join(inner)}" if inner else "")
         case NotCallable(reason=reason):

@@ -783,8 +783,10 @@ class _Item:
                 env_names=self.env_names(),
             )
         if tool_type == "http" or runtime is Runtime.HTTP:
-            if self.text_setting("url") is not None:
-                return CallHttp(settings=jsontext.compact(self.settings()))
+            url = self.text_setting("url")
+            if url is not None:
+                method = (self.text_setting("method") or "POST").upper()
+                return CallHttp(method=method, url=url, settings=jsontext.compact(self.settings()))
         elif command is not None and runtime is Runtime.SHELL:
             return self.process("bash", ("-c", command), self.besides_the_command())
         elif command is not None:

@@ -25,6 +25,7 @@ from toolwright.calls.commands import ELEMENT_BYTES_MAX
 from toolwright.catalog import files
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import (
+    CallFunction,
     CallJavaScript,
     CallPython,
     End,
@@ -113,7 +114,7 @@ def prepare(tool: Tool, call: ToolCall, host: Host, permit: Permit, *, project: 
         return Ending(end=End.UNAVAILABLE, reason=invocation.reason)
     arguments = call.arguments or {}
     env = dict(invocation.env) if isinstance(invocation, RunProcess) else {}
-    if not tool.chain or isinstance(invocation, RunContainer):
+    if not tool.chain or isinstance(invocation, (RunContainer, CallFunction)):
         return Prepared(arguments=arguments, env=env)
     if invocation.settings == _NOTHING and not host.load_dotenv and _is_plain(tool, host, project):
         return Prepared(arguments=arguments, env=env, cwd=project)
