@@ -53,7 +53,7 @@ from toolwright.model import (
     ToolResult,
 )
 from toolwright.records import replace
-from toolwright.sandbox import Cancel, Sandbox, Start
+from toolwright.sandbox import NEVER, Cancel, Sandbox, Start
 
 if TYPE_CHECKING:
     from toolwright.catalog.digests import Contents
@@ -346,7 +346,7 @@ class Workshop:
             dry_run=dry_run,
             idempotency_key=idempotency_key,
         )
-        return self.hands.engine.call(call, cancel or Cancel())
+        return self.hands.engine.call(call, cancel or NEVER)
 
     def call_text(
         self,
@@ -378,7 +378,7 @@ class Workshop:
             approved_by=approved_by,
             idempotency_key=idempotency_key,
         )
-        return self.hands.engine.call(call, cancel or Cancel(), door=door)
+        return self.hands.engine.call(call, cancel or NEVER, door=door)
 
     async def call_async(
         self,

@@ -4,6 +4,9 @@ The standard decorator compiles six methods for each class when its module is im
 that a short command took went there. Here ``__init__`` is compiled when a class is first used, and the other
 methods are shared. Everything else is the standard's own: fields, defaults, ``replace``, ``asdict``, slots.
 
+A frozen class refuses plain assignment, and the way around it costs more than half of making a value. So a
+value of many fields is filled while it belongs to a twin of its class: the same slots, and not frozen.
+
 Type checkers see the standard decorator, and so does a class that is not frozen and slotted.
 """
 
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 _Class = TypeVar("_Class", bound=type)
 _MISSING = dataclasses.MISSING
 _put = object.__setattr__
+_TWIN_FIELDS_MIN = 4
+"""With fewer fields, changing the class twice costs more than it saves."""
 
 
 def _dataclass(
@@ -55,13 +60,33 @@ def _dataclass(
 def _replace(value: Any, /, **changes: Any) -> Any:
     """As ``dataclasses.replace``, without going through the constructor."""
     cls: Any = type(value)
-    fields = cls.__dataclass_fields__
-    if not changes.keys() <= fields.keys():
-        raise TypeError(f"{cls.__qualname__} has no field {sorted(changes.keys() - fields.keys())[0]!r}")
-    made = cls.__new__(cls)
-    for name in fields:
-        _put(made, name, changes[name] if name in changes else getattr(value, name))
+    copied = _COPIES.get(cls)
+    if copied is None:
+        copied = _COPIES[cls] = _copy_of(cls)
+    made = copied(value)
+    for name, change in changes.items():
+        try:
+            setattr(made, name, change)
+        except AttributeError:
+            raise TypeError(f"{cls.__qualname__} has no field {name!r}") from None
+    made.__class__ = cls
     return made
+
+
+_COPIES: dict[Any, Callable[[Any], Any]] = {}
+"""For each class the function that copies a value of it into a twin."""
+
+
+def _copy_of(cls: Any) -> Callable[[Any], Any]:
+    names: dict[str, Any] = {"_new": object.__new__, "_Twin": _twin(cls)}
+    body = "".join(f" made.{name} = value.{name}\n" for name in cls.__dataclass_fields__)
+    exec(f"def copied(value):\n made = _new(_Twin)\n{body} return made", names)  # noqa: S102 - our own fields
+    return names["copied"]  # type: ignore[no-any-return]
+
+
+def _twin(cls: Any) -> type:
+    """A class with the same slots in the same order, whose values may become values of ``cls``."""
+    return type(cls.__name__, (), {"__slots__": cls.__slots__})
 
 
 if not TYPE_CHECKING:
@@ -105,7 +130,7 @@ def _init_text(cls: Any, names: dict[str, Any]) -> str:
     """The constructor that the standard would have made."""
     positional: list[str] = []
     named: list[str] = []
-    body: list[str] = []
+    body: list[tuple[str, str]] = []
     for number, field in enumerate(dataclasses.fields(cls)):
         value = field.name
         parameter = field.name
@@ -120,11 +145,17 @@ def _init_text(cls: Any, names: dict[str, Any]) -> str:
             (named if field.kw_only else positional).append(parameter)
         elif field.default is not _MISSING:
             value = f"_default_{number}"
-        body.append(f" _put(self, {field.name!r}, {value})")
+        body.append((field.name, value))
+    if len(body) < _TWIN_FIELDS_MIN or cls.__bases__ != (object,):
+        lines = [f" _put(self, {name!r}, {value})" for name, value in body]
+    else:
+        names |= {"_Twin": _twin(cls), "_own": cls}
+        lines = [f" self.{name} = {value}" for name, value in body]
+        lines = [" _put(self, '__class__', _Twin)", *lines, " self.__class__ = _own"]
     parameters = ", ".join(["self", *positional, *(["*", *named] if named else [])])
     if hasattr(cls, "__post_init__"):
-        body.append(" self.__post_init__()")
-    return f"def __init__({parameters}):\n" + "\n".join(body or [" pass"])
+        lines.append(" self.__post_init__()")
+    return f"def __init__({parameters}):\n" + "\n".join(lines or [" pass"])
 
 
 # -- what all of them share ---------------------------------------------------------------------------------
