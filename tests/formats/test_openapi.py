@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import toolwright
 from tests.apis import documents
-from tests.strategies import json_objects, json_values
+from tests.strategies import json_objects, json_values, texts
 from toolwright import config, formats, jsontext, schema
 from toolwright.catalog import cache, loading
 from toolwright.catalog.sources import Source
@@ -574,7 +574,7 @@ _schemas = st.recursive(
     lambda inner: (
         st.dictionaries(_words, inner, max_size=4)
         | st.fixed_dictionaries(
-            {"type": st.just("object"), "properties": st.dictionaries(st.text(max_size=3), inner, max_size=3)}
+            {"type": st.just("object"), "properties": st.dictionaries(texts, inner, max_size=3)}
         )
         | st.fixed_dictionaries({"allOf": st.lists(inner, min_size=1, max_size=2)})
     ),

@@ -760,7 +760,7 @@ class _Api:
         is_form = media_type in (_FORM, _MULTIPART)
         if _is_json(media_type) or is_form:
             members = self.members(raw, place, ())
-            hidden = self.requests._is_hidden
+            hidden = self.requests.is_hidden
             sent = {name: found for name, found in (members or {}).items() if not hidden(found[0], found[1])}
             needed = {name for name, found in sent.items() if found[2]}
             if sent and (required or not needed):
