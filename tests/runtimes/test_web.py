@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import ipaddress
 import math
+import os
 import socket
 import ssl
 import threading
@@ -22,7 +24,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.peers import WAIT_S, Peer, Talk, answers, endless, hangs, once, response
@@ -170,6 +172,12 @@ def test_compressed_bodies_are_unpacked(web: Web, how: str) -> None:
     with Peer(once(response(packed, content_encoding=encoding))) as peer:
         assert send(web, peer.url()).body == text
     assert peer.asked[0].headers["accept-encoding"] == "gzip, deflate"
+
+
+def test_an_empty_body_may_say_that_it_is_compressed(web: Web) -> None:
+    said = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    with Peer(once(said)) as peer:
+        assert send(web, peer.url()).body == b""
 
 
 def test_interim_answers_are_passed_over(web: Web) -> None:
@@ -752,6 +760,46 @@ def test_closing_ends_the_idle_connections(web: Web) -> None:
         send(web, peer.url())
         web.close()
         assert peer.gone.wait(WAIT_S)
+
+
+SOUND = [
+    response(b"hello"),
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x\r\nde\r\n0\r\nT: 1\r\n\r\n",
+    response(gzip.compress(b"hello" * 50), content_encoding="gzip"),
+    b"HTTP/1.1 100 Continue\r\n\r\n" + response(b"", "404 Not Found"),
+    response(b"", "302 Found", location="/x"),
+]
+
+
+@given(
+    st.sampled_from(SOUND),
+    st.lists(st.tuples(st.integers(0, 200), st.integers(0, 30), st.binary(max_size=30)), max_size=4),
+)
+@settings(max_examples=150, deadline=None)
+def test_whatever_a_server_says_is_an_answer_or_an_unreached_within_the_limits(
+    said: bytes, edits: list[tuple[int, int, bytes]]
+) -> None:
+    for place, removed, added in edits:
+        said = said[:place] + added + said[place + removed :]
+    with closing(Web()) as web, Peer(once(said)) as peer, suppress(Unreached):
+        assert len(send(web, peer.url()).body) <= SMALL.body_bytes_max
+
+
+def test_nothing_stays_open_after_failures(web: Web) -> None:
+    def open_files() -> int:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+
+    with Peer(once(b"")) as lost, Peer(once(b"x\r\n\r\n")) as broken, Peer(hangs()) as silent:
+        for peer in (lost, broken):
+            unreached(partial(send, web, peer.url()))
+        before = open_files()
+        for _ in range(20):
+            unreached(lambda: send(web, lost.url(host="localhost")))
+            unreached(lambda: send(web, broken.url()))
+            unreached(lambda: send(web, lost.url(), reach=Reach()))
+            unreached(lambda: send(web, silent.url(), within_s=0.01))
+    assert open_files() <= before
 
 
 # -- TLS ----------------------------------------------------------------------------------------------------

@@ -691,6 +691,8 @@ class Stream:
         self._keeps = head.keeps and self._framing is not _Framing.CLOSE
         self._is_whole = self._framing is _Framing.NONE
         self._is_cut = False
+        self.contacts: Sequence[Contact] = ()
+        """What was sent for it, redirects included; whole when its ``with`` is over."""
 
     def header(self, name: str) -> str | None:
         """The value of a header, its name in lower case."""
@@ -717,7 +719,8 @@ class Stream:
         except Unreached as error:
             error.sent = True
             raise
-        if self._unpacking is not None and self._unpacking.is_whole is False:
+        is_empty = wire_left == self._limits.body_bytes_max
+        if self._unpacking is not None and not is_empty and not self._unpacking.is_whole:
             raise Unreached(Trouble.LOST, "the compressed body ended too early", sent=True)
         self._is_whole = True
 
@@ -849,6 +852,7 @@ class Web:
         started = time.monotonic()
         try:
             stream = self._follow(request, terms)
+            stream.contacts = terms.contacts
             started = time.monotonic()
             try:
                 yield stream
