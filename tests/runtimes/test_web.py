@@ -28,6 +28,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.peers import WAIT_S, Peer, Talk, answers, endless, hangs, once, response
+from toolwright.runtimes._addresses import Zone, zone
 from toolwright.runtimes._web import (
     Answer,
     Reach,
@@ -37,10 +38,8 @@ from toolwright.runtimes._web import (
     Unreached,
     Web,
     WebLimits,
-    Zone,
     check_headers,
     target_of,
-    zone,
 )
 from toolwright.sandbox import Cancel
 
@@ -224,7 +223,7 @@ NEVER = [
     "168.63.129.16", "::", "::127.0.0.1", "::ffff:169.254.169.254", "::ffff:0.0.0.0", "fe80::1",
     "fe80::1%eth0",
     "febf::1", "fec0::1", "ff02::1", "64:ff9b::169.254.169.254", "64:ff9b:1::1", "2001:db8::1", "2001:2::1",
-    "2001:10::1", "100::1", "fd00:ec2::254", "2002:a9fe:a9fe::1", "5f00::1", "4000::1", "not an address", "",
+    "2001:10::1", "100::1", "fd00:ec2::254", "fd20:ce::254", "2002:a9fe:a9fe::1", "5f00::1", "4000::1", "not an address", "",
 ]  # fmt: skip
 PRIVATES = [
     "127.0.0.1", "127.8.8.8", "10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1", "100.64.0.1",
