@@ -245,7 +245,7 @@ def test_a_wrong_configuration_is_reported_when_it_is_loaded(
 
 def test_the_record_names_whom_was_connected_to_and_no_query_or_header(project: Path) -> None:
     with Peer(answers(response(b"", "302 Found", location="/two"), response(b"hi"))) as peer:
-        declare(project, peer.url("/one?fixed=abc"), config={"method": "GET"})
+        declare(project, peer.url("/one?fixed=zebra"), config={"method": "GET"})
         result = ask(project, {"q": "needle"})
         assert result.ok
     bodies = records(project)
@@ -257,7 +257,7 @@ def test_the_record_names_whom_was_connected_to_and_no_query_or_header(project: 
     assert all(run["stdout_bytes"] > 0 and run["ms"] > 0 for run in runs)
     assert [body["what"] for body in bodies] == ["begin", "redirect", "end"]
     assert "needle" not in repr(bodies)
-    assert "abc" not in repr(bodies)
+    assert "zebra" not in repr(bodies)
     assert result.spent.attempts == 1
 
 
@@ -447,7 +447,8 @@ def test_a_credential_goes_where_it_belongs_and_only_there(
     (asked,) = peer.asked
     assert (asked.headers[header] if header is not None else asked.line.split()[1]) == expected
     assert (ending.end, ending.value) == (End.RETURNED, "***REDACTED***")
-    assert "55" not in repr(ending).replace(str(peer.port), "")
+    assert "user" not in repr(ending)
+    assert "dXNlcjpww6Q1NQ" not in repr(ending)
     assert ending.runs[0].env_names == ("TOKEN",)
 
 
