@@ -278,6 +278,9 @@ _CHARSETS: Final = frozenset({"utf-8", "us-ascii", "iso-8859-1", "windows-1252",
 def _without(body: bytes, secrets: Iterable[str]) -> bytes:
     """Attack: a server that repeats the credentials it was sent, and so tells them to the model."""
     for secret in secrets:
-        if len(secret) >= _SECRET_CHARS_MIN:
-            body = body.replace(secret.encode("utf-8", "surrogateescape"), MARKER.encode("ascii"))
+        if len(secret) < _SECRET_CHARS_MIN:
+            continue
+        plain = secret.encode("utf-8", "surrogateescape")
+        for sent in (plain, quote(plain, safe="").encode("ascii"), base64.b64encode(plain)):
+            body = body.replace(sent, MARKER.encode("ascii"))
     return body
