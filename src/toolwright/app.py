@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from toolwright import jsontext
 from toolwright.catalog import loading, sources
@@ -28,6 +28,7 @@ from toolwright.jsontext import JsonObject
 from toolwright.model import (
     LEVELS,
     CallFacts,
+    CallHttp,
     CallPython,
     Choice,
     Decision,
@@ -41,6 +42,7 @@ from toolwright.model import (
     Permit,
     ProbeOutcome,
     Problem,
+    RunContainer,
     RunProcess,
     Selected,
     Severity,
@@ -59,6 +61,8 @@ if TYPE_CHECKING:
     from toolwright.catalog.digests import Contents
     from toolwright.dialects import Dialect
     from toolwright.runtimes import Host
+    from toolwright.runtimes.container import ContainerTools
+    from toolwright.runtimes.http import HttpTools
     from toolwright.runtimes.python import PythonTools
     from toolwright.store import Store
 
@@ -651,9 +655,12 @@ class Hands:
             trusted_projects=frozenset(map(os.path.realpath, self._named)),
             handlers=handlers,
             in_process=in_process,
+            container_engine=config.container_engine,
         )
         contents = self._contents = Contents()
         self._pythons = Later(lambda: _python_tools(self._host, contents, config.zygotes))
+        self._https = Later(lambda: _http_tools(self._host))
+        self._containers = Later(lambda: _container_tools(self._host))
         processes = process.ProcessTools(self._host, contents)
         self.spill = around.Spill(os.path.join(config.state, "results"), config.result_bytes)
         self.engine = Engine(
@@ -665,7 +672,12 @@ class Hands:
                     around.Limited(around.Retrying(around.Watched(runtime)), config.calls_per_tool),
                     self.keep.opened,
                 )
-                for kind, runtime in ((RunProcess, processes), (CallPython, self._pythons))
+                for kind, runtime in (
+                    (RunProcess, processes),
+                    (CallPython, self._pythons),
+                    (CallHttp, self._https),
+                    (RunContainer, self._containers),
+                )
             },
             level=lambda: self.sandbox.level,
             contents=contents,
@@ -739,18 +751,25 @@ class Hands:
 
     def close(self) -> None:
         self._pythons.close()
+        self._https.close()
         self.sandbox.close()
         self.audit.close()
         self.keep.close()
 
 
+class _Made(Protocol):
+    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending: ...
+
+    def close(self) -> None: ...
+
+
 class Later:
     """A runtime that is made, and its module imported, when it is first called."""
 
-    def __init__(self, make: Callable[[], PythonTools]) -> None:
+    def __init__(self, make: Callable[[], _Made]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._made: PythonTools | None = None
+        self._made: _Made | None = None
 
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
         with self._lock:
@@ -769,6 +788,19 @@ def _python_tools(host: Host, contents: Contents, zygotes_max: int) -> PythonToo
     # A format with signatures is run in this process only once its signature was verified; for the others the
     # host's opt-in is all there is.
     return PythonTools(host, contents, verified=lambda tool: tool.signature is None, zygotes_max=zygotes_max)
+
+
+def _http_tools(host: Host) -> HttpTools:
+    from toolwright.runtimes._web import Web
+    from toolwright.runtimes.http import HttpTools
+
+    return HttpTools(host, Web())
+
+
+def _container_tools(host: Host) -> ContainerTools:
+    from toolwright.runtimes.container import ContainerTools
+
+    return ContainerTools(host)
 
 
 def _strongest() -> Sandbox:

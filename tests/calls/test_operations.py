@@ -24,7 +24,8 @@ from tests.apis.arguments import Arguments
 from tests.apis.checker import Checker, Wrong
 from tests.strategies import json_values
 from toolwright import formats, jsontext
-from toolwright.calls.operations import Outgoing, operation_request
+from toolwright.calls.operations import operation_request
+from toolwright.calls.requests import Outgoing
 from toolwright.errors import Kind
 from toolwright.model import (
     CallHttp,
