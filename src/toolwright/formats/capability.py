@@ -8,11 +8,11 @@ condition), and it selects nothing: the rule travels on the record, and ``select
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from toolwright.formats._node import NAME_CHARS_MAX, TOOLS_MAX, Node, Reader, key_of, shown
-from toolwright.jsontext import Duplicate, JsonValue, compact, place_text
+from toolwright.jsontext import Duplicate, JsonValue, Parsed, compact, place_text
 from toolwright.model import (
     Always,
     CallPython,
@@ -146,6 +146,24 @@ class Migration:
     not_migrated: tuple[str, ...] = ()
     """Names registered in code that no file declares."""
     problems: tuple[Problem, ...] = ()
+
+
+def compile_mappings(given: Sequence[Mapping[str, JsonValue]], rules: Rules) -> Compiled:
+    """Declarations that are kept in code: whole groups, or single tools, which form the group ``code``."""
+    single = [dict(tool) for tool in given if "group" not in tool]
+    groups = [dict(group) for group in given if "group" in group]
+    if single:
+        groups.append({"group": "code", "selection": {"strategy": "always"}, "tools": single})
+    tools: list[Tool] = []
+    problems: list[Problem] = []
+    for group in groups:
+        path = f"{group['group']}_tools.json" if isinstance(group["group"], str) else "code"
+        document = Document(path=path, content=None, parsed=Parsed(value=group))
+        compiled = compile_document(document, rules)
+        tools += compiled.tools
+        problems += compiled.problems
+    in_code = [replace(tool, origin=replace(tool.origin, path="code")) for tool in tools]
+    return Compiled(tools=tuple(in_code), problems=tuple(replace(found, path="code") for found in problems))
 
 
 def migration(file_tools: Sequence[Tool], code_tools: Sequence[Tool]) -> Migration:
