@@ -157,9 +157,10 @@ def compile_mappings(given: Sequence[Mapping[str, JsonValue]], rules: Rules) -> 
     tools: list[Tool] = []
     problems: list[Problem] = []
     for group in groups:
-        path = f"{group['group']}_tools.json" if isinstance(group["group"], str) else "code"
-        document = Document(path=path, content=None, parsed=Parsed(value=group))
-        compiled = compile_document(document, rules)
+        name = group["group"] if isinstance(group["group"], str) else ""
+        document = Document(path=f"{name}_tools.json", content=None, parsed=Parsed(value=group))
+        # Whoever declares in code has the code: that no file is named for it is nothing to complain about.
+        compiled = compile_document(document, replace(rules, executors=(*rules.executors, name)))
         tools += compiled.tools
         problems += compiled.problems
     in_code = [replace(tool, origin=replace(tool.origin, path="code")) for tool in tools]
@@ -178,7 +179,7 @@ def migration(file_tools: Sequence[Tool], code_tools: Sequence[Tool]) -> Migrati
                 tool,
                 "capability.migrate.fallback",
                 "shadowed",
-                hint=f"{_file_name(declared[tool.name].origin.path)} declares it too and is used; "
+                hint=f"{_file_name(declared[tool.name].origin.path)} declares {tool.name} too and is used; "
                 "remove the declaration in code",
             )
             for tool in shadowed
@@ -189,7 +190,7 @@ def migration(file_tools: Sequence[Tool], code_tools: Sequence[Tool]) -> Migrati
                 "capability.migrate.report",
                 f"differs from {_file_name(declared[tool.name].origin.path)}: "
                 + " and ".join(_differences(tool, declared[tool.name])),
-                hint="make sure that the file says what is meant",
+                hint=f"make sure that the file says what is meant by {tool.name}",
             )
             for tool in differing
         ),
@@ -198,7 +199,7 @@ def migration(file_tools: Sequence[Tool], code_tools: Sequence[Tool]) -> Migrati
                 tool,
                 "capability.migrate.report",
                 "not migrated: no file declares this tool",
-                hint="declare it in a group file",
+                hint=f"declare {tool.name} in a group file",
                 severity=Severity.INFO,
             )
             for tool in fallback

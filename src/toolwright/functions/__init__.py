@@ -175,6 +175,9 @@ def tool(
     )
 
     def mark(function: Any) -> Any:
+        if isinstance(function, (classmethod, staticmethod)):
+            mark(function.__func__)
+            return function
         if not callable(function):
             raise UsageError(f"tool(): {type(function).__name__} cannot be called", "decorate a function")
         try:
@@ -438,12 +441,12 @@ class _Reading:
         if annotation is inspect.Parameter.empty:
             return annotation
         try:
-            return self._hint(name, annotation)
+            return self._hint(annotation)
         except Exception as error:  # noqa: BLE001 - looking up an author's annotation may raise anything
             wrong = shapes.unsuitable_name(error, annotation)
             raise self._wrong(f"parameter {name!r}: {wrong.message}", wrong.hint) from None
 
-    def _hint(self, name: str, annotation: Any) -> Any:
+    def _hint(self, annotation: Any) -> Any:
         inner = self._inner
         seen = {variable.__name__: variable for variable in getattr(inner, "__type_params__", ())}
         for free, cell in zip(
@@ -455,14 +458,7 @@ class _Reading:
                 seen[free] = cell.cell_contents
             except ValueError:  # not yet filled
                 continue
-        holder = types.SimpleNamespace(__annotations__={name: annotation})
-        found = typing.get_type_hints(
-            holder,
-            getattr(inner, "__globals__", {}),
-            seen,
-            include_extras=True,
-        )
-        return found[name]
+        return shapes.resolved(annotation, getattr(inner, "__globals__", {}), seen)
 
     def _injected(self, annotation: Any) -> Any:
         """The type that the host hands over for a parameter, if it is one of those."""
@@ -484,7 +480,7 @@ class _Reading:
         if annotation is inspect.Signature.empty:
             return None
         try:
-            hint = self._hint("return", annotation)
+            hint = self._hint(annotation)
             if isinstance(hint, type) and issubclass(hint, _BLOCKS):
                 return None
             known = shapes.Shapes(of_result=True)

@@ -14,6 +14,7 @@ import enum
 import math
 import operator
 import re
+import sys
 import types
 import typing
 from collections import abc
@@ -364,7 +365,7 @@ class Shapes:
             )
         )
         return self._define(
-            (alias, *inner.values()), alias.__name__, lambda _: self.of(alias.__value__, {**env, **inner})
+            (alias, *inner.values()), alias.__name__, lambda _: self.of(_meant(alias), {**env, **inner})
         )
 
     def _variable(self, variable: typing.TypeVar, env: _Environment) -> Shape:
@@ -786,6 +787,21 @@ def class_hints(kind: type) -> dict[str, Any]:
         raise Unsuitable(
             f"an annotation of {kind.__name__} cannot be resolved: {error}", _RESOLVE_HINT
         ) from None
+
+
+def resolved(annotation: object, seen: Mapping[str, Any], more: Mapping[str, Any]) -> Any:
+    """An annotation with the names in it looked up. Raises whatever that raises."""
+    holder = types.SimpleNamespace(__annotations__={"it": annotation})
+    return typing.get_type_hints(holder, dict(seen), dict(more), include_extras=True)["it"]
+
+
+def _meant(alias: Any) -> Any:
+    """What an alias stands for."""
+    module = sys.modules.get(alias.__module__)
+    try:
+        return resolved(alias.__value__, vars(module) if module else {}, {alias.__name__: alias})
+    except Exception as error:  # noqa: BLE001 - looking up an author's annotation may raise anything
+        raise unsuitable_name(error, alias.__name__) from None
 
 
 def _dataclass_members(kind: Any, of_result: bool) -> list[Member]:
