@@ -430,7 +430,7 @@ def test_sync_functions_do_not_block_the_loop(tmp_path: Path) -> None:
 
     async def main() -> list[ToolResult]:
         with opened(tmp_path, meet) as workshop:
-            return await asyncio.gather(workshop.call_async("meet"), workshop.call_async("meet"))
+            return [*await asyncio.gather(workshop.call_async("meet"), workshop.call_async("meet"))]
 
     assert [result.data for result in asyncio.run(main())] == [True, True]
 
