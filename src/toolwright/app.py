@@ -607,7 +607,7 @@ class Workshop:
         fallback = self._own.fallback
         declared = report.declared({tool.name for tool in fallback})
         migration = self._migration = capability.migration(declared, fallback)
-        still = [tool for tool in fallback if tool.name in migration.not_migrated]
+        still = migration.tools[len(declared) :]
         return report.with_own([*self._own.tools, *still], [*self._own.problems, *migration.problems])
 
     def _discover(self, paths: Sequence[str]) -> Sequence[tuple[bytes, ProbeOutcome]]:

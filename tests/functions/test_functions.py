@@ -23,9 +23,10 @@ import toolwright
 from tests.program import WAIT_S
 from tests.strategies import annotation_kinds
 from toolwright import Context
+from toolwright.dialects import DIALECTS
 from toolwright.errors import UsageError
 from toolwright.functions import Function, register
-from toolwright.model import CallFunction, Effect, Reply, Severity, Tool
+from toolwright.model import CallFunction, DeclareOptions, Effect, Reply, Severity, Tool, ToolMode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as OnlyForCheckers
@@ -450,3 +451,44 @@ def test_a_type_checker_sees_the_function_itself(tmp_path: Path) -> None:
         '-> typing.Coroutine[Any, Any, str]"',
         '8: error: Argument 1 to "add" has incompatible type "str"; expected "float"  [arg-type]',
     ]
+
+
+@dataclasses.dataclass
+class Folder:
+    """A folder of folders."""
+
+    name: str
+    size: tuple[int, int] = (0, 0)
+    inner: list[Folder] = dataclasses.field(default_factory=list)
+
+
+def sort_folder(
+    folder: Folder, by: Literal["name"] | int | None = None, limits: dict[str, float] | None = None
+) -> Folder:
+    """Sort a folder."""
+    return folder
+
+
+@pytest.mark.parametrize("dialect", list(DIALECTS))
+@pytest.mark.parametrize("mode", ["plain", "strict"])
+def test_every_provider_can_be_told_of_functions(dialect: str, mode: str) -> None:
+    tools = register([book, sort_folder, list_rooms]).tools
+    options = DeclareOptions(mode=ToolMode(mode))
+    declared = DIALECTS[dialect].declare(list(tools), options)
+    assert set(declared.names.keys.values()) == {tool.key for tool in tools}
+    assert declared.left_out == ()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="`type` statements and `def f[T]` need Python 3.12")
+def test_type_statements_and_type_parameters_are_understood() -> None:
+    module = types.ModuleType("modern")
+    source = (
+        "type Tree = int | list[Tree]\n"
+        "type Pair[T] = tuple[T, T]\n"
+        "def walk[N: int](tree: Tree, pair: Pair[str], count: N) -> None:\n    'Walk.'\n"
+    )
+    exec(compile(source, "modern.py", "exec"), vars(module))  # noqa: S102 - syntax that older versions lack
+    found = parameters(one(vars(module)["walk"]))
+    assert found["tree"] == {"$ref": "#/$defs/Tree"}
+    assert found["pair"]["prefixItems"] == [{"type": "string"}, {"type": "string"}]
+    assert found["count"] == {"type": "integer"}

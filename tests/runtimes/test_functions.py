@@ -261,6 +261,7 @@ def test_an_interrupt_goes_on_and_is_recorded(tmp_path: Path) -> None:
 # -- time ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.battery("E12")
 def test_a_function_that_is_not_async_cannot_be_stopped_and_is_reported(tmp_path: Path) -> None:
     def slow(here: Context) -> bool:
         while not here.cancelled:
@@ -395,6 +396,7 @@ def test_what_belongs_to_a_loop_can_be_used(tmp_path: Path) -> None:
     assert asyncio.run(main()) == ["a", "b", "c"]
 
 
+@pytest.mark.battery("E10")
 def test_cancelling_the_task_cancels_the_function_and_waits_for_the_record(tmp_path: Path) -> None:
     async def main() -> None:
         began, ended = asyncio.Event(), []

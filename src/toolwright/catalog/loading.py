@@ -149,8 +149,10 @@ class LoadReport:
         """The same with the host's own tools, which come from no file and into no cache; clashes are told."""
         found = [*problems]
         distinct = _distinct(tools, found)
+        others = {other.name: other for other in self.declared({tool.name for tool in tools})}
         for tool in distinct:
-            for other in self.declared({tool.name})[:1]:
+            if tool.name in others:
+                other = others[tool.name]
                 what = f"shares its name with {other.key!r} of {other.origin.path}"
                 found.append(_clash(tool, other, "catalog.name-clash", what))
         return LoadReport(
