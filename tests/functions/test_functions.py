@@ -202,6 +202,10 @@ def test_modules_and_objects_bring_the_functions_that_are_marked() -> None:
         def wait(self) -> None:
             raise AssertionError
 
+        @property
+        def bell(self) -> None:
+            raise AssertionError
+
     assert [tool.name for tool in register([Desk()]).tools] == ["ring"]
     with pytest.raises(UsageError, match="is no function and has none"):
         register([types.ModuleType("empty")])
@@ -377,6 +381,12 @@ def test_what_cannot_be_a_tool_is_refused_with_function_parameter_and_fix(
     assert caught.value.message.startswith(f"{__name__}.{where}: ")
     assert what in caught.value.message
     assert fix in (caught.value.hint or "")
+
+
+def test_a_list_is_wanted() -> None:
+    for thing in (book, "book", {"book": book}, types):
+        with pytest.raises(UsageError, match="must be a list"):
+            register(thing)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("thing", ["book", {"name": "x"}, Hotel, 3, lambda: None])

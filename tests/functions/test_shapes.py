@@ -135,6 +135,10 @@ class Account(pydantic.BaseModel):
     friends: list[Account] = []
 
 
+class NoSchema(pydantic.BaseModel):
+    call: typing.Callable[[], int]
+
+
 UserId = NewType("UserId", int)
 Names = TypeAliasType("Names", list[str])
 Tree = TypeAliasType("Tree", "int | list[Tree]")
@@ -311,6 +315,7 @@ def test_pydantic_models_speak_for_themselves() -> None:
         (list["Missing"], "cannot be resolved"),  # type: ignore[name-defined] # noqa: F821
         (enum.Enum("Empty", []), "no members"),
         (list[complex], "complex has no JSON form"),
+        (NoSchema, "NoSchema gives no JSON Schema"),
     ],
 )  # fmt: skip
 def test_what_has_no_json_form_is_refused_with_a_way_out(annotation: Any, words: str) -> None:

@@ -13,6 +13,7 @@ import hashlib
 import inspect
 import marshal
 import os
+import re
 import time
 import types
 import typing
@@ -262,6 +263,8 @@ def register(
 
     ``taken`` are names of invocations that others already have.
     """
+    if callable(given) or isinstance(given, (str, Mapping, types.ModuleType)):
+        raise UsageError("tools: must be a list of functions", "write tools=[…]")
     tools: list[Tool] = []
     problems: list[Problem] = []
     functions: dict[str, Function] = {}
@@ -288,17 +291,25 @@ def _members(thing: object) -> Iterator[Any]:
     if callable(thing):
         yield thing
         return
-    # Of a module its own functions, in their order; of an object the marked methods of its class.
-    names = vars(thing) if isinstance(thing, types.ModuleType) else _method_names(type(thing))
-    found = [getattr(thing, name) for name in names if hasattr(getattr(thing, name, None), _MARK)]
+    # Of a module what is marked in it, in its order; of an object the marked methods of its class, which are
+    # looked at without asking the object: a property may do anything.
+    members = vars(thing) if isinstance(thing, types.ModuleType) else _methods(type(thing))
+    found = [getattr(thing, name) for name, member in members.items() if _options_of(member) is not None]
     if not found:
         what = getattr(thing, "__name__", type(thing).__name__)
         raise UsageError(f"tools: {what} is no function and has none", "mark functions with @toolwright.tool")
     yield from found
 
 
-def _method_names(kind: type) -> dict[str, None]:
-    return {name: None for base in reversed(kind.__mro__) for name in vars(base) if not name.startswith("__")}
+def _methods(kind: type) -> dict[str, object]:
+    return {name: member for base in reversed(kind.__mro__) for name, member in vars(base).items()}
+
+
+def _options_of(function: object) -> Options | None:
+    """What the decorator said, if it was there."""
+    inner = function.__func__ if isinstance(function, (classmethod, staticmethod)) else function
+    options = getattr(inner, _MARK, None)
+    return options if isinstance(options, Options) else None
 
 
 class _Reading:
@@ -308,13 +319,13 @@ class _Reading:
         self._function = function
         self._provide = provide
         self._fixed: set[str] = set()
-        options: Options | None = getattr(function, _MARK, None)
+        options = _options_of(function)
         inner = function
         while isinstance(inner, functools.partial):
             # Attack: a secret that a partial binds would stand in the schema as a default, to be replaced.
             self._fixed |= inner.keywords.keys()
             inner = inner.func
-            options = options or getattr(inner, _MARK, None)
+            options = options or _options_of(inner)
         self._owner: type | None = None
         if isinstance(inner, types.MethodType):
             self._owner = inner.__self__ if isinstance(inner.__self__, type) else type(inner.__self__)
@@ -530,7 +541,7 @@ def _filling(field: Any) -> Callable[[], object]:
 
 
 def _snake(name: str) -> str:
-    return "".join(f"_{char.lower()}" if char.isupper() else char for char in name).lstrip("_")
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
 def _shown(function: object) -> str:

@@ -403,7 +403,11 @@ class Shapes:
 
         def make(own: str) -> Shape:
             mode = {"mode": "serialization"} if self._of_result else {}
-            schema: JsonObject = dict(kind.model_json_schema(**mode))
+            try:
+                schema: JsonObject = dict(kind.model_json_schema(**mode))
+            except Exception as error:  # noqa: BLE001 - what a model of others raises is not ours to know
+                words = f"{kind.__name__} gives no JSON Schema: {str(error).splitlines()[0][:200]}"
+                raise Unsuitable(words, "mend the model, or use a plain type") from None
             inner: JsonObject = schema.pop("$defs", {})
             names = {name: self._free_name(name) for name in inner}
             if schema.keys() == {"$ref"}:  # a model that contains itself
