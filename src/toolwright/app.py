@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from toolwright import jsontext
 from toolwright.catalog import loading, sources
@@ -30,6 +30,7 @@ from toolwright.model import (
     LEVELS,
     CallFacts,
     CallFunction,
+    CallHttp,
     CallPython,
     Choice,
     Decision,
@@ -44,6 +45,7 @@ from toolwright.model import (
     ProbeOutcome,
     Problem,
     Rules,
+    RunContainer,
     RunProcess,
     Selected,
     Severity,
@@ -56,7 +58,7 @@ from toolwright.model import (
     ToolResult,
 )
 from toolwright.records import dataclass, replace
-from toolwright.sandbox import Cancel, Sandbox, Start
+from toolwright.sandbox import NEVER, Cancel, Sandbox, Start
 
 if TYPE_CHECKING:
     from toolwright.catalog.digests import Contents
@@ -64,7 +66,9 @@ if TYPE_CHECKING:
     from toolwright.formats.capability import Migration
     from toolwright.functions import Function, Report
     from toolwright.runtimes import Host
+    from toolwright.runtimes.container import ContainerTools
     from toolwright.runtimes.functions import FunctionTools
+    from toolwright.runtimes.http import HttpTools
     from toolwright.runtimes.python import PythonTools
     from toolwright.store import Store
 
@@ -423,7 +427,7 @@ class Workshop:
             dry_run=dry_run,
             idempotency_key=idempotency_key,
         )
-        return self.hands.engine.call(call, cancel or Cancel())
+        return self.hands.engine.call(call, cancel or NEVER)
 
     @staticmethod
     def _listening(progress: Report, call: Callable[[], ToolResult]) -> ToolResult:
@@ -465,7 +469,7 @@ class Workshop:
             approved_by=approved_by,
             idempotency_key=idempotency_key,
         )
-        return self.hands.engine.call(call, cancel or Cancel(), door=door)
+        return self.hands.engine.call(call, cancel or NEVER, door=door)
 
     async def call_async(
         self,
@@ -760,11 +764,14 @@ class Hands:
             trusted_projects=frozenset(map(os.path.realpath, self._named)),
             handlers=handlers,
             in_process=in_process,
+            container_engine=config.container_engine,
         )
         contents = self._contents = Contents()
         self._pythons = Later(lambda: _python_tools(self._host, contents, config.zygotes))
+        self._https = Later(lambda: _http_tools(self._host))
+        self._containers = Later(lambda: _container_tools(self._host))
         processes = process.ProcessTools(self._host, contents)
-        self._functions = _function_tools(functions, self._cwd) if functions else None
+        self._functions = Later(lambda: _function_tools(functions, self._cwd))
         self.spill = around.Spill(os.path.join(config.state, "results"), config.result_bytes)
         self.engine = Engine(
             stock=lambda: Stock(report().catalog, report().version),
@@ -778,7 +785,9 @@ class Hands:
                 for kind, runtime in (
                     (RunProcess, processes),
                     (CallPython, self._pythons),
-                    *(((CallFunction, self._functions),) if self._functions is not None else ()),
+                    (CallFunction, self._functions),
+                    (CallHttp, self._https),
+                    (RunContainer, self._containers),
                 )
             },
             level=lambda: self.sandbox.level,
@@ -853,20 +862,26 @@ class Hands:
 
     def close(self) -> None:
         self._pythons.close()
-        if self._functions is not None:
-            self._functions.close()
+        self._functions.close()
+        self._https.close()
         self.sandbox.close()
         self.audit.close()
         self.keep.close()
 
 
+class _Made(Protocol):
+    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending: ...
+
+    def close(self) -> None: ...
+
+
 class Later:
     """A runtime that is made, and its module imported, when it is first called."""
 
-    def __init__(self, make: Callable[[], PythonTools]) -> None:
+    def __init__(self, make: Callable[[], _Made]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._made: PythonTools | None = None
+        self._made: _Made | None = None
 
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
         with self._lock:
@@ -891,6 +906,19 @@ def _function_tools(functions: Mapping[str, Function], cwd: str) -> FunctionTool
     from toolwright.runtimes.functions import FunctionTools
 
     return FunctionTools(functions, cwd)
+
+
+def _http_tools(host: Host) -> HttpTools:
+    from toolwright.runtimes._web import Web
+    from toolwright.runtimes.http import HttpTools
+
+    return HttpTools(host, Web())
+
+
+def _container_tools(host: Host) -> ContainerTools:
+    from toolwright.runtimes.container import ContainerTools
+
+    return ContainerTools(host)
 
 
 def _strongest() -> Sandbox:

@@ -23,6 +23,8 @@ from toolwright.records import dataclass, replace
 
 FILE_NAME: Final = "toolwright.toml"
 FORMATS: Final = ("skill", "manifest", "capability", "rye", "executable")
+NAMED_FORMATS: Final = (*FORMATS, "openapi")
+"""What may stand before a path on the command line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +119,8 @@ class Config:
     """Patterns (regular expressions, else literal texts) that records never show."""
     dev_mode: bool = False
     load_dotenv: bool = False
+    container_engine: str = ""
+    """The program that runs containers; empty: none may be run."""
     limits: Limits = Limits()
     calls_per_tool: int = 32
     """How many calls of one tool run at once; more wait."""
@@ -176,6 +180,7 @@ _SECTIONS: Final[dict[str, dict[str, _Key]]] = {
         "day_file": _Key(bool, widens=True),
         "redact": _Key(list, items=_TEXT),
     },
+    "containers": {"engine": _Key(str, widens=True, harmless=("",))},
     "rye": {"dev_mode": _PERMISSION, "load_dotenv": _PERMISSION},
     "isolation": {
         "undeclared": _Key(str, choices=("open", "project", "closed"), widens="project"),
@@ -266,12 +271,12 @@ def resolve(
 def named_source(text: str, cwd: str) -> Source:
     """A source from the command line: ``[FORMAT=]PATH``. A person named it, so it may be loaded."""
     name, equals, path = text.partition("=")
-    if not equals or "/" in name or name not in FORMATS:
+    if not equals or "/" in name or name not in NAMED_FORMATS:
         if equals and name.isidentifier() and not os.path.exists(os.path.join(cwd, text)):
-            close = get_close_matches(name, FORMATS, n=1)
+            close = get_close_matches(name, NAMED_FORMATS, n=1)
             raise UsageError(
                 f"unknown format {name!r} in {text!r}",
-                f"did you mean {close[0]}={path}?" if close else f"formats are {', '.join(FORMATS)}",
+                f"did you mean {close[0]}={path}?" if close else f"formats are {', '.join(NAMED_FORMATS)}",
             )
         name, path = "", text
     if not path:
@@ -353,6 +358,7 @@ class _Reading:
             redact=(*config.redact, *values.get("audit.redact", ())),
             dev_mode=values.get("rye.dev_mode", config.dev_mode),
             load_dotenv=values.get("rye.load_dotenv", config.load_dotenv),
+            container_engine=values.get("containers.engine", config.container_engine),
             limits=replace(
                 config.limits,
                 memory_bytes_max=values.get("limits.memory_bytes", config.limits.memory_bytes_max),

@@ -269,6 +269,8 @@ class Placed:
     name: str
     """Its name in the request: the provider's, where the argument had to be called otherwise."""
     style: str = "form"
+    """``simple``, ``label``, ``matrix``, ``form``, ``spaceDelimited``, ``pipeDelimited`` or ``deepObject``;
+    in the body of a form also ``field``: a list as one field for each item, an object as JSON."""
     explode: bool = True
     media_type: str | None = None
     """Serialised as this media type instead of by a style."""
@@ -281,7 +283,7 @@ class Credential:
     """How a request proves who sends it. The value is a secret that is looked up by name at sending."""
 
     secret: str
-    """The variable or secret that holds it; never the value."""
+    """The variable or secret that holds it; never the value. Empty: one is needed and none is configured."""
     place: Place
     name: str
     prefix: str = ""
@@ -492,6 +494,8 @@ class Permit:
     """Never readable: our own state, keys and journal."""
     programs: Programs = Programs.ANY
     network: bool = False
+    private: bool = False
+    """Where we connect ourselves: also to private addresses."""
     unix_sockets: bool = False
     env: tuple[str, ...] = ()
     """Names of the host's variables it receives; ``*`` is all of them."""
@@ -688,6 +692,23 @@ class ProbeOutcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpenApiOptions:
+    """What whoever named an OpenAPI document says about it; nothing of this comes from the document."""
+
+    name: str = ""
+    """What the API is called in keys; empty: as its file."""
+    tags: tuple[str, ...] = ()
+    """Only operations with one of these tags; empty: all."""
+    paths: tuple[str, ...] = ()
+    """Only paths that fit one of these patterns (``/repos/*``), and none that fits one with a ``!`` before
+    it; empty: all."""
+    secret: str = ""
+    """The name of the secret that authenticates, or ``SCHEME=NAME, SCHEME=NAME`` where there are several."""
+    base_url: str = ""
+    """Where the document came from: relative addresses of servers start there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
     """One declaration as it lies in its place, read by the hands and not yet understood.
 
@@ -716,6 +737,8 @@ class Document:
     probe: ProbeOutcome | None = None
     project: str = ""
     """The root of the project the document belongs to."""
+    openapi: OpenApiOptions | None = None
+    """None: nobody who may do so asked for an OpenAPI document, so that one which is found is not loaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -926,7 +949,8 @@ class Run:
     stderr_bytes: int = 0
     truncated: bool = False
     what: str = "call"
-    """``call``, ``resolver``, ``schema`` or ``attempt`` (one that was repeated)."""
+    """``call``, ``resolver``, ``schema``, ``redirect`` (a request that led on to another) or ``attempt`` (one
+    that was repeated)."""
     note: str = ""
 
 
@@ -953,6 +977,8 @@ class Ending:
     """Content that came as blocks; ``value`` is its structured form, where there is one."""
     reason: str = ""
     hint: str | None = None
+    again_s: float | None = None
+    """Nothing was done, and it may be tried again after so long; None: nobody said so."""
     usage: Usage = Usage()
     layers: tuple[str, ...] = ()
     runs: tuple[Run, ...] = ()

@@ -24,7 +24,7 @@ from toolwright import jsontext
 from toolwright.catalog import files
 from toolwright.catalog.files import Fingerprint
 from toolwright.errors import SourceError
-from toolwright.model import Document, ProbeOutcome, Problem, Severity
+from toolwright.model import Document, OpenApiOptions, ProbeOutcome, Problem, Severity
 from toolwright.records import dataclass
 
 RYE_SUFFIXES: Final = (".py", ".yaml", ".yml", ".json", ".js", ".ts", ".mjs", ".cjs", ".sh", ".toml")
@@ -32,6 +32,8 @@ _SKIPPED: Final = frozenset({"node_modules", "__pycache__", "venv", "site-packag
 _SKIPPED_BELOW_RYE: Final = frozenset({"__pycache__", "node_modules", ".git", ".venv"})
 _LEADS_OUT: Final = "a link that leads out of the source is not followed"
 _SKILL_FILES: Final = ("SKILL.md", "tools.json", "allowlist.json", "execution.json")
+
+_LONG_VALUES_MAX: Final = 1_000_000
 
 Prober: TypeAlias = Callable[[Sequence[str]], Sequence[tuple[bytes, ProbeOutcome]]]
 """Asks programs for their schemas, in the order given. Runs them."""
@@ -52,6 +54,8 @@ class Source:
     space: int | None = None
     root: str = ""
     """The folder that whoever named the source vouches for; empty: the source itself."""
+    openapi: OpenApiOptions | None = None
+    """What is said about the document of a source with the format ``openapi``."""
 
 
 class Candidate(NamedTuple):
@@ -70,6 +74,7 @@ class Candidate(NamedTuple):
     handlers: tuple[str, ...] = ()
     unreadable: str | None = None
     among_groups: bool = False
+    openapi: OpenApiOptions | None = None
 
 
 class _Home(NamedTuple):
@@ -84,6 +89,7 @@ class _Home(NamedTuple):
     """The path of the folder below the root that gives its documents their identity."""
     handlers: tuple[str, ...] = ()
     among_groups: bool = False
+    openapi: OpenApiOptions | None = None
 
 
 class _Row(NamedTuple):
@@ -132,6 +138,7 @@ class Listing:
             home.handlers,
             row.unreadable,
             home.among_groups,
+            home.openapi,
         )
 
     @cached_property
@@ -169,6 +176,8 @@ class _Look:
         self.rank = rank
         self.root = ""
         """The real folder that links must not lead out of."""
+        is_asked_for = source.named or source.format == "openapi"
+        self.openapi = source.openapi or (OpenApiOptions() if is_asked_for else None)
 
     def look(self) -> None:
         path = self.source.path
@@ -235,6 +244,8 @@ class _Look:
                     self.refuse(path, "there is no .ai/tools in this folder")
             case "executable":
                 self.executables(path)
+            case "openapi":
+                self.refuse(path, "an OpenAPI document is a file, and this is a folder")
             case other:
                 raise AssertionError(other)
 
@@ -294,6 +305,7 @@ class _Look:
                 self.rank,
                 handlers=(self.source.handlers,) if self.source.handlers else handlers,
                 among_groups=any(name.endswith("_tools.json") for name in names),
+                openapi=self.openapi if only else None,
             )
         )
         if only is None and "tools.json" not in names:
@@ -417,6 +429,9 @@ class _Look:
                 folder, "rye", os.path.dirname(item), self.source.space or 0, head, item[: -len(name)]
             )
             self.add(self.found.home(home), [name], names, explicit=True)
+        elif self.source.format == "openapi" or (self.source.named and _is_openapi_only(name, status)):
+            home = _Home(folder, "openapi", os.path.basename(folder), self.rank, openapi=self.openapi)
+            self.add(self.found.home(home), [name], names, explicit=True)
         elif name.endswith(".json"):
             place = self.source.format
             if place is None and name == "tools.json" and "SKILL.md" in names:
@@ -436,7 +451,8 @@ class _Look:
                 code="source.unknown-file",
                 message=why,
                 path=path,
-                hint="name a folder, a JSON declaration, a SKILL.md, or a file below .ai/tools",
+                hint="name a folder, a JSON declaration, a SKILL.md, an OpenAPI document, or a file below "
+                ".ai/tools",
             )
         )
 
@@ -568,6 +584,14 @@ class _Look:
         self.found.rows.append((home, tuple(wanted), tuple(prints), explicit, quiet, unreadable))
 
 
+def _is_openapi_only(name: str, status: os.stat_result) -> bool:
+    """Whether a named file can be nothing else: YAML outside of ``.ai/tools``, or longer than the other
+    formats' declarations may be."""
+    if name.endswith((".yaml", ".yml")):
+        return True
+    return name.endswith(".json") and status.st_size > files.DOCUMENT_BYTES_MAX
+
+
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
@@ -643,7 +667,10 @@ def documents(candidates: Sequence[Candidate], prober: Prober) -> Iterator[tuple
 
 def _read(candidate: Candidate) -> Document:
     (main, _), *beside = candidate.files
-    content, unreadable = files.read(main)
+    is_long = candidate.place == "openapi"
+    content, unreadable = files.read(
+        main, files.LONG_DOCUMENT_BYTES_MAX if is_long else files.DOCUMENT_BYTES_MAX
+    )
     neighbours = {}
     for path, _ in beside:
         read, why = files.read(path)
@@ -665,11 +692,18 @@ def _document(
     probe: ProbeOutcome | None,
 ) -> Document:
     is_json = candidate.place == "executable" or candidate.path.endswith(".json")
+    parsed = None
+    if content is not None and is_json:
+        is_long = candidate.place == "openapi"
+        parsed = jsontext.read(content, values_max=_LONG_VALUES_MAX if is_long else jsontext.VALUES_MAX)
+        if len(content) > files.DOCUMENT_BYTES_MAX and not _says_openapi(parsed):
+            unreadable = files.too_long(len(content), files.DOCUMENT_BYTES_MAX)
+            content = parsed = None
     return Document(
         path=candidate.path,
         content=content,
         unreadable=unreadable,
-        parsed=jsontext.read(content) if content is not None and is_json else None,
+        parsed=parsed,
         place=candidate.place,
         item=candidate.item,
         scope=candidate.scope,
@@ -680,4 +714,10 @@ def _document(
         among_groups=candidate.among_groups,
         probe=probe,
         project=candidate.project,
+        openapi=candidate.openapi,
     )
+
+
+def _says_openapi(parsed: jsontext.Parsed) -> bool:
+    """Whether a long document may be as long as it is: those of the other formats may not."""
+    return parsed.defect is not None or (isinstance(parsed.value, dict) and "openapi" in parsed.value)
