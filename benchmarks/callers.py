@@ -113,6 +113,24 @@ def ours(folder: Path, state: Path, *, source: str, stated: bool = False, inside
     return call
 
 
+def function(state: Path) -> Call:
+    """A function that the host registered: no files at all."""
+    workshop = toolwright.open(tools=[echo_function], config=toolwright.Config(state=str(state)))
+    result = workshop.call("echo_function", ARGUMENTS)
+    print(f"function: {', '.join(result.isolation)}", *result.notes, file=sys.stderr)
+
+    def call() -> object:
+        return workshop.call("echo_function", ARGUMENTS)
+
+    return call
+
+
+@toolwright.tool(effect="read")
+def echo_function(value: int) -> dict[str, dict[str, int]]:
+    """Echo."""
+    return {"echo": {"value": value}}
+
+
 def _handler(tool_name: str, tool_input: dict, **_context: object) -> dict:
     return {"success": True, "result": {"echo": tool_input}}
 
@@ -238,6 +256,7 @@ def main() -> None:
         "plain": lambda: ours(folder, state, source="plain"),
         "ordinary": lambda: ours(folder, state, source="ordinary"),
         "inside": lambda: ours(folder, state, source="inside", inside=True),
+        "function": lambda: function(state),
         "cold-plain": lambda: cold_python("-S", "-I", str(folder / "plain" / "handlers" / "plain.py")),
         "cold-ordinary": lambda: cold_python(str(folder / "ordinary" / "handlers" / "ordinary.py")),
         "audit": lambda: audit(state),

@@ -45,7 +45,7 @@ def calling(work: Path, rounds: int) -> tuple[list[Row], list[str]]:
     prepare(folder, echo)
     peers = _Peers(skipped)
     setting = _Setting(folder, bare, peers, rounds)
-    parts = [setting.python, setting.inside, setting.audit, setting.cold]
+    parts = [setting.python, setting.inside, setting.function, setting.audit, setting.cold]
     if echo is None:
         skipped.append("process calls: there is no C compiler (cc) for the tool and its yardstick")
     else:
@@ -185,6 +185,15 @@ class _Setting:
             for name in peers
         ]
         return rows
+
+    def function(self, _skipped: list[str]) -> list[Row]:
+        memory = "function:memory" if MEMORY.is_dir() else "function"
+        with self._contestants(memory, "function:disk") as contestants:
+            found = contested(self._rounds, contestants, 500)
+        us = medians(found[memory]) * 1e6
+        where = "memory" if memory.endswith("memory") else "a file"
+        detail = f"journal in {where}; on the disk {medians(found['function:disk']) * 1e6:,.0f} us"
+        return [_at_most("registered function, checked and recorded, the sync apart", us, "us", 15.0, detail)]
 
     # -- the record and the start ---------------------------------------------------------------------------
 

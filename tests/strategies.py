@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+import enum
+import types
+from typing import Any, Literal, NamedTuple, TypedDict, Union, get_args, get_origin
 
 from hypothesis import strategies as st
 
@@ -283,3 +286,85 @@ def tools(draw: st.DrawFn, schema: st.SearchStrategy[Any] | None = None) -> Tool
 def toolsets(schema: st.SearchStrategy[Any] | None = None) -> st.SearchStrategy[list[Tool]]:
     """Tools as a catalog holds them: no key twice."""
     return st.lists(tools(schema), max_size=6, unique_by=lambda tool: tool.key)
+
+
+# -- annotations of Python functions ------------------------------------------------------------------------
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    GREEN = "green"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+_simple_annotations = st.sampled_from(
+    [int, float, str, bool, Literal["a", "b"], Literal[1, "x", None], Colour, Level]
+)
+_field_names = st.lists(st.sampled_from(["a", "b", "c", "deep", "type"]), min_size=1, max_size=3, unique=True)
+
+
+@st.composite
+def _classes(draw: st.DrawFn, inner: st.SearchStrategy[Any]) -> Any:
+    fields = {name: draw(inner) for name in draw(_field_names)}
+    kind = draw(st.sampled_from(["dataclass", "typed dict", "partial typed dict", "named tuple"]))
+    if kind == "dataclass":
+        optional = draw(st.integers(0, len(fields)))
+        parts: list[Any] = []
+        for number, (name, annotation) in enumerate(fields.items()):
+            has_default = number >= len(fields) - optional
+            parts.append(
+                (name, annotation, dataclasses.field(default=None)) if has_default else (name, annotation)
+            )
+        return dataclasses.make_dataclass("Made", parts)
+    if kind == "named tuple":
+        return NamedTuple("Made", list(fields.items()))
+    return TypedDict("Made", fields, total=kind == "typed dict")  # type: ignore[operator]
+
+
+annotation_kinds: st.SearchStrategy[Any] = st.recursive(
+    _simple_annotations,
+    lambda inner: st.one_of(
+        inner.map(lambda part: list[part]),  # type: ignore[valid-type]
+        inner.map(lambda part: tuple[part, ...]),  # type: ignore[valid-type]
+        st.tuples(inner, inner).map(lambda parts: tuple.__class_getitem__(parts)),
+        inner.map(lambda part: dict[str, part]),  # type: ignore[valid-type]
+        inner.map(lambda part: part | None),
+        st.tuples(inner, inner).map(lambda parts: Union[parts]),  # noqa: UP007
+        _simple_annotations.map(lambda part: set[part]),  # type: ignore[valid-type]
+        _classes(inner),
+    ),
+    max_leaves=5,
+)
+"""Annotations of parameters, classes among them."""
+
+
+def annotated_values(annotation: Any) -> st.SearchStrategy[Any]:
+    """JSON values that fit an annotation, most of the time."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    simple: dict[Any, st.SearchStrategy[Any]] = {
+        int: st.integers(-5, 5) | st.just(2.0),
+        float: st.integers(-5, 5) | st.floats(-5, 5),
+        str: texts,
+        bool: st.booleans(),
+        Colour: st.sampled_from(["red", "green"]),
+        Level: st.sampled_from([1, 2, 2.0]),
+        type(None): st.none(),
+    }
+    if annotation in simple:
+        return simple[annotation]
+    if origin is Literal:
+        return st.sampled_from(arguments)
+    if origin in (list, set) or (origin is tuple and arguments[-1] is Ellipsis):
+        return st.lists(annotated_values(arguments[0]), max_size=3)
+    if origin is tuple:
+        return st.tuples(*map(annotated_values, arguments)).map(list)
+    if origin is dict:
+        return st.dictionaries(texts, annotated_values(arguments[1]), max_size=2)
+    if origin is Union or origin is types.UnionType:
+        return st.one_of(*map(annotated_values, arguments))
+    fields = annotation.__annotations__
+    return st.fixed_dictionaries({}, optional={name: annotated_values(part) for name, part in fields.items()})

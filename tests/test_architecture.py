@@ -18,6 +18,7 @@ ROOMS = (
     "model",
     "schema",
     "formats",
+    "functions",
     "dialects",
     "calls",
     "store",

@@ -10,16 +10,37 @@ TYPE_CHECKING = False  # type checkers know the name; importing typing would cos
 if TYPE_CHECKING:
     from toolwright.app import Workshop, open
     from toolwright.config import Config
-    from toolwright.errors import ConfigError, SourceError, ToolwrightError
-    from toolwright.model import Problem, Schema, Severity, Tool, ToolCall, ToolError, ToolResult
+    from toolwright.errors import ConfigError, Failed, SourceError, ToolwrightError
+    from toolwright.functions import Context, tool
+    from toolwright.model import (
+        AudioBlock,
+        EmbeddedResource,
+        ImageBlock,
+        Problem,
+        ResourceLink,
+        Schema,
+        Severity,
+        TextBlock,
+        Tool,
+        ToolCall,
+        ToolError,
+        ToolResult,
+    )
 
 __all__ = [
+    "AudioBlock",
     "Config",
     "ConfigError",
+    "Context",
+    "EmbeddedResource",
+    "Failed",
+    "ImageBlock",
     "Problem",
+    "ResourceLink",
     "Schema",
     "Severity",
     "SourceError",
+    "TextBlock",
     "Tool",
     "ToolCall",
     "ToolError",
@@ -28,15 +49,23 @@ __all__ = [
     "Workshop",
     "__version__",
     "open",
+    "tool",
 ]
 
 _HOMES = {
+    "AudioBlock": "model",
     "Config": "config",
     "ConfigError": "errors",
+    "Context": "functions",
+    "EmbeddedResource": "model",
+    "Failed": "errors",
+    "ImageBlock": "model",
     "Problem": "model",
+    "ResourceLink": "model",
     "Schema": "model",
     "Severity": "model",
     "SourceError": "errors",
+    "TextBlock": "model",
     "Tool": "model",
     "ToolCall": "model",
     "ToolError": "model",
@@ -44,6 +73,7 @@ _HOMES = {
     "ToolwrightError": "errors",
     "Workshop": "app",
     "open": "app",
+    "tool": "functions",
 }
 
 

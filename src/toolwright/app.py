@@ -14,9 +14,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from toolwright import jsontext
 from toolwright.catalog import loading, sources
@@ -28,6 +29,7 @@ from toolwright.jsontext import JsonObject
 from toolwright.model import (
     LEVELS,
     CallFacts,
+    CallFunction,
     CallHttp,
     CallPython,
     Choice,
@@ -42,6 +44,7 @@ from toolwright.model import (
     Permit,
     ProbeOutcome,
     Problem,
+    Rules,
     RunContainer,
     RunProcess,
     Selected,
@@ -54,14 +57,17 @@ from toolwright.model import (
     ToolMode,
     ToolResult,
 )
-from toolwright.records import replace
+from toolwright.records import dataclass, replace
 from toolwright.sandbox import NEVER, Cancel, Sandbox, Start
 
 if TYPE_CHECKING:
     from toolwright.catalog.digests import Contents
     from toolwright.dialects import Dialect
+    from toolwright.formats.capability import Migration
+    from toolwright.functions import Function, Report
     from toolwright.runtimes import Host
     from toolwright.runtimes.container import ContainerTools
+    from toolwright.runtimes.functions import FunctionTools
     from toolwright.runtimes.http import HttpTools
     from toolwright.runtimes.python import PythonTools
     from toolwright.store import Store
@@ -78,17 +84,24 @@ def open(
     config: Config | None = None,
     context_checks: Mapping[str, ContextCheck] | None = None,
     handlers: Mapping[str, object] | None = None,
+    tools: Sequence[object] = (),
+    provide: Mapping[Any, object] | None = None,
+    fallback: Sequence[object] = (),
     in_process: bool = False,
     sandbox: Sandbox | None = None,
     environment: Environment | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Workshop:
-    """Open a workshop on a folder, a file, several of them, or a ``Config``.
+    """Open a workshop on a folder, a file, several of them, or a ``Config``; or on functions alone.
 
     ``context_checks`` are the checks that capability groups name; ``handlers`` the host's own code for
     executors or groups. Both are only ever called by name, never looked up from a declaration. ``in_process``
     lets Python tools run inside this process, where nothing can stop them: for code you trust like your own.
     ``sandbox`` takes the place of the strongest level that works here.
+    ``tools`` are functions of the host's own, or modules and objects with marked ones; ``provide`` says what
+    their parameters of certain types are given, which no model sees. ``fallback`` are tools that are still
+    declared in code, as functions or as mappings like those in a group's file: used where no file declares
+    their name.
     ``progress`` is told how many documents of how many have been read.
     """
     surroundings = environment or Environment.read()
@@ -107,16 +120,54 @@ def open(
         config = Config(state=surroundings.state)
     if named:
         config = replace(config, sources=tuple(named_source(text, cwd) for text in named))
-    elif not config.sources:
-        raise UsageError("nothing to open", "name a folder, a file or a Config with sources")
+    elif not config.sources and not tools and not fallback:
+        raise UsageError(
+            "nothing to open", "name a folder, a file, a Config with sources, or hand over tools"
+        )
     return Workshop(
         config,
         surroundings,
         context_checks or {},
         handlers or {},
         progress,
+        own=_own_tools(tools, fallback, provide, config.rules(executors=tuple(handlers or ()))),
         in_process=in_process,
         sandbox=sandbox,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnTools:
+    """What the host itself brings: its functions, and tools that it still declares in code."""
+
+    tools: tuple[Tool, ...] = ()
+    fallback: tuple[Tool, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    functions: Mapping[str, Function] = field(default_factory=dict)
+
+
+def _own_tools(
+    tools: Sequence[object], fallback: Sequence[object], provide: Mapping[Any, object] | None, rules: Rules
+) -> OwnTools:
+    if not tools and not fallback:
+        return OwnTools()
+    from toolwright.formats import capability
+    from toolwright.functions import register
+
+    ours = register(tools, provide=provide)
+    functions = [thing for thing in fallback if not isinstance(thing, Mapping)]
+    groups = [thing for thing in fallback if isinstance(thing, Mapping)]
+    theirs = register(functions, provide=provide, taken=ours.functions)
+    try:
+        plain = [jsontext.loads_own(jsontext.plain(dict(group))) for group in groups]
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"fallback: a declaration must be JSON: {error}", "use plain values") from None
+    kept = capability.compile_mappings(plain, rules)
+    return OwnTools(
+        tools=ours.tools,
+        fallback=(*theirs.tools, *kept.tools),
+        problems=(*ours.problems, *theirs.problems, *kept.problems),
+        functions={**ours.functions, **theirs.functions},
     )
 
 
@@ -131,9 +182,12 @@ class Workshop:
         handlers: Mapping[str, object],
         progress: Callable[[int, int], None] | None = None,
         *,
+        own: OwnTools | None = None,
         in_process: bool = False,
         sandbox: Sandbox | None = None,
     ) -> None:
+        self._own = own or OwnTools()
+        self._migration: Migration | None = None
         self.config = config
         self._environment = environment
         self._checks = dict(context_checks)
@@ -212,6 +266,13 @@ class Workshop:
     def reload(self) -> None:
         """Look again. The catalog is replaced whole; what was taken from the old one stays valid."""
         self._report = self._load(self._report)
+
+    def migration(self) -> Migration:
+        """How far the move of tools from code (``fallback``) to files has come: what files hide, where the
+        two differ, and what is still served from code."""
+        from toolwright.formats.capability import Migration
+
+        return self._migration or Migration(tools=())
 
     def disabled(self) -> tuple[Disabled, ...]:
         """What is switched off now, here or by another program with the same state folder."""
@@ -327,11 +388,27 @@ class Workshop:
         idempotency_key: str | None = None,
         caller: str | None = None,
         cancel: Cancel | None = None,
+        progress: Report | None = None,
     ) -> ToolResult:
         """Run one call through the whole engine: begun, checked, decided, run, recorded.
 
         What goes wrong with the call is a value in the result; only wrong use of this method raises.
+        ``progress`` is told what a function says of its own (``Context.progress``): done, total, message.
         """
+        if progress is not None:
+            return self._listening(
+                progress,
+                lambda: self.call(
+                    name,
+                    arguments,
+                    context=context,
+                    timeout_s=timeout_s,
+                    dry_run=dry_run,
+                    idempotency_key=idempotency_key,
+                    caller=caller,
+                    cancel=cancel,
+                ),
+            )
         given = dict(arguments or {})
         try:
             jsontext.plain(given)
@@ -351,6 +428,16 @@ class Workshop:
             idempotency_key=idempotency_key,
         )
         return self.hands.engine.call(call, cancel or NEVER)
+
+    @staticmethod
+    def _listening(progress: Report, call: Callable[[], ToolResult]) -> ToolResult:
+        from toolwright.functions import PROGRESS
+
+        heard = PROGRESS.set(progress)
+        try:
+            return call()
+        finally:
+            PROGRESS.reset(heard)
 
     def call_text(
         self,
@@ -394,9 +481,15 @@ class Workshop:
         dry_run: bool = False,
         idempotency_key: str | None = None,
         caller: str | None = None,
+        progress: Report | None = None,
     ) -> ToolResult:
-        """As ``call``, for asyncio and trio. Cancelling the task kills the tool and waits for its record."""
+        """As ``call``, for asyncio and trio. Cancelling the task kills the tool and waits for its record.
+
+        With asyncio, async functions and handlers of the host's run on the very loop that awaits the call.
+        """
         import anyio.to_thread
+
+        from toolwright.runtimes import _loops
 
         cancel, over, lock = Cancel(), threading.Event(), threading.Lock()
         state = {"begun": False, "given_up": False}
@@ -416,10 +509,12 @@ class Workshop:
                     idempotency_key=idempotency_key,
                     caller=caller,
                     cancel=cancel,
+                    progress=progress,
                 )
             finally:
                 over.set()
 
+        awaiting = _loops.CALLER.set(_loops.running())  # worker threads get a copy of the context
         try:
             result = await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
         except anyio.get_cancelled_exc_class():
@@ -431,6 +526,8 @@ class Workshop:
                 with anyio.CancelScope(shield=True):
                     await anyio.to_thread.run_sync(over.wait)
             raise
+        finally:
+            _loops.CALLER.reset(awaiting)
         assert result is not None
         return result
 
@@ -483,6 +580,7 @@ class Workshop:
                     self._environment,
                     lambda: self._report,
                     self._handlers,
+                    functions=self._own.functions,
                     in_process=self._in_process,
                     sandbox=self._sandbox,
                 )
@@ -493,7 +591,7 @@ class Workshop:
     def _load(self, earlier: loading.LoadReport | None = None) -> loading.LoadReport:
         config = self.config
         folder = os.path.join(config.state, "cache") if config.state else None
-        return loading.load(
+        report = loading.load(
             self._wanted(),
             config.rules(context_checks=tuple(self._checks), executors=tuple(self._handlers)),
             loading.Machine(
@@ -505,6 +603,16 @@ class Workshop:
             keep=Cache(folder),
             earlier=earlier,
         )
+        return self._with_own(report) if self._own != OwnTools() else report
+
+    def _with_own(self, report: loading.LoadReport) -> loading.LoadReport:
+        from toolwright.formats import capability
+
+        fallback = self._own.fallback
+        declared = report.declared({tool.name for tool in fallback})
+        migration = self._migration = capability.migration(declared, fallback)
+        still = migration.tools[len(declared) :]
+        return report.with_own([*self._own.tools, *still], [*self._own.problems, *migration.problems])
 
     def _discover(self, paths: Sequence[str]) -> Sequence[tuple[bytes, ProbeOutcome]]:
         """Ask programs for their schemas: inside a closed permit, and recorded like calls."""
@@ -587,6 +695,7 @@ class Hands:
         report: Callable[[], loading.LoadReport],
         handlers: Mapping[str, object],
         *,
+        functions: Mapping[str, Function],
         in_process: bool,
         sandbox: Sandbox | None,
     ) -> None:
@@ -662,6 +771,7 @@ class Hands:
         self._https = Later(lambda: _http_tools(self._host))
         self._containers = Later(lambda: _container_tools(self._host))
         processes = process.ProcessTools(self._host, contents)
+        self._functions = Later(lambda: _function_tools(functions, self._cwd))
         self.spill = around.Spill(os.path.join(config.state, "results"), config.result_bytes)
         self.engine = Engine(
             stock=lambda: Stock(report().catalog, report().version),
@@ -675,6 +785,7 @@ class Hands:
                 for kind, runtime in (
                     (RunProcess, processes),
                     (CallPython, self._pythons),
+                    (CallFunction, self._functions),
                     (CallHttp, self._https),
                     (RunContainer, self._containers),
                 )
@@ -751,6 +862,7 @@ class Hands:
 
     def close(self) -> None:
         self._pythons.close()
+        self._functions.close()
         self._https.close()
         self.sandbox.close()
         self.audit.close()
@@ -788,6 +900,12 @@ def _python_tools(host: Host, contents: Contents, zygotes_max: int) -> PythonToo
     # A format with signatures is run in this process only once its signature was verified; for the others the
     # host's opt-in is all there is.
     return PythonTools(host, contents, verified=lambda tool: tool.signature is None, zygotes_max=zygotes_max)
+
+
+def _function_tools(functions: Mapping[str, Function], cwd: str) -> FunctionTools:
+    from toolwright.runtimes.functions import FunctionTools
+
+    return FunctionTools(functions, cwd)
 
 
 def _http_tools(host: Host) -> HttpTools:

@@ -56,6 +56,18 @@ class UnknownTool(ToolwrightError):
     exit_code = 64
 
 
+class Failed(Exception):
+    """Raised by a function that is a tool: its call failed, with exactly this message for the model.
+
+    No wrong use of the library, so no ToolwrightError; and not for anybody but tools to raise.
+    """
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
 class Kind(StrEnum):
     """Why a call did not succeed."""
 

@@ -314,6 +314,8 @@ class CallFunction:
     """Call a function that the host registered, in the host's own process."""
 
     name: str
+    code: str = ""
+    """The digest of its code, for records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -857,6 +859,8 @@ class ToolError:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextBlock:
     text: str
+    more: JsonObject | None = None
+    """Members that came with it besides (annotations), handed on as they are; so in every block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -864,12 +868,14 @@ class ImageBlock:
     data: str
     """Base64."""
     media_type: str
+    more: JsonObject | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioBlock:
     data: str
     media_type: str
+    more: JsonObject | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -877,6 +883,7 @@ class ResourceLink:
     uri: str
     name: str
     media_type: str | None = None
+    more: JsonObject | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -885,6 +892,7 @@ class EmbeddedResource:
     text: str | None = None
     data: str | None = None
     media_type: str | None = None
+    more: JsonObject | None = None
 
 
 Block: TypeAlias = TextBlock | ImageBlock | AudioBlock | ResourceLink | EmbeddedResource
@@ -965,6 +973,8 @@ class Ending:
     """What a function returned, as JSON."""
     kind_of_value: str = ""
     """The name of the returned value's type, for messages."""
+    blocks: tuple[Block, ...] | None = None
+    """Content that came as blocks; ``value`` is its structured form, where there is one."""
     reason: str = ""
     hint: str | None = None
     again_s: float | None = None

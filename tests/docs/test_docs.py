@@ -152,7 +152,7 @@ def test_every_dialect_and_format_is_described() -> None:
 
 # -- codes --------------------------------------------------------------------------------------------------
 
-FAMILIES = ("source", "catalog", "schema", "config", *FORMATS)
+FAMILIES = ("source", "catalog", "schema", "config", "python", *FORMATS)
 CODE = re.compile(rf"(?:{'|'.join(FAMILIES)})\.[a-z][a-z0-9-]*(?:\.[a-z][a-z0-9-]*)*")
 NO_CODES = {"config.toml", "config.server"}
 """A file name and a place in a YAML file."""
@@ -373,7 +373,15 @@ def test_the_guide_to_calling_shows_what_is_really_printed(workshop: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "name", ["docs/guides/checking.md", "docs/guides/models.md", "docs/guides/calling.md"]
+    "name",
+    [
+        "docs/guides/checking.md",
+        "docs/guides/models.md",
+        "docs/guides/calling.md",
+        "docs/guides/python-functions.md",
+        "docs/formats/python.md",
+        "docs/formats/capability.md",
+    ],
 )
 def test_the_programs_of_a_guide_run(name: str, workshop: Path) -> None:
     if name.endswith("calling.md"):

@@ -19,6 +19,7 @@ from toolwright.errors import Kind
 from toolwright.jsontext import JsonObject, JsonValue, Pointer, place_text, pointer_text
 from toolwright.model import (
     AsArgv,
+    CallFunction,
     Intake,
     Positional,
     RunProcess,
@@ -114,6 +115,8 @@ def _no_element(tool: Tool, arguments: JsonObject) -> str | None:
 
 def _refused(tool: Tool, message: str, details: JsonValue = None) -> ToolError:
     hint = f"`toolwright show {tool.key}` shows what it takes"
+    if isinstance(tool.invocation, CallFunction):  # known in the host's own process alone
+        hint = "the schema of its arguments says what it takes"
     return ToolError(kind=Kind.INVALID_ARGUMENTS, message=message, hint=hint, details=details)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Final, TypeVar
@@ -97,17 +97,73 @@ class Shelves:
         return self.ask(lambda held: held.tool(index))
 
 
+class Extended:
+    """A shelf with tools that lie in no file behind those that do."""
+
+    def __init__(self, shelves: Shelves, more: Sequence[Tool]) -> None:
+        self._shelves = shelves
+        self._more = more
+
+    @property
+    def keys(self) -> Sequence[str]:
+        return [*self._shelves.keys, *(tool.key for tool in self._more)]
+
+    @property
+    def names(self) -> Sequence[str]:
+        return [*self._shelves.names, *(tool.name for tool in self._more)]
+
+    @property
+    def roles(self) -> Sequence[Role]:
+        return [*self._shelves.roles, *(tool.role for tool in self._more)]
+
+    def tool(self, index: int) -> Tool:
+        beyond = index - len(self._shelves.keys)
+        return self._shelves.tool(index) if beyond < 0 else self._more[beyond]
+
+
 class LoadReport:
     """A catalog and everything that is wrong with what it was made from."""
 
-    def __init__(self, shelves: Shelves, found: Listing, keep: Callable[[], None], *, warm: bool) -> None:
+    def __init__(
+        self,
+        shelves: Shelves,
+        found: Listing,
+        keep: Callable[[], None],
+        *,
+        warm: bool,
+        own: Sequence[Tool] = (),
+        own_problems: Sequence[Problem] = (),
+    ) -> None:
         self._shelves = shelves
+        self._own = own
+        self._own_problems = own_problems
         self._found = found
         self.keep = keep
         """Write the cache, once there is time for it: the answer comes first."""
         self.warm = warm
         """True when nothing had to be read."""
-        self.catalog = Catalog(shelves, lambda: shelves.ask(lambda held: held.skills))
+        shelf = Extended(shelves, own) if own else shelves
+        self.catalog = Catalog(shelf, lambda: shelves.ask(lambda held: held.skills))
+
+    def with_own(self, tools: Sequence[Tool], problems: Sequence[Problem]) -> LoadReport:
+        """The same with the host's own tools, which come from no file and into no cache; clashes are told."""
+        found = [*problems]
+        distinct = _distinct(tools, found)
+        others = {other.name: other for other in self.declared({tool.name for tool in tools})}
+        for tool in distinct:
+            if tool.name in others:
+                other = others[tool.name]
+                what = f"shares its name with {other.key!r} of {other.origin.path}"
+                found.append(_clash(tool, other, "catalog.name-clash", what))
+        return LoadReport(
+            self._shelves, self._found, self.keep, warm=self.warm, own=distinct, own_problems=found
+        )
+
+    def declared(self, names: Set[str]) -> list[Tool]:
+        """The callable tools of files that have one of these names."""
+        found = [number for number, name in enumerate(self._shelves.names) if name in names]
+        tools = (self._shelves.tool(number) for number in found)
+        return [tool for tool in tools if tool.role is Role.TOOL]
 
     @property
     def stamp(self) -> bytes:
@@ -117,7 +173,8 @@ class LoadReport:
     @cached_property
     def version(self) -> str:
         """A short name for this state of the sources, for records."""
-        return hashlib.sha256(self.stamp).hexdigest()[:16]
+        own = repr([(tool.key, tool.invocation) for tool in self._own]) if self._own else ""
+        return hashlib.sha256(self.stamp + own.encode("utf-8")).hexdigest()[:16]
 
     @cached_property
     def problems(self) -> tuple[Problem, ...]:
@@ -139,6 +196,7 @@ class LoadReport:
             *self._found.problems,
             *(problem for unit in units for problem in unit.compiled.problems),
             *self._shelves.ask(lambda held: held.problems),
+            *self._own_problems,
             *unmet,
         ]
 

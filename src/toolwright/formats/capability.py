@@ -8,11 +8,11 @@ condition), and it selects nothing: the rule travels on the record, and ``select
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from toolwright.formats._node import NAME_CHARS_MAX, TOOLS_MAX, Node, Reader, key_of, shown
-from toolwright.jsontext import Duplicate, JsonValue, compact, place_text
+from toolwright.jsontext import Duplicate, JsonValue, Parsed, compact, place_text
 from toolwright.model import (
     Always,
     CallPython,
@@ -148,6 +148,25 @@ class Migration:
     problems: tuple[Problem, ...] = ()
 
 
+def compile_mappings(given: Sequence[Mapping[str, JsonValue]], rules: Rules) -> Compiled:
+    """Declarations that are kept in code: whole groups, or single tools, which form the group ``code``."""
+    single = [dict(tool) for tool in given if "group" not in tool]
+    groups = [dict(group) for group in given if "group" in group]
+    if single:
+        groups.append({"group": "code", "selection": {"strategy": "always"}, "tools": single})
+    tools: list[Tool] = []
+    problems: list[Problem] = []
+    for group in groups:
+        name = group["group"] if isinstance(group["group"], str) else ""
+        document = Document(path=f"{name}_tools.json", content=None, parsed=Parsed(value=group))
+        # Whoever declares in code has the code: that no file is named for it is nothing to complain about.
+        compiled = compile_document(document, replace(rules, executors=(*rules.executors, name)))
+        tools += compiled.tools
+        problems += compiled.problems
+    in_code = [replace(tool, origin=replace(tool.origin, path="code")) for tool in tools]
+    return Compiled(tools=tuple(in_code), problems=tuple(replace(found, path="code") for found in problems))
+
+
 def migration(file_tools: Sequence[Tool], code_tools: Sequence[Tool]) -> Migration:
     """Put tools of files before tools of code, and say what that hides and what is still to be moved."""
     declared = {tool.name: tool for tool in file_tools}
@@ -160,7 +179,7 @@ def migration(file_tools: Sequence[Tool], code_tools: Sequence[Tool]) -> Migrati
                 tool,
                 "capability.migrate.fallback",
                 "shadowed",
-                hint=f"{_file_name(declared[tool.name].origin.path)} declares it too and is used; "
+                hint=f"{_file_name(declared[tool.name].origin.path)} declares {tool.name} too and is used; "
                 "remove the declaration in code",
             )
             for tool in shadowed
@@ -171,7 +190,7 @@ def migration(file_tools: Sequence[Tool], code_tools: Sequence[Tool]) -> Migrati
                 "capability.migrate.report",
                 f"differs from {_file_name(declared[tool.name].origin.path)}: "
                 + " and ".join(_differences(tool, declared[tool.name])),
-                hint="make sure that the file says what is meant",
+                hint=f"make sure that the file says what is meant by {tool.name}",
             )
             for tool in differing
         ),
@@ -180,7 +199,7 @@ def migration(file_tools: Sequence[Tool], code_tools: Sequence[Tool]) -> Migrati
                 tool,
                 "capability.migrate.report",
                 "not migrated: no file declares this tool",
-                hint="declare it in a group file",
+                hint=f"declare {tool.name} in a group file",
                 severity=Severity.INFO,
             )
             for tool in fallback

@@ -173,14 +173,21 @@ def find_function(module: object, names: Sequence[str], where: str) -> Callable[
     raise LookupError(f"{where} has no {names[0] if names else 'execute'}()")
 
 
-def call_function(function: Callable[..., object], style: str, request: dict[str, Any]) -> object:
-    """Call, and wait for the answer of a coroutine."""
+def call_function(
+    function: Callable[..., object],
+    style: str,
+    request: dict[str, Any],
+    finish: Callable[[Any], object] | None = None,
+) -> object:
+    """Call, and wait for the answer of a coroutine; ``finish`` awaits it where the host has its own ways."""
     if style == "handler":
         context = named_context(function, request["context"])
         value = function(request["name"], request["params"], **context)
     else:
         value = function(request["params"], request["project"])
     if hasattr(type(value), "__await__"):
+        if finish is not None:
+            return finish(value)
         asyncio = importlib.import_module("asyncio")
         value = asyncio.run(_awaited(value))
     return value

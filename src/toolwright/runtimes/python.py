@@ -45,7 +45,7 @@ from toolwright.model import (
     ToolError,
 )
 from toolwright.records import dataclass, replace
-from toolwright.runtimes import Host, _loader, _settings, _zygote, _zygotes, environment, project_of
+from toolwright.runtimes import Host, _loader, _loops, _settings, _zygote, _zygotes, environment, project_of
 from toolwright.sandbox import Cancel, Start
 from toolwright.sandbox.rules import rlimits
 from toolwright.sandbox.supervised import Service, Supervised
@@ -102,6 +102,7 @@ class PythonTools:
         self._verified = verified
         self._modules: OrderedDict[tuple[str, str], Callable[..., object]] = OrderedDict()
         self._lock = threading.Lock()
+        self._loops = _loops.Loops()
         # A supervisor without Landlock is no such level: nothing would keep calls away from their zygote.
         self._zygotes: _zygotes.Zygotes | None = None
         if isinstance(host.sandbox, Supervised) and host.sandbox.level is Level.SUPERVISED:
@@ -118,7 +119,8 @@ class PythonTools:
             return prepared
         registered = self._registered(tool, invocation)
         if registered is not None:
-            return _inside(tool, call, prepared, project, self._host.cwd, lambda: registered, "")
+            finish = partial(self._loops.finish, limit_s=permit.limits.timeout_s, cancel=cancel)
+            return _inside(tool, call, prepared, project, self._host.cwd, lambda: registered, "", finish)
         found = self._file(tool, call, invocation)
         if isinstance(found, Ending):
             return found
@@ -131,7 +133,8 @@ class PythonTools:
             and self._verified(tool)
         ):
             load = partial(self._function, file, source, digest, names)
-            return _inside(tool, call, prepared, project, self._host.cwd, load, file)
+            finish = partial(self._loops.finish, limit_s=permit.limits.timeout_s, cancel=cancel)
+            return _inside(tool, call, prepared, project, self._host.cwd, load, file, finish)
         context, notes = _carried(tool, call, source, names)
         if isinstance(context, Ending):
             return context
@@ -170,6 +173,7 @@ class PythonTools:
         return replace(ending, notes=notes) if notes else ending
 
     def close(self) -> None:
+        self._loops.close()
         if self._zygotes is not None:
             self._zygotes.close()
 
@@ -395,19 +399,23 @@ def _inside(
     cwd: str,
     load: Callable[[], Callable[..., object]],
     file: str,
+    finish: Callable[[Any], object],
 ) -> Ending:
-    """Call a function here. It sees this process, and nothing can stop it: the host chose that."""
+    """Call a function here. It sees this process, and unless it is async nothing can stop it: the host chose
+    that."""
     invocation = tool.invocation
     assert isinstance(invocation, CallPython)
     began = time.perf_counter()
     request = _request(tool, prepared, project, call.context)
     end, reason, result = End.RETURNED, "", None
     try:
-        value = _loader.call_function(load(), invocation.style.value, request)
+        value = _loader.call_function(load(), invocation.style.value, request, finish)
         kind = type(value).__name__
         result = _copied(value)
     except KeyboardInterrupt:
         raise
+    except (_loops.Late, _loops.GivenUp) as stopped:
+        end, kind = End.TIMED_OUT if isinstance(stopped, _loops.Late) else End.CANCELLED, ""
     except BaseException as error:  # noqa: BLE001 - whatever else a tool raises, leaving included, is an ending
         end, reason, kind = End.RAISED, str(error), type(error).__name__
     duration_ms = (time.perf_counter() - began) * 1e3

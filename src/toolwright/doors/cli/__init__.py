@@ -72,11 +72,13 @@ class Shared:
             state=self.state,
         )
 
-    def workshop(self, more: Sequence[str] = ()) -> Workshop:
+    def workshop(self, more: Sequence[str] = (), fallback: Sequence[object] = ()) -> Workshop:
         from toolwright import app
 
         progress = None if self.quiet or not sys.stderr.isatty() else _tell_progress
-        workshop = app.open(self.resolved(more), environment=self.environment, progress=progress)
+        workshop = app.open(
+            self.resolved(more), fallback=fallback, environment=self.environment, progress=progress
+        )
         click.get_current_context().call_on_close(workshop.close)
         return workshop
 

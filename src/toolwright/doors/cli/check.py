@@ -7,15 +7,21 @@ import sys
 import time
 from contextlib import suppress
 from fnmatch import fnmatchcase
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 import click
 
 from toolwright import jsontext
 from toolwright.app import Workshop
 from toolwright.catalog import mending
+from toolwright.config import current_folder
 from toolwright.doors.cli import Shared, _render, _sarif, complain, examples, shared_options
-from toolwright.errors import SourceError
+from toolwright.errors import SourceError, UsageError
 from toolwright.model import Effect, NotCallable, Problem, Role, Severity, Tool
+
+if TYPE_CHECKING:
+    from toolwright.formats.capability import Migration
 
 _FAILED = 65
 _LOOK_AGAIN_S = 0.5
@@ -30,6 +36,7 @@ _PROPOSED_MAX = 12
         "toolwright check --fix tools.json",
         "toolwright check --sarif problems.sarif",
         "toolwright check --from executable=bin --json",
+        "toolwright check groups/ --code app.tools:TOOLS",
     ),
 )
 @click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path())
@@ -37,6 +44,12 @@ _PROPOSED_MAX = 12
 @click.option("--fix", is_flag=True, help="Mend what has exactly one safe mend, then check again.")
 @click.option("--watch", is_flag=True, help="Check again whenever a declaration changes, until interrupted.")
 @click.option("--sarif", metavar="FILE", type=click.Path(), help="Also write the problems as SARIF 2.1.0.")
+@click.option(
+    "--code",
+    metavar="MODULE[:NAME]",
+    multiple=True,
+    help="Compare with tools still declared in Python, which is imported.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout (--watch: one per line).")
 @shared_options
 @click.pass_obj
@@ -47,13 +60,14 @@ def command(
     fix: bool,
     watch: bool,
     sarif: str | None,
+    code: tuple[str, ...],
     as_json: bool,
 ) -> int:
     """Load and lint everything at PATH (default: the sources), and show all problems at once.
 
     Exit status: 0 when nothing is wrong, 65 when there is an error (with --strict: or a warning).
     """
-    workshop = shared.workshop(paths)
+    workshop = shared.workshop(paths, fallback=[thing for text in code for thing in _in_code(text)])
     fixed = _mend(workshop, shared, as_json) if fix else None
     status = _report(workshop, shared, strict=strict, sarif=sarif, as_json=as_json, fixed=fixed)
     while watch:
@@ -62,6 +76,23 @@ def command(
         _wait_for_change(workshop)
         status = _report(workshop, shared, strict=strict, sarif=sarif, as_json=as_json)
     return status
+
+
+def _in_code(text: str) -> list[object]:
+    """The tools that a module of the user's own declares; only one that was named on the command line."""
+    module, _, name = text.partition(":")
+    folder = current_folder()
+    if folder not in sys.path:
+        # Attack: a clone's json.py. At the end, the folder shadows nothing.
+        sys.path.append(folder)
+    try:
+        thing: object = import_module(module)
+        if name:
+            thing = getattr(thing, name)
+    except Exception as error:  # noqa: BLE001 - importing runs whatever the module does
+        what = f"--code {text}: {type(error).__name__}: {error}"
+        raise UsageError(what[:500], "name a module that can be imported here, and a name in it") from None
+    return [*thing] if isinstance(thing, (list, tuple)) else [thing]
 
 
 def _mend(workshop: Workshop, shared: Shared, as_json: bool) -> int:
@@ -115,6 +146,9 @@ def _report(
             elif unstated:
                 count = _render.plural(len(unstated), "tool")
                 click.echo(f"{count} without stated needs; -v proposes grants for them", err=True)
+            migration = workshop.migration()
+            if migration.tools:
+                click.echo(_migration_line(migration))
     sys.stdout.flush()
     worst = {problem.severity for problem in problems}
     return _FAILED if Severity.ERROR in worst or (strict and Severity.WARNING in worst) else 0
@@ -165,7 +199,22 @@ def _write_json(
     }
     if fixed is not None:
         document["fixed"] = fixed
+    migration = workshop.migration()
+    if migration.tools:
+        document["migration"] = {
+            "shadowed": migration.shadowed,
+            "differing": migration.differing,
+            "not_migrated": migration.not_migrated,
+        }
     _render.write_json(document)
+
+
+def _migration_line(migration: Migration) -> str:
+    inside = len(migration.shadowed) + len(migration.not_migrated)
+    return (
+        f"of {_render.plural(inside, 'tool')} in code {len(migration.not_migrated)} are in no file yet, and "
+        f"{len(migration.differing)} differ from theirs"
+    )
 
 
 def _summary(workshop: Workshop, shared: Shared, problems: tuple[Problem, ...], fixed: int | None) -> str:

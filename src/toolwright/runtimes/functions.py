@@ -1,0 +1,156 @@
+"""Functions that the host registered, called in the host's own process.
+
+They are the host's own code: nothing holds them, and nothing can kill them. A sync function runs in the
+thread that calls; it cannot be stopped, so one that comes back after its time limit is reported as timed out,
+though it has done its work. An async function is really cancelled at its limit. Both can look at
+``Context.cancelled``.
+
+Arguments were checked by the schema before; here they become the annotated types. What a function raises is
+an ending: the model gets its type and message, the host's log the traceback.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from toolwright import jsontext
+from toolwright.errors import Failed
+from toolwright.functions import PROGRESS, Context, Function, results
+from toolwright.functions.shapes import Mismatch
+from toolwright.model import CallFunction, End, Ending, Permit, Run, Tool, ToolCall
+from toolwright.runtimes import _loops
+from toolwright.sandbox import Cancel
+
+_LOG: Final = logging.getLogger("toolwright.functions")
+_LAYERS: Final = ("in-process",)
+_REASON_CHARS_MAX: Final = 20_000
+_PLAIN: Final = (str, int, bool)
+_ON_ITS_OWN: Final = "it did not stop when it was cancelled, and still runs"
+
+
+class FunctionTools:
+    """The runtime of ``CallFunction``. Any number of threads may call."""
+
+    def __init__(self, functions: Mapping[str, Function], cwd: str) -> None:
+        self._functions = functions
+        self._cwd = cwd
+        self._loops = _loops.Loops()
+
+    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        invocation = tool.invocation
+        assert isinstance(invocation, CallFunction)
+        function = self._functions.get(invocation.name)
+        if function is None:
+            return Ending(
+                end=End.UNAVAILABLE,
+                reason=f"the host registered no function {invocation.name}",
+                hint="hand it to toolwright.open(tools=[…])",
+            )
+        limit_s = permit.limits.timeout_s
+        began = time.monotonic()
+
+        def context() -> Context:
+            report = PROGRESS.get()
+            heard = {} if report is None else {"report": report}
+            return Context(
+                call_id=call.id,
+                tool=tool.key,
+                caller=call.caller,
+                conversation=call.conversation,
+                context=MappingProxyType(dict(call.context)),
+                deadline=began + limit_s,
+                is_stopped=lambda: cancel.is_set,
+                **heard,
+            )
+
+        notes: tuple[str, ...] = ()
+        try:
+            value = function.run(call.arguments or {}, context)
+            if _loops.is_awaitable(value):
+                value = self._loops.finish(value, limit_s - (time.monotonic() - began), cancel)
+            took_s = time.monotonic() - began
+            told = _given(value, permit) if took_s <= limit_s else _late(took_s)
+        except Mismatch as mismatch:
+            took_s = time.monotonic() - began
+            told = {"end": End.REFUSED, "reason": str(mismatch)}
+        except KeyboardInterrupt:
+            raise
+        except _loops.Late as late:
+            took_s = time.monotonic() - began
+            told = {"end": End.TIMED_OUT}
+            notes = () if late.stopped else (_ON_ITS_OWN,)
+        except _loops.GivenUp as given_up:
+            took_s = time.monotonic() - began
+            told = {"end": End.CANCELLED}
+            notes = () if given_up.stopped else (_ON_ITS_OWN,)
+        except BaseException as error:  # noqa: BLE001 - whatever else it raises, leaving included, is an ending
+            took_s = time.monotonic() - began
+            told = _raised(error, function)
+        run = Run(argv=(function.where,), cwd=self._cwd, duration_ms=took_s * 1e3, note="in process")
+        return Ending(layers=_LAYERS, runs=(run,), notes=notes, **told)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        self._loops.close()
+
+
+def _late(took_s: float) -> dict[str, object]:
+    return {
+        "end": End.TIMED_OUT,
+        "hint": f"it ran to its end, which took {took_s:.1f} s: a function that is not async cannot be "
+        "stopped; look at Context.cancelled in it, or allow it more time",
+    }
+
+
+def _given(value: object, permit: Permit) -> dict[str, object]:
+    """What a function returned, as an ending. A copy: nothing of the host's own objects goes on."""
+    if value is None:
+        return {"end": End.RETURNED, "blocks": ()}
+    most = permit.limits.stdout_bytes_max
+    kind = type(value).__name__
+    if type(value) in _PLAIN:
+        size = _size(value) if isinstance(value, str) else 0
+        if size > most:
+            return {"end": End.TOO_LARGE, "stdout_bytes": size}
+        return {"end": End.RETURNED, "value": value, "kind_of_value": kind}
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return {
+            "end": End.RAISED,
+            "reason": "it returned bytes, which no model can read",
+            "hint": "return a text, or content such as toolwright.ImageBlock(data=BASE64, media_type=…)",
+        }
+    try:
+        blocks = results.as_blocks(value)
+        if blocks:
+            size = results.bytes_of(blocks)
+            if size > most:
+                return {"end": End.TOO_LARGE, "stdout_bytes": size}
+            return {"end": End.RETURNED, "blocks": blocks, "kind_of_value": kind}
+        body = results.as_bytes(value)
+    except results.Unwritable as unwritable:
+        hint = "return texts, numbers, lists, mappings, dataclasses, or content blocks"
+        return {"end": End.RAISED, "reason": str(unwritable), "hint": hint}
+    if len(body) > most:
+        return {"end": End.TOO_LARGE, "stdout_bytes": len(body)}
+    return {"end": End.RETURNED, "value": jsontext.loads_own(body), "kind_of_value": kind}
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+
+
+def _raised(error: BaseException, function: Function) -> dict[str, object]:
+    if isinstance(error, Failed):
+        return {"end": End.RAISED, "reason": error.message[:_REASON_CHARS_MAX], "hint": error.hint}
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("toolwright."):
+        trace = trace.tb_next  # the host's log need not show our own frames
+    _LOG.error("%s raised", function.where, exc_info=(type(error), error, trace))
+    try:
+        reason = str(error)[:_REASON_CHARS_MAX]
+    except Exception:  # noqa: BLE001 - an exception whose text raises has none
+        reason = ""
+    return {"end": End.RAISED, "reason": reason, "kind_of_value": type(error).__name__}
