@@ -11,11 +11,13 @@ import hashlib
 import os
 import stat
 import threading
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import lru_cache
 from typing import Final
 
 from toolwright import jsontext
+from toolwright.calls import commands
 from toolwright.catalog import files
 from toolwright.model import CallJavaScript, CallPython, Invocation, RunProcess, Tool
 from toolwright.records import dataclass
@@ -24,6 +26,9 @@ KEPT_BYTES_MAX: Final = 16 << 20
 """A longer file is digested and started where it lies."""
 HELD_BYTES_MAX: Final = 64 << 20
 """All files together; when they are more, the memory is emptied."""
+ABSENT: Final = "absent"
+"""The digest of a file that need not be there, and is not."""
+_NOBODY: Final = (0, 0, 0, 0)
 _CHUNK_BYTES: Final = 1 << 20
 
 
@@ -35,7 +40,13 @@ class Held:
     fingerprint: files.Fingerprint
     digest: str
     content: bytes | None
-    """None: too long to be kept."""
+    """None: too long to be kept, or absent."""
+
+
+class Aside(str):
+    """A path of a file that need not be there: that it is absent is then part of the digest."""
+
+    __slots__ = ()
 
 
 def seen(tool: Tool) -> str:
@@ -55,7 +66,7 @@ def own_files(tool: Tool) -> tuple[str, ...]:
     match tool.invocation:
         case RunProcess(program=program, fixed=fixed):
             named = [program, *(part for part in fixed if part == tool.origin.path)]
-            return tuple(part for part in named if os.path.isabs(part))
+            return (*(part for part in named if os.path.isabs(part)), *_scripts(tool.invocation))
         case CallPython(file=str() as file) | CallJavaScript(file=file):
             return (file,)
         case CallPython(settings=settings):
@@ -64,6 +75,11 @@ def own_files(tool: Tool) -> tuple[str, ...]:
             return tuple(path for path in paths if os.path.isfile(path))[:1]
         case _:
             return ()
+
+
+def _scripts(run: RunProcess) -> Iterator[Aside]:
+    """Attack: a resolver's script, which runs before the call, is replaced by one that nobody looked at."""
+    return map(Aside, commands.resolver_scripts(run))
 
 
 @lru_cache(maxsize=4096)
@@ -112,11 +128,13 @@ class Contents:
             status = os.stat(path)
             if held is not None and held.fingerprint == files.fingerprint(status):
                 return held
-            held = _read(path)
+            held = _read(str(path))
         except OSError:
-            return None
+            held = None
         if held is not None:
             self._keep(held)
+        elif isinstance(path, Aside):
+            return Held(str(path), _NOBODY, ABSENT, None)
         return held
 
     def runs(self, how_digest: str, paths: tuple[str, ...]) -> str | None:
