@@ -492,6 +492,18 @@ def executables(folder: Path, level: Level, **more: Any) -> Iterator[Workshop]:
         yield opened
 
 
+def test_a_program_that_answers_too_late_for_its_schema_is_recorded_as_timed_out(
+    project: Path, level: Level
+) -> None:
+    program(project / "slow-tool", "#!/bin/sh\nsleep 20\n")
+    program(project / "broken-tool", "#!/bin/sh\nexit 3\n")
+    with executables(project, level) as opened:
+        assert list(opened.tools) == []
+    asked = {r["call"]: Path(r["key"]).name for r in records(project) if r["what"] == "begin"}
+    told = {asked[r["call"]]: r["kind"] for r in records(project) if r["what"] == "end"}
+    assert told == {"slow-tool": "timed_out", "broken-tool": "failed"}
+
+
 @pytest.mark.requirement(
     "executable.call.stdin", "executable.call.success", "executable.params.no-defaults",
     "executable.call.null-optional", "executable.call.validated", "executable.call.not-found",

@@ -705,6 +705,8 @@ class Hands:
 
     def run_recorded(self, start: Start) -> Ending:
         """Run a program outside of any tool's call: begun and ended in the journal all the same."""
+        from toolwright.calls.replies import kind_of
+
         held = self._contents.file(start.program)
         call = ToolCall(id=new_call_id(), tool=start.program, arguments={}, caller=self._user)
         digest = held.digest if held is not None else None
@@ -723,7 +725,9 @@ class Hands:
             ToolResult(
                 call_id=call.id,
                 key=start.program,
-                error=ToolError(kind=Kind.FAILED, message=ending.reason or ending.end) if failed else None,
+                error=ToolError(kind=kind_of(ending.end), message=ending.reason or ending.end)
+                if failed
+                else None,
                 spent=Spent(duration_ms=duration_ms, output_bytes=ending.stdout_bytes, usage=ending.usage),
                 isolation=ending.layers,
                 runs=tuple(replace(run, what="call") for run in ending.runs),

@@ -57,6 +57,12 @@ _KINDS: Final = {
 }
 """Ends that say by themselves how the call went; the others depend on what came back."""
 
+
+def kind_of(end: End) -> Kind:
+    """The kind of error of a run that went wrong, where nobody looks at what it gave."""
+    return _KINDS.get(end, Kind.FAILED)
+
+
 _CODES: Final = {
     Kind.UNKNOWN_TOOL: "TOOL_NOT_FOUND",
     Kind.INVALID_ARGUMENTS: "INVALID_PARAMS",
