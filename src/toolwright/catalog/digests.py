@@ -30,6 +30,10 @@ ABSENT: Final = "absent"
 """The digest of a file that need not be there, and is not."""
 _NOBODY: Final = (0, 0, 0, 0)
 _CHUNK_BYTES: Final = 1 << 20
+_TURN_S: Final = 1.0
+"""No reader waits longer for its turn: one who held it may be gone with a host that forked."""
+_READERS_MAX: Final = 4
+"""Each holds a descriptor, and a host that has few of them must not take its own file for a changed one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,20 +124,19 @@ class Contents:
         self._held: dict[str, Held] = {}
         self._bytes = 0
         self._lock = threading.Lock()
+        self._reading = threading.Semaphore(_READERS_MAX)
 
     def file(self, path: str) -> Held | None:
         """The file as it is now; None where it cannot be read."""
         held = self._held.get(path)
         try:
-            status = os.stat(path)
-            if held is not None and held.fingerprint == files.fingerprint(status):
+            seen = files.fingerprint(os.stat(path))
+            if held is not None and held.fingerprint == seen:
                 return held
-            held = _read(str(path))
+            held = self._read(path, seen)
         except OSError:
             held = None
-        if held is not None:
-            self._keep(held)
-        elif isinstance(path, Aside):
+        if held is None and isinstance(path, Aside):
             return Held(str(path), _NOBODY, ABSENT, None)
         return held
 
@@ -141,6 +144,19 @@ class Contents:
         """The digest of what would run now; None where a file cannot be read."""
         held = tuple([self.file(path) for path in paths])
         return together(how_digest, held)
+
+    def _read(self, path: str, seen: files.Fingerprint) -> Held | None:
+        is_turn = self._reading.acquire(timeout=_TURN_S)
+        try:
+            held = self._held.get(path)  # the first of many calls at once may have read it by now
+            if held is None or held.fingerprint != seen:
+                held = _read(str(path))
+                if held is not None:
+                    self._keep(held)
+            return held
+        finally:
+            if is_turn:
+                self._reading.release()
 
     def _keep(self, held: Held) -> None:
         with self._lock:

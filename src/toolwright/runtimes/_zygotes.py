@@ -105,6 +105,22 @@ class Zygotes:
         if self._pid != os.getpid():  # a host that forked: those that are kept belong to the parent
             self._forget()
         deadline = time.monotonic() + limits.timeout_s
+        room = self._level.room
+        while not room.acquire(timeout=_PATIENCE_S):  # the first look waits for nothing where there is room
+            if cancel.is_set:
+                return Answer(ending=Ending(end=End.CANCELLED, reason="cancelled before it started"))
+            if time.monotonic() > deadline:
+                hint = "call fewer tools at once, or raise the limit of open files (ulimit -n)"
+                reason = "too many calls at once"
+                return Answer(ending=Ending(end=End.NOT_STARTED, reason=reason, hint=hint))
+        try:
+            return self._answer(recipe, request, limits, cancel, deadline)
+        finally:
+            room.release()
+
+    def _answer(
+        self, recipe: Recipe, request: bytes, limits: Limits, cancel: Cancel, deadline: float
+    ) -> Answer | None:
         for _ in range(2):  # once more where it ended between being found and being used
             zygote = self._zygote(recipe)
             if zygote is None:
