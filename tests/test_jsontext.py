@@ -157,6 +157,13 @@ def test_a_refusal_says_what_and_where(text: str, expected: str) -> None:
     assert defect(text) == expected
 
 
+def test_an_escaped_nul_is_read_only_where_it_is_data() -> None:
+    text = b'{"a\\u0000": ["\\u0000b"]}'
+    assert "a NUL character" in str(jsontext.read(text).defect)
+    assert jsontext.read(text, allow_nul=True).value == {"a\0": ["\0b"]}
+    assert "control character" in str(jsontext.read(b'"\0"', allow_nul=True).defect)
+
+
 def test_bytes_that_are_not_utf8_are_named_with_their_place() -> None:
     assert defect(b'{"a":\n "\xff"}') == "line 2, column 3: not UTF-8 (byte 0xff)"
     assert defect(b'"\xed\xa0\x80"') == "line 1, column 2: not UTF-8 (byte 0xed)"  # a surrogate as bytes

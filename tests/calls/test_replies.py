@@ -180,12 +180,18 @@ def test_json_over_lines_is_written_anew_and_other_text_is_collapsed_and_flagged
 
 
 @pytest.mark.parametrize(
-    "stdout", [b'{"a":1,"a":2}', b'{"a":NaN}', b"[" * 200 + b"]" * 200, b'{"a":"\\u0000"}']
+    "stdout", [b'{"a":1,"a":2}', b'{"a":NaN}', b"[" * 200 + b"]" * 200, b'{"a":"\0"}', b'{"a":"\\ud800"}']
 )
 def test_json_that_readers_disagree_about_is_text_and_flagged(stdout: bytes) -> None:
     found = reply(MANIFEST, exited(0, stdout))
     assert found.data is None
     assert "not JSON" in found.notes[0]
+
+
+def test_an_escaped_nul_is_data_of_the_tool_and_stays_escaped_in_the_text() -> None:
+    found = reply(MANIFEST, exited(0, b'{"a\\u0000":"b\\u0000c"}'))
+    assert (found.content, found.data) == ('{"a\\u0000":"b\\u0000c"}', {"a\0": "b\0c"})
+    assert found.notes == ()
 
 
 @pytest.mark.requirement("manifest.run.failure", "manifest.run.failure-json", "manifest.run.failure-empty")

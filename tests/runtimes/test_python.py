@@ -1239,6 +1239,11 @@ def test_a_zygote_keeps_at_most_its_slots(warm: Bench) -> None:
     assert len(slots) <= 1 + 2 * (_zygotes.IDLE_SLOTS_MAX + 2) + 12
 
 
+def test_a_nul_in_what_a_function_returns_is_data(bench: Bench) -> None:
+    tool = bench.function("def execute(params, project):\n    return {'a': 'b\\0c'}\n")
+    assert bench.call(tool).value == {"a": "b\0c"}
+
+
 # -- few descriptors ----------------------------------------------------------------------------------------
 
 FEW = """

@@ -666,7 +666,7 @@ def _content(form: JsonObject | str, hygiene: _Hygiene) -> tuple[str, tuple[str,
 
 def _strict(content: bytes) -> tuple[JsonValue, str | None]:
     """A JSON value, or why it is none that everybody would read alike."""
-    parsed = jsontext.read(content)
+    parsed = jsontext.read(content, allow_nul=True)
     if parsed.defect is not None:
         return None, str(parsed.defect)
     if parsed.duplicates:

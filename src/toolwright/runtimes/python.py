@@ -443,7 +443,7 @@ class _Unreadable(ValueError):
 
 
 def _read_value(body: bytes) -> JsonValue:
-    parsed = jsontext.read(body)
+    parsed = jsontext.read(body, allow_nul=True)
     if parsed.defect is not None:
         raise _Unreadable(f"its result cannot be read: {parsed.defect}")
     return parsed.value
