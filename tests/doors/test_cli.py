@@ -14,6 +14,7 @@ import subprocess
 import sys
 import termios
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -128,7 +129,8 @@ def test_check_counts_tools_without_stated_needs_and_proposes_grants(
 ) -> None:
     said = toolwright("check", "--json", "--strict", "--from", "clock", cwd=project)
     assert (said.json["undeclared"]["tools"], said.json["problems"], said.status) == (1, [], 0)
-    assert '[grants."manifest:clock/*"]' in said.json["undeclared"]["grants"]
+    proposed = tomllib.loads(said.json["undeclared"]["grants"])["grants"]
+    assert proposed == {"manifest:clock/*": {"needs": ["fs.write", "shell.execute"]}}
     told = toolwright("check", "-v", "--from", "clock", cwd=project)
     block = told.out[told.out.index("# To bound") :]
     assert block.splitlines()[1] == '[grants."manifest:clock/*"]'

@@ -728,7 +728,8 @@ def _why_refused(tool: Tool, ending: Ending, permit: Permit, error: ToolError) -
     said = f"{said} {error.message[-_LOOKED_AT_BYTES:]}".lower()
     needs = _missing(said, ending, permit)
     if needs:
-        return f"it was not granted what it seems to need: {grant_line(tool.key, needs)}"
+        lines = grant_lines(tool.key, needs)
+        return f"it was not granted what it seems to need; to grant it, configure\n{lines}"
     if _HELD & {*ending.layers} and re.search(_REFUSED, said):
         held = next((path for path in permit.protected if path.lower() in said), None)
         return f"{held} is protected: no tool may change it" if held else None
@@ -771,7 +772,8 @@ def _missing(said: str, ending: Ending, permit: Permit) -> tuple[str, ...]:
     return tuple(need for need, has in given.items() if has or need == lacking)
 
 
-def grant_line(key: str, needs: tuple[str, ...]) -> str:
-    """The line of configuration that grants these needs to a tool."""
+def grant_lines(key: str, needs: tuple[str, ...]) -> str:
+    """The lines of configuration that grant these needs to a tool, to be pasted anywhere into the file."""
     listed = ", ".join(f'"{need}"' for need in needs)
-    return f"[grants.{json.dumps(key, ensure_ascii=False)}] needs = [{listed}]"
+    quoted = json.dumps(key, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML escapes it, JSON does not
+    return f"[grants.{quoted}]\nneeds = [{listed}]"
