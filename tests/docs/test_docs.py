@@ -111,7 +111,7 @@ def test_every_error_kind_and_its_exit_code_are_described() -> None:
 
 def test_every_exit_code_is_described() -> None:
     described = section(COMMANDS, "Exit codes")
-    for code in (0, 2, 64, 65, 66, 69, 70, 74, 77, 78, 130):
+    for code in (0, 2, 64, 65, 66, 69, 70, 74, 77, 78, 129, 130, 143):
         assert re.search(rf"^\| {code} \| ", described, re.MULTILINE), code
 
 
