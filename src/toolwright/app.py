@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from toolwright import jsontext
-from toolwright.catalog import loading, sources
+from toolwright.catalog import files, loading, sources
 from toolwright.catalog.cache import Cache
 from toolwright.catalog.catalog import Catalog, Tools
 from toolwright.config import Config, Environment, current_folder, named_source
@@ -597,6 +597,10 @@ class Hands:
             raise UsageError(
                 "a call must be recorded, and there is no state folder", "give the Config a state folder"
             )
+        if files.is_open_to_others(config.state):
+            # Attack: another user of the machine puts his own journal, key or list of what is switched off
+            # in the place of ours.
+            raise StoreError(f"{config.state}: others may write it", f"chmod 700 {config.state}")
         self._policy = policy
         self._project_of = project_of
         self._guarded = ""
