@@ -561,6 +561,19 @@ def test_registered_handlers_win_and_get_live_objects(portable_with: Callable[..
     assert (ending.end, ending.reason, ending.kind_of_value) == (End.RAISED, "enough", "SystemExit")
 
 
+@pytest.mark.parametrize("value", ["x" * 3000, [None] * 1000, {"a": object(), "b": "x" * 3000}])
+def test_what_a_handler_returns_is_bounded_like_other_output(
+    portable_with: Callable[..., Bench], value: object
+) -> None:
+    """Attack: an answer of megabytes from inside, where no pipe counts it."""
+    bench = portable_with(
+        handlers={"group": lambda tool_name, tool_input: {"success": True, "result": value}}
+    )
+    ending = bench.call(bench.handler(None), permit=bench.limited(stdout_bytes_max=2000))
+    assert (ending.end, ending.value, ending.stdout_bytes) == (End.TOO_LARGE, None, 2001)
+    assert bench.call(bench.handler(None)).end is End.RETURNED
+
+
 # -- in the host's own process ------------------------------------------------------------------------------
 
 INSIDE = (

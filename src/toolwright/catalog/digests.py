@@ -32,8 +32,6 @@ _NOBODY: Final = (0, 0, 0, 0)
 _CHUNK_BYTES: Final = 1 << 20
 _TURN_S: Final = 1.0
 """No reader waits longer for its turn: one who held it may be gone with a host that forked."""
-_READERS_MAX: Final = 4
-"""Each holds a descriptor, and a host that has few of them must not take its own file for a changed one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +122,8 @@ class Contents:
         self._held: dict[str, Held] = {}
         self._bytes = 0
         self._lock = threading.Lock()
-        self._reading = threading.Semaphore(_READERS_MAX)
+        self._reading = threading.Lock()
+        """One at a time: many calls at once shall hold one file between them, and one descriptor."""
 
     def file(self, path: str) -> Held | None:
         """The file as it is now; None where it cannot be read."""

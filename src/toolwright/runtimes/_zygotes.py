@@ -47,6 +47,8 @@ SAMPLE_S: Final = 0.05
 _STOP_S: Final = _zygote.SWEEP_S + 1.0
 """How long a slot may take to end a call before its whole zygote is ended."""
 _PATIENCE_S: Final = 0.1
+_CROWDED_S: Final = 2.0
+"""How long cold interpreters answer after descriptors were short."""
 _CHUNK_BYTES: Final = 65536
 _SCRATCH_ENTRIES_MAX: Final = 100_000
 _SCM_CREDENTIALS: Final = 2
@@ -82,6 +84,13 @@ class _Lost(Exception):
     """A slot or its zygote is gone."""
 
 
+class _Crowded(_Lost):
+    """Descriptors are short, in the host or between it and the slot, and the call has not begun.
+
+    The kernel bounds how many one user's processes may have on their way, too, and the slot ends then.
+    """
+
+
 class Zygotes:
     """At most so many zygotes, the least recently used ended first. Any thread may call."""
 
@@ -98,6 +107,8 @@ class Zygotes:
         self._lock = threading.Lock()
         self._kept: OrderedDict[Hashable, Zygote] = OrderedDict()
         self._unfit: OrderedDict[Hashable, None] = OrderedDict()
+        self._crowded: dict[Hashable, float] = {}
+        """Until when; each for itself, so that a tool whose slots end makes no other one slow."""
         self._closed = False
 
     def run(self, recipe: Recipe, request: bytes, limits: Limits, cancel: Cancel) -> Answer | None:
@@ -127,6 +138,9 @@ class Zygotes:
                 return None
             try:
                 slot = zygote.take(deadline, cancel)
+            except _Crowded:
+                self._forgo(recipe.key, zygote)
+                continue
             except _Lost:
                 self._drop(recipe.key, zygote, unfit=not zygote.is_loaded)
                 continue
@@ -146,6 +160,9 @@ class Zygotes:
                 answer = exchange.run()
             finally:
                 zygote.give(slot, is_good=exchange.is_reusable)
+            if exchange.is_crowded:  # the other calls of the zygote go on to their ends
+                self._forgo(recipe.key, zygote)
+                continue
             if not exchange.is_reusable:
                 self._drop(recipe.key, zygote)
                 if answer.ending.end is End.NOT_STARTED:
@@ -157,7 +174,7 @@ class Zygotes:
         leaving: list[Zygote] = []
         try:
             with self._lock:
-                if self._closed or recipe.key in self._unfit:
+                if self._closed or recipe.key in self._unfit or self._is_crowded(recipe.key):
                     return None
                 zygote = self._kept.get(recipe.key)
                 if zygote is not None and (zygote.is_over or not zygote.is_fresh()):
@@ -179,6 +196,13 @@ class Zygotes:
             for old in leaving:
                 old.retire()
 
+    def _is_crowded(self, key: Hashable) -> bool:
+        until = self._crowded.get(key) if self._crowded else None
+        if until is not None and time.monotonic() >= until:
+            del self._crowded[key]
+            until = None
+        return until is not None
+
     def _make_room(self) -> Iterator[Zygote]:
         """Those that go, so that one more may come; none where all are busy."""
         for key in [key for key, zygote in self._kept.items() if zygote.is_over]:
@@ -198,6 +222,16 @@ class Zygotes:
                 if len(self._unfit) > 16 * self._zygotes_max:
                     self._unfit.popitem(last=False)
         zygote.end()
+
+    def _forgo(self, key: Hashable, zygote: Zygote) -> None:
+        """Begin no more calls in it, so that it ends with its last one, and none of its kind for a while."""
+        with self._lock:
+            if len(self._crowded) >= 16 * self._zygotes_max:
+                self._crowded.clear()
+            self._crowded[key] = time.monotonic() + _CROWDED_S
+            if self._kept.get(key) is zygote:
+                del self._kept[key]
+        zygote.retire()
 
     def close(self) -> None:
         if self._pid != os.getpid():
@@ -244,6 +278,7 @@ class Zygote:
         self._watched: list[tuple[str, tuple[object, ...]]] = []
         self._failure: Ending | None = None
         self._retired = False
+        self._is_short = False
         self.is_loaded = False
         self.is_over = False
         self.has_threads = False
@@ -293,6 +328,8 @@ class Zygote:
                     return self._failure
                 if self.is_over:
                     raise _Lost("the zygote ended")
+                if self._is_short and not self._idle:
+                    raise _Crowded("too many open files")
                 slot = self._idle.popleft() if self._idle else None
                 # One more is kept ready, so that the next caller does not wait for a fork.
                 if self.is_loaded and len(self._idle) + self._asked == 0 and self._slots < SLOTS_MAX:
@@ -370,8 +407,11 @@ class Zygote:
                         break
                     continue
                 tag, body = message[:1], message[1:]
-                if tag == b"S" and len(fds) == 1 and self._asked > 0:
-                    self._greet(socket.socket(fileno=fds[0]), pid)
+                if tag == b"S" and len(fds) <= 1 and self._asked > 0:
+                    if fds:
+                        self._greet(socket.socket(fileno=fds[0]), pid)
+                    else:
+                        self._missed()
                     continue
                 for fd in fds:
                     os.close(fd)
@@ -425,6 +465,14 @@ class Zygote:
                 stderr=str(told.get("trace", "")).encode("utf-8", "replace"),
                 layers=self.layers,
             )
+            self._changed.notify_all()
+
+    def _missed(self) -> None:
+        """A slot came without the descriptor that leads to it, because these are short, and is gone."""
+        with self._changed:
+            self._asked -= 1
+            self._slots -= 1
+            self._is_short = True
             self._changed.notify_all()
 
     def _greet(self, control: socket.socket, pid: int) -> None:
@@ -487,6 +535,8 @@ class _Exchange:
         self.is_sent = False
         self.is_unread = False
         self.is_reusable = False
+        self.is_crowded = False
+        """Nothing was started, for want of descriptors."""
         self.end: End | None = None
         self.reason = ""
         self.status: int | None = None
@@ -503,6 +553,8 @@ class _Exchange:
             # The last ones: a slot that does not keep to the protocol, because its tool changed it.
             self.end = End.LOST if self.is_sent and self.was_read() else End.NOT_STARTED
             self.reason = str(lost)
+            no_room = isinstance(lost, OSError) and lost.errno in (errno.EMFILE, errno.ENFILE)
+            self.is_crowded = self.end is End.NOT_STARTED and (no_room or isinstance(lost, _Crowded))
         finally:
             for fd in self.fds:
                 os.close(fd)
@@ -548,10 +600,12 @@ class _Exchange:
             self.fds += fds
             if message[:1] == b"E" and message[1:2] == b"S":
                 continue
+            if not message:
+                raise _Crowded("its slot ended")
             if message[:1] != b"R":
-                raise _Lost("something of an earlier call did not end" if message else "its slot ended")
+                raise _Lost("something of an earlier call did not end")
             if len(fds) != 4:
-                raise _Lost("too many open files")
+                raise _Crowded("too many open files")
             self.talk, self.out, self.err, self.child_fd = fds
             child, _, scratch = message[1:].partition(b" ")
             self.child, self.scratch = int(child), os.fsdecode(scratch)

@@ -37,6 +37,7 @@ from toolwright.model import (
     End,
     Ending,
     Level,
+    Limits,
     Permit,
     PythonStyle,
     Run,
@@ -118,7 +119,9 @@ class PythonTools:
             return prepared
         registered = self._registered(tool, invocation)
         if registered is not None:
-            return _inside(tool, call, prepared, project, self._host.cwd, lambda: registered, "")
+            return _inside(
+                tool, call, prepared, project, self._host.cwd, lambda: registered, "", permit.limits
+            )
         found = self._file(tool, call, invocation)
         if isinstance(found, Ending):
             return found
@@ -131,7 +134,7 @@ class PythonTools:
             and self._verified(tool)
         ):
             load = partial(self._function, file, source, digest, names)
-            return _inside(tool, call, prepared, project, self._host.cwd, load, file)
+            return _inside(tool, call, prepared, project, self._host.cwd, load, file, permit.limits)
         context, notes = _carried(tool, call, source, names)
         if isinstance(context, Ending):
             return context
@@ -210,9 +213,13 @@ class PythonTools:
             )
         # Attack: a file that is replaced between the check and the start. These bytes run, or nothing does.
         if (
-            call.runs_digest is not None
-            and self._contents.runs(digests.how(invocation), own) != call.runs_digest
-        ) or self._contents.file(own[0]) is not held:
+            (
+                call.runs_digest is not None
+                and self._contents.runs(digests.how(invocation), own) != call.runs_digest
+            )
+            or (again := self._contents.file(own[0])) is None
+            or again.digest != held.digest
+        ):
             return Ending(
                 end=End.DENIED,
                 reason="the tool's files changed between being checked and being started",
@@ -395,6 +402,7 @@ def _inside(
     cwd: str,
     load: Callable[[], Callable[..., object]],
     file: str,
+    limits: Limits,
 ) -> Ending:
     """Call a function here. It sees this process, and nothing can stop it: the host chose that."""
     invocation = tool.invocation
@@ -405,9 +413,11 @@ def _inside(
     try:
         value = _loader.call_function(load(), invocation.style.value, request)
         kind = type(value).__name__
-        result = _copied(value)
+        result = _copied(value, limits.stdout_bytes_max)
     except KeyboardInterrupt:
         raise
+    except _TooLarge:
+        end, kind = End.TOO_LARGE, type(value).__name__
     except BaseException as error:  # noqa: BLE001 - whatever else a tool raises, leaving included, is an ending
         end, reason, kind = End.RAISED, str(error), type(error).__name__
     duration_ms = (time.perf_counter() - began) * 1e3
@@ -417,6 +427,7 @@ def _inside(
         reason=reason,
         value=result,
         kind_of_value=kind,
+        stdout_bytes=limits.stdout_bytes_max + 1 if end is End.TOO_LARGE else 0,
         layers=("in-process",),
         runs=(run,),
         notes=prepared.notes,
@@ -426,15 +437,24 @@ def _inside(
 _COPIED_BYTES_MAX: Final = 64 << 10
 
 
-def _copied(value: object) -> JsonValue:
+class _TooLarge(Exception):
+    """A result with more bytes than a tool may give."""
+
+
+def _copied(value: object, bytes_max: int) -> JsonValue:
     """The value as JSON reads it, so that nothing of the host's own objects goes on."""
     try:
         body = jsontext.plain(value)
     except TypeError:
         body = b""
+    if len(body) > bytes_max:
+        raise _TooLarge
     # null may stand for a number that is none, and what is long may be deep: the careful way tells.
     if not body or b"null" in body or len(body) > _COPIED_BYTES_MAX:
-        return _read_value(_loader.as_json(value))
+        body = _loader.as_json(value)
+        if len(body) > bytes_max:
+            raise _TooLarge
+        return _read_value(body)
     return jsontext.loads_own(body)
 
 
