@@ -732,6 +732,22 @@ def test_a_file_swapped_between_check_and_start_does_not_run(project: Path, leve
     assert all(len(told) == 1 for told in answers.values()), answers
 
 
+def test_a_level_below_the_strongest_is_told_in_one_line_and_says_what_is_missing(
+    project: Path, level: Level
+) -> None:
+    manifest(project, "echo", "#!/bin/sh\ncat\n")
+    with workshop(project, level) as opened:
+        told = opened.warnings()
+    if level is Level.SUPERVISED:
+        assert told == ()
+        return
+    (line,) = told
+    assert line.startswith(f"isolation level {level}: ")
+    assert ("not enforced" if level is Level.PORTABLE else "is not ended") in line
+    assert line.endswith("(see `toolwright doctor`)")
+    assert "\n" not in line
+
+
 def test_calls_of_one_message_run_together_and_answer_in_order(project: Path, level: Level) -> None:
     manifest(project, "echo", "#!/bin/sh\ncat\n")
     with workshop(project, level) as opened:

@@ -65,6 +65,11 @@ if TYPE_CHECKING:
 STORE_NAME = "state.sqlite"
 _FRESH_S = 0.01
 _GUARDED_MAX = 5000
+_LACKING = {
+    Level.PORTABLE: "what tools declare is not enforced",
+    Level.RESTRICTED: "the spawner does not work here, so what a tool leaves running is not ended",
+}
+"""What a person should know about a level before calling."""
 ContextCheck = Callable[[Mapping[str, object]], object]
 
 
@@ -741,9 +746,10 @@ class Hands:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        if self.sandbox.level is not Level.PORTABLE:
-            return ()
-        return ("isolation level portable: what tools declare is not enforced (see `toolwright doctor`)",)
+        lacking = _LACKING.get(self.sandbox.level)
+        return (
+            (f"isolation level {self.sandbox.level}: {lacking} (see `toolwright doctor`)",) if lacking else ()
+        )
 
     def close(self) -> None:
         self._pythons.close()
