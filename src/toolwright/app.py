@@ -27,6 +27,7 @@ from toolwright.errors import Kind, StoreError, UsageError
 from toolwright.jsontext import JsonObject
 from toolwright.model import (
     LEVELS,
+    TIMEOUT_S_MAX,
     CallFacts,
     CallPython,
     Choice,
@@ -550,8 +551,8 @@ def _bundles() -> list[sources.Source]:
 
 def _check_call(timeout_s: float | None, idempotency_key: str | None) -> None:
     """What only a programmer can get wrong."""
-    if timeout_s is not None and (type(timeout_s) not in (int, float) or not 0 < timeout_s <= 86_400):
-        raise UsageError(f"timeout_s: must be above 0 and at most 86400 (got {timeout_s!r})")
+    if timeout_s is not None and (type(timeout_s) not in (int, float) or not 0 < timeout_s <= TIMEOUT_S_MAX):
+        raise UsageError(f"timeout_s: must be above 0 and at most {TIMEOUT_S_MAX:.0f} (got {timeout_s!r})")
     if idempotency_key == "":
         raise UsageError("idempotency_key: must not be empty", "leave it out, or use a new text per request")
 

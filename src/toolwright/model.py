@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from toolwright import jsontext
 from toolwright.errors import Kind
@@ -419,6 +419,10 @@ class Needs:
     timeout_s: float | None = None
     stdout_bytes_max: int | None = None
     """The format's own limit on stdout, where it has one."""
+
+
+TIMEOUT_S_MAX: Final = 86_400.0
+"""No call takes longer than a day, whoever asks."""
 
 
 class Level(StrEnum):

@@ -33,6 +33,7 @@ from toolwright.model import End, Ending, Limits, Usage
 from toolwright.records import dataclass
 from toolwright.runtimes import _loader, _zygote
 from toolwright.sandbox import Cancel, Start
+from toolwright.sandbox._scratch import size
 from toolwright.sandbox.supervised import Service, Supervised
 
 ZYGOTES_MAX: Final = 8
@@ -50,7 +51,6 @@ _PATIENCE_S: Final = 0.1
 _CROWDED_S: Final = 2.0
 """How long cold interpreters answer after descriptors were short."""
 _CHUNK_BYTES: Final = 65536
-_SCRATCH_ENTRIES_MAX: Final = 100_000
 _SCM_CREDENTIALS: Final = 2
 _CREDENTIALS: Final = struct.Struct("3i")
 _WATCHED_BYTES_MAX: Final = 1 << 20
@@ -785,7 +785,7 @@ class _Exchange:
             return f"its processes took more than {self.limits.memory_bytes_max} bytes of memory"
         scratch_max = self.limits.scratch_bytes_max
         looks = self.samples % 4 == 0 and self.scratch
-        if looks and _bytes_below(self.scratch, scratch_max) > scratch_max:
+        if looks and size(self.scratch, scratch_max) > scratch_max:
             return f"its temporary files took more than {scratch_max} bytes"
         return ""
 
@@ -817,29 +817,3 @@ def _descendants(pid: int) -> Iterator[int]:
                     seen += 1
                     waiting.append(child)
                     yield child
-
-
-def _bytes_below(folder: str, enough: int) -> int:
-    """The space that a scratch folder takes, counted until it is more than enough. Follows no links.
-
-    Attack: files in a folder that its maker closed to us, or so many that counting them is the load. Both
-    count as too much.
-    """
-    total = entries = 0
-    waiting = [folder]
-    while waiting and total <= enough:
-        try:
-            with os.scandir(waiting.pop()) as found:
-                for entry in found:
-                    entries += 1
-                    with suppress(FileNotFoundError):
-                        total += max(entry.stat(follow_symlinks=False).st_blocks * 512, 512)
-                        if entry.is_dir(follow_symlinks=False):
-                            waiting.append(entry.path)
-                    if entries > _SCRATCH_ENTRIES_MAX:
-                        return enough + 1
-        except FileNotFoundError:
-            continue
-        except OSError:
-            return enough + 1
-    return total

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final
 
 from toolwright import jsontext
 from toolwright.errors import StoreError
@@ -32,6 +32,7 @@ from toolwright.model import (
     ToolResult,
 )
 from toolwright.records import replace
+from toolwright.runtimes import Runtime
 from toolwright.sandbox import Cancel
 from toolwright.store import ABSENT, Conflict, Store, Versioned
 
@@ -41,10 +42,6 @@ _TIMES: Final = "ledger-times"
 """The claims of the ledger in the order in which they were made."""
 _HEAD_CHARS: Final = 4000
 _NOTHING_RAN: Final = (End.NOT_STARTED, End.UNAVAILABLE, End.DENIED, End.REFUSED)
-
-
-class Runtime(Protocol):
-    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending: ...
 
 
 # -- how many at once ---------------------------------------------------------------------------------------

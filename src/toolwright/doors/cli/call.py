@@ -15,7 +15,7 @@ import click
 from toolwright.doors.cli import Shared, _input, _render, complain, examples, shared_options
 from toolwright.errors import KINDS, Kind
 from toolwright.jsontext import JsonObject
-from toolwright.model import TextBlock, ToolResult
+from toolwright.model import TIMEOUT_S_MAX, TextBlock, ToolResult
 from toolwright.sandbox import Cancel
 
 _LONG_S = 2.0
@@ -64,8 +64,8 @@ def command(
     The exit status tells the kind of failure: 1 the tool failed, 64 no such tool, 65 wrong arguments, 69
     something it needs is missing, 77 denied, 124 timed out.
     """
-    if timeout_s is not None and not 0 < timeout_s <= 86_400:
-        raise click.UsageError("--timeout must be above 0 and at most 86400 seconds.")
+    if timeout_s is not None and not 0 < timeout_s <= TIMEOUT_S_MAX:
+        raise click.UsageError(f"--timeout must be above 0 and at most {TIMEOUT_S_MAX:.0f} seconds.")
     if idempotency_key == "":  # a script's variable that was never set: all its calls would be one
         raise click.UsageError("--idempotency-key must not be empty.")
     if idempotency_key is not None:
