@@ -774,6 +774,21 @@ def test_arguments_that_are_no_json_are_a_mistake_of_the_programmer(project: Pat
         opened.call("ok", {"x": object()})
 
 
+@pytest.mark.parametrize("leaf", [0, 10**30])
+@pytest.mark.parametrize("levels", [101, 300, 3000])
+def test_arguments_that_lie_too_deep_are_a_wrong_call(
+    project: Path, level: Level, levels: int, leaf: int
+) -> None:
+    manifest(project, "ok", "#!/bin/sh\necho '{}'\n")
+    deep: Any = leaf
+    for _ in range(levels):
+        deep = [deep]
+    with workshop(project, level) as opened:
+        result = opened.call("ok", {"x": deep})
+    assert kind(result) is Kind.INVALID_ARGUMENTS
+    assert "nested more than 100 levels deep" in result.content
+
+
 def test_an_integer_beyond_64_bits_is_json_like_any_other(project: Path, level: Level) -> None:
     manifest(project, "echo", "#!/bin/sh\ncat\n")
     with workshop(project, level) as opened:

@@ -157,6 +157,18 @@ def test_a_refusal_says_what_and_where(text: str, expected: str) -> None:
     assert defect(text) == expected
 
 
+@given(json_values, st.integers(0, 8))
+def test_depth_is_counted_as_the_reader_counts_it(value: Any, levels: int) -> None:
+    reads = jsontext.read(json.dumps(value).encode(), depth_max=levels).defect is None
+    assert jsontext.is_deeper(value, levels) is not reads
+
+
+def test_a_list_in_itself_is_deep_and_is_told_so_at_once() -> None:
+    many: list[Any] = []
+    many += [many, many, {"again": many}]
+    assert jsontext.is_deeper(many, 100)
+
+
 def test_an_escaped_nul_is_read_only_where_it_is_data() -> None:
     text = b'{"a\\u0000": ["\\u0000b"]}'
     assert "a NUL character" in str(jsontext.read(text).defect)

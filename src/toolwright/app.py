@@ -337,8 +337,8 @@ class Workshop:
         given = dict(arguments or {})
         try:
             jsontext.plain(given)
-        except (TypeError, ValueError) as error:
-            if "Recursion" not in str(error):  # what is too deep is a wrong call, not a wrong use
+        except (TypeError, ValueError, RecursionError) as error:
+            if not jsontext.is_deeper(given, jsontext.DEPTH_MAX):  # that is a wrong call, not a wrong use
                 hint = "use str keys and plain values"
                 raise UsageError(f"arguments must be JSON: {error}", hint) from None
         _check_call(timeout_s, idempotency_key)

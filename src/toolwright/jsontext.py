@@ -149,6 +149,22 @@ def _within(value: JsonValue, depth_max: int, values_max: int) -> bool:
     return False
 
 
+def is_deeper(value: object, levels: int) -> bool:
+    """Whether lists and objects lie in each other more than so many levels deep; one in itself does.
+
+    What stands in several places is followed once for each level, so that it cannot multiply.
+    """
+    level: list[object] = [value]
+    for _ in range(levels + 1):
+        found = {id(item): item for item in level if isinstance(item, (dict, list, tuple))}
+        if not found:
+            return False
+        level = [
+            below for item in found.values() for below in (item.values() if isinstance(item, dict) else item)
+        ]
+    return True
+
+
 def decode(content: bytes) -> str | Defect:
     """UTF-8 without a byte-order mark, or the defect."""
     if content.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
