@@ -376,6 +376,86 @@ def test_a_resolver_script_turns_the_value_into_another(project: Path, level: Le
         assert "PATH" in run["env"]
 
 
+RESOLVED = [
+    {"param": "date", "kind": "positional", "resolveCommand": {"script": "resolve", "args": ["$param"]}}
+]
+
+
+def resolving_skill(project: Path, args: list[dict[str, Any]]) -> tuple[Path, dict[str, str]]:
+    """A skill whose tool prints its argv, and the environment in which it is found."""
+    program(project / "bin" / "notes", "#!/bin/sh\nprintf '<%s>' \"$@\"\n")
+    home = skill(project, {"binary": "notes", "subcommand": "x", "args": args}, {"notes": ["x"]})
+    return home, {"PATH": f"{project}/bin:{HOST['PATH']}"}
+
+
+def test_a_resolver_script_is_part_of_what_runs(project: Path, level: Level) -> None:
+    """Attack: the script that runs before the call is replaced, and the record shows nothing of it."""
+    home, env = resolving_skill(project, RESOLVED)
+    with workshop(project, level, env=env, allow_scripts=True) as opened:
+        absent = opened.call("t", {"date": "d"})
+        program(home / "scripts" / "resolve", "echo one\n")
+        one = opened.call("t", {"date": "d"})
+        program(home / "scripts" / "resolve", "echo two\n")
+        two = opened.call("t", {"date": "d"})
+    assert [result.content for result in (absent, one, two)] == ["<x><d>", "<x><one>", "<x><two>"]
+    begun = {r["call"]: r["runs"] for r in records(project) if r["what"] == "begin"}
+    assert len({begun[result.call_id] for result in (absent, one, two)} - {None}) == 3
+
+
+def test_a_resolver_script_swapped_between_check_and_start_does_not_run(project: Path, level: Level) -> None:
+    """Attack: the resolver's script is replaced during calls; every answer is of the recorded bytes."""
+    home, env = resolving_skill(project, RESOLVED)
+    path = program(home / "scripts" / "resolve", "echo one\n")
+    stop = threading.Event()
+
+    def swap() -> None:
+        turn = 0
+        while not stop.is_set():
+            turn += 1
+            os.replace(program(home / "scripts" / "fresh", "echo two\n" if turn % 2 else "echo one\n"), path)
+
+    thread = threading.Thread(target=swap, daemon=True)
+    with workshop(project, level, env=env, allow_scripts=True) as opened:
+        thread.start()
+        results = [opened.call("t", {"date": "d"}) for _ in range(25)]
+        stop.set()
+        thread.join(10)
+    begun = {r["call"]: r["runs"] for r in records(project) if r["what"] == "begin"}
+    answers: dict[str, set[str]] = {}
+    for result in results:
+        assert result.ok or kind(result) is Kind.DENIED, result
+        if result.ok:
+            answers.setdefault(begun[result.call_id], set()).add(result.content)
+    assert set().union(*answers.values()) <= {"<x><d>", "<x><one>", "<x><two>"}
+    if level is Level.SUPERVISED:  # the others compare once more, and then the interpreter opens the path
+        assert all(len(told - {"<x><d>"}) <= 1 for told in answers.values()), answers
+
+
+def test_a_resolver_script_that_is_a_link_to_elsewhere_does_not_run(project: Path, level: Level) -> None:
+    home, env = resolving_skill(project, RESOLVED)
+    elsewhere = program(project / "elsewhere.sh", "echo elsewhere\n")
+    (home / "scripts").mkdir()
+    (home / "scripts" / "resolve").symlink_to(elsewhere)
+    with workshop(project, level, env=env, allow_scripts=True) as opened:
+        result = opened.call("t", {"date": "d"})
+    assert result.content == "<x><d>"
+    assert result.runs[0].note == "leads out of the scripts folder; the value is kept"
+
+
+def test_resolvers_and_the_call_share_one_time_limit(project: Path, level: Level) -> None:
+    """Attack: many resolvers, each within its own limit, keep a call busy far beyond its deadline."""
+    args = [{**RESOLVED[0], "param": f"p{n}", "kind": "flag", "flag": f"p{n}"} for n in range(5)]
+    home, env = resolving_skill(project, args)
+    program(home / "scripts" / "resolve", "sleep 20\n")
+    given = {f"p{n}": "v" for n in range(5)}
+    with workshop(project, level, env=env, allow_scripts=True) as opened:
+        began = time.monotonic()
+        result = opened.call("t", given, timeout_s=0.6)
+        assert time.monotonic() - began < 3
+        assert kind(result) is Kind.TIMED_OUT
+        assert [run.what for run in result.runs] == ["resolver"]
+
+
 @pytest.mark.requirement("skill.allowlist.per-skill", "skill.allowlist.pair-call", "skill.allowlist.exact")
 def test_another_skills_allowlist_adds_nothing(project: Path, level: Level) -> None:
     skill(project, {"binary": "git", "subcommand": "push"}, {"git": ["status"]})
@@ -410,6 +490,18 @@ def executables(folder: Path, level: Level, **more: Any) -> Iterator[Workshop]:
         toolwright.open(replace(found, **more), environment=surroundings, sandbox=sandbox) as opened,
     ):
         yield opened
+
+
+def test_a_program_that_answers_too_late_for_its_schema_is_recorded_as_timed_out(
+    project: Path, level: Level
+) -> None:
+    program(project / "slow-tool", "#!/bin/sh\nsleep 20\n")
+    program(project / "broken-tool", "#!/bin/sh\nexit 3\n")
+    with executables(project, level) as opened:
+        assert list(opened.tools) == []
+    asked = {r["call"]: Path(r["key"]).name for r in records(project) if r["what"] == "begin"}
+    told = {asked[r["call"]]: r["kind"] for r in records(project) if r["what"] == "end"}
+    assert told == {"slow-tool": "timed_out", "broken-tool": "failed"}
 
 
 @pytest.mark.requirement(
@@ -640,6 +732,22 @@ def test_a_file_swapped_between_check_and_start_does_not_run(project: Path, leve
     assert all(len(told) == 1 for told in answers.values()), answers
 
 
+def test_a_level_below_the_strongest_is_told_in_one_line_and_says_what_is_missing(
+    project: Path, level: Level
+) -> None:
+    manifest(project, "echo", "#!/bin/sh\ncat\n")
+    with workshop(project, level) as opened:
+        told = opened.warnings()
+    if level is Level.SUPERVISED:
+        assert told == ()
+        return
+    (line,) = told
+    assert line.startswith(f"isolation level {level}: ")
+    assert ("not enforced" if level is Level.PORTABLE else "is not ended") in line
+    assert line.endswith("(see `toolwright doctor`)")
+    assert "\n" not in line
+
+
 def test_calls_of_one_message_run_together_and_answer_in_order(project: Path, level: Level) -> None:
     manifest(project, "echo", "#!/bin/sh\ncat\n")
     with workshop(project, level) as opened:
@@ -664,6 +772,21 @@ def test_arguments_that_are_no_json_are_a_mistake_of_the_programmer(project: Pat
     manifest(project, "ok", "#!/bin/sh\necho '{}'\n")
     with workshop(project, level) as opened, pytest.raises(UsageError):
         opened.call("ok", {"x": object()})
+
+
+@pytest.mark.parametrize("leaf", [0, 10**30])
+@pytest.mark.parametrize("levels", [101, 300, 3000])
+def test_arguments_that_lie_too_deep_are_a_wrong_call(
+    project: Path, level: Level, levels: int, leaf: int
+) -> None:
+    manifest(project, "ok", "#!/bin/sh\necho '{}'\n")
+    deep: Any = leaf
+    for _ in range(levels):
+        deep = [deep]
+    with workshop(project, level) as opened:
+        result = opened.call("ok", {"x": deep})
+    assert kind(result) is Kind.INVALID_ARGUMENTS
+    assert "nested more than 100 levels deep" in result.content
 
 
 def test_an_integer_beyond_64_bits_is_json_like_any_other(project: Path, level: Level) -> None:

@@ -157,6 +157,25 @@ def test_a_refusal_says_what_and_where(text: str, expected: str) -> None:
     assert defect(text) == expected
 
 
+@given(json_values, st.integers(0, 8))
+def test_depth_is_counted_as_the_reader_counts_it(value: Any, levels: int) -> None:
+    reads = jsontext.read(json.dumps(value).encode(), depth_max=levels).defect is None
+    assert jsontext.is_deeper(value, levels) is not reads
+
+
+def test_a_list_in_itself_is_deep_and_is_told_so_at_once() -> None:
+    many: list[Any] = []
+    many += [many, many, {"again": many}]
+    assert jsontext.is_deeper(many, 100)
+
+
+def test_an_escaped_nul_is_read_only_where_it_is_data() -> None:
+    text = b'{"a\\u0000": ["\\u0000b"]}'
+    assert "a NUL character" in str(jsontext.read(text).defect)
+    assert jsontext.read(text, allow_nul=True).value == {"a\0": ["\0b"]}
+    assert "control character" in str(jsontext.read(b'"\0"', allow_nul=True).defect)
+
+
 def test_bytes_that_are_not_utf8_are_named_with_their_place() -> None:
     assert defect(b'{"a":\n "\xff"}') == "line 2, column 3: not UTF-8 (byte 0xff)"
     assert defect(b'"\xed\xa0\x80"') == "line 1, column 2: not UTF-8 (byte 0xed)"  # a surrogate as bytes

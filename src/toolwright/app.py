@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from toolwright import jsontext
-from toolwright.catalog import loading, sources
+from toolwright.catalog import files, loading, sources
 from toolwright.catalog.cache import Cache
 from toolwright.catalog.catalog import Catalog, Tools
 from toolwright.config import Config, Environment, current_folder, named_source
@@ -28,6 +28,7 @@ from toolwright.errors import Kind, StoreError, UsageError
 from toolwright.jsontext import JsonObject
 from toolwright.model import (
     LEVELS,
+    TIMEOUT_S_MAX,
     CallFacts,
     CallFunction,
     CallHttp,
@@ -75,6 +76,11 @@ if TYPE_CHECKING:
 STORE_NAME = "state.sqlite"
 _FRESH_S = 0.01
 _GUARDED_MAX = 5000
+_LACKING = {
+    Level.PORTABLE: "what tools declare is not enforced",
+    Level.RESTRICTED: "the spawner does not work here, so what a tool leaves running is not ended",
+}
+"""What a person should know about a level before calling."""
 ContextCheck = Callable[[Mapping[str, object]], object]
 
 
@@ -412,8 +418,8 @@ class Workshop:
         given = dict(arguments or {})
         try:
             jsontext.plain(given)
-        except (TypeError, ValueError) as error:
-            if "Recursion" not in str(error):  # what is too deep is a wrong call, not a wrong use
+        except (TypeError, ValueError, RecursionError) as error:
+            if not jsontext.is_deeper(given, jsontext.DEPTH_MAX):  # that is a wrong call, not a wrong use
                 hint = "use str keys and plain values"
                 raise UsageError(f"arguments must be JSON: {error}", hint) from None
         _check_call(timeout_s, idempotency_key)
@@ -657,8 +663,8 @@ def _bundles() -> list[sources.Source]:
 
 def _check_call(timeout_s: float | None, idempotency_key: str | None) -> None:
     """What only a programmer can get wrong."""
-    if timeout_s is not None and (type(timeout_s) not in (int, float) or not 0 < timeout_s <= 86_400):
-        raise UsageError(f"timeout_s: must be above 0 and at most 86400 (got {timeout_s!r})")
+    if timeout_s is not None and (type(timeout_s) not in (int, float) or not 0 < timeout_s <= TIMEOUT_S_MAX):
+        raise UsageError(f"timeout_s: must be above 0 and at most {TIMEOUT_S_MAX:.0f} (got {timeout_s!r})")
     if idempotency_key == "":
         raise UsageError("idempotency_key: must not be empty", "leave it out, or use a new text per request")
 
@@ -710,6 +716,10 @@ class Hands:
             raise UsageError(
                 "a call must be recorded, and there is no state folder", "give the Config a state folder"
             )
+        if files.is_open_to_others(config.state):
+            # Attack: another user of the machine puts his own journal, key or list of what is switched off
+            # in the place of ours.
+            raise StoreError(f"{config.state}: others may write it", f"chmod 700 {config.state}")
         self._policy = policy
         self._project_of = project_of
         self._guarded = ""
@@ -828,6 +838,8 @@ class Hands:
 
     def run_recorded(self, start: Start) -> Ending:
         """Run a program outside of any tool's call: begun and ended in the journal all the same."""
+        from toolwright.calls.replies import kind_of
+
         held = self._contents.file(start.program)
         call = ToolCall(id=new_call_id(), tool=start.program, arguments={}, caller=self._user)
         digest = held.digest if held is not None else None
@@ -846,7 +858,9 @@ class Hands:
             ToolResult(
                 call_id=call.id,
                 key=start.program,
-                error=ToolError(kind=Kind.FAILED, message=ending.reason or ending.end) if failed else None,
+                error=ToolError(kind=kind_of(ending.end), message=ending.reason or ending.end)
+                if failed
+                else None,
                 spent=Spent(duration_ms=duration_ms, output_bytes=ending.stdout_bytes, usage=ending.usage),
                 isolation=ending.layers,
                 runs=tuple(replace(run, what="call") for run in ending.runs),
@@ -856,9 +870,10 @@ class Hands:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        if self.sandbox.level is not Level.PORTABLE:
-            return ()
-        return ("isolation level portable: what tools declare is not enforced (see `toolwright doctor`)",)
+        lacking = _LACKING.get(self.sandbox.level)
+        return (
+            (f"isolation level {self.sandbox.level}: {lacking} (see `toolwright doctor`)",) if lacking else ()
+        )
 
     def close(self) -> None:
         self._pythons.close()

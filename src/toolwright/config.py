@@ -18,7 +18,7 @@ from typing import Any, Final
 from toolwright.catalog import files
 from toolwright.catalog.sources import Source
 from toolwright.errors import ConfigError, SourceError, UsageError
-from toolwright.model import Grant, Level, Limits, Problem, Profile, Rules, Severity
+from toolwright.model import TIMEOUT_S_MAX, Grant, Level, Limits, Problem, Profile, Rules, Severity
 from toolwright.records import dataclass, replace
 
 FILE_NAME: Final = "toolwright.toml"
@@ -327,8 +327,8 @@ class _Reading:
                 values[f"{section}.{key}"] = value
         skills_disabled = (*config.skills_disabled, *values.get("skills.disabled", ()))
         timeout_s = values.get("timeouts.default_s", config.timeout_s)
-        if not 0 < timeout_s <= _TIMEOUT_S_MAX:
-            raise self.wrong("timeouts.default_s", f"must be above 0 and at most {_TIMEOUT_S_MAX} seconds")
+        if not 0 < timeout_s <= TIMEOUT_S_MAX:
+            raise self.wrong("timeouts.default_s", f"must be above 0 and at most {TIMEOUT_S_MAX:.0f} seconds")
         if timeout_s > config.timeout_s and not self.trusted:
             self.untrusted("timeouts.default_s")
             timeout_s = config.timeout_s
@@ -519,7 +519,6 @@ class _Reading:
         )
 
 
-_TIMEOUT_S_MAX: Final = 86_400
 _KIND_NAMES: Final[dict[type, str]] = {
     str: "a string",
     bool: "true or false",

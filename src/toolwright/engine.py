@@ -22,11 +22,9 @@ from toolwright.model import (
     CallFacts,
     Decision,
     Deny,
-    Ending,
     Invocation,
     Level,
     NotCallable,
-    Permit,
     Reply,
     Tool,
     ToolCall,
@@ -34,6 +32,7 @@ from toolwright.model import (
     ToolResult,
 )
 from toolwright.records import dataclass, replace
+from toolwright.runtimes import Runtime
 from toolwright.sandbox import Cancel
 
 _KNOWN_MAX: Final = 4096
@@ -50,12 +49,6 @@ class Audit(Protocol):
     def begin(self, call: ToolCall, facts: CallFacts) -> bool: ...
 
     def end(self, call: ToolCall, result: ToolResult, tool: Tool | None = None) -> ToolResult: ...
-
-
-class Runtime(Protocol):
-    """Runs one kind of invocation inside the permit; returns failures, kills what it starts."""
-
-    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending: ...
 
 
 @dataclass(frozen=True, slots=True)

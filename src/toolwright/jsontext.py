@@ -85,15 +85,23 @@ _LONG_DIGITS = b"0" * 16
 _TELLING_ESCAPE = re.compile(rb"\\u00(?:00|3[aA])")
 
 
-def read(content: bytes, *, depth_max: int = DEPTH_MAX, values_max: int = VALUES_MAX) -> Parsed:
-    """Read one JSON document strictly. Never raises, whatever the bytes."""
+def read(
+    content: bytes, *, depth_max: int = DEPTH_MAX, values_max: int = VALUES_MAX, allow_nul: bool = False
+) -> Parsed:
+    """Read one JSON document strictly. Never raises, whatever the bytes.
+
+    ``allow_nul``: an escaped NUL in a string is data, as in what a tool answers. Where names and texts become
+    arguments, paths or declarations it is refused, because the next reader may end there.
+    """
     value = _quick(content, depth_max, values_max)
     if value is not _DOUBTFUL:
         return Parsed(value)
     text = decode(content)
     if isinstance(text, Defect):
         return Parsed(defect=text)
-    return _Careful(text, depth_max, values_max).document()
+    careful = _Careful(text, depth_max, values_max)
+    careful.allow_nul = allow_nul
+    return careful.document()
 
 
 _DOUBTFUL: Final = object()
@@ -141,6 +149,22 @@ def _within(value: JsonValue, depth_max: int, values_max: int) -> bool:
     return False
 
 
+def is_deeper(value: object, levels: int) -> bool:
+    """Whether lists and objects lie in each other more than so many levels deep; one in itself does.
+
+    What stands in several places is followed once for each level, so that it cannot multiply.
+    """
+    level: list[object] = [value]
+    for _ in range(levels + 1):
+        found = {id(item): item for item in level if isinstance(item, (dict, list, tuple))}
+        if not found:
+            return False
+        level = [
+            below for item in found.values() for below in (item.values() if isinstance(item, dict) else item)
+        ]
+    return True
+
+
 def decode(content: bytes) -> str | Defect:
     """UTF-8 without a byte-order mark, or the defect."""
     if content.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
@@ -179,6 +203,7 @@ class _Careful:
         self.depth_max = depth_max
         self.values_max = values_max
         self.values = 0
+        self.allow_nul = False
         self.duplicates: list[Duplicate] = []
         self.spans: dict[Pointer, Span] | None = None
         self.wanted: Set[Pointer] | None = None
@@ -297,7 +322,7 @@ class _Careful:
             return _ESCAPES[char], at + 2
         code = self.hex4(at)
         end = at + 6
-        if code == 0:
+        if code == 0 and not self.allow_nul:
             raise _Stop("a NUL character (\\u0000) is not allowed", at)
         if 0xD800 <= code < 0xDC00 and text.startswith("\\u", end):
             low = self.hex4(end)

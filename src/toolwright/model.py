@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from toolwright import jsontext
 from toolwright.errors import Kind
@@ -425,6 +425,10 @@ class Needs:
     """The format's own limit on stdout, where it has one."""
 
 
+TIMEOUT_S_MAX: Final = 86_400.0
+"""No call takes longer than a day, whoever asks."""
+
+
 class Level(StrEnum):
     """How strongly a tool is held, from weak to strong."""
 
@@ -630,6 +634,28 @@ class Signature:
     """The file's address as its format's messages and commands spell it (``tool:ID``)."""
 
 
+class Namesakes(StrEnum):
+    """What becomes of a bare name that one format declares twice."""
+
+    REPORTED = "reported"
+    """It is told as a clash, and the tools are asked for by their keys."""
+    SETTLED = "settled"
+    """The format's own linking left one, or has told the clash itself."""
+    LATER = "later"
+    """The later tool owns it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habits:
+    """What a format does in its own way around its calls, as data: nobody asks where a tool came from."""
+
+    namesakes: Namesakes = Namesakes.REPORTED
+    searchable: bool = False
+    """It is among the items of the format's own query language."""
+    day_line: bool = False
+    """Each of its calls that started something has a line in the file of the day."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
     """One tool, whatever format declared it."""
@@ -663,6 +689,7 @@ class Tool:
     """From the tool to the primitive that runs it, by item id, where the format has such a chain."""
     signature: Signature | None = None
     """None: the format has no signatures, so there is nothing to refuse."""
+    habits: Habits = Habits()
     notes: Notes = Notes()
 
 
@@ -764,6 +791,10 @@ class Compiled:
     skills: tuple[Skill, ...] = ()
     notes: tuple[str, ...] = ()
     """Things only verbose output names, such as files that are not tools."""
+    whole: bool = False
+    """One tool that cannot be taken takes the whole document with it."""
+    again_s: float | None = None
+    """After how many seconds the document may say something else, its file unchanged; None: never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

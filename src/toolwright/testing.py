@@ -36,6 +36,7 @@ class MemoryShelf:
         self.keys = [tool.key for tool in tools]
         self.names = [tool.name for tool in tools]
         self.roles: list[Role] = [tool.role for tool in tools]
+        self.aliases = [(number, alias) for number, tool in enumerate(tools) for alias in tool.aliases]
 
     def tool(self, index: int) -> Tool:
         return self._tools[index]

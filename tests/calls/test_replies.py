@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from dataclasses import replace
 from typing import Any
 
@@ -180,12 +181,18 @@ def test_json_over_lines_is_written_anew_and_other_text_is_collapsed_and_flagged
 
 
 @pytest.mark.parametrize(
-    "stdout", [b'{"a":1,"a":2}', b'{"a":NaN}', b"[" * 200 + b"]" * 200, b'{"a":"\\u0000"}']
+    "stdout", [b'{"a":1,"a":2}', b'{"a":NaN}', b"[" * 200 + b"]" * 200, b'{"a":"\0"}', b'{"a":"\\ud800"}']
 )
 def test_json_that_readers_disagree_about_is_text_and_flagged(stdout: bytes) -> None:
     found = reply(MANIFEST, exited(0, stdout))
     assert found.data is None
     assert "not JSON" in found.notes[0]
+
+
+def test_an_escaped_nul_is_data_of_the_tool_and_stays_escaped_in_the_text() -> None:
+    found = reply(MANIFEST, exited(0, b'{"a\\u0000":"b\\u0000c"}'))
+    assert (found.content, found.data) == ('{"a\\u0000":"b\\u0000c"}', {"a\0": "b\0c"})
+    assert found.notes == ()
 
 
 @pytest.mark.requirement("manifest.run.failure", "manifest.run.failure-json", "manifest.run.failure-empty")
@@ -699,15 +706,31 @@ def test_a_failure_that_looks_like_a_refusal_names_the_missing_grant(
 ) -> None:
     found = reply(SKILL, exited(1, b"", stderr, layers=HELD), **permit)
     assert found.error is not None
-    assert (found.error.hint or "").endswith(f'[grants."x:y/bash"] needs = ["{need}"]')
+    assert granted(found.error.hint) == {"x:y/bash": {"needs": [need]}}
+
+
+def granted(hint: str | None) -> dict[str, Any]:
+    """The grants in a hint, as somebody would paste them."""
+    _, configure, lines = (hint or "").partition("configure\n")
+    assert configure
+    grants: dict[str, Any] = tomllib.loads(lines)["grants"]
+    return grants
 
 
 def test_a_grant_proposed_under_a_profile_keeps_what_the_profile_gave() -> None:
     permit: dict[str, Any] = {"profile": Profile.PROJECT, "read": ("/srv",), "write": ("/srv",)}
     found = reply(SKILL, exited(1, b"", b"Network is unreachable", layers=HELD), **permit)
     assert found.error is not None
-    needs = '["fs.read", "fs.write", "net.http", "shell.execute"]'
-    assert (found.error.hint or "").endswith(f'[grants."x:y/bash"] needs = {needs}')
+    needs = ["fs.read", "fs.write", "net.http", "shell.execute"]
+    assert granted(found.error.hint) == {"x:y/bash": {"needs": needs}}
+
+
+@given(st.text(min_size=1))
+def test_the_lines_of_a_grant_can_be_pasted_whatever_the_key(key: str) -> None:
+    text = replies.grant_lines(key, ("fs.read",))
+    assert tomllib.loads(f"[isolation]\nundeclared = 'closed'\n{text}\n")["grants"] == {
+        key: {"needs": ["fs.read"]}
+    }
 
 
 def test_what_no_grant_gives_is_said_to_be_protected() -> None:

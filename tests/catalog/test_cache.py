@@ -31,6 +31,7 @@ from toolwright.catalog.catalog import Catalog
 from toolwright.catalog.loading import LoadReport
 from toolwright.catalog.sources import Source
 from toolwright.errors import UnknownTool
+from toolwright.formats import executable
 from toolwright.model import (
     Always,
     AsArgv,
@@ -207,6 +208,8 @@ class Bench:
         self.installed = {"git"}
         self.rules = Rules()
         self.answers = True
+        self.outcome = ProbeOutcome(timed_out_s=1.0)
+        self.now = 1_000_000.0
 
     def put(self, name: str, text: str | dict[str, Any]) -> Path:
         path = self.folder / name
@@ -230,20 +233,23 @@ class Bench:
     def prober(self, paths: Sequence[str]) -> Sequence[tuple[bytes, ProbeOutcome]]:
         self.asked += [os.path.basename(path) for path in paths]
         if not self.answers:
-            return [(b"", ProbeOutcome(timed_out_s=1.0)) for _ in paths]
+            return [(b"", self.outcome) for _ in paths]
         names = [os.path.basename(path).removesuffix("-tool") for path in paths]
         schema = {"type": "object", "properties": {}}
         printed = [{"name": name, "description": "D", "parameters": schema} for name in names]
         return [(json.dumps(one).encode(), ProbeOutcome(exit_status=0)) for one in printed]
 
-    def load(self, *, keep: bool = True) -> LoadReport:
+    def load(self, *, keep: bool = True, earlier: LoadReport | None = None) -> LoadReport:
         sources = [Source(path=str(self.folder), named=True)]
         if (self.folder / "bin").is_dir():
             sources.append(Source(path=str(self.folder / "bin"), format="executable", probe=True))
         machine = loading.Machine(
-            prober=self.prober, which=lambda name: f"/bin/{name}" if name in self.installed else None
+            prober=self.prober,
+            which=lambda name: f"/bin/{name}" if name in self.installed else None,
+            clock=lambda: self.now,
         )
-        report = loading.load(sources, self.rules, machine, keep=Cache(str(self.state)) if keep else None)
+        kept = Cache(str(self.state)) if keep else None
+        report = loading.load(sources, self.rules, machine, keep=kept, earlier=earlier)
         report.keep()
         return report
 
@@ -265,7 +271,7 @@ def everything(report: LoadReport) -> tuple[Any, ...]:
         catalog.counted,
         [tool.key for tool in catalog.offered()],
         [catalog.find(tool.key) == tool for tool in catalog.tools],
-        [by_name(catalog, tool.name) for tool in catalog.tools],
+        [by_name(catalog, name) for tool in catalog.tools for name in (tool.name, *tool.aliases)],
     )
 
 
@@ -402,17 +408,55 @@ def test_of_many_files_only_the_changed_one_is_read_again(bench: Bench) -> None:
     assert everything(changed) == everything(bench.load(keep=False))
 
 
-def test_a_program_that_gave_no_answer_is_asked_again(bench: Bench) -> None:
-    bench.program("slow")
+@pytest.mark.parametrize(
+    ("outcome", "code", "span_s"),
+    [
+        (ProbeOutcome(timed_out_s=1.0), "executable.discover.timeout", executable.AGAIN_AFTER_TIMEOUT_S),
+        (ProbeOutcome(exit_status=3), "executable.discover.exit-status", executable.AGAIN_S),
+        (ProbeOutcome(too_long_bytes=9), "executable.discover.size", executable.AGAIN_S),
+        (ProbeOutcome(start_error="no journal"), "executable.discover.flag", 0.0),
+    ],
+)
+def test_a_program_that_gave_no_schema_is_asked_again_after_a_while(
+    bench: Bench, outcome: ProbeOutcome, code: str, span_s: float
+) -> None:
+    bench.program("odd")
     bench.program("other")
-    bench.answers = False
-    assert [problem.code for problem in bench.load().problems] == ["executable.discover.timeout"] * 2
-    bench.answers = True
+    bench.answers, bench.outcome = False, outcome
+    assert [problem.code for problem in bench.load().problems] == [code] * 2
     bench.asked.clear()
+    if span_s:
+        bench.now += span_s - 1
+        remembered = bench.load()
+        assert (remembered.warm, bench.asked) == (True, [])
+        assert [problem.code for problem in remembered.problems] == [code] * 2
+        bench.now += 2
+    bench.answers = True
     report = bench.load()
-    assert sorted(bench.asked) == ["other-tool", "slow-tool"]
+    assert sorted(bench.asked) == ["odd-tool", "other-tool"]
     assert (report.problems, len(report.catalog.tools)) == ((), 2)
     assert bench.load().warm
+
+
+@pytest.mark.parametrize("how", ["changed", "looked again", "clock set back"])
+def test_a_program_that_gave_no_schema_is_asked_at_once_when_there_is_a_reason(
+    bench: Bench, how: str
+) -> None:
+    path = bench.program("odd")
+    bench.program("good")
+    bench.answers = False
+    first = bench.load()
+    bench.answers = True
+    bench.asked.clear()
+    if how == "changed":
+        path.write_text("#!/bin/sh\necho mended\n", encoding="utf-8")
+        asked = ["odd-tool"]
+    else:
+        bench.now -= 90_000 if how == "clock set back" else 0
+        asked = ["good-tool", "odd-tool"]
+    report = bench.load(earlier=first if how == "looked again" else None)
+    assert sorted(bench.asked) == asked
+    assert len(report.catalog.tools) == len(asked)
 
 
 def test_a_program_that_comes_or_goes_changes_the_answer_of_a_warm_load(bench: Bench) -> None:

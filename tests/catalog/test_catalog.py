@@ -10,7 +10,9 @@ import pytest
 from tests.strategies import make_tool
 from toolwright.catalog.catalog import Catalog
 from toolwright.errors import UnknownTool
-from toolwright.model import Role, Skill, Tool
+from toolwright.model import Habits, Namesakes, Role, Skill, Tool
+
+LATER = Habits(namesakes=Namesakes.LATER)
 
 
 class Shelf:
@@ -22,6 +24,7 @@ class Shelf:
         self.keys = [tool.key for tool in tools]
         self.names = [tool.name for tool in tools]
         self.roles = [tool.role for tool in tools]
+        self.aliases = [(number, alias) for number, tool in enumerate(tools) for alias in tool.aliases]
 
     def tool(self, index: int) -> Tool:
         self.taken.append(index)
@@ -65,14 +68,16 @@ def test_a_name_of_several_tools_is_refused_with_their_keys() -> None:
     assert shelf.find("manifest:n/a").key == "manifest:n/a"
 
 
-def test_of_capability_groups_the_later_one_owns_a_name() -> None:
-    shelf = catalog(tool("capability:g/a"), tool("capability:h/a"))
+def test_where_the_format_says_so_the_later_tool_owns_a_name() -> None:
+    shelf = catalog(tool("capability:g/a", habits=LATER), tool("capability:h/a", habits=LATER))
     assert shelf.find("a").key == "capability:h/a"
     assert shelf.find("capability:g/a").key == "capability:g/a"
 
 
 def test_a_name_shared_with_another_format_has_no_owner() -> None:
-    shelf = catalog(tool("capability:g/a"), tool("capability:h/a"), tool("manifest:m/a"))
+    shelf = catalog(
+        tool("manifest:m/a"), tool("capability:g/a", habits=LATER), tool("capability:h/a", habits=LATER)
+    )
     assert refusal(shelf, "a")[0] == "the name 'a' belongs to 3 tools"
 
 

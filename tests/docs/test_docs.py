@@ -28,12 +28,17 @@ from toolwright.dialects import DIALECTS
 from toolwright.doors import cli
 from toolwright.errors import KINDS
 from toolwright.formats import FORMATS
-from toolwright.model import Level
+from toolwright.journal.redaction import VALUE_CHARS_MIN
+from toolwright.journal.segments import Bounds
+from toolwright.model import Level, Limits, Profile
+from toolwright.runtimes.around import LEDGER_MAX, LEDGER_S
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
 SOURCE = Path(toolwright.__file__).parent
 COMMANDS = DOCS / "reference" / "commands.md"
+ISOLATION = DOCS / "concepts" / "isolation.md"
+AUDIT = DOCS / "concepts" / "audit.md"
 CONFIGURATION = DOCS / "reference" / "configuration.md"
 PROBLEMS = DOCS / "reference" / "problems.md"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
@@ -111,8 +116,64 @@ def test_every_error_kind_and_its_exit_code_are_described() -> None:
 
 def test_every_exit_code_is_described() -> None:
     described = section(COMMANDS, "Exit codes")
-    for code in (0, 2, 64, 65, 66, 69, 70, 74, 77, 78, 130):
+    for code in (0, 2, 64, 65, 66, 69, 70, 74, 77, 78, 129, 130, 143):
         assert re.search(rf"^\| {code} \| ", described, re.MULTILINE), code
+
+
+def test_every_layer_of_isolation_is_described_and_none_that_is_not_there() -> None:
+    table = section(ISOLATION, "Levels").partition("| name | means |")[2]
+    described = {
+        name
+        for row in re.findall(r"^\| (`.+?`) \|", table, re.MULTILINE)
+        for name in re.findall("`(.+?)`", row)
+    }
+    source = "".join(text(path) for path in (SOURCE / "sandbox").glob("*.py"))
+    source += "".join(text(path) for path in (SOURCE / "runtimes").glob("*.py"))
+    made = {
+        *re.findall(r'"((?:addresses|network|protected|state):[a-z-]+)"', source),
+        *re.findall(r'layers(?:\.append\(| = \[|=\()"([a-z-]+)"', source),
+        *(level.value for level in Level),
+        *(f"profile:{profile.value}" for profile in Profile),
+        *("seccomp", "landlock", "rlimits", "zygote", "no-capabilities", "uid:N"),
+    }
+    assert described == made
+
+
+def test_the_numbers_that_the_concepts_name_are_those_of_the_code() -> None:
+    limits, bounds = Limits(), Bounds()
+    found = section(ISOLATION, "Limits")
+    mib, gib = 1 << 20, 1 << 30
+    for row in (
+        f"| time | {limits.timeout_s:.0f} s, ",
+        f"| {limits.stdout_bytes_max // mib} MiB, {limits.stderr_bytes_max // mib} MiB; ",
+        f"| {limits.memory_bytes_max // gib} GiB, {limits.processes_max}, "
+        f"{limits.scratch_bytes_max // mib} MiB (`[limits]`) |",
+        f"| {limits.file_bytes_max // gib} GiB, {limits.open_files_max:,} |",
+    ):
+        assert row in found, row
+    spawner = text(ROOT / "src" / "native" / "spawner.c")
+    every = {name: int(value) for name, value in re.findall(r"\b([A-Z_]+_M?S) = (\d+)", spawner)}
+    held = " ".join(section(ISOLATION, "The spawner").split())
+    assert f"every {every['SAMPLE_EVERY_MS']} ms" in held
+    assert (
+        f"from {every['ALARM_FIRST_MS']} ms after the start on and then every {every['ALARM_EVERY_MS']} ms"
+        in held
+    )
+    assert (every["OPENED_MS"], every["EMBRYO_LIFE_S"]) == (
+        1000,
+        5,
+    )  # "after a second", "at most five seconds"
+    audit = text(AUDIT)
+    for words in (
+        f"after {bounds.segment_bytes_max // mib} MiB or a day",
+        f"older than `audit.retention_days` ({config.Config().retention_days})",
+        f"after {bounds.signed_every} records, at the latest after {bounds.signed_at_least:,}",
+        f"within {bounds.flush_s * 1000:.0f} ms",
+        f"for {LEDGER_S / 3600:.0f} hours, at most of the newest {LEDGER_MAX:,}",
+        "Values of fewer than four characters",
+    ):
+        assert words in audit, words
+    assert VALUE_CHARS_MIN == 4
 
 
 def test_every_configuration_key_is_described() -> None:

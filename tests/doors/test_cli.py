@@ -14,6 +14,7 @@ import subprocess
 import sys
 import termios
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -128,7 +129,8 @@ def test_check_counts_tools_without_stated_needs_and_proposes_grants(
 ) -> None:
     said = toolwright("check", "--json", "--strict", "--from", "clock", cwd=project)
     assert (said.json["undeclared"]["tools"], said.json["problems"], said.status) == (1, [], 0)
-    assert '[grants."manifest:clock/*"]' in said.json["undeclared"]["grants"]
+    proposed = tomllib.loads(said.json["undeclared"]["grants"])["grants"]
+    assert proposed == {"manifest:clock/*": {"needs": ["fs.write", "shell.execute"]}}
     told = toolwright("check", "-v", "--from", "clock", cwd=project)
     block = told.out[told.out.index("# To bound") :]
     assert block.splitlines()[1] == '[grants."manifest:clock/*"]'
@@ -998,13 +1000,22 @@ def test_sarif_is_written_beside_the_report(broken: Path) -> None:
 # -- call: signals and keys ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("nohup", "status"), [([], 130), (["nohup"], 0)])
-def test_the_end_of_the_terminal_stops_a_call_except_under_nohup(
-    tmp_path: Path, nohup: list[str], status: int
+@pytest.mark.parametrize(
+    ("number", "nohup", "status"),
+    [
+        (signal.SIGINT, [], 130),
+        (signal.SIGTERM, [], 143),
+        (signal.SIGHUP, [], 129),
+        (signal.SIGHUP, ["nohup"], 0),
+    ],
+)
+def test_a_signal_stops_a_call_and_its_number_is_told_except_the_end_of_the_terminal_under_nohup(
+    tmp_path: Path, number: int, nohup: list[str], status: int
 ) -> None:
     manifest(tmp_path)
     (tmp_path / "tools" / "bin" / "get_time").write_text(
-        "#!/bin/sh\n: > begun\nuntil [ -e go ]; do sleep 0.05; done\necho '{}'\n", encoding="utf-8"
+        "#!/bin/sh\necho $$ > new; mv new begun\nuntil [ -e go ]; do sleep 0.05; done\necho '{}'\n",
+        encoding="utf-8",
     )
     deadline = time.monotonic() + WAIT_S
     with subprocess.Popen(
@@ -1020,12 +1031,16 @@ def test_the_end_of_the_terminal_stops_a_call_except_under_nohup(
                 assert time.monotonic() < deadline
                 assert process.poll() is None
                 time.sleep(0.02)
-            process.send_signal(signal.SIGHUP)
+            process.send_signal(number)
             if nohup:
                 (tmp_path / "go").touch()
             assert process.wait(WAIT_S) == status
         finally:
             process.kill()
+    tool = int((tmp_path / "begun").read_text(encoding="ascii"))
+    assert not Path(f"/proc/{tool}").exists()
+    *_, ended = toolwright("audit", "tail", "--json", cwd=tmp_path).json
+    assert (ended["what"], ended.get("kind")) == ("end", None if nohup else "cancelled")
 
 
 def test_an_empty_idempotency_key_is_refused_because_all_calls_would_share_it(

@@ -84,6 +84,25 @@ def test_a_program_that_does_not_start_is_not_called_working(tmp_path: Path) -> 
     assert (found["node"]["works"], found["node"]["detail"]) == (False, f"{broken} does not start")
 
 
+def test_a_state_folder_that_others_may_write_is_told_and_nothing_is_called(tmp_path: Path) -> None:
+    """Attack: another user puts a journal, a key or a list of what is switched off in the place of ours."""
+    state = tmp_path / "state"
+    state.mkdir()
+    (tmp_path / "tools.json").write_text('{"tools": []}', encoding="utf-8")
+    for mode in (0o777, 0o1777, 0o770):
+        state.chmod(mode)
+        said = toolwright("doctor", "--json", "--state", str(state), cwd=tmp_path)
+        found = {finding["name"]: finding for finding in said.json["findings"] if finding["part"] == "state"}
+        assert (found["state"]["works"], found["state"]["detail"]) == (False, "others may write it")
+        assert "chmod 700" in found["state"]["fix"]
+        called = toolwright("call", "x", "--from", "tools.json", "--state", str(state), cwd=tmp_path)
+        assert (called.status, called.out) == (74, "")
+        assert called.err == f"toolwright: {state}: others may write it\n  chmod 700 {state}\n"
+        assert {path.name for path in state.iterdir()} <= {"cache"}
+    state.chmod(0o700)
+    assert toolwright("call", "x", "--from", "tools.json", "--state", str(state), cwd=tmp_path).status == 64
+
+
 def test_a_state_folder_that_cannot_be_written_is_required_and_missing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     said = toolwright("doctor", "--json", "--state", str(tmp_path / "file" / "state"), cwd=tmp_path)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from tests.journal import work
-from toolwright.errors import StoreError
-from toolwright.journal import reading, usage
+from toolwright.journal import usage
 from toolwright.journal.audit import open_audit
 from toolwright.journal.index import Index
 from toolwright.journal.segments import Disk
@@ -94,91 +92,3 @@ def test_durations_and_the_declared_latency_come_from_the_journal(tmp_path: Path
         events = index.events()
     (use,) = usage.usage(events, events[-1].ts).tools
     assert (use.median_ms, use.latency, use.too_slow) == (2000.0, "fast", True)
-
-
-# -- the index ----------------------------------------------------------------------------------------------
-
-
-def recorded(state: Path, *ids: str) -> None:
-    audit = open_audit(str(state))
-    for id in ids:
-        audit.begin(work.call(id), work.FACTS)
-        audit.end(work.call(id), work.result(id))
-    audit.close()
-
-
-def test_the_index_keeps_up_and_can_be_thrown_away(tmp_path: Path) -> None:
-    recorded(tmp_path, "a")
-    folder = Path(work.journal(tmp_path))
-    for expected in (2, 2):
-        with Index(str(folder)) as index:
-            assert len(index.of_call("a")) == expected
-    recorded(tmp_path, "b")
-    with Index(str(folder)) as index:
-        assert [entry.what for entry in index.of_call("b")] == ["begin", "end"]
-    (folder / "index.sqlite").unlink()
-    with Index(str(folder)) as index:
-        assert [entry.what for entry in index.of_call("a")] == ["begin", "end"]
-    assert (folder / "index.sqlite").stat().st_mode & 0o777 == 0o600
-
-
-@pytest.mark.parametrize("content", [b"", b"not a database at all" * 100])
-def test_a_damaged_index_is_rebuilt(tmp_path: Path, content: bytes) -> None:
-    recorded(tmp_path, "a")
-    folder = Path(work.journal(tmp_path))
-    (folder / "index.sqlite").write_bytes(content)
-    with Index(str(folder)) as index:
-        assert len(index.of_call("a")) == 2
-
-
-def test_an_index_that_saw_a_write_which_was_taken_back_reads_the_segment_anew(tmp_path: Path) -> None:
-    recorded(tmp_path, "a", "b")
-    (path,) = work.segment_paths(tmp_path)
-    before = path.read_bytes()
-    recorded(tmp_path, "gone")
-    with Index(work.journal(tmp_path)) as index:
-        assert index.of_call("gone")
-    path.write_bytes(before)
-    recorded(tmp_path, "a longer one", "c")
-    with Index(work.journal(tmp_path)) as index:
-        assert index.of_call("gone") == []
-        assert [entry.what for entry in index.of_call("c")] == ["begin", "end"]
-
-
-def test_a_journal_that_is_not_there_has_an_empty_index(tmp_path: Path) -> None:
-    with Index(work.journal(tmp_path)) as index:
-        assert index.events() == []
-    assert not (tmp_path / "journal").exists()
-
-
-# -- what readers leave out ---------------------------------------------------------------------------------
-
-
-def test_the_last_records_are_found_without_reading_segments_of_long_ago(tmp_path: Path) -> None:
-    now = 1_800_000_000.0
-    moment = [now]
-    audit = open_audit(str(tmp_path), day_file=False, clock=lambda: moment[0])
-    for day in range(4):
-        moment[0] = now - (10 - 3 * day) * 86_400
-        audit._segments.rotate()  # nothing to do on the first day
-        call = work.call(f"day {day}")
-        assert audit.begin(call, work.FACTS)
-        if day != 1:
-            audit.end(call, work.result(call.id))
-    audit.close()
-    for path in (*work.segment_paths(tmp_path, ".seg"), *work.segment_paths(tmp_path)):
-        made_at = int(path.name.partition("-")[0]) / 1e6
-        os.utime(path, (made_at, made_at))
-    oldest = work.segment_paths(tmp_path, ".seg")[0]
-    folder = work.journal(tmp_path)
-    everything = [entry for entry in reading.tail(folder, 1000) if entry.what in ("begin", "end")]
-    assert [entry.call for entry in everything] == ["day 0"] * 2 + ["day 1"] + ["day 2"] * 2 + ["day 3"] * 2
-    assert [entry.call for entry in reading.interrupted(folder)] == ["day 1"]
-    oldest.unlink()
-    os.mkfifo(oldest)  # whoever looks at it complains
-    os.utime(oldest, (now - 10 * 86_400,) * 2)
-    with pytest.raises(StoreError):
-        reading.interrupted(folder)
-    assert [entry.call for entry in reading.tail(folder, 7) if entry.call][-1] == "day 3"
-    assert [entry.call for entry in reading.interrupted(folder, now - 8 * 86_400)] == ["day 1"]
-    assert reading.interrupted(folder, now - 5 * 86_400) == []

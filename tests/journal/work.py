@@ -17,6 +17,7 @@ from toolwright.journal.chain import Anchor
 from toolwright.journal.reading import Entry, Verdict
 from toolwright.model import (
     CallFacts,
+    Habits,
     JsonOnStdin,
     Needs,
     Notes,
@@ -58,6 +59,7 @@ def tool(
         origin=Origin(format=format, path="/t/tools.json"),
         invocation=RunProcess(program="/t/get_time", encoding=JsonOnStdin(verbatim=True)),
         needs=Needs(env=env),
+        habits=Habits(day_line=format == "manifest"),
         notes=Notes(cost=cost, latency=latency),
     )
 

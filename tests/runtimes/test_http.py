@@ -142,7 +142,7 @@ def test_a_host_that_does_not_permit_outgoing_requests_sends_none(
         assert peer.connections == 0
     assert result.error is not None
     assert (result.error.kind, result.error.message) == (Kind.DENIED, "outgoing requests are not permitted")
-    assert result.error.hint == 'to permit them: [grants."rye:api/ask"] needs = ["net.http"]'
+    assert result.error.hint == 'to permit them:\n[grants."rye:api/ask"]\nneeds = ["net.http"]'
 
 
 @pytest.mark.battery("I12")
@@ -160,7 +160,7 @@ def test_a_tool_does_not_reach_this_machine_unless_that_is_granted_by_name(
     assert result.error.kind is Kind.DENIED
     assert "leads to a private address" in result.error.message
     assert result.error.hint is not None
-    assert result.error.hint.endswith('[grants."rye:api/ask"] needs = ["net.http", "net.private"]')
+    assert result.error.hint.endswith('[grants."rye:api/ask"]\nneeds = ["net.http", "net.private"]')
 
 
 def test_a_declaration_that_asks_for_private_addresses_does_not_get_them(project: Path) -> None:
@@ -458,4 +458,4 @@ def test_a_credential_that_was_not_granted_is_not_looked_up() -> None:
         ending = run_with(credential, peer.url(), env=())
         assert peer.connections == 0
     assert (ending.end, ending.reason) == (End.UNAVAILABLE, "the credential TOKEN is missing")
-    assert ending.hint == 'hand it over: [grants."openapi:x/y"] env = ["TOKEN"]'
+    assert ending.hint == 'hand it over:\n[grants."openapi:x/y"]\nenv = ["TOKEN"]'

@@ -6,6 +6,7 @@ import json
 import os
 import select
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -558,6 +559,19 @@ def test_registered_handlers_win_and_get_live_objects(portable_with: Callable[..
     assert bench.call(bench.handler(None)).end is End.RAISED
     ending = bench.call(bench.handler(None, name="other"))
     assert (ending.end, ending.reason, ending.kind_of_value) == (End.RAISED, "enough", "SystemExit")
+
+
+@pytest.mark.parametrize("value", ["x" * 3000, [None] * 1000, {"a": object(), "b": "x" * 3000}])
+def test_what_a_handler_returns_is_bounded_like_other_output(
+    portable_with: Callable[..., Bench], value: object
+) -> None:
+    """Attack: an answer of megabytes from inside, where no pipe counts it."""
+    bench = portable_with(
+        handlers={"group": lambda tool_name, tool_input: {"success": True, "result": value}}
+    )
+    ending = bench.call(bench.handler(None), permit=bench.limited(stdout_bytes_max=2000))
+    assert (ending.end, ending.value, ending.stdout_bytes) == (End.TOO_LARGE, None, 2001)
+    assert bench.call(bench.handler(None)).end is End.RETURNED
 
 
 # -- in the host's own process ------------------------------------------------------------------------------
@@ -1236,3 +1250,39 @@ def test_a_zygote_keeps_at_most_its_slots(warm: Bench) -> None:
     assert _zygotes.IDLE_SLOTS_MAX < 12
     slots = [pid for pid in processes_below(os.getpid()) - before if _is_python(pid) and not is_gone(pid, 0)]
     assert len(slots) <= 1 + 2 * (_zygotes.IDLE_SLOTS_MAX + 2) + 12
+
+
+def test_a_nul_in_what_a_function_returns_is_data(bench: Bench) -> None:
+    tool = bench.function("def execute(params, project):\n    return {'a': 'b\\0c'}\n")
+    assert bench.call(tool).value == {"a": "b\0c"}
+
+
+# -- few descriptors ----------------------------------------------------------------------------------------
+
+FEW = """
+import collections, resource, sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+from tests.runtimes.test_python import bench_at
+from toolwright.model import Level
+with bench_at(Path(sys.argv[1]), Level.SUPERVISED) as bench:
+    tool = bench.function("def execute(params, project):\\n    return {'n': params['n']}\\n")
+    with ThreadPoolExecutor(100) as pool:
+        endings = list(pool.map(lambda n: bench.call(tool, {"n": n}), range(200)))
+    later = bench.call(tool, {"n": 1})
+wrong = [ending for n, ending in enumerate(endings) if ending.value != {"n": n}]
+print(collections.Counter((ending.end.value, ending.reason) for ending in wrong), later.value)
+"""
+
+
+@pytest.mark.battery("L07")
+def test_l07_calls_of_a_zygote_wait_for_their_turn_where_descriptors_are_few(
+    warm_with: Callable[..., Bench], tmp_path: Path
+) -> None:
+    assert warm_with().level is Level.SUPERVISED
+    done = subprocess.run(
+        [sys.executable, "-c", FEW, str(tmp_path.resolve())],
+        cwd=Path(__file__).parent.parent.parent, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("Counter() {'n': 1}\n", "")

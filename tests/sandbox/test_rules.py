@@ -128,6 +128,14 @@ def test_without_namespaces_a_profile_carves_and_a_stated_need_is_unavailable():
     accepted = rules(replace(stated, unprotected=True), facts)
     assert accepted.unavailable == ""
     assert "protected:not-held" in accepted.layers
+    nothing = rules(HELD, replace(facts, landlock=0))
+    assert {"protected:not-held", "state:not-held"} <= set(nothing.layers)
+
+
+@pytest.mark.parametrize(("version", "scoped"), [(0, False), (5, False), (6, True), (7, True)])
+def test_signals_are_called_scoped_only_where_the_kernel_scopes_them(version, scoped):
+    made = rules(Permit(), replace(FACTS, landlock=version))
+    assert ("scoped-signals" in made.layers, bool(made.scoped)) == (scoped, scoped)
 
 
 def test_paths_that_no_writable_root_holds_cost_nothing():

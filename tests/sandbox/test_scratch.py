@@ -103,3 +103,16 @@ def test_size_counts_what_is_on_disk_and_follows_no_links(tmp_path):
     (tmp_path / "loop").symlink_to(tmp_path)
     assert 100_000 <= size(str(tmp_path), 1 << 30) < 200_000
     assert size(str(tmp_path / "gone"), 1) == 0
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is closed to root; run as an ordinary user")
+def test_a_folder_that_is_closed_to_us_counts_as_too_much(tmp_path):
+    """Attack: files in a folder that their maker closed, so that nobody counts them."""
+    (tmp_path / "closed").mkdir(mode=0o000)
+    assert size(str(tmp_path), 1000) > 1000
+    (tmp_path / "closed").chmod(0o700)
+
+
+def test_what_is_no_folder_counts_as_too_much(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    assert size(str(tmp_path / "file"), 1000) == 1001

@@ -12,6 +12,7 @@ import select
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -464,6 +465,30 @@ def test_a_call_outlives_the_spawner_and_others_do_not_wait_for_it(new_host, wat
     assert duration_s(other) < 1
     assert running.ending().end is End.TIMED_OUT
     assert watch.gone(0.1)
+    made.close()
+
+
+@needs_root
+def test_as_root_the_supervisor_of_a_long_call_goes_first_and_its_tool_does_not(new_host, watch):
+    """Attack: hundreds of processes that all want to run, so that whoever should stop them waits."""
+    act = "import os; os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))"
+    if subprocess.run([sys.executable, "-c", act], capture_output=True, check=False).returncode:
+        pytest.skip("nobody goes first here; a machine whose root has CAP_SYS_NICE would show it")
+    made = new_host()
+    running = Background(made, [trouble(), "hang", watch.path], limits={"timeout_s": 1.5})
+    watch.came()
+    deadline = time.monotonic() + 1.2
+    first: list[int] = []
+    while not first and time.monotonic() < deadline:
+        with suppress(OSError):
+            policies = {pid: os.sched_getscheduler(pid) for pid in supervisors(made.sandbox)}
+            first = [
+                pid for pid, policy in policies.items() if policy & ~os.SCHED_RESET_ON_FORK == os.SCHED_RR
+            ]
+    assert len(first) == 1
+    below = Path(f"/proc/{first[0]}/task/{first[0]}/children").read_text(encoding="ascii").split()
+    assert {os.sched_getscheduler(int(pid)) for pid in below} == {os.SCHED_OTHER}
+    assert running.ending().end is End.TIMED_OUT
     made.close()
 
 

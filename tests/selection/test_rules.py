@@ -14,6 +14,7 @@ from toolwright.model import (
     Always,
     Choice,
     Disabled,
+    Habits,
     Needs,
     NotCallable,
     Notes,
@@ -447,6 +448,7 @@ def item(name: str, description: str = "", *, root: str = "", **notes: Any) -> T
         description=description,
         notes=Notes(**notes),
         origin=Origin(format="rye", path=f"{root}.ai/tools/{name}.py"),
+        habits=Habits(searchable=True),
     )
 
 
@@ -566,7 +568,7 @@ def test_tags_are_searched() -> None:
     assert (choice.name, choice.because) == ("web/fetch", "matches content")
 
 
-def test_only_rye_items_are_searched() -> None:
+def test_only_items_of_the_query_language_are_searched() -> None:
     assert found("deploy", [tool("deploy"), item("ops/deploy")]) == ["ops/deploy"]
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from toolwright.errors import Kind
 from toolwright.model import (
+    TIMEOUT_S_MAX,
     Allow,
     Ask,
     Deny,
@@ -478,7 +479,7 @@ def test_the_same_values_always_give_the_same_decision(what, house, trust, named
     first = decide(what, house=house, trust=trust, ground=ground, asked=call())
     assert first == decide(what, house=house, trust=trust, ground=ground, asked=call())
     if isinstance(first, Allow):
-        assert 0 < first.permit.limits.timeout_s <= policy.TIMEOUT_S_MAX
+        assert 0 < first.permit.limits.timeout_s <= TIMEOUT_S_MAX
 
 
 @given(_tools, _houses, st.sampled_from([*Trust]), _tables, st.integers(0, 4))

@@ -132,6 +132,23 @@ def resolvers(tool: Tool, arguments: JsonObject, *, allow_scripts: bool) -> tupl
     return tuple(found)
 
 
+def resolver_scripts(run: RunProcess) -> Iterator[str]:
+    """Every place in which a script lies that a call may run before its command."""
+    if run.skill_dir is not None and isinstance(run.encoding, AsArgv):
+        for arg in run.encoding.args:
+            if not isinstance(arg, Switch) and arg.resolver is not None and arg.resolver.script is not None:
+                yield from _scripts(run.skill_dir, arg.resolver.script)
+
+
+def _scripts(skill_dir: str, name: str) -> tuple[str, ...]:
+    """Where a script of this name may lie: the first that is a file is meant.
+
+    Attack: a name that leads out of the skill's scripts. Loading refuses it; so does this.
+    """
+    path = f"{skill_dir}/scripts/{name}"
+    return () if _SEPARATORS.search(name) else (path, f"{path}.sh")
+
+
 def _command(
     tool: Tool, arguments: JsonObject, raw: str, cwd: str, resolved: Mapping[int, str] | None
 ) -> Command:
@@ -401,16 +418,15 @@ def _resolving(
     if any(len(item.encode("utf-8")) > ELEMENT_BYTES_MAX for item in args):
         return  # it could not be started, so the value stays
     if resolver.script is not None and allow_scripts:
-        # Attack: a name that leads out of the skill's scripts. Loading refuses it; so does this.
-        if run.skill_dir is not None and not _SEPARATORS.search(resolver.script):
-            path = f"{run.skill_dir}/scripts/{resolver.script}"
+        scripts = _scripts(run.skill_dir, resolver.script) if run.skill_dir is not None else ()
+        if scripts:
             yield Resolving(
                 place=place,
                 param=param,
                 value=text,
-                argv=("sh", path, *args),
+                argv=("sh", scripts[0], *args),
                 script=resolver.script,
-                scripts=(path, f"{path}.sh"),
+                scripts=scripts,
                 args=args,
             )
     elif resolver.binary is not None and resolver.subcommand is not None:

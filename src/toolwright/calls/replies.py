@@ -59,6 +59,12 @@ _KINDS: Final = {
 }
 """Ends that say by themselves how the call went; the others depend on what came back."""
 
+
+def kind_of(end: End) -> Kind:
+    """The kind of error of a run that went wrong, where nobody looks at what it gave."""
+    return _KINDS.get(end, Kind.FAILED)
+
+
 _CODES: Final = {
     Kind.UNKNOWN_TOOL: "TOOL_NOT_FOUND",
     Kind.INVALID_ARGUMENTS: "INVALID_PARAMS",
@@ -718,7 +724,7 @@ def _content(form: JsonObject | str, hygiene: _Hygiene) -> tuple[str, tuple[str,
 
 def _strict(content: bytes) -> tuple[JsonValue, str | None]:
     """A JSON value, or why it is none that everybody would read alike."""
-    parsed = jsontext.read(content)
+    parsed = jsontext.read(content, allow_nul=True)
     if parsed.defect is not None:
         return None, str(parsed.defect)
     if parsed.duplicates:
@@ -780,7 +786,8 @@ def _why_refused(tool: Tool, ending: Ending, permit: Permit, error: ToolError) -
     said = f"{said} {error.message[-_LOOKED_AT_BYTES:]}".lower()
     needs = _missing(said, ending, permit)
     if needs:
-        return f"it was not granted what it seems to need: {grant_line(tool.key, needs)}"
+        lines = grant_lines(tool.key, needs)
+        return f"it was not granted what it seems to need; to grant it, configure\n{lines}"
     if _HELD & {*ending.layers} and re.search(_REFUSED, said):
         held = next((path for path in permit.protected if path.lower() in said), None)
         return f"{held} is protected: no tool may change it" if held else None
@@ -823,7 +830,8 @@ def _missing(said: str, ending: Ending, permit: Permit) -> tuple[str, ...]:
     return tuple(need for need, has in given.items() if has or need == lacking)
 
 
-def grant_line(key: str, needs: tuple[str, ...]) -> str:
-    """The line of configuration that grants these needs to a tool."""
+def grant_lines(key: str, needs: tuple[str, ...], *, of: str = "needs") -> str:
+    """The lines of configuration that grant these needs to a tool, to be pasted anywhere into the file."""
     listed = ", ".join(f'"{need}"' for need in needs)
-    return f"[grants.{json.dumps(key, ensure_ascii=False)}] needs = [{listed}]"
+    quoted = json.dumps(key, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML escapes it, JSON does not
+    return f"[grants.{quoted}]\n{of} = [{listed}]"

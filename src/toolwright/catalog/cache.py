@@ -131,6 +131,8 @@ class Kept:
     compiled: Compiled
     stands: bool
     """False when a condition of the machine left it out."""
+    until: float | None = None
+    """When it is to be asked again though nothing changed (seconds since the epoch); None: never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,13 @@ class Loaded:
     """Those that no single document tells."""
     programs: Mapping[str, bool]
     """Which programs were asked for, and whether they were there: other answers, another catalog."""
+    until: float | None = None
+    """When the first of the documents is to be asked again."""
+
+
+def aliases_of(tools: Sequence[Tool]) -> list[tuple[int, str]]:
+    """Further bare names, each with the place of its tool."""
+    return [(number, alias) for number, tool in enumerate(tools) for alias in tool.aliases]
 
 
 class Snapshot:
@@ -158,6 +167,7 @@ class Snapshot:
         self.stamp = stamp
         self.programs: Mapping[str, bool] = directory["programs"]
         self.count: int = directory["count"]
+        self.until: float | None = directory["until"]
 
     def __del__(self) -> None:
         os.close(self._file)
@@ -182,6 +192,10 @@ class Snapshot:
     @cached_property
     def roles(self) -> Sequence[Role]:
         return [_ROLES[letter] for letter in self._section("roles").decode("ascii")]
+
+    @cached_property
+    def aliases(self) -> Sequence[tuple[int, str]]:
+        return [(number, alias) for number, alias in orjson.loads(self._section("aliases"))]
 
     @cached_property
     def _ends(self) -> Sequence[int]:
@@ -212,8 +226,14 @@ class Snapshot:
         """The documents without their tools, which are most of the work."""
         convert = dict(_field_converters(_NUMBERS[Compiled]))
         return tuple(
-            Kept(mark, name, Compiled(**{key: convert[key](value) for key, value in rest.items()}), stands)
-            for mark, name, stands, _, rest in self._units
+            Kept(
+                mark,
+                name,
+                Compiled(**{key: convert[key](value) for key, value in rest.items()}),
+                stands,
+                until,
+            )
+            for mark, name, stands, _, rest, until in self._units
         )
 
     @cached_property
@@ -241,7 +261,7 @@ _ROLES: Final = {role.value[0]: role for role in Role}
 
 # -- the file -----------------------------------------------------------------------------------------------
 
-_MAGIC: Final = b"toolwright cache 3\n"
+_MAGIC: Final = b"toolwright cache 4\n"
 _LENGTH_BYTES: Final = 8
 _FILES_MAX: Final = 50
 _MARK_CHARS: Final = 24
@@ -320,7 +340,7 @@ def _parse(descriptor: int, name: str) -> Snapshot:
     if directory["name"] != name:  # Attack: a cache of laxer rules, put in the place of a stricter one's.
         raise Damaged("the cache of something else")
     stamp = os.pread(descriptor, directory["stamp"], _HEAD_BYTES + length)
-    if not {"programs", "count", "sections"} <= directory.keys():
+    if not {"programs", "count", "until", "sections"} <= directory.keys():
         raise Damaged("the directory is not whole")  # from here on the descriptor belongs to the snapshot
     return Snapshot(descriptor, _HEAD_BYTES + length + len(stamp), directory, stamp)
 
@@ -345,6 +365,7 @@ def _render(loaded: Loaded, name: str) -> list[bytes]:
     sections = {
         "keys": orjson.dumps([tool.key for tool in loaded.tools]),
         "names": orjson.dumps([tool.name for tool in loaded.tools]),
+        "aliases": orjson.dumps(aliases_of(loaded.tools)),
         "roles": "".join(tool.role.value[0] for tool in loaded.tools).encode("ascii"),
         "ends": orjson.dumps(ends),
         "skills": encode(tuple(loaded.skills)),
@@ -363,6 +384,7 @@ def _render(loaded: Loaded, name: str) -> list[bytes]:
             "count": len(loaded.tools),
             "programs": dict(loaded.programs),
             "stamp": len(loaded.stamp),
+            "until": loaded.until,
             "sections": listed,
         }
     )
@@ -378,7 +400,7 @@ def _unit(kept: Kept, numbers: Mapping[int, int]) -> list[Any]:
         if (value := getattr(compiled, name))
     }
     tools = [numbers[id(tool)] for tool in compiled.tools]
-    return [kept.mark, kept.format, kept.stands, tools, rest]
+    return [kept.mark, kept.format, kept.stands, tools, rest, kept.until]
 
 
 def _mark(text: bytes) -> str:

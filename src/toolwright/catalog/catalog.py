@@ -7,14 +7,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Protocol, overload
+from typing import Protocol, overload
 
 from toolwright.errors import UnknownTool
-from toolwright.model import Role, Skill, Tool
-
-# Where one format declares a bare name twice: capability's later group owns it. The others either cannot
-# get there (rye, executable: linking left one) or must be addressed by key (skill, manifest).
-_LATER_WINS: Final = frozenset({"capability"})
+from toolwright.model import Namesakes, Role, Skill, Tool
 
 
 class Shelf(Protocol):
@@ -26,6 +22,11 @@ class Shelf(Protocol):
     def names(self) -> Sequence[str]: ...
     @property
     def roles(self) -> Sequence[Role]: ...
+    @property
+    def aliases(self) -> Sequence[tuple[int, str]]:
+        """Further bare names, each with the place of its tool."""
+        ...
+
     def tool(self, index: int) -> Tool: ...
 
 
@@ -94,9 +95,11 @@ class Catalog:
         if name in by_key:
             return self._shelf.tool(by_key[name])
         found = self._names().get(name, [])
-        formats = {self._shelf.keys[number].partition(":")[0] for number in found}
-        if len(formats) == 1 and formats <= _LATER_WINS:
-            found = found[-1:]
+        if len(found) > 1:
+            formats = {self._shelf.keys[number].partition(":")[0] for number in found}
+            last = self._shelf.tool(found[-1])
+            if len(formats) == 1 and last.habits.namesakes is Namesakes.LATER:
+                found = found[-1:]
         if len(found) == 1:
             return self._shelf.tool(found[0])
         if found:
@@ -120,9 +123,7 @@ class Catalog:
             by_name: dict[str, list[int]] = {}
             for number, name in enumerate(self._shelf.names):
                 by_name.setdefault(name, []).append(number)
-            for number, key in enumerate(self._shelf.keys):
-                if key.startswith("executable:"):
-                    for alias in self._shelf.tool(number).aliases:
-                        by_name.setdefault(alias, []).append(number)
+            for number, alias in self._shelf.aliases:
+                by_name.setdefault(alias, []).append(number)
             self._by_name = by_name
         return self._by_name

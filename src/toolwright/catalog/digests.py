@@ -11,12 +11,14 @@ import hashlib
 import os
 import stat
 import threading
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import lru_cache
 from operator import is_
 from typing import Final
 
 from toolwright import jsontext
+from toolwright.calls import commands
 from toolwright.catalog import files
 from toolwright.model import CallJavaScript, CallPython, Invocation, RunProcess, Tool
 from toolwright.records import dataclass
@@ -25,8 +27,13 @@ KEPT_BYTES_MAX: Final = 16 << 20
 """A longer file is digested and started where it lies."""
 HELD_BYTES_MAX: Final = 64 << 20
 """All files together; when they are more, the memory is emptied."""
+ABSENT: Final = "absent"
+"""The digest of a file that need not be there, and is not."""
+_NOBODY: Final = (0, 0, 0, 0)
 _CHUNK_BYTES: Final = 1 << 20
 _TOGETHER_MAX: Final = 4096
+_TURN_S: Final = 1.0
+"""No reader waits longer for its turn: one who held it may be gone with a host that forked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +44,13 @@ class Held:
     fingerprint: files.Fingerprint
     digest: str
     content: bytes | None
-    """None: too long to be kept."""
+    """None: too long to be kept, or absent."""
+
+
+class Aside(str):
+    """A path of a file that need not be there: that it is absent is then part of the digest."""
+
+    __slots__ = ()
 
 
 def seen(tool: Tool) -> str:
@@ -57,7 +70,7 @@ def own_files(tool: Tool) -> tuple[str, ...]:
     match tool.invocation:
         case RunProcess(program=program, fixed=fixed):
             named = [program, *(part for part in fixed if part == tool.origin.path)]
-            return tuple(part for part in named if os.path.isabs(part))
+            return (*(part for part in named if os.path.isabs(part)), *_scripts(tool.invocation))
         case CallPython(file=str() as file) | CallJavaScript(file=file):
             return (file,)
         case CallPython(settings=settings):
@@ -66,6 +79,11 @@ def own_files(tool: Tool) -> tuple[str, ...]:
             return tuple(path for path in paths if os.path.isfile(path))[:1]
         case _:
             return ()
+
+
+def _scripts(run: RunProcess) -> Iterator[Aside]:
+    """Attack: a resolver's script, which runs before the call, is replaced by one that nobody looked at."""
+    return map(Aside, commands.resolver_scripts(run))
 
 
 @lru_cache(maxsize=4096)
@@ -104,19 +122,21 @@ class Contents:
         self._together: dict[str, tuple[tuple[Held | None, ...], str | None]] = {}
         self._bytes = 0
         self._lock = threading.Lock()
+        self._reading = threading.Lock()
+        """One at a time: many calls at once shall hold one file between them, and one descriptor."""
 
     def file(self, path: str) -> Held | None:
         """The file as it is now; None where it cannot be read."""
         held = self._held.get(path)
         try:
-            status = os.stat(path)
-            if held is not None and held.fingerprint == files.fingerprint(status):
+            seen = files.fingerprint(os.stat(path))
+            if held is not None and held.fingerprint == seen:
                 return held
-            held = _read(path)
+            held = self._read(path, seen)
         except OSError:
-            return None
-        if held is not None:
-            self._keep(held)
+            held = None
+        if held is None and isinstance(path, Aside):
+            return Held(str(path), _NOBODY, ABSENT, None)
         return held
 
     def runs(self, how_digest: str, paths: tuple[str, ...]) -> str | None:
@@ -135,6 +155,19 @@ class Contents:
             self._together.clear()
         self._together[how_digest] = (held, digest)
         return digest
+
+    def _read(self, path: str, seen: files.Fingerprint) -> Held | None:
+        is_turn = self._reading.acquire(timeout=_TURN_S)
+        try:
+            held = self._held.get(path)  # the first of many calls at once may have read it by now
+            if held is None or held.fingerprint != seen:
+                held = _read(str(path))
+                if held is not None:
+                    self._keep(held)
+            return held
+        finally:
+            if is_turn:
+                self._reading.release()
 
     def _keep(self, held: Held) -> None:
         with self._lock:

@@ -96,3 +96,11 @@ def inside(path: str, root: str) -> bool:
         return os.path.commonpath((os.path.realpath(path, strict=True), root)) == root
     except (OSError, ValueError):
         return False
+
+
+def is_open_to_others(folder: str) -> bool:
+    """Whether somebody else may put files into a folder; False where there is none."""
+    try:
+        return bool(os.stat(folder).st_mode & 0o022)
+    except OSError:
+        return False

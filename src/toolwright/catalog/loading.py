@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from functools import cached_property
@@ -16,7 +17,7 @@ from typing import Final, TypeVar
 
 from toolwright import formats, jsontext, schema
 from toolwright.catalog import files, sources
-from toolwright.catalog.cache import Cache, Damaged, Kept, Loaded, Snapshot
+from toolwright.catalog.cache import Cache, Damaged, Kept, Loaded, Snapshot, aliases_of
 from toolwright.catalog.catalog import Catalog
 from toolwright.catalog.sources import Candidate, Listing, Prober, Source
 from toolwright.model import (
@@ -24,6 +25,7 @@ from toolwright.model import (
     Condition,
     ConditionKind,
     Document,
+    Namesakes,
     Problem,
     Role,
     Rules,
@@ -34,6 +36,8 @@ from toolwright.model import (
 )
 from toolwright.records import dataclass, replace
 
+_AGAIN_S_MAX: Final = 86_400.0
+"""However long a format would let it count that a document told nothing."""
 _Answer = TypeVar("_Answer")
 
 
@@ -44,6 +48,7 @@ class Machine:
     prober: Prober
     which: Callable[[str], str | None]
     """Where a program lies on PATH."""
+    clock: Callable[[], float] = time.time
     progress: Callable[[int, int], None] | None = None
     """Told, from time to time, how many documents of how many have been read."""
 
@@ -56,6 +61,7 @@ class Fresh:
         self.keys: Sequence[str] = [tool.key for tool in loaded.tools]
         self.names: Sequence[str] = [tool.name for tool in loaded.tools]
         self.roles: Sequence[Role] = [tool.role for tool in loaded.tools]
+        self.aliases = aliases_of(loaded.tools)
         self.skills = tuple(loaded.skills)
         self.units = loaded.units
         self.reports = loaded.units
@@ -93,6 +99,10 @@ class Shelves:
     def roles(self) -> Sequence[Role]:
         return self.ask(lambda held: held.roles)
 
+    @property
+    def aliases(self) -> Sequence[tuple[int, str]]:
+        return self.ask(lambda held: held.aliases)
+
     def tool(self, index: int) -> Tool:
         return self.ask(lambda held: held.tool(index))
 
@@ -115,6 +125,11 @@ class Extended:
     @property
     def roles(self) -> Sequence[Role]:
         return [*self._shelves.roles, *(tool.role for tool in self._more)]
+
+    @property
+    def aliases(self) -> Sequence[tuple[int, str]]:
+        first = len(self._shelves.keys)
+        return [*self._shelves.aliases, *((first + place, name) for place, name in aliases_of(self._more))]
 
     def tool(self, index: int) -> Tool:
         beyond = index - len(self._shelves.keys)
@@ -266,11 +281,14 @@ def _load(
 
     if snapshot is not None:
         shelves = Shelves(snapshot, again)
-        if snapshot.stamp == found.stamp and _same_programs(snapshot, machine):
+        is_same = snapshot.stamp == found.stamp and _counts(snapshot.until, machine.clock())
+        if is_same and _same_programs(snapshot, machine):
             return LoadReport(shelves, found, lambda: None, warm=True)
         loaded = _cold(found, rules, machine, shelves.ask(lambda held: held.units))
     else:
-        loaded = _cold(found, rules, machine, () if earlier is None else earlier.units)
+        # Whoever looks again asks again, too, where nothing was told.
+        units = () if earlier is None else [kept for kept in earlier.units if kept.until is None]
+        loaded = _cold(found, rules, machine, units)
     return LoadReport(Shelves(Fresh(loaded), again), found, lambda: kept.save(identity, loaded), warm=False)
 
 
@@ -307,16 +325,27 @@ def _cold(found: Listing, rules: Rules, machine: Machine, earlier: Sequence[Kept
             skills += linked.skills
             problems += linked.problems
     tools = _distinct(tools, problems)
-    stamp = b"" if any(map(_asked_in_vain, units)) else found.stamp
-    return Loaded(stamp, units, tools, skills, problems, programs)
+    until = min((kept.until for kept in units if kept.until is not None), default=None)
+    return Loaded(found.stamp, units, tools, skills, problems, programs, until)
 
 
 def _compile_all(found: Listing, rules: Rules, machine: Machine, earlier: Sequence[Kept]) -> list[Kept]:
-    known = {kept.mark: kept for kept in earlier if not _asked_in_vain(kept)}
+    now = machine.clock()
+    known = {kept.mark: kept for kept in earlier if _counts(kept.until, now)}
     marks = found.marks
     fresh = [candidate for candidate, mark in zip(found.candidates, marks, strict=True) if mark not in known]
     read = _compiled(fresh, rules, machine)
-    return [known[mark] if mark in known else Kept(mark, *next(read), True) for mark in marks]
+    return [known[mark] if mark in known else _kept(mark, *next(read), now) for mark in marks]
+
+
+def _kept(mark: str, name: str | None, compiled: Compiled, now: float) -> Kept:
+    until = None if compiled.again_s is None else now + min(compiled.again_s, _AGAIN_S_MAX)
+    return Kept(mark, name, compiled, True, until)
+
+
+def _counts(until: float | None, now: float) -> bool:
+    """Whether what was told still counts. A clock that was set back must not make it count for ever."""
+    return until is None or now < until <= now + _AGAIN_S_MAX
 
 
 def _compiled(
@@ -329,24 +358,16 @@ def _compiled(
         yield compiled
 
 
-def _asked_in_vain(kept: Kept) -> bool:
-    """A program that gave no schema is asked again: the machine was busy, or lacked what it needs."""
-    return kept.format == "executable" and any(
-        problem.severity is Severity.ERROR and problem.code.startswith("executable.discover.")
-        for problem in kept.compiled.problems
-    )
-
-
 def _compile(candidate: Candidate, document: Document, rules: Rules) -> tuple[str | None, Compiled]:
     name, compiled = formats.compile_document(document, rules)
     if name is None and candidate.quiet:
         compiled = Compiled(notes=(f"{candidate.path}: not a declaration",))
-    return name, _sound(compiled, whole=name == "manifest" and rules.manifest_strict)
+    return name, _sound(compiled)
 
 
-def _sound(compiled: Compiled, *, whole: bool) -> Compiled:
+def _sound(compiled: Compiled) -> Compiled:
     """Leave out tools whose schema is none: their arguments could not be checked, and providers refuse the
-    whole request for one of them. With ``whole`` one such tool takes the document with it."""
+    whole request for one of them. In a document that stands or falls as a whole one such tool takes all."""
     bad: dict[str, list[Problem]] = {}
     patterns = sum(
         schema.patterns_in(found)
@@ -374,7 +395,7 @@ def _sound(compiled: Compiled, *, whole: bool) -> Compiled:
         return compiled
     return replace(
         compiled,
-        tools=() if whole else tuple(tool for tool in compiled.tools if tool.key not in bad),
+        tools=() if compiled.whole else tuple(tool for tool in compiled.tools if tool.key not in bad),
         problems=(*compiled.problems, *(problem for found in bad.values() for problem in found)),
     )
 
@@ -401,7 +422,7 @@ def _distinct(tools: Sequence[Tool], problems: list[Problem]) -> list[Tool]:
             continue
         other = names.setdefault(tool.name, tool)
         same = other.origin.format == tool.origin.format
-        if other is not tool and not (same and tool.origin.format in _OWN_NAME_RULES):
+        if other is not tool and not (same and tool.habits.namesakes is not Namesakes.REPORTED):
             problems.append(
                 _clash(
                     tool,
@@ -411,9 +432,6 @@ def _distinct(tools: Sequence[Tool], problems: list[Problem]) -> list[Tool]:
                 )
             )
     return list(taken.values())
-
-
-_OWN_NAME_RULES: Final = frozenset({"skill", "capability", "rye", "executable"})
 
 
 def _clash(tool: Tool, other: Tool, code: str, what: str) -> Problem:

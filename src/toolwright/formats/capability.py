@@ -21,8 +21,10 @@ from toolwright.model import (
     ConditionKind,
     Document,
     Effect,
+    Habits,
     Intake,
     Linked,
+    Namesakes,
     Needs,
     Notes,
     OnContext,
@@ -41,6 +43,7 @@ from toolwright.model import (
 from toolwright.records import dataclass, replace
 
 NAME: Final = "capability"
+_HABITS: Final = Habits(namesakes=Namesakes.LATER)
 
 _GROUP_KEYS: Final = ("group", "version", "description", "selection", "tools")
 _SELECTION_KEYS: Final = ("strategy", "keywords", "context_check")
@@ -498,6 +501,7 @@ class _Group:
                 needs=Needs(context=context),
                 selection=self.selection,
                 effect=effect,
+                habits=_HABITS,
                 notes=Notes(category=category, cost=cost, latency=latency, documentation=self.description),
                 origin=Origin(format=NAME, path=self.document.path, pointer=node.pointer),
             )

@@ -19,9 +19,11 @@ from toolwright.jsontext import JsonValue
 from toolwright.model import (
     Compiled,
     Document,
+    Habits,
     Intake,
     JsonOnStdin,
     Linked,
+    Namesakes,
     Needs,
     Origin,
     ProbeOutcome,
@@ -40,6 +42,10 @@ from toolwright.records import replace
 NAME: Final = "executable"
 NOT_EXECUTABLE: Final = "not executable"
 """What ``Document.unreadable`` says of a file that has the suffix of a tool but may not be executed."""
+AGAIN_S: Final = 86_400.0
+"""How long a program that gave no schema is not asked again, while its file stays the same."""
+AGAIN_AFTER_TIMEOUT_S: Final = 600.0
+_HABITS: Final = Habits(namesakes=Namesakes.SETTLED)
 
 _SUFFIX: Final = "-tool"
 _FIELDS: Final = {"name": "string", "description": "string", "parameters": "object"}
@@ -76,7 +82,24 @@ def compile_document(document: Document, rules: Rules) -> Compiled:
     reader = Reader(document)
     root = _answer(document, reader)
     tool = _tool(document, root) if root is not None else None
-    return Compiled(tools=(tool,) if tool is not None else (), problems=tuple(reader.problems))
+    return Compiled(
+        tools=(tool,) if tool is not None else (),
+        problems=tuple(reader.problems),
+        again_s=_again_s(document) if root is None else None,
+    )
+
+
+def _again_s(document: Document) -> float | None:
+    """How long a query that failed counts while the file stays the same.
+
+    What the machine was to blame for is asked again at the next load; what may have been a busy machine soon.
+    """
+    probe = document.probe
+    if document.unreadable is not None or probe is None or probe.start_error is not None:
+        return 0.0 if document.unreadable != NOT_EXECUTABLE else None
+    if probe.timed_out_s is not None:
+        return AGAIN_AFTER_TIMEOUT_S
+    return AGAIN_S if probe.too_long_bytes is not None or probe.exit_status != 0 else None
 
 
 def link(units: Sequence[Unit], rules: Rules) -> Linked:
@@ -267,6 +290,7 @@ def _tool(document: Document, root: Node) -> Tool | None:
         reply=Reply.ENVELOPE,
         needs=Needs(programs=(document.path,), stdout_bytes_max=_STDOUT_BYTES_MAX),
         origin=Origin(format=NAME, path=document.path),
+        habits=_HABITS,
     )
 
 

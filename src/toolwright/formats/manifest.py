@@ -21,6 +21,7 @@ from toolwright.model import (
     Document,
     Fix,
     FixPart,
+    Habits,
     Intake,
     JsonOnStdin,
     Linked,
@@ -38,6 +39,7 @@ from toolwright.model import (
 )
 
 NAME: Final = "manifest"
+_HABITS: Final = Habits(day_line=True)
 
 _TOOL_KEYS: Final = ("name", "description", "schema", "command", "timeoutSec", "envPassthrough")
 _ENV_NAME: Final = re.compile(r"[A-Z_][A-Z0-9_]*")
@@ -94,7 +96,10 @@ def compile_document(document: Document, rules: Rules) -> Compiled:
     if rules.manifest_strict and reader.has_errors:
         return Compiled(problems=tuple(sorted(reader.problems, key=_field_order)))
     return Compiled(
-        tools=tuple(manifest.tools), problems=tuple(reader.problems), conditions=tuple(manifest.conditions)
+        tools=tuple(manifest.tools),
+        problems=tuple(reader.problems),
+        conditions=tuple(manifest.conditions),
+        whole=rules.manifest_strict,
     )
 
 
@@ -263,6 +268,7 @@ class _Manifest:
                 reply=Reply.JSON_LINE,
                 needs=Needs(base_env=("PATH", "HOME"), programs=(program,), env=env, timeout_s=timeout_s),
                 origin=Origin(format=NAME, path=self.document.path, pointer=node.pointer),
+                habits=_HABITS,
             )
         )
         self.conditions.append(

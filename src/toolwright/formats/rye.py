@@ -41,10 +41,12 @@ from toolwright.model import (
     Document,
     Fix,
     FixPart,
+    Habits,
     Intake,
     Invocation,
     JsonOnStdin,
     Linked,
+    Namesakes,
     Needs,
     NotCallable,
     Notes,
@@ -67,6 +69,7 @@ from toolwright.model import (
 from toolwright.records import dataclass
 
 NAME: Final = "rye"
+_HABITS: Final = Habits(namesakes=Namesakes.SETTLED, searchable=True)
 
 _REQUIRED: Final = ("tool_type", "version", "description", "executor_id", "category")
 _KEYS: Final = (
@@ -381,6 +384,7 @@ def _configuration(text: str, document: Document, reader: _ItemReader) -> Compil
             invocation=NotCallable(reason="configuration only"),
             reply=Reply.ITEM,
             origin=Origin(format=NAME, path=document.path),
+            habits=_HABITS,
             notes=Notes(category=reader.item_id.rpartition("/")[0], head=_body(text)[:_HEAD_CHARS]),
         )
     )
@@ -533,6 +537,7 @@ class _Item:
             chain=(self.item_id, executor) if executor is not None else (self.item_id,),
             origin=Origin(format=NAME, path=self.document.path),
             signature=self.signature,
+            habits=_HABITS,
             notes=self.notes(),
         )
         return self.reader.compiled(tool)

@@ -33,8 +33,10 @@ from toolwright.model import (
     Fix,
     FixPart,
     Flag,
+    Habits,
     Intake,
     Linked,
+    Namesakes,
     Needs,
     Origin,
     Positional,
@@ -54,6 +56,7 @@ from toolwright.model import (
 from toolwright.records import dataclass, replace
 
 NAME: Final = "skill"
+_HABITS: Final = Habits(namesakes=Namesakes.SETTLED)
 
 _ROOT_KEYS: Final = ("tools", "allowlist", "execution")
 _TOOL_KEYS: Final = ("name", "description", "parameters")
@@ -900,4 +903,5 @@ def _tool(declared: _Declared, run: RunProcess, skill: str, document: Document) 
         origin=Origin(
             format=NAME, path=document.path, pointer=pointer[1:] if _in_three_files(document) else pointer
         ),
+        habits=_HABITS,
     )

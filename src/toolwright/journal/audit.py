@@ -134,7 +134,7 @@ class Audit:
             )
             note = f"the end of this call could not be written to the audit journal; {lost}"
             result = replace(result, notes=(*result.notes, note))
-        if self._day_file is None or tool is None or tool.origin.format != "manifest":
+        if self._day_file is None or tool is None or not tool.habits.day_line:
             return result
         if last is not None and start is not None:  # a call that started nothing has no line
             self._day_line(self._day_file, result, tool, last, start)

@@ -6,6 +6,7 @@ to date when somebody asks and thrown away whenever it does not fit; the segment
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -101,8 +102,12 @@ class Index:
 
     @staticmethod
     def _opened(path: str) -> sqlite3.Connection:
-        with suppress(OSError):  # made by us, so that it is ours alone
+        try:  # made by us, so that it is ours alone
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                # Attack: a link in its place, so that the index is written into another file.
+                raise sqlite3.OperationalError("it is a link") from None
         return sqlite3.connect(path, timeout=5.0, isolation_level=None)
 
     def _prepare(self) -> None:

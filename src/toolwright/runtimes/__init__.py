@@ -10,10 +10,17 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import field
+from typing import Protocol
 
-from toolwright.model import Permit, Tool
+from toolwright.model import Ending, Permit, Tool, ToolCall
 from toolwright.records import dataclass
-from toolwright.sandbox import Sandbox
+from toolwright.sandbox import Cancel, Sandbox
+
+
+class Runtime(Protocol):
+    """Runs one kind of invocation inside the permit; returns failures, kills what it starts."""
+
+    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -200,7 +200,11 @@ class _Slot:
         theirs, self.control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # The host learns who we are from the kernel, not from us, and lends us the list of our children,
         # which the rules do not let us open.
-        socket.send_fds(channel, [b"S"], [theirs.fileno()])
+        try:
+            socket.send_fds(channel, [b"S"], [theirs.fileno()])
+        except OSError:  # too many are on their way already
+            channel.send(b"S")
+            os._exit(0)
         channel.close()
         theirs.close()
         _, fds, _, _ = socket.recv_fds(self.control, 16, 1)

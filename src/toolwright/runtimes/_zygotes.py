@@ -33,6 +33,7 @@ from toolwright.model import End, Ending, Limits, Usage
 from toolwright.records import dataclass
 from toolwright.runtimes import _loader, _zygote
 from toolwright.sandbox import Cancel, Start
+from toolwright.sandbox._scratch import size
 from toolwright.sandbox.supervised import Service, Supervised
 
 ZYGOTES_MAX: Final = 8
@@ -47,8 +48,9 @@ SAMPLE_S: Final = 0.05
 _STOP_S: Final = _zygote.SWEEP_S + 1.0
 """How long a slot may take to end a call before its whole zygote is ended."""
 _PATIENCE_S: Final = 0.1
+_CROWDED_S: Final = 2.0
+"""How long cold interpreters answer after descriptors were short."""
 _CHUNK_BYTES: Final = 65536
-_SCRATCH_ENTRIES_MAX: Final = 100_000
 _SCM_CREDENTIALS: Final = 2
 _CREDENTIALS: Final = struct.Struct("3i")
 _WATCHED_BYTES_MAX: Final = 1 << 20
@@ -82,6 +84,13 @@ class _Lost(Exception):
     """A slot or its zygote is gone."""
 
 
+class _Crowded(_Lost):
+    """Descriptors are short, in the host or between it and the slot, and the call has not begun.
+
+    The kernel bounds how many one user's processes may have on their way, too, and the slot ends then.
+    """
+
+
 class Zygotes:
     """At most so many zygotes, the least recently used ended first. Any thread may call."""
 
@@ -98,6 +107,8 @@ class Zygotes:
         self._lock = threading.Lock()
         self._kept: OrderedDict[Hashable, Zygote] = OrderedDict()
         self._unfit: OrderedDict[Hashable, None] = OrderedDict()
+        self._crowded: dict[Hashable, float] = {}
+        """Until when; each for itself, so that a tool whose slots end makes no other one slow."""
         self._closed = False
 
     def run(self, recipe: Recipe, request: bytes, limits: Limits, cancel: Cancel) -> Answer | None:
@@ -105,12 +116,31 @@ class Zygotes:
         if self._pid != os.getpid():  # a host that forked: those that are kept belong to the parent
             self._forget()
         deadline = time.monotonic() + limits.timeout_s
+        room = self._level.room
+        while not room.acquire(timeout=_PATIENCE_S):  # the first look waits for nothing where there is room
+            if cancel.is_set:
+                return Answer(ending=Ending(end=End.CANCELLED, reason="cancelled before it started"))
+            if time.monotonic() > deadline:
+                hint = "call fewer tools at once, or raise the limit of open files (ulimit -n)"
+                reason = "too many calls at once"
+                return Answer(ending=Ending(end=End.NOT_STARTED, reason=reason, hint=hint))
+        try:
+            return self._answer(recipe, request, limits, cancel, deadline)
+        finally:
+            room.release()
+
+    def _answer(
+        self, recipe: Recipe, request: bytes, limits: Limits, cancel: Cancel, deadline: float
+    ) -> Answer | None:
         for _ in range(2):  # once more where it ended between being found and being used
             zygote = self._zygote(recipe)
             if zygote is None:
                 return None
             try:
                 slot = zygote.take(deadline, cancel)
+            except _Crowded:
+                self._forgo(recipe.key, zygote)
+                continue
             except _Lost:
                 self._drop(recipe.key, zygote, unfit=not zygote.is_loaded)
                 continue
@@ -130,6 +160,9 @@ class Zygotes:
                 answer = exchange.run()
             finally:
                 zygote.give(slot, is_good=exchange.is_reusable)
+            if exchange.is_crowded:  # the other calls of the zygote go on to their ends
+                self._forgo(recipe.key, zygote)
+                continue
             if not exchange.is_reusable:
                 self._drop(recipe.key, zygote)
                 if answer.ending.end is End.NOT_STARTED:
@@ -141,7 +174,7 @@ class Zygotes:
         leaving: list[Zygote] = []
         try:
             with self._lock:
-                if self._closed or recipe.key in self._unfit:
+                if self._closed or recipe.key in self._unfit or self._is_crowded(recipe.key):
                     return None
                 zygote = self._kept.get(recipe.key)
                 if zygote is not None and (zygote.is_over or not zygote.is_fresh()):
@@ -163,6 +196,13 @@ class Zygotes:
             for old in leaving:
                 old.retire()
 
+    def _is_crowded(self, key: Hashable) -> bool:
+        until = self._crowded.get(key) if self._crowded else None
+        if until is not None and time.monotonic() >= until:
+            del self._crowded[key]
+            until = None
+        return until is not None
+
     def _make_room(self) -> Iterator[Zygote]:
         """Those that go, so that one more may come; none where all are busy."""
         for key in [key for key, zygote in self._kept.items() if zygote.is_over]:
@@ -182,6 +222,16 @@ class Zygotes:
                 if len(self._unfit) > 16 * self._zygotes_max:
                     self._unfit.popitem(last=False)
         zygote.end()
+
+    def _forgo(self, key: Hashable, zygote: Zygote) -> None:
+        """Begin no more calls in it, so that it ends with its last one, and none of its kind for a while."""
+        with self._lock:
+            if len(self._crowded) >= 16 * self._zygotes_max:
+                self._crowded.clear()
+            self._crowded[key] = time.monotonic() + _CROWDED_S
+            if self._kept.get(key) is zygote:
+                del self._kept[key]
+        zygote.retire()
 
     def close(self) -> None:
         if self._pid != os.getpid():
@@ -228,6 +278,7 @@ class Zygote:
         self._watched: list[tuple[str, tuple[object, ...]]] = []
         self._failure: Ending | None = None
         self._retired = False
+        self._is_short = False
         self.is_loaded = False
         self.is_over = False
         self.has_threads = False
@@ -277,6 +328,8 @@ class Zygote:
                     return self._failure
                 if self.is_over:
                     raise _Lost("the zygote ended")
+                if self._is_short and not self._idle:
+                    raise _Crowded("too many open files")
                 slot = self._idle.popleft() if self._idle else None
                 # One more is kept ready, so that the next caller does not wait for a fork.
                 if self.is_loaded and len(self._idle) + self._asked == 0 and self._slots < SLOTS_MAX:
@@ -354,8 +407,11 @@ class Zygote:
                         break
                     continue
                 tag, body = message[:1], message[1:]
-                if tag == b"S" and len(fds) == 1 and self._asked > 0:
-                    self._greet(socket.socket(fileno=fds[0]), pid)
+                if tag == b"S" and len(fds) <= 1 and self._asked > 0:
+                    if fds:
+                        self._greet(socket.socket(fileno=fds[0]), pid)
+                    else:
+                        self._missed()
                     continue
                 for fd in fds:
                     os.close(fd)
@@ -409,6 +465,14 @@ class Zygote:
                 stderr=str(told.get("trace", "")).encode("utf-8", "replace"),
                 layers=self.layers,
             )
+            self._changed.notify_all()
+
+    def _missed(self) -> None:
+        """A slot came without the descriptor that leads to it, because these are short, and is gone."""
+        with self._changed:
+            self._asked -= 1
+            self._slots -= 1
+            self._is_short = True
             self._changed.notify_all()
 
     def _greet(self, control: socket.socket, pid: int) -> None:
@@ -471,6 +535,8 @@ class _Exchange:
         self.is_sent = False
         self.is_unread = False
         self.is_reusable = False
+        self.is_crowded = False
+        """Nothing was started, for want of descriptors."""
         self.end: End | None = None
         self.reason = ""
         self.status: int | None = None
@@ -487,6 +553,8 @@ class _Exchange:
             # The last ones: a slot that does not keep to the protocol, because its tool changed it.
             self.end = End.LOST if self.is_sent and self.was_read() else End.NOT_STARTED
             self.reason = str(lost)
+            no_room = isinstance(lost, OSError) and lost.errno in (errno.EMFILE, errno.ENFILE)
+            self.is_crowded = self.end is End.NOT_STARTED and (no_room or isinstance(lost, _Crowded))
         finally:
             for fd in self.fds:
                 os.close(fd)
@@ -532,10 +600,12 @@ class _Exchange:
             self.fds += fds
             if message[:1] == b"E" and message[1:2] == b"S":
                 continue
+            if not message:
+                raise _Crowded("its slot ended")
             if message[:1] != b"R":
-                raise _Lost("something of an earlier call did not end" if message else "its slot ended")
+                raise _Lost("something of an earlier call did not end")
             if len(fds) != 4:
-                raise _Lost("too many open files")
+                raise _Crowded("too many open files")
             self.talk, self.out, self.err, self.child_fd = fds
             child, _, scratch = message[1:].partition(b" ")
             self.child, self.scratch = int(child), os.fsdecode(scratch)
@@ -715,7 +785,7 @@ class _Exchange:
             return f"its processes took more than {self.limits.memory_bytes_max} bytes of memory"
         scratch_max = self.limits.scratch_bytes_max
         looks = self.samples % 4 == 0 and self.scratch
-        if looks and _bytes_below(self.scratch, scratch_max) > scratch_max:
+        if looks and size(self.scratch, scratch_max) > scratch_max:
             return f"its temporary files took more than {scratch_max} bytes"
         return ""
 
@@ -747,29 +817,3 @@ def _descendants(pid: int) -> Iterator[int]:
                     seen += 1
                     waiting.append(child)
                     yield child
-
-
-def _bytes_below(folder: str, enough: int) -> int:
-    """The space that a scratch folder takes, counted until it is more than enough. Follows no links.
-
-    Attack: files in a folder that its maker closed to us, or so many that counting them is the load. Both
-    count as too much.
-    """
-    total = entries = 0
-    waiting = [folder]
-    while waiting and total <= enough:
-        try:
-            with os.scandir(waiting.pop()) as found:
-                for entry in found:
-                    entries += 1
-                    with suppress(FileNotFoundError):
-                        total += max(entry.stat(follow_symlinks=False).st_blocks * 512, 512)
-                        if entry.is_dir(follow_symlinks=False):
-                            waiting.append(entry.path)
-                    if entries > _SCRATCH_ENTRIES_MAX:
-                        return enough + 1
-        except FileNotFoundError:
-            continue
-        except OSError:
-            return enough + 1
-    return total

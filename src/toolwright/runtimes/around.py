@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final
 
 from toolwright import jsontext
 from toolwright.catalog import cache
@@ -34,17 +34,16 @@ from toolwright.model import (
     ToolResult,
 )
 from toolwright.records import replace
+from toolwright.runtimes import Runtime
 from toolwright.sandbox import Cancel
 from toolwright.store import ABSENT, Conflict, Store, Versioned
 
 _WAIT_STEP_S: Final = 0.05
 _LEDGER: Final = "ledger"
+_TIMES: Final = "ledger-times"
+"""The claims of the ledger in the order in which they were made."""
 _HEAD_CHARS: Final = 4000
 _NOTHING_RAN: Final = (End.NOT_STARTED, End.UNAVAILABLE, End.DENIED, End.REFUSED)
-
-
-class Runtime(Protocol):
-    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending: ...
 
 
 # -- how many at once ---------------------------------------------------------------------------------------
@@ -183,44 +182,79 @@ def is_repeatable(tool: Tool) -> bool:
 # -- once ---------------------------------------------------------------------------------------------------
 
 
+LEDGER_S: Final = 86_400.0
+"""How long an idempotency key counts."""
+LEDGER_MAX: Final = 10_000
+"""How many are remembered; beyond that the oldest go first."""
+_SWEEP_EVERY: Final = 64
+_SWEPT_MAX: Final = 256
+
+
 class Once:
-    """Calls with the same idempotency key run once; later ones get what the first one gave.
+    """Calls with the same idempotency key run once; later ones get what the first one gave, for a day.
 
     The key is claimed before the start. A claim whose outcome was never written means that contact was lost:
     the outcome is unknown, and only a repeatable tool is run again. Where nothing was started it is let go.
+    What was given is kept as it was, so that it is given again unchanged: the store is the host's alone.
     """
 
-    def __init__(self, inner: Runtime, store: Callable[[], Store]) -> None:
+    def __init__(
+        self, inner: Runtime, store: Callable[[], Store], clock: Callable[[], float] = time.time
+    ) -> None:
         self._inner = inner
         self._store = store
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._running: set[str] = set()
+        self._claims = 0
 
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
         if call.idempotency_key is None:
             return self._inner.run(tool, call, permit, cancel)
         named = jsontext.compact([tool.key, call.caller, call.idempotency_key])
         claim = hashlib.sha256(named).hexdigest()
+        with self._lock:
+            is_first = claim not in self._running
+            self._running.add(claim)
+        try:
+            return self._once(claim, tool, call, permit, cancel, is_first=is_first)
+        finally:
+            if is_first:
+                with self._lock:
+                    self._running.discard(claim)
+
+    def _once(
+        self, claim: str, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel, *, is_first: bool
+    ) -> Ending:
         asked = jsontext.digest(call.arguments)
+        now = self._clock()
         try:
             store = self._store()
-            held, version = _claimed(store, claim, jsontext.compact({"call": call.id, "asked": asked}))
+            self._sweep(store, now)
+            held, version = _claimed(store, claim, {"call": call.id, "asked": asked, "at": now})
         except StoreError as error:  # without the claim it might run twice, so it does not run
             reason = f"the idempotency key cannot be kept: {error.message}"
             return Ending(end=End.UNAVAILABLE, reason=reason, hint=error.hint)
         if held is not None:
-            entry = jsontext.loads_own(held.value)
-            assert isinstance(entry, dict)
-            if entry["asked"] != asked:
+            if held["asked"] != asked:
                 return Ending(
                     end=End.REFUSED,
                     reason="this idempotency key was used with other arguments",
                     hint="use a new key for a new request",
                 )
-            if "ending" in entry:
-                note = f"answered by call {entry['call']}, which had the same idempotency key"
-                return replace(_read_ending(entry["ending"]), notes=(note,))
+            if "ending" in held:
+                note = f"answered by call {held['call']}, which had the same idempotency key"
+                return replace(_read_ending(held["ending"]), notes=(note,))
+            if not is_first and not is_repeatable(tool):
+                return Ending(
+                    end=End.UNAVAILABLE,
+                    reason=f"call {held['call']} with this idempotency key is in progress",
+                    hint="call again with the same key when it has ended, to get its result",
+                )
             if not is_repeatable(tool):
                 reason = (
-                    f"call {entry['call']} with this key has not reported back: it runs, or its host is gone"
+                    f"call {held['call']} with this idempotency key has not reported back: another host "
+                    "runs it still, or ended before it did"
                 )
                 return Ending(end=End.LOST, reason=reason)
         ending = self._inner.run(tool, call, permit, cancel)
@@ -228,22 +262,53 @@ class Once:
             if ending.end in _NOTHING_RAN or ending.again_s is not None:
                 store.remove(_LEDGER, claim, version)  # mended, it may be tried again with the same key
             elif ending.end not in (End.LOST, End.CANCELLED):
-                kept = {"call": call.id, "asked": asked, "ending": _written_ending(ending)}
+                kept = {"call": call.id, "asked": asked, "at": now, "ending": _written_ending(ending)}
                 store.put(_LEDGER, claim, jsontext.compact(kept), version)
         return ending
 
-
-def _claimed(store: Store, claim: str, text: bytes) -> tuple[Versioned | None, int]:
-    """What is held under a claim, if anything, and its version; else it is ours now."""
-    held = store.get(_LEDGER, claim)
-    if held is None:
-        try:
-            return None, store.put(_LEDGER, claim, text, ABSENT)
-        except Conflict:  # another host was faster
+    def _sweep(self, store: Store, now: float) -> None:
+        """Remove what no longer counts: a bounded part of it, now and then."""
+        with self._lock:
+            self._claims += 1
+            if self._claims % _SWEEP_EVERY != 1:
+                return
+        times = store.keys(_TIMES, limit=LEDGER_MAX + _SWEPT_MAX)
+        beyond = len(times) - LEDGER_MAX
+        for place, entry in enumerate(times[:_SWEPT_MAX]):
+            at, _, claim = entry.partition(" ")
+            if place >= beyond and int(at) > now - LEDGER_S:
+                return
             held = store.get(_LEDGER, claim)
-            if held is None:
-                raise
-    return held, held.version
+            with suppress(Conflict):  # another host sweeps as well, or claims it anew
+                if held is not None and _at(_entry(held)) <= int(at):
+                    store.remove(_LEDGER, claim, held.version)
+                store.remove(_TIMES, entry, None)
+
+
+def _claimed(store: Store, claim: str, own: jsontext.JsonObject) -> tuple[jsontext.JsonObject | None, int]:
+    """What is held under a claim, if anything, and its version; else it is ours now."""
+    now = own["at"]
+    for _ in range(2):
+        held = store.get(_LEDGER, claim)
+        if held is not None and _at(_entry(held)) > now - LEDGER_S:
+            return _entry(held), held.version
+        # Noted first: a claim that no time leads to would stay for ever.
+        store.put(_TIMES, f"{int(now) + 1:012d} {claim}", b"", None)
+        with suppress(Conflict):  # another host was faster
+            return None, store.put(
+                _LEDGER, claim, jsontext.compact(own), held.version if held is not None else ABSENT
+            )
+    raise Conflict(f"{_LEDGER}/{claim}: changed again and again")
+
+
+def _entry(held: Versioned) -> jsontext.JsonObject:
+    entry = jsontext.loads_own(held.value)
+    assert isinstance(entry, dict)
+    return entry
+
+
+def _at(entry: jsontext.JsonObject) -> float:
+    return float(entry.get("at", 0.0))
 
 
 def _written_ending(ending: Ending) -> jsontext.JsonObject:

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from toolwright import jsontext
 from toolwright.calls import operations, requests
-from toolwright.calls.replies import grant_line
+from toolwright.calls.replies import grant_lines
 from toolwright.calls.requests import Outgoing
 from toolwright.errors import Kind
 from toolwright.journal.redaction import MARKER, is_secret_name
@@ -71,7 +71,7 @@ class HttpTools:
             return Ending(
                 end=End.DENIED,
                 reason="outgoing requests are not permitted",
-                hint=f"to permit them: {grant_line(tool.key, ('net.http',))}",
+                hint=f"to permit them:\n{grant_lines(tool.key, ('net.http',))}",
             )
         project = project_of(tool, self._host)
         prepared = _settings.prepare(tool, call, self._host, permit, project=project)
@@ -119,7 +119,7 @@ class HttpTools:
                     reason=f"the credential {name} is missing",
                     hint=f"set {name} in the environment of the host"
                     if granted
-                    else f'hand it over: [grants."{tool.key}"] env = ["{name}"]',
+                    else f"hand it over:\n{grant_lines(tool.key, (name,), of='env')}",
                 )
             if credential.prefix == "Basic " and ":" in value:
                 value = base64.b64encode(value.encode("utf-8")).decode("ascii")
@@ -181,7 +181,7 @@ def _unreached(tool: Tool, unreached: Unreached, permit: Permit) -> Ending:
     if unreached.sent and unreached.contacts[0].method not in _SAFE and end in (End.DENIED, End.UNAVAILABLE):
         end = End.LOST  # it was processed, and only its answer led where we do not go
     if unreached.kind is Trouble.REFUSED and hint is not None:
-        hint = f"{hint}: {grant_line(tool.key, ('net.http', 'net.private'))}"
+        hint = f"{hint}:\n{grant_lines(tool.key, ('net.http', 'net.private'))}"
     if unreached.kind is Trouble.TIMED_OUT and not unreached.sent:
         hint = hint or "nothing was sent: the host did not answer in time"
     limit = permit.limits.stdout_bytes_max

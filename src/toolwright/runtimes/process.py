@@ -7,6 +7,7 @@ The order of one run: what the author configured, the resolvers, the command, th
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from typing import Final
 
@@ -53,13 +54,29 @@ class ProcessTools:
         cwd = prepared.cwd or self._host.cwd
         arguments = prepared.arguments
 
+        own = digests.own_files(tool)
+        held = tuple([self._contents.file(path) for path in own])
         resolved: dict[int, str] = {}
         runs: tuple[Run, ...] = ()
-        for resolving in commands.resolvers(tool, arguments, allow_scripts=self._host.allow_scripts):
-            found, more = self._resolve(tool, resolving, env, cwd, permit, cancel)
-            runs += more
-            if found is not None:
-                resolved[resolving.place] = found
+        resolvers = commands.resolvers(tool, arguments, allow_scripts=self._host.allow_scripts)
+        if resolvers:
+            changed = self._changed(invocation, call, held)
+            if changed is not None:
+                return changed
+            # Attack: resolvers that take their time one after the other, beyond what the call may take.
+            ends = time.monotonic() + permit.limits.timeout_s
+            for resolving in resolvers:
+                within = _within(permit, ends - time.monotonic())
+                if within is None or cancel.is_set:
+                    break
+                found, more = self._resolve(invocation, resolving, held, env, cwd, within, cancel)
+                runs += more
+                if found is not None:
+                    resolved[resolving.place] = found
+            left = _within(permit, ends - time.monotonic())
+            if left is None or cancel.is_set:
+                return Ending(end=End.CANCELLED if cancel.is_set else End.TIMED_OUT, runs=runs)
+            permit = left
 
         command = commands.command(tool, arguments, call.raw, cwd=cwd, resolved=resolved)
         if isinstance(command, ToolError):
@@ -70,11 +87,11 @@ class ProcessTools:
         if found is None:
             missing = Run(argv=argv, cwd=cwd, env_names=tuple(env))
             return Ending(end=End.NOT_STARTED, reason="No such file or directory", runs=(*runs, missing))
-        own = digests.own_files(tool)
-        held = tuple([self._contents.file(path) for path in own])
         refused = self._refused(invocation, call, found, held)
         if refused is not None:
             return replace(refused, runs=runs)
+        # The scripts of resolvers have had their turn.
+        run_now = [pair for pair in zip(own, held, strict=True) if not isinstance(pair[0], digests.Aside)]
         skill_dir = (invocation.skill_dir,) if invocation.skill_dir else ()
         start = Start(
             program=found,
@@ -83,8 +100,10 @@ class ProcessTools:
             cwd=cwd,
             stdin=command.stdin or b"",
             permit=permit,
-            own=(*own, *skill_dir, *prepared.own),
-            sealed=tuple([(file.path, file.content) for file in held if file and file.content is not None]),
+            own=(*[path for path, _ in run_now], *skill_dir, *prepared.own),
+            sealed=tuple(
+                [(path, file.content) for path, file in run_now if file and file.content is not None]
+            ),
         )
         ending = self._host.sandbox.run(start, cancel)
         notes = (*prepared.notes, *ending.notes)
@@ -111,15 +130,22 @@ class ProcessTools:
         own = any(file is not None and file.path == program for file in held)
         if own and not os.access(program, os.X_OK):  # its bytes run from memory, where nothing has a mode
             return Ending(end=End.NOT_STARTED, reason="Permission denied")
-        digest = self._contents.together(digests.how(invocation), held)
-        if call.runs_digest is not None and digest != call.runs_digest:
-            # Attack: a file that is replaced between the check and the start.
-            return Ending(
-                end=End.DENIED,
-                reason="the tool's files changed between being checked and being started",
-                hint="call it again once nobody is writing to them",
-            )
-        return None
+        return self._changed(invocation, call, held)
+
+    def _changed(
+        self, invocation: RunProcess, call: ToolCall, held: tuple[digests.Held | None, ...]
+    ) -> Ending | None:
+        """Attack: a file that is replaced between the check and the start."""
+        if (
+            call.runs_digest is None
+            or self._contents.together(digests.how(invocation), held) == call.runs_digest
+        ):
+            return None
+        return Ending(
+            end=End.DENIED,
+            reason="the tool's files changed between being checked and being started",
+            hint="call it again once nobody is writing to them",
+        )
 
     def _lies_beneath(self, program: str, folder: str, held: tuple[digests.Held | None, ...]) -> bool:
         """Asked of the disk again only when the file is another one: every call asks."""
@@ -137,32 +163,39 @@ class ProcessTools:
 
     def _resolve(
         self,
-        tool: Tool,
+        invocation: RunProcess,
         resolving: commands.Resolving,
+        held: tuple[digests.Held | None, ...],
         env: Mapping[str, str],
         cwd: str,
         permit: Permit,
         cancel: Cancel,
     ) -> tuple[str | None, tuple[Run, ...]]:
         """What a resolver printed, or None: then the value stays as it is, and the record says why."""
+
+        def kept(note: str) -> tuple[None, tuple[Run, ...]]:
+            return None, (Run(argv=argv, cwd=cwd, what="resolver", note=f"{note}; the value is kept"),)
+
         argv = resolving.argv
+        sealed: tuple[tuple[str, bytes], ...] = ()
         if resolving.script is not None:
-            script = next((path for path in resolving.scripts if os.path.isfile(path)), None)
+            there = {file.path: file for file in held if file is not None and file.digest != digests.ABSENT}
+            script = next((there[path] for path in resolving.scripts if path in there), None)
             if script is None:
-                missing = Run(argv=argv, cwd=cwd, what="resolver", note="no such script; the value is kept")
-                return None, (missing,)
-            argv = ("sh", script, *resolving.args)
+                return kept("no such script")
+            argv = ("sh", script.path, *resolving.args)
+            # Attack: a script that is a link to a file nobody reviewed with the skill.
+            if not files.inside(script.path, os.path.realpath(f"{invocation.skill_dir}/scripts")):
+                return kept("leads out of the scripts folder")
+            sealed = ((script.path, script.content),) if script.content is not None else ()
         program = find_program(argv[0], env.get("PATH", ""))
         if program is None:
-            missing = Run(argv=argv, cwd=cwd, what="resolver", note="not found on PATH; the value is kept")
-            return None, (missing,)
+            return kept("not found on PATH")
         limits = replace(
             permit.limits,
             timeout_s=min(permit.limits.timeout_s, RESOLVER_TIMEOUT_S_MAX),
             stdout_bytes_max=RESOLVER_OUTPUT_BYTES_MAX,
         )
-        invocation = tool.invocation
-        assert isinstance(invocation, RunProcess)
         ending = self._host.sandbox.run(
             Start(
                 program=program,
@@ -171,6 +204,7 @@ class ProcessTools:
                 cwd=cwd,
                 permit=replace(permit, limits=limits),
                 own=(invocation.skill_dir,) if invocation.skill_dir else (),
+                sealed=sealed,
                 what="resolver",
             ),
             cancel,
@@ -179,3 +213,8 @@ class ProcessTools:
         if ending.end is End.EXITED and ending.exit_status == 0 and text:
             return text, ending.runs
         return None, tuple(replace(run, note="failed; the value is kept") for run in ending.runs)
+
+
+def _within(permit: Permit, left_s: float) -> Permit | None:
+    """The permit with no more time than is left; None where none is."""
+    return replace(permit, limits=replace(permit.limits, timeout_s=left_s)) if left_s > 0 else None

@@ -37,6 +37,7 @@ from toolwright.model import (
     End,
     Ending,
     Level,
+    Limits,
     Permit,
     PythonStyle,
     Run,
@@ -120,7 +121,9 @@ class PythonTools:
         registered = self._registered(tool, invocation)
         if registered is not None:
             finish = partial(self._loops.finish, limit_s=permit.limits.timeout_s, cancel=cancel)
-            return _inside(tool, call, prepared, project, self._host.cwd, lambda: registered, "", finish)
+            return _inside(
+                tool, call, prepared, project, self._host.cwd, lambda: registered, "", finish, permit.limits
+            )
         found = self._file(tool, call, invocation)
         if isinstance(found, Ending):
             return found
@@ -134,7 +137,7 @@ class PythonTools:
         ):
             load = partial(self._function, file, source, digest, names)
             finish = partial(self._loops.finish, limit_s=permit.limits.timeout_s, cancel=cancel)
-            return _inside(tool, call, prepared, project, self._host.cwd, load, file, finish)
+            return _inside(tool, call, prepared, project, self._host.cwd, load, file, finish, permit.limits)
         context, notes = _carried(tool, call, source, names)
         if isinstance(context, Ending):
             return context
@@ -214,9 +217,13 @@ class PythonTools:
             )
         # Attack: a file that is replaced between the check and the start. These bytes run, or nothing does.
         if (
-            call.runs_digest is not None
-            and self._contents.runs(digests.how(invocation), own) != call.runs_digest
-        ) or self._contents.file(own[0]) is not held:
+            (
+                call.runs_digest is not None
+                and self._contents.runs(digests.how(invocation), own) != call.runs_digest
+            )
+            or (again := self._contents.file(own[0])) is None
+            or again.digest != held.digest
+        ):
             return Ending(
                 end=End.DENIED,
                 reason="the tool's files changed between being checked and being started",
@@ -400,6 +407,7 @@ def _inside(
     load: Callable[[], Callable[..., object]],
     file: str,
     finish: Callable[[Any], object],
+    limits: Limits,
 ) -> Ending:
     """Call a function here. It sees this process, and unless it is async nothing can stop it: the host chose
     that."""
@@ -411,11 +419,13 @@ def _inside(
     try:
         value = _loader.call_function(load(), invocation.style.value, request, finish)
         kind = type(value).__name__
-        result = _copied(value)
+        result = _copied(value, limits.stdout_bytes_max)
     except KeyboardInterrupt:
         raise
     except (_loops.Late, _loops.GivenUp) as stopped:
         end, kind = End.TIMED_OUT if isinstance(stopped, _loops.Late) else End.CANCELLED, ""
+    except _TooLarge:
+        end, kind = End.TOO_LARGE, type(value).__name__
     except BaseException as error:  # noqa: BLE001 - whatever else a tool raises, leaving included, is an ending
         end, reason, kind = End.RAISED, str(error), type(error).__name__
     duration_ms = (time.perf_counter() - began) * 1e3
@@ -425,6 +435,7 @@ def _inside(
         reason=reason,
         value=result,
         kind_of_value=kind,
+        stdout_bytes=limits.stdout_bytes_max + 1 if end is End.TOO_LARGE else 0,
         layers=("in-process",),
         runs=(run,),
         notes=prepared.notes,
@@ -434,15 +445,24 @@ def _inside(
 _COPIED_BYTES_MAX: Final = 64 << 10
 
 
-def _copied(value: object) -> JsonValue:
+class _TooLarge(Exception):
+    """A result with more bytes than a tool may give."""
+
+
+def _copied(value: object, bytes_max: int) -> JsonValue:
     """The value as JSON reads it, so that nothing of the host's own objects goes on."""
     try:
         body = jsontext.plain(value)
     except TypeError:
         body = b""
+    if len(body) > bytes_max:
+        raise _TooLarge
     # null may stand for a number that is none, and what is long may be deep: the careful way tells.
     if not body or b"null" in body or len(body) > _COPIED_BYTES_MAX:
-        return _read_value(_loader.as_json(value))
+        body = _loader.as_json(value)
+        if len(body) > bytes_max:
+            raise _TooLarge
+        return _read_value(body)
     return jsontext.loads_own(body)
 
 
@@ -451,7 +471,7 @@ class _Unreadable(ValueError):
 
 
 def _read_value(body: bytes) -> JsonValue:
-    parsed = jsontext.read(body)
+    parsed = jsontext.read(body, allow_nul=True)
     if parsed.defect is not None:
         raise _Unreadable(f"its result cannot be read: {parsed.defect}")
     return parsed.value

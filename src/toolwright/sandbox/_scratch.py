@@ -21,6 +21,7 @@ ENTRIES_AT_ONCE_MAX: Final = 20_000
 """More than this is put aside and removed later, so that no call waits for it."""
 
 _LOCK_SUFFIX: Final = ".lock"
+_ENTRIES_MAX: Final = 100_000
 
 
 class Scratch:
@@ -89,17 +90,29 @@ class Scratch:
         os.close(held)
 
 
-def size(path: str, enough: int) -> int:
-    """How many bytes a folder takes on disk, counted until there are ``enough``. Follows no links."""
-    total, folders = 0, [path]
-    while folders and total <= enough:
-        with suppress(OSError), os.scandir(folders.pop()) as entries:
-            for entry in entries:
-                with suppress(OSError):
-                    status = entry.stat(follow_symlinks=False)
-                    total += max(status.st_blocks * 512, 512)
-                    if stat.S_ISDIR(status.st_mode):
-                        folders.append(entry.path)
+def size(folder: str, enough: int) -> int:
+    """The space that a folder takes on disk, counted until it is more than ``enough``. Follows no links.
+
+    Attack: files in a folder that its maker closed to us, or so many that counting them is the load. Both
+    count as too much.
+    """
+    total = entries = 0
+    waiting = [folder]
+    while waiting and total <= enough:
+        try:
+            with os.scandir(waiting.pop()) as found:
+                for entry in found:
+                    entries += 1
+                    with suppress(FileNotFoundError):
+                        total += max(entry.stat(follow_symlinks=False).st_blocks * 512, 512)
+                        if entry.is_dir(follow_symlinks=False):
+                            waiting.append(entry.path)
+                    if entries > _ENTRIES_MAX:
+                        return enough + 1
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return enough + 1
     return total
 
 

@@ -20,6 +20,7 @@ from typing import Final
 from toolwright.model import Limits, Permit, Programs
 from toolwright.records import dataclass
 from toolwright.sandbox import Start
+from toolwright.trust.policy import is_below
 
 NOBODY: Final = 65534
 """The user that owns nothing, under which root runs tools that write nothing."""
@@ -253,7 +254,7 @@ def _carved(
     Landlock only ever adds rights below a path. A folder that holds such a path therefore gets none itself
     (no file can be made in it or renamed over), while everything beside the path keeps them.
     """
-    inside = [path for path in out if _is_below(path, root)]
+    inside = [path for path in out if is_below(path, (root,))]
     if not inside:
         yield root, bits
     elif root not in inside:
@@ -268,7 +269,7 @@ def folders_to_carve(permit: Permit) -> tuple[str, ...]:
     roots = (*permit.read, *permit.write)
     for path in (*_held(permit.write, permit.protected), *_held(roots, permit.hidden)):
         for root in roots:
-            if _is_below(path, root):
+            if is_below(path, (root,)):
                 for folder in (root, *_between(root, path)):
                     found[folder] = None
     return tuple(found)
@@ -287,7 +288,7 @@ def _binds(permit: Permit, facts: Facts, held: Sequence[str], masked: Sequence[s
     found: dict[str, Bind] = {}
     for path in (*held, *masked):
         for root in permit.write:
-            if _is_below(path, root):
+            if is_below(path, (root,)):
                 for folder in _between(root, path):
                     found.setdefault(folder, Bind(source=folder, target=folder, read_only=False))
     for path in held:
@@ -300,9 +301,9 @@ def _binds(permit: Permit, facts: Facts, held: Sequence[str], masked: Sequence[s
 
 def _held(roots: Sequence[str], paths: Sequence[str]) -> tuple[str, ...]:
     """The outermost of the paths that lie at or below one of the roots."""
-    inside = [path for path in dict.fromkeys(paths) if any(_is_below(path, root) for root in roots)]
+    inside = [path for path in dict.fromkeys(paths) if is_below(path, roots)]
     return tuple(
-        path for path in inside if not any(other != path and _is_below(path, other) for other in inside)
+        path for path in inside if not any(other != path and is_below(path, (other,)) for other in inside)
     )
 
 
@@ -331,10 +332,6 @@ def _between(root: str, path: str) -> Iterable[str]:
     for name in path[len(at) + 1 :].split("/")[:-1]:
         at = f"{at}/{name}"
         yield at
-
-
-def _is_below(path: str, root: str) -> bool:
-    return path == root or path.startswith(f"{root.rstrip('/')}/")
 
 
 def _join(folder: str, name: str) -> str:

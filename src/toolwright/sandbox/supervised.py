@@ -493,6 +493,11 @@ class Supervised:
         self._slots_max = max(1, min(SLOTS_MAX, files // 16))
         self._room = threading.Semaphore(max(1, min(CALLS_MAX, (files - _FILES_OF_HOST) // _FILES_PER_CALL)))
 
+    @property
+    def room(self) -> threading.Semaphore:
+        """How many calls there may be at once, those in zygotes included: descriptors are what runs out."""
+        return self._room
+
     # -- one call -------------------------------------------------------------------------------------------
 
     def run(self, start: Start, cancel: Cancel) -> Ending:

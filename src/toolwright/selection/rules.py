@@ -459,7 +459,7 @@ def search(
         )
     if limit < 0:
         raise UsageError(f"limit: must not be negative (got {limit})")
-    items = [tool for tool in tools if tool.origin.format == "rye" and tool.role is not Role.SUPPORT]
+    items = [tool for tool in tools if tool.habits.searchable and tool.role is not Role.SUPPORT]
     if query is None:
         found = [
             Choice(key=tool.key, name=tool.name, because="item id", score=1.0)

@@ -19,6 +19,7 @@ from typing import Any, Final
 from toolwright.errors import Kind
 from toolwright.model import (
     LOADER_NAMES,
+    TIMEOUT_S_MAX,
     Allow,
     Ask,
     Decision,
@@ -42,7 +43,6 @@ CAPABILITIES: Final = ("fs.read", "fs.write", "net.http", "shell.execute")
 """What a declaration may ask for and get."""
 HOST_ONLY: Final = ("git.write", "fs.write.unprotected", "net.private", "net.unix")
 """What only a grant gives, and only by its full name."""
-TIMEOUT_S_MAX: Final = 86_400.0
 
 _LIMITS: Final = Limits()
 _TIMEOUT_S_MIN: Final = 0.001

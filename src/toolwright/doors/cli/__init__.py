@@ -258,5 +258,5 @@ def complain(message: str, hint: str | None = None) -> None:
     if len(message) > _MESSAGE_CHARS_MAX:
         message = f"{message[: _MESSAGE_CHARS_MAX // 2]}…{message[-_MESSAGE_CHARS_MAX // 2 :]}"
     click.echo(f"toolwright: {printable(message)}", err=True)
-    if hint:
-        click.echo(f"  {printable(hint)}", err=True)
+    for line in hint.split("\n") if hint else ():
+        click.echo(f"  {printable(line)}", err=True)

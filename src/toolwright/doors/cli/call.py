@@ -15,7 +15,7 @@ import click
 from toolwright.doors.cli import Shared, _input, _render, complain, examples, shared_options
 from toolwright.errors import KINDS, Kind
 from toolwright.jsontext import JsonObject
-from toolwright.model import TextBlock, ToolResult
+from toolwright.model import TIMEOUT_S_MAX, TextBlock, ToolResult
 from toolwright.sandbox import Cancel
 
 _LONG_S = 2.0
@@ -64,8 +64,8 @@ def command(
     The exit status tells the kind of failure: 1 the tool failed, 64 no such tool, 65 wrong arguments, 69
     something it needs is missing, 77 denied, 124 timed out.
     """
-    if timeout_s is not None and not 0 < timeout_s <= 86_400:
-        raise click.UsageError("--timeout must be above 0 and at most 86400 seconds.")
+    if timeout_s is not None and not 0 < timeout_s <= TIMEOUT_S_MAX:
+        raise click.UsageError(f"--timeout must be above 0 and at most {TIMEOUT_S_MAX:.0f} seconds.")
     if idempotency_key == "":  # a script's variable that was never set: all its calls would be one
         raise click.UsageError("--idempotency-key must not be empty.")
     if idempotency_key is not None:
@@ -77,7 +77,7 @@ def command(
         for line in workshop.warnings():
             complain(line)
     cancel = Cancel()
-    with _stopped_by_signals(cancel), _progress(name, shared):
+    with _stopped_by_signals(cancel) as came, _progress(name, shared):
         result = workshop.call_text(
             name,
             raw.decode("utf-8", "surrogateescape"),
@@ -95,7 +95,11 @@ def command(
         _write(result, shared)
         if result.error is not None and result.error.kind in _NEVER_RAN:
             _render.mention_problems(workshop, shared)
-    return KINDS[result.error.kind].exit_code if result.error is not None else 0
+    if result.error is None:
+        return 0
+    if came and result.error.kind is Kind.CANCELLED:
+        return 128 + came[0]  # as the shell tells which signal it was
+    return KINDS[result.error.kind].exit_code
 
 
 def record(result: ToolResult) -> JsonObject:
@@ -147,13 +151,15 @@ def _write(result: ToolResult, shared: Shared) -> None:
 
 
 @contextmanager
-def _stopped_by_signals(cancel: Cancel) -> Iterator[None]:
+def _stopped_by_signals(cancel: Cancel) -> Iterator[list[int]]:
     """An interrupt stops the call, which still ends as it should: the tree killed, the end recorded.
 
-    Under ``nohup`` the end of the terminal is no interrupt.
+    Gives the signals that came. Under ``nohup`` the end of the terminal is no interrupt.
     """
+    came: list[int] = []
 
-    def stop(_number: int, _frame: Any) -> None:
+    def stop(number: int, _frame: Any) -> None:
+        came.append(number)
         cancel.set()
 
     numbers = [signal.SIGINT, signal.SIGTERM]
@@ -161,7 +167,7 @@ def _stopped_by_signals(cancel: Cancel) -> Iterator[None]:
         numbers.append(signal.SIGHUP)
     kept = {number: signal.signal(number, stop) for number in numbers}
     try:
-        yield
+        yield came
     finally:
         for number, handler in kept.items():
             signal.signal(number, handler)

@@ -170,14 +170,16 @@ def _state(config: Config) -> Iterator[Finding]:
         return
     for name in ("state", "journal"):
         path = folder if name == "state" else os.path.join(folder, "journal")
-        problem = _unwritable(path)
+        problem = _unwritable(path) or ("others may write it" if files.is_open_to_others(path) else "")
         yield Finding(
             part="state",
             name=name,
             works=not problem,
             means=means if name == "journal" else "what we keep between runs",
             detail=problem or path,
-            fix="make it writable for you alone, or name another folder: --state DIR" if problem else "",
+            fix="make it writable for you alone (chmod 700), or name another folder: --state DIR"
+            if problem
+            else "",
             required=True,
         )
     free = _free(folder)

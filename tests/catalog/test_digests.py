@@ -1,0 +1,153 @@
+"""The digests of what a model sees and of what runs, and the bytes that are kept with them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+
+from tests.strategies import json_objects, make_tool
+from toolwright.catalog import digests
+from toolwright.model import (
+    AsArgv,
+    CallPython,
+    Invocation,
+    JsonOnStdin,
+    Origin,
+    Positional,
+    PythonStyle,
+    Resolver,
+    RunProcess,
+    Schema,
+    Tool,
+)
+from toolwright.records import replace
+
+STDIN = JsonOnStdin(verbatim=True)
+
+
+def tool_of(invocation: Invocation, path: str = "tools.json") -> Tool:
+    origin = Origin(format="manifest", path=path)
+    return replace(make_tool("t", {"type": "object"}), invocation=invocation, origin=origin)
+
+
+def resolving(skill_dir: Path, script: str) -> RunProcess:
+    mapping = Positional(param="q", resolver=Resolver(script=script, args=("$param",)))
+    return RunProcess(program="git", encoding=AsArgv(args=(mapping,)), skill_dir=str(skill_dir))
+
+
+def runs(contents: digests.Contents, run: RunProcess) -> str | None:
+    return contents.runs(digests.how(run), digests.own_files(tool_of(run)))
+
+
+def write(path: Path, text: str) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+# -- what the model sees ------------------------------------------------------------------------------------
+
+
+@given(json_objects, json_objects)
+def test_equal_schemas_are_seen_equal_and_others_are_not(one: dict[str, Any], other: dict[str, Any]) -> None:
+    first, second = (digests.seen(make_tool("t", schema)) for schema in (one, other))
+    assert (first == second) == (Schema.of(one) == Schema.of(other))
+
+
+def test_what_the_model_does_not_see_is_not_in_the_digest_of_what_it_sees() -> None:
+    tool = make_tool("t", {"type": "object"})
+    seen = digests.seen(tool)
+    for same in (replace(tool, version="2"), replace(tool, key="manifest:other/t")):
+        assert digests.seen(same) == seen
+    for other in (
+        replace(tool, description="other"),
+        replace(tool, spoken="other"),
+        replace(tool, output_schema=Schema.of({})),
+        replace(tool, input_schema=None),
+    ):
+        assert digests.seen(other) != seen
+
+
+# -- what runs ----------------------------------------------------------------------------------------------
+
+
+def test_own_files_are_absolute_and_programs_found_by_name_are_not_among_them() -> None:
+    def own(invocation: Invocation, path: str = "/p/tool.sh") -> tuple[str, ...]:
+        return digests.own_files(tool_of(invocation, path))
+
+    assert own(RunProcess(program="/p/bin/a", encoding=STDIN)) == ("/p/bin/a",)
+    assert own(RunProcess(program="git", fixed=("status",), encoding=STDIN)) == ()
+    shell = RunProcess(program="bash", fixed=("/p/tool.sh", "/etc/passwd"), encoding=STDIN)
+    assert own(shell) == ("/p/tool.sh",)
+    assert own(CallPython(style=PythonStyle.FUNCTION, file="/p/tool.py")) == ("/p/tool.py",)
+
+
+def test_another_byte_in_a_file_or_in_the_invocation_is_another_digest(tmp_path: Path) -> None:
+    contents = digests.Contents()
+    run = RunProcess(program=write(tmp_path / "a", "one"), encoding=STDIN)
+    one = runs(contents, run)
+    assert one == runs(contents, run)
+    assert one == runs(digests.Contents(), run)
+    assert one != runs(contents, replace(run, fixed=("x",)))
+    write(tmp_path / "fresh", "two")
+    os.replace(tmp_path / "fresh", tmp_path / "a")
+    assert one != runs(contents, run)
+    (tmp_path / "a").unlink()
+    assert runs(contents, run) is None
+
+
+def test_a_resolver_script_is_one_of_the_files_that_run(tmp_path: Path) -> None:
+    """Attack: a script that runs before the call is replaced, and no digest shows it."""
+    contents = digests.Contents()
+    run = resolving(tmp_path, "daily")
+    seen = [runs(contents, run)]
+    for name, text in (("daily.sh", "echo 1"), ("daily.sh", "echo 22"), ("daily", "echo 1")):
+        write(tmp_path / "scripts" / name, text)
+        seen.append(runs(contents, run))
+    assert None not in seen
+    assert len(set(seen)) == 4
+
+
+def test_a_resolver_script_that_leads_out_of_its_folder_is_no_file_of_the_tool(tmp_path: Path) -> None:
+    assert digests.own_files(tool_of(resolving(tmp_path, "../../etc/profile"))) == ()
+
+
+# -- the bytes that are kept --------------------------------------------------------------------------------
+
+
+def test_the_bytes_are_kept_with_their_digest_until_the_file_is_another(tmp_path: Path) -> None:
+    contents = digests.Contents()
+    path = write(tmp_path / "a", "one")
+    held = contents.file(path)
+    assert held is not None
+    assert held.content == b"one"
+    assert contents.file(path) is held
+    write(tmp_path / "fresh", "two")
+    os.replace(tmp_path / "fresh", path)
+    again = contents.file(path)
+    assert again is not None
+    assert again.content == b"two"
+    assert again.digest != held.digest
+
+
+def test_a_file_that_is_too_long_is_digested_and_not_kept(tmp_path: Path) -> None:
+    path = tmp_path / "long"
+    with path.open("wb") as file:
+        file.truncate(digests.KEPT_BYTES_MAX + 1)
+    held = digests.Contents().file(str(path))
+    assert held is not None
+    assert held.content is None
+    assert len(held.digest) == 64
+
+
+def test_what_is_no_regular_file_is_none(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    contents = digests.Contents()
+    assert contents.file(str(tmp_path / "pipe")) is None
+    assert contents.file(str(tmp_path)) is None
+    absent = contents.file(digests.Aside(tmp_path / "gone"))
+    assert absent is not None
+    assert (absent.digest, absent.content) == (digests.ABSENT, None)

@@ -1,0 +1,127 @@
+"""Reading the journal: every record once, in an order that can be trusted, whatever lies beside it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.journal import work
+from toolwright.errors import StoreError
+from toolwright.journal import reading
+from toolwright.journal.audit import open_audit
+from toolwright.journal.chain import Head
+
+
+def written(state: Path, *calls: tuple[str, float]) -> None:
+    """One host that records these calls at these times, by a clock that may go back."""
+    now = [0.0]
+    audit = open_audit(str(state), day_file=False, clock=lambda: now[0])
+    for id, at in calls:
+        now[0] = at
+        assert audit.begin(work.call(id), work.FACTS)
+        audit.end(work.call(id), work.result(id))
+    audit.close()
+
+
+times = st.lists(st.floats(1.7e9, 1.8e9), min_size=1, max_size=4)
+
+
+@given(times, times, st.integers(1, 12))
+@settings(max_examples=40, deadline=None)
+def test_the_last_records_keep_the_order_of_their_segment_whatever_the_clock_says(
+    tmp_path_factory: pytest.TempPathFactory, one: list[float], other: list[float], count: int
+) -> None:
+    state = tmp_path_factory.mktemp("tail")
+    written(state, *((f"one {number}", at) for number, at in enumerate(one)))
+    for path in work.segment_paths(state):
+        path.rename(path.with_suffix(".seg"))  # closed, so that the second host begins one of its own
+    written(state, *((f"other {number}", at) for number, at in enumerate(other)))
+    whole = [*reading.entries(work.journal(state))]
+    last = reading.tail(work.journal(state), count)
+    assert len(last) == min(count, len(whole))
+    assert {(entry.segment, entry.number) for entry in last} <= {
+        (entry.segment, entry.number) for entry in whole
+    }
+    for segment in {entry.segment for entry in last}:
+        numbers = [entry.number for entry in last if entry.segment == segment]
+        assert numbers == sorted(numbers)
+
+
+def test_following_gives_each_record_once(tmp_path: Path) -> None:
+    known: dict[str, tuple[int, Head | None]] = {}
+    seen: list[str] = []
+    for number in range(3):
+        written(tmp_path, (f"c{number}", 1.8e9 + number))
+        seen += [entry.call for entry in reading.follow(work.journal(tmp_path), known) if entry.call]
+        assert [*reading.follow(work.journal(tmp_path), known)] == []
+    assert seen == [f"c{number}" for number in range(3) for _ in range(2)]
+
+
+def test_what_stands_before_the_damage_is_shown(tmp_path: Path) -> None:
+    written(tmp_path, *((f"c{number}", 1.8e9) for number in range(5)))
+    whole = work.records(tmp_path)
+    (path,) = work.segment_paths(tmp_path)
+    content = bytearray(path.read_bytes())
+    content[len(content) * 3 // 4] ^= 1
+    path.write_bytes(content)
+    left = work.records(tmp_path)
+    assert 0 < len(left) < len(whole)
+    assert [entry.body for entry in left] == [entry.body for entry in whole[: len(left)]]
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "folder"])
+def test_what_is_no_segment_is_named_and_not_waited_for(tmp_path: Path, kind: str) -> None:
+    """Attack: a FIFO that nobody writes, to stop whoever reads the journal."""
+    folder = tmp_path / "journal"
+    folder.mkdir()
+    path = folder / "1-a.seg"
+    match kind:
+        case "link":
+            path.symlink_to("/etc/passwd")
+        case "fifo":
+            os.mkfifo(path)
+        case _:
+            path.mkdir()
+    with pytest.raises(StoreError, match=r"1-a\.seg"):
+        [*reading.entries(str(folder))]
+    assert [flaw.segment for flaw in work.verdict(tmp_path).flaws] == ["1-a"]
+
+
+@given(st.floats(allow_nan=False))
+def test_any_time_can_be_shown(ts: float) -> None:
+    text = reading.time_text(ts)
+    assert "1970-01-01T00:00:00.000Z" <= text <= "9999-12-31T23:59:59.999Z"
+
+
+def test_the_last_records_are_found_without_reading_segments_of_long_ago(tmp_path: Path) -> None:
+    now = 1_800_000_000.0
+    moment = [now]
+    audit = open_audit(str(tmp_path), day_file=False, clock=lambda: moment[0])
+    for day in range(4):
+        moment[0] = now - (10 - 3 * day) * 86_400
+        audit._segments.rotate()  # nothing to do on the first day
+        call = work.call(f"day {day}")
+        assert audit.begin(call, work.FACTS)
+        if day != 1:
+            audit.end(call, work.result(call.id))
+    audit.close()
+    for path in (*work.segment_paths(tmp_path, ".seg"), *work.segment_paths(tmp_path)):
+        made_at = int(path.name.partition("-")[0]) / 1e6
+        os.utime(path, (made_at, made_at))
+    oldest = work.segment_paths(tmp_path, ".seg")[0]
+    folder = work.journal(tmp_path)
+    everything = [entry for entry in reading.tail(folder, 1000) if entry.what in ("begin", "end")]
+    assert [entry.call for entry in everything] == ["day 0"] * 2 + ["day 1"] + ["day 2"] * 2 + ["day 3"] * 2
+    assert [entry.call for entry in reading.interrupted(folder)] == ["day 1"]
+    oldest.unlink()
+    os.mkfifo(oldest)  # whoever looks at it complains
+    os.utime(oldest, (now - 10 * 86_400,) * 2)
+    with pytest.raises(StoreError):
+        reading.interrupted(folder)
+    assert [entry.call for entry in reading.tail(folder, 7) if entry.call][-1] == "day 3"
+    assert [entry.call for entry in reading.interrupted(folder, now - 8 * 86_400)] == ["day 1"]
+    assert reading.interrupted(folder, now - 5 * 86_400) == []
