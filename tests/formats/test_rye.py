@@ -560,7 +560,7 @@ def test_the_authors_settings_travel_with_the_call() -> None:
     resolve = [{"path": "agent/agent.yaml", "mode": "deep_merge"}]
     (tool,) = compiled("a/t.py", python("a", CONFIG_RESOLVE=resolve, __timeout__=5)).tools
     assert tool.invocation == CallPython(
-        style=tool.invocation.style,  # type: ignore[union-attr]
+        style=PythonStyle.FUNCTION,
         file="/srv/p/.ai/tools/a/t.py",
         settings=jsontext.compact({"config_resolve": resolve}),
     )
