@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from toolwright import jsontext
 from toolwright.catalog import loading, sources
@@ -28,6 +28,7 @@ from toolwright.jsontext import JsonObject
 from toolwright.model import (
     LEVELS,
     CallFacts,
+    CallJavaScript,
     CallPython,
     Choice,
     Decision,
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
     from toolwright.catalog.digests import Contents
     from toolwright.dialects import Dialect
     from toolwright.runtimes import Host
-    from toolwright.runtimes.python import PythonTools
     from toolwright.store import Store
 
 STORE_NAME = "state.sqlite"
@@ -654,6 +654,7 @@ class Hands:
         )
         contents = self._contents = Contents()
         self._pythons = Later(lambda: _python_tools(self._host, contents, config.zygotes))
+        self._scripts = Later(lambda: _javascript_tools(self._host, contents, config.zygotes))
         processes = process.ProcessTools(self._host, contents)
         self.spill = around.Spill(os.path.join(config.state, "results"), config.result_bytes)
         self.engine = Engine(
@@ -665,7 +666,11 @@ class Hands:
                     around.Limited(around.Retrying(around.Watched(runtime)), config.calls_per_tool),
                     self.keep.opened,
                 )
-                for kind, runtime in ((RunProcess, processes), (CallPython, self._pythons))
+                for kind, runtime in (
+                    (RunProcess, processes),
+                    (CallPython, self._pythons),
+                    (CallJavaScript, self._scripts),
+                )
             },
             level=lambda: self.sandbox.level,
             contents=contents,
@@ -739,18 +744,27 @@ class Hands:
 
     def close(self) -> None:
         self._pythons.close()
+        self._scripts.close()
         self.sandbox.close()
         self.audit.close()
         self.keep.close()
 
 
+class Closable(Protocol):
+    """A runtime that keeps something between calls."""
+
+    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending: ...
+
+    def close(self) -> None: ...
+
+
 class Later:
     """A runtime that is made, and its module imported, when it is first called."""
 
-    def __init__(self, make: Callable[[], PythonTools]) -> None:
+    def __init__(self, make: Callable[[], Closable]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._made: PythonTools | None = None
+        self._made: Closable | None = None
 
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
         with self._lock:
@@ -763,7 +777,13 @@ class Later:
             self._made.close()
 
 
-def _python_tools(host: Host, contents: Contents, zygotes_max: int) -> PythonTools:
+def _javascript_tools(host: Host, contents: Contents, zygotes_max: int) -> Closable:
+    from toolwright.runtimes.javascript import JavaScriptTools
+
+    return JavaScriptTools(host, contents, zygotes_max=zygotes_max)
+
+
+def _python_tools(host: Host, contents: Contents, zygotes_max: int) -> Closable:
     from toolwright.runtimes.python import PythonTools
 
     # A format with signatures is run in this process only once its signature was verified; for the others the

@@ -32,6 +32,7 @@ from toolwright.model import (
     Linked,
     NotCallable,
     Problem,
+    PythonStyle,
     Role,
     Rules,
     Severity,

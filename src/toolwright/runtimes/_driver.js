@@ -12,9 +12,10 @@
 import fs from "node:fs";
 import module from "node:module";
 import path from "node:path";
-import process from "node:process";
 import url from "node:url";
 
+// Not imported: that would open the streams, and so make the pipes ones that do not wait.
+const { process } = globalThis;
 const CHANNEL = 3;
 const CHUNK_BYTES = 65536;
 const REASON_CHARS_MAX = 20000;

@@ -57,6 +57,8 @@ runs. They never reach one, granted or not."""
 _OF_NODE: Final = ("NODE_PATH", "NODE_ENV")
 """What Node itself reads when it starts: no secrets, so they may be there before the call is."""
 _FRAME_BYTES: Final = 4096
+_RESERVED_BYTES: Final = 1 << 30
+"""V8 sets aside half a gigabyte for code, and more for each worker."""
 _FOLDERS_MAX: Final = 32
 _RULES: Final = struct.Struct("<QQ4I")
 _LIMIT: Final = struct.Struct("<IIQ")
@@ -68,6 +70,10 @@ _FROM_STDIN: Final = (
 _FROM_CHANNEL: Final = (
     'import f from"node:fs";const b=Buffer.alloc(1<<17),n=f.readSync(3,b);'
     'await(await import("data:text/javascript;base64,"+b.toString("base64",0,n))).zygote(%s)'
+)
+_IF_NO_TYPES: Final = (
+    'import f from"node:fs";const p=process;'
+    "if(!p.features.typescript){f.writeSync(2,%s);p.reallyExit(69)}p.execArgv.length=0"
 )
 # V8 without helper threads: what forks must be the only one that runs.
 _ALONE: Final = ("--single-threaded", "--v8-pool-size=1")
@@ -158,6 +164,13 @@ def find_node(variables: Mapping[str, str], *, file: str = "") -> str | None:
     return next(filter(None, reversed(found) if file.endswith(_TYPES) else found), None)
 
 
+def runs_types(version: str) -> bool:
+    """Whether a Node of this version, as ``node --version`` prints it, runs TypeScript."""
+    parts = version.removeprefix("v").split(".")[:2]
+    since = [int(part) for part in TYPES_SINCE.split(".")]
+    return all(part.isdigit() for part in parts) and [int(part) for part in parts] >= since
+
+
 def _on_path(path: str) -> str | None:
     for folder in path.split(os.pathsep):
         for name in _NAMES_OF_NODE:
@@ -239,6 +252,7 @@ class _Asked:
             argv=argv,
             cwd=self.cwd,
             sealed=((self.file.path, self.file.content),),
+            reserved_bytes=_RESERVED_BYTES,
             **fields,
         )
 
@@ -269,12 +283,19 @@ def _bytes(value: object) -> bytes:
 
 def _script(host: Host, asked: _Asked, stdin: bytes, cancel: Cancel) -> Ending:
     """The file as a program."""
-    ending = host.sandbox.run(asked.start(asked.argv, stdin=stdin), cancel)
-    is_typed = asked.file.path.endswith(_TYPES)
-    if is_typed and ending.exit_status and b"ERR_UNKNOWN_FILE_EXTENSION" in ending.stderr:
+    if not asked.file.path.endswith(_TYPES):
+        return host.sandbox.run(asked.start(asked.argv, stdin=stdin), cancel)
+    mark = secrets.token_hex(16)
+    start = asked.start(
+        (asked.node, _imported(_IF_NO_TYPES % json.dumps(mark)), *asked.argv[1:]), stdin=stdin
+    )
+    ending = host.sandbox.run(start, cancel)
+    if ending.exit_status and ending.stderr == mark.encode("ascii"):
         reason = f"{os.path.basename(asked.file.path)} is TypeScript, which this Node does not run"
-        return replace(ending, end=End.UNAVAILABLE, reason=reason, hint=GET_NODE)
-    return ending
+        return replace(
+            ending, end=End.UNAVAILABLE, exit_status=None, stderr=b"", reason=reason, hint=GET_NODE
+        )
+    return replace(ending, runs=tuple(replace(run, argv=asked.argv) for run in ending.runs))
 
 
 def _cold(host: Host, asked: _Asked, cancel: Cancel) -> Ending:
@@ -395,7 +416,7 @@ def _rules(asked: _Asked, service: Service) -> bytes:
     """How the children of a zygote restrict themselves, as ``forker.c`` reads it: what the zygote may do,
     less the scratch folders of its other calls."""
     rules = service.rules
-    limits = rlimits(asked.permit.limits, as_root=False)
+    limits = rlimits(asked.permit.limits, as_root=False, reserved_bytes=_RESERVED_BYTES)
     allowed = [rule for rule in rules.fs_allowed if rule[0] != service.scratch]
     has_scratch = int("TMPDIR" in asked.env)
     head = _RULES.pack(rules.fs_handled, rules.scoped, len(limits), len(allowed), has_scratch, 0)

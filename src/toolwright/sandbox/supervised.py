@@ -687,7 +687,15 @@ class Supervised:
     # -- slots ----------------------------------------------------------------------------------------------
 
     def _take(self, start: Start, connection: _Connection) -> _Slot:
-        key = (_alike(start.permit), start.program, start.own, start.cwd, start.sealed, start.env.get("PATH"))
+        key = (
+            _alike(start.permit),
+            start.program,
+            start.own,
+            start.cwd,
+            start.sealed,
+            start.env.get("PATH"),
+            start.reserved_bytes,
+        )
         seen = _identities(start)
         now = time.monotonic()
         while True:
