@@ -1,9 +1,9 @@
 """The build hook: compiles the spawner and the forker into the package.
 
 With a C compiler, an installation (also an editable one) and a wheel carry ``toolwright/sandbox/_spawner``
-and ``toolwright/runtimes/_forker.node``; such a wheel fits one architecture. Without one the package is complete
-but for them: the isolation level drops to ``restricted`` or ``portable``, and each JavaScript call starts a
-Node, which ``toolwright doctor`` and every result say.
+and ``toolwright/runtimes/_forker.node``; such a wheel fits one architecture. Without one the package is
+complete but for them: the isolation level drops to ``restricted`` or ``portable``, and each JavaScript call
+starts a Node, which ``toolwright doctor`` and every result say.
 
 ``python hatch_build.py`` compiles them by hand; ``make`` does so when a source is newer.
 """
@@ -63,11 +63,10 @@ class SpawnerHook(BuildHookInterface):  # type: ignore[type-arg]
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        reason = compile_spawner(BINARY)
+        reason, without = compile_spawner(BINARY), compile_forker(FORKER)
         if reason:
             self.app.display_warning(f"the spawner was not built, so tools run less isolated: {reason}")
             return
-        without = compile_forker(FORKER)
         if without:
             self.app.display_warning(f"the forker was not built, so JavaScript tools are slower: {without}")
         if version != "editable":
@@ -75,7 +74,8 @@ class SpawnerHook(BuildHookInterface):  # type: ignore[type-arg]
             if not without:
                 build_data["force_include"][str(FORKER)] = "toolwright/runtimes/_forker.node"
         build_data["pure_python"] = False
-        # Static, so it fits every Linux of the architecture, whatever its C library.
+        # The spawner is static, so it fits every Linux of the architecture, whatever its C library. The
+        # forker needs what Node itself needs; where it cannot be loaded, it is not used.
         build_data["tag"] = f"py3-none-{_platform_tag()}"
 
 

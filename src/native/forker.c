@@ -168,10 +168,12 @@ static bool parse_rules(const char *bytes, size_t size, struct rules *rules)
 static void allow(int ruleset, const char *path, uint64_t rights)
 {
     struct { uint64_t rights; int32_t fd; } __attribute__((packed)) rule = {rights, -1};
-    rule.fd = open(path, O_PATH | O_CLOEXEC);
+    rule.fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (rule.fd < 0) {
+        rule.rights &= FILE_RIGHTS;
+        rule.fd = open(path, O_PATH | O_CLOEXEC);
+    }
     if (rule.fd < 0) return;
-    struct stat status;
-    if (fstat(rule.fd, &status) != 0 || !S_ISDIR(status.st_mode)) rule.rights &= FILE_RIGHTS;
     if (rule.rights) syscall(NR_landlock_add, ruleset, 1, &rule, 0);
     close(rule.fd);
 }

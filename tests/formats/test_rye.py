@@ -24,11 +24,13 @@ from toolwright.config import Config, Environment
 from toolwright.dialects import DIALECTS
 from toolwright.formats import _rye_chain, rye
 from toolwright.model import (
+    CallJavaScript,
     CallPython,
     Compiled,
     DeclareOptions,
     Document,
     Fix,
+    JavaScriptStyle,
     Linked,
     NotCallable,
     Problem,
@@ -566,6 +568,24 @@ def test_the_authors_settings_travel_with_the_call() -> None:
         settings=jsontext.compact({"config_resolve": resolve}),
     )
     assert tool.needs.timeout_s == 5.0
+
+
+@pytest.mark.requirement("rye.js.default-export")
+@pytest.mark.parametrize(
+    ("end", "style"),
+    [
+        ("export default (params) => params;\n", JavaScriptStyle.FUNCTION),
+        ("process.stdin.on('data', (text) => console.log(String(text)));\n", JavaScriptStyle.SCRIPT),
+    ],
+)
+def test_a_javascript_file_without_an_export_is_a_script(end: str, style: JavaScriptStyle) -> None:
+    head = (
+        "export const __version__ = '1.0.0';\nexport const __tool_type__ = 'javascript';\n"
+        "export const __executor_id__ = 'node/node';\nexport const __category__ = 'a';\n"
+        "export const __tool_description__ = 'Says it again.';\n"
+    )
+    (tool,) = compiled("a/t.js", head + end).tools
+    assert tool.invocation == CallJavaScript(file="/srv/p/.ai/tools/a/t.js", style=style)
 
 
 # -- fixes --------------------------------------------------------------------------------------------------

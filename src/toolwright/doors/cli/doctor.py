@@ -153,7 +153,7 @@ def _node(environment: Environment) -> Iterator[Finding]:
         version = _version(path, environment) if path is not None else None
         works = version is not None and (not file or javascript.runs_types(version))
         yield Finding(
-            part="programs",
+            part="javascript",
             name=name,
             works=works,
             means=means,
@@ -162,7 +162,7 @@ def _node(environment: Environment) -> Iterator[Finding]:
         )
     built = javascript.installed_addon() is not None
     yield Finding(
-        part="programs",
+        part="javascript",
         name="forker",
         works=built,
         means="a JavaScript tool stays loaded between calls, at the level supervised",
