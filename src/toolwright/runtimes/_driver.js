@@ -227,6 +227,12 @@ function tell(body) {
   writeSync(CHANNEL, "Z");
 }
 
+/** There will be no calls: why not, in one message. */
+function refuse(told) {
+  writeSync(CHANNEL, `F${stringify(told)}`);
+  reallyExit(1);
+}
+
 /** Hear of every script that is loaded from now on; the answer lists their files. */
 function listen(inspector) {
   const session = new inspector.Session();
@@ -351,16 +357,15 @@ export async function zygote(addon) {
   let files = "[]";
   let draws = false;
   const before = new Set(process.getActiveResourcesInfo());
+  const missing = lacks(spec.file);
+  if (missing) refuse({ kind: UNAVAILABLE, reason: missing, trace: "" });
   if (spec.ahead) {
-    const missing = lacks(spec.file);
     const told = listen(await import("node:inspector"));
     try {
-      if (missing) throw Object.assign(new Error(missing), { name: UNAVAILABLE });
       tool = await load(spec.file);
     } catch (error) {
       const [kind, reason] = failure(error);
-      writeSync(CHANNEL, `F${stringify({ kind, reason: cut(reason, 0, 3000), trace: cut(trace(error), 0, 5000) })}`);
-      reallyExit(1);
+      refuse({ kind: cut(kind, 0, 200), reason: cut(reason, 0, 3000), trace: cut(trace(error), 0, 5000) });
     }
     [files, draws] = watched(told(), spec.file);
   }

@@ -375,6 +375,9 @@ def _warm(zygotes: _zygotes.Zygotes, addon: str, asked: _Asked, cancel: Cancel) 
     if ending.end is End.RAISED and ending.kind_of_value == _UNAVAILABLE:
         return replace(ending, end=End.UNAVAILABLE, kind_of_value="", hint=GET_NODE)
     told = _told_nothing(ending) if answer.frame is None else _told(answer.frame, asked)
+    # Attack: a call that says of itself that nothing ran, so that it is run again. Only a zygote may say so.
+    if told.get("end") is End.UNAVAILABLE:
+        told = {"end": End.RAISED, "reason": "its answer cannot be read"}
     end: End = told.get("end", ending.end)
     status = ending.exit_status or 0
     stopped = end not in (End.EXITED, End.RETURNED, End.RAISED, End.UNREADABLE)
