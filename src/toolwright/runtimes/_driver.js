@@ -26,7 +26,9 @@ const UNAVAILABLE = "toolwright.unavailable";
 const NEVER_SETTLED = "its promise was never settled, and nothing was left to wait for";
 // Before version 22 V8's collector still hands work to a thread, which a child does not have, and an idle loop
 // waits for it. A loop that is never idle does not ask.
-const LOOP_MUST_NOT_IDLE = Number(process.versions.node.split(".")[0]) < 22;
+const MAJOR = Number(process.versions.node.split(".")[0]);
+const LOOP_MUST_NOT_IDLE = MAJOR < 22;
+const TRIED_MAX = 24;
 
 const { parse, stringify } = JSON;
 const { writeSync, readSync, statSync, readFileSync, existsSync } = fs;
@@ -51,7 +53,7 @@ function failure(error) {
     if (error !== null && (typeof error === "object" || typeof error === "function")) {
       const name = error.name ?? error.constructor?.name;
       const message = isText(error.message) ? error.message : text(error);
-      return [isText(name) ? name : "Error", cut(message, 0, REASON_CHARS_MAX)];
+      return [isText(name) ? cut(name, 0, 200) : "Error", cut(message, 0, REASON_CHARS_MAX)];
     }
     return [typeof error, cut(text(error), 0, REASON_CHARS_MAX)];
   } catch {
@@ -276,6 +278,20 @@ function watched(found, own) {
   return [`[${rows.join(",")}]`, draws];
 }
 
+/** Whether a Node that nobody tried out yet bears being forked; if not, each call starts one. */
+export async function bears(attempt, leave) {
+  const outcome = attempt();
+  if (outcome >= 0) return outcome === 1;
+  try {
+    await fs.promises.stat("/");
+    await new Promise((done) => setTimeout(done, 1));
+    for (let count = 0, held = []; count < 200000; count++) held = count % 1000 ? [...held.slice(-9), { count }] : [];
+    leave(0);
+  } catch {
+    leave(1);
+  }
+}
+
 /** Whether the tool left something under way that waits for another thread, or for a descriptor: in a child that
  * would wait for ever, so such a tool is not kept. What Node itself still closes is waited for. */
 async function isBusy(before) {
@@ -342,7 +358,8 @@ export async function zygote(addon) {
   const forker = { exports: {} };
   const [spec, source] = [parse(text(received())), text(received())];
   process.dlopen(forker, addon);
-  const { serve, request: next, answer, leave } = forker.exports;
+  const { serve, attempt, request: next, answer, leave } = forker.exports;
+  if (MAJOR > TRIED_MAX && !(await bears(attempt, leave))) reallyExit(1);
   const rules = bytesOf(spec.rules, "hex");
   // Streams that write at once: in a child the same descriptors are its pipes.
   fs.closeSync(2);

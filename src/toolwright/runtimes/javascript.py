@@ -60,6 +60,8 @@ _FRAME_BYTES: Final = 4096
 _RESERVED_BYTES: Final = 1 << 30
 """V8 sets aside half a gigabyte for code, and more for each worker."""
 _FOLDERS_MAX: Final = 32
+_BAD_OPTION: Final = 9
+"""How Node ends where it does not know an option."""
 _RULES: Final = struct.Struct("<QQ4I")
 _LIMIT: Final = struct.Struct("<IIQ")
 
@@ -316,6 +318,13 @@ def _cold(host: Host, asked: _Asked, cancel: Cancel) -> Ending:
     if ending.end is not End.EXITED:
         return ending
     told = _told(frame, asked) if found else _told_nothing(ending)
+    if not found and ending.exit_status == _BAD_OPTION and b"bad option: --import" in ending.stderr:
+        told = {
+            "end": End.UNAVAILABLE,
+            "exit_status": None,
+            "reason": "this Node is too old",
+            "hint": GET_NODE,
+        }
     if len(printed) > room:
         told = {"end": End.TOO_LARGE, "exit_status": None}
     elif found:
