@@ -66,7 +66,7 @@ lock: $(STAMPS)/uv ## recompile the requirement files (ARGS=--upgrade takes newe
 	echo uv | $(compile) --no-annotate - --output-file requirements/uv.txt
 
 clean: ## remove the environment and everything built
-	rm -rf $(VENV) build dist .hypothesis src/toolwright/sandbox/_spawner
+	rm -rf $(VENV) build dist .hypothesis src/toolwright/sandbox/_spawner src/toolwright/runtimes/_forker.node
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # -- set-up ---------------------------------------------------------------------------------------------------
@@ -125,9 +125,10 @@ $(STAMPS)/project: pyproject.toml $(STAMPS)/run
 		--reinstall-package toolwright --editable .
 	@touch $@
 
-# Installing builds the spawner; this builds it again when its source is newer, or the binary is gone.
-NATIVE := src/toolwright/sandbox/_spawner
-$(STAMPS)/native: src/native/spawner.c hatch_build.py $(if $(wildcard $(NATIVE)),,rebuild) | $(STAMPS)/project
+# Installing builds spawner and forker; this builds them again when a source is newer, or a binary is gone.
+NATIVE := src/toolwright/sandbox/_spawner src/toolwright/runtimes/_forker.node
+$(STAMPS)/native: src/native/spawner.c src/native/forker.c hatch_build.py \
+		$(if $(filter-out $(wildcard $(NATIVE)),$(NATIVE)),rebuild) | $(STAMPS)/project
 	@$(BIN)/python hatch_build.py
 	@touch $@
 

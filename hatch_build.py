@@ -1,10 +1,11 @@
-"""The build hook: compiles the spawner into the package.
+"""The build hook: compiles the spawner and the forker into the package.
 
-With a C compiler, an installation (also an editable one) and a wheel carry ``toolwright/sandbox/_spawner``;
-such a wheel fits one architecture. Without one the package is complete but for it: the isolation level drops
-to ``restricted`` or ``portable``, which ``toolwright doctor`` and every result say.
+With a C compiler, an installation (also an editable one) and a wheel carry ``toolwright/sandbox/_spawner``
+and ``toolwright/runtimes/_forker.node``; such a wheel fits one architecture. Without one the package is
+complete but for them: the isolation level drops to ``restricted`` or ``portable``, and each JavaScript call
+starts a Node, which ``toolwright doctor`` and every result say.
 
-``python hatch_build.py`` compiles it by hand; ``make`` does so when the source is newer.
+``python hatch_build.py`` compiles them by hand; ``make`` does so when a source is newer.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,8 @@ except ImportError:  # run by hand, where only compiling is wanted
 ROOT = Path(__file__).resolve().parent
 SOURCE = ROOT / "src" / "native" / "spawner.c"
 BINARY = ROOT / "src" / "toolwright" / "sandbox" / "_spawner"
+FORKER_SOURCE = ROOT / "src" / "native" / "forker.c"
+FORKER = ROOT / "src" / "toolwright" / "runtimes" / "_forker.node"
 
 WARNINGS = ("-std=c17", "-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wconversion")
 HARDENING = (
@@ -47,27 +51,52 @@ def variants(machine: str) -> tuple[tuple[str, ...], ...]:
     )
 
 
+def shared_variants(machine: str) -> tuple[tuple[str, ...], ...]:
+    """For an addon, which Node loads; only its one entrance can be seen from outside."""
+    shared = ("-fPIC", "-fvisibility=hidden", "-shared")
+    return ((PROTECTION[machine], *shared), shared)
+
+
 class SpawnerHook(BuildHookInterface):  # type: ignore[type-arg]
     """Called by hatchling before it puts a wheel together."""
 
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        reason = compile_spawner(BINARY)
+        reason, without = compile_spawner(BINARY), compile_forker(FORKER)
         if reason:
             self.app.display_warning(f"the spawner was not built, so tools run less isolated: {reason}")
             return
+        if without:
+            self.app.display_warning(f"the forker was not built, so JavaScript tools are slower: {without}")
         if version != "editable":
             build_data["force_include"][str(BINARY)] = "toolwright/sandbox/_spawner"
+            if not without:
+                build_data["force_include"][str(FORKER)] = "toolwright/runtimes/_forker.node"
         build_data["pure_python"] = False
-        # Static, so it fits every Linux of the architecture, whatever its C library.
+        # The spawner is static, so it fits every Linux of the architecture, whatever its C library. The
+        # forker needs what Node itself needs; where it cannot be loaded, it is not used.
         build_data["tag"] = f"py3-none-{_platform_tag()}"
 
 
 def compile_spawner(target: Path, source: Path = SOURCE, extra: tuple[str, ...] = ()) -> str:
     """Compile the source; an empty text, or why there is no binary. An old one is not left in its place."""
+    return _compile(target, source, variants, extra, ("--version",))
+
+
+def compile_forker(target: Path, source: Path = FORKER_SOURCE, extra: tuple[str, ...] = ()) -> str:
+    """As ``compile_spawner``. Node's functions are found when Node loads it, so nothing is tried here."""
+    return _compile(target, source, shared_variants, extra, ())
+
+
+Variants = Callable[[str], tuple[tuple[str, ...], ...]]
+
+
+def _compile(
+    target: Path, source: Path, kinds: Variants, extra: tuple[str, ...], trial: tuple[str, ...]
+) -> str:
     try:
-        reason = _compiled(target, source, extra)
+        reason = _compiled(target, source, kinds, extra, trial)
     except OSError as error:  # the folder cannot be written to, or the disk is full
         reason = str(error)
     if reason:
@@ -76,7 +105,9 @@ def compile_spawner(target: Path, source: Path = SOURCE, extra: tuple[str, ...] 
     return reason
 
 
-def _compiled(target: Path, source: Path, extra: tuple[str, ...]) -> str:
+def _compiled(
+    target: Path, source: Path, kinds: Variants, extra: tuple[str, ...], trial: tuple[str, ...]
+) -> str:
     if sys.platform != "linux" or platform.machine() not in PROTECTION:
         return f"it runs on Linux on {' and '.join(PROTECTION)}"
     compiler = os.environ.get("CC", "").split() or _compiler()
@@ -85,11 +116,12 @@ def _compiled(target: Path, source: Path, extra: tuple[str, ...]) -> str:
     reason = ""
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         made = Path(folder, target.name)
-        for variant in variants(platform.machine()):
+        for variant in kinds(platform.machine()):
             command = [*compiler, *WARNINGS, *HARDENING, *variant, *extra, "-o", str(made), str(source)]
             try:
                 subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
-                subprocess.run([made, "--version"], check=True, capture_output=True, timeout=10)
+                if trial:
+                    subprocess.run([made, *trial], check=True, capture_output=True, timeout=10)
             except (OSError, subprocess.SubprocessError) as error:
                 said = getattr(error, "stderr", None) or str(error)
                 lines = said.splitlines() if isinstance(said, str) else [str(error)]
@@ -115,6 +147,9 @@ def main() -> int:
     reason = compile_spawner(BINARY)
     if reason:
         sys.stderr.write(f"the spawner was not built, so tools run less isolated: {reason}\n")
+    without = compile_forker(FORKER)
+    if without:
+        sys.stderr.write(f"the forker was not built, so JavaScript tools are slower: {without}\n")
     return 0
 
 

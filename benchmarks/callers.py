@@ -25,6 +25,7 @@ from toolwright.catalog.sources import Source
 from toolwright.journal import chain, reading
 from toolwright.journal.audit import open_audit
 from toolwright.model import CallFacts, Grant, ToolCall, ToolResult
+from toolwright.runtimes.javascript import find_node
 
 ARGUMENTS = {"value": 7}
 EXPECTED = {"echo": {"value": 7}}
@@ -82,6 +83,22 @@ def prepare(folder: Path, echo: Path | None) -> None:
                 "",
             ]
             (group / "handlers" / f"{name}.py").write_text("\n".join(lines), encoding="utf-8")
+    tools = folder / "script" / ".ai" / "tools" / "bench"
+    tools.mkdir(parents=True)
+    (tools / "echo.mjs").write_text(
+        "import { readFileSync } from 'node:fs';\n"
+        "export const __version__ = '1.0.0';\n"
+        "export const __tool_type__ = 'javascript';\n"
+        "export const __executor_id__ = 'rye/core/runtimes/node/node';\n"
+        "export const __category__ = 'bench';\n"
+        "export const __tool_description__ = 'Echo.';\n"
+        f"export const CONFIG_SCHEMA = {json.dumps(schema)};\n"
+        "export default (params) => ({ echo: params });\n"
+        "if (process.argv[2] === '--alone') {\n"
+        "  console.log(JSON.stringify({ echo: JSON.parse(readFileSync(0, 'utf8')) }));\n"
+        "}\n",
+        encoding="utf-8",
+    )
 
 
 # -- contestants --------------------------------------------------------------------------------------------
@@ -101,9 +118,11 @@ def ours(folder: Path, state: Path, *, source: str, stated: bool = False, inside
         ),
         state=str(state),
         grants=(Grant(pattern="*", needs=()),) if stated else (),
+        unsigned="warn",
     )
     workshop = toolwright.open(config, handlers={"inside": _handler} if inside else None)
-    name = "echo" if source == "process" else f"echo_{source}"
+    names = {"process": "echo", "script": "bench/echo"}
+    name = names.get(source, f"echo_{source}")
     result = workshop.call(name, ARGUMENTS)
     print(f"{source}: {', '.join(result.isolation)}", *result.notes, file=sys.stderr)
 
@@ -136,11 +155,23 @@ def _handler(tool_name: str, tool_input: dict, **_context: object) -> dict:
 
 
 def cold_python(*argv: str) -> Call:
+    return cold(sys.executable, *argv)
+
+
+def cold_node(folder: Path) -> Call:
+    node = find_node(os.environ)
+    if node is None:
+        raise SystemExit("there is no Node")
+    return cold(node, str(folder / "script" / ".ai" / "tools" / "bench" / "echo.mjs"), "--alone")
+
+
+def cold(*argv: str) -> Call:
+    """An interpreter for each call, neither isolated nor recorded."""
     given = json.dumps(ARGUMENTS).encode("ascii")
     env = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
 
     def call() -> object:
-        ended = subprocess.run([sys.executable, *argv], input=given, capture_output=True, env=env, check=True)
+        ended = subprocess.run(argv, input=given, capture_output=True, env=env, check=True)
         return json.loads(ended.stdout)
 
     return call
@@ -257,6 +288,8 @@ def main() -> None:
         "ordinary": lambda: ours(folder, state, source="ordinary"),
         "inside": lambda: ours(folder, state, source="inside", inside=True),
         "function": lambda: function(state),
+        "script": lambda: ours(folder, state, source="script"),
+        "cold-script": lambda: cold_node(folder),
         "cold-plain": lambda: cold_python("-S", "-I", str(folder / "plain" / "handlers" / "plain.py")),
         "cold-ordinary": lambda: cold_python(str(folder / "ordinary" / "handlers" / "ordinary.py")),
         "audit": lambda: audit(state),

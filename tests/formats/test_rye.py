@@ -24,14 +24,17 @@ from toolwright.config import Config, Environment
 from toolwright.dialects import DIALECTS
 from toolwright.formats import _rye_chain, rye
 from toolwright.model import (
+    CallJavaScript,
     CallPython,
     Compiled,
     DeclareOptions,
     Document,
     Fix,
+    JavaScriptStyle,
     Linked,
     NotCallable,
     Problem,
+    PythonStyle,
     Role,
     Rules,
     Severity,
@@ -560,11 +563,29 @@ def test_the_authors_settings_travel_with_the_call() -> None:
     resolve = [{"path": "agent/agent.yaml", "mode": "deep_merge"}]
     (tool,) = compiled("a/t.py", python("a", CONFIG_RESOLVE=resolve, __timeout__=5)).tools
     assert tool.invocation == CallPython(
-        style=tool.invocation.style,  # type: ignore[union-attr]
+        style=PythonStyle.FUNCTION,
         file="/srv/p/.ai/tools/a/t.py",
         settings=jsontext.compact({"config_resolve": resolve}),
     )
     assert tool.needs.timeout_s == 5.0
+
+
+@pytest.mark.requirement("rye.js.default-export")
+@pytest.mark.parametrize(
+    ("end", "style"),
+    [
+        ("export default (params) => params;\n", JavaScriptStyle.FUNCTION),
+        ("process.stdin.on('data', (text) => console.log(String(text)));\n", JavaScriptStyle.SCRIPT),
+    ],
+)
+def test_a_javascript_file_without_an_export_is_a_script(end: str, style: JavaScriptStyle) -> None:
+    head = (
+        "export const __version__ = '1.0.0';\nexport const __tool_type__ = 'javascript';\n"
+        "export const __executor_id__ = 'node/node';\nexport const __category__ = 'a';\n"
+        "export const __tool_description__ = 'Says it again.';\n"
+    )
+    (tool,) = compiled("a/t.js", head + end).tools
+    assert tool.invocation == CallJavaScript(file="/srv/p/.ai/tools/a/t.js", style=style)
 
 
 # -- fixes --------------------------------------------------------------------------------------------------

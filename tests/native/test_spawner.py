@@ -73,11 +73,14 @@ def test_it_says_why_there_is_none_and_leaves_no_old_one(tmp_path):
     assert "No such file or directory" in compile_spawner(tmp_path / "missing" / "_spawner")
 
 
+_BUILT = shutil.ignore_patterns("_spawner", "_forker.node", "__pycache__")
+
+
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a build needs of this checkout, without what was built here."""
     folder = tmp_path_factory.mktemp("checkout")
-    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("_spawner", "__pycache__"))
+    shutil.copytree(ROOT / "src", folder / "src", ignore=_BUILT)
     for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
         shutil.copyfile(ROOT / name, folder / name)
     return folder
@@ -107,6 +110,8 @@ def test_a_wheel_carries_it_ready_to_run(checkout, tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         assert names.count("toolwright/sandbox/_spawner") == 1
+        assert names.count("toolwright/runtimes/_forker.node") == 1
+        assert names.count("toolwright/runtimes/_driver.js") == 1
         assert (archive.getinfo("toolwright/sandbox/_spawner").external_attr >> 16) & 0o111 == 0o111
         path = archive.extract("toolwright/sandbox/_spawner", tmp_path)
     os.chmod(path, 0o755)
@@ -121,6 +126,7 @@ def test_without_a_compiler_a_wheel_is_complete_but_for_it_and_the_build_says_so
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert "toolwright/sandbox/_spawner" not in names
+    assert "toolwright/runtimes/_forker.node" not in names
     assert "toolwright/sandbox/supervised.py" in names
 
 

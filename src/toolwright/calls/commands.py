@@ -25,6 +25,7 @@ from toolwright.model import (
     CallMcp,
     CallPython,
     Flag,
+    JavaScriptStyle,
     JsonOnStdin,
     NotCallable,
     Permit,
@@ -45,6 +46,7 @@ ARGV_BYTES_MAX: Final = 1024 * 1024
 """All elements together: what macOS allows, and half of what Linux does."""
 
 _PYTHON: Final = "python3"
+_NODE: Final = "node"
 _JSON_SPACE: Final = " \t\r\n"
 _IMAGE: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._/:@-]{0,299}")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -168,6 +170,14 @@ def _command(
             return Command(cwd=cwd, calls=f"{calls} in {file}" if file is not None else calls)
         case CallPython(file=file):
             calls = f"execute(params, project_path) of {file}"
+        case CallJavaScript(style=JavaScriptStyle.SCRIPT, file=file):
+            return Command(
+                cwd=cwd,
+                argv=(_NODE, file, "--project-path", cwd),
+                stdin=_json(arguments),
+                env_names=tool.needs.env,
+                notes=(f"{_NODE} stands for the interpreter that is chosen at the call",),
+            )
         case CallJavaScript(file=file):
             calls = f"the default export of {file}, with the arguments"
         case CallMcp(server=server, tool=remote):

@@ -30,9 +30,11 @@ _PATTERN: Final = (
 _TOP: Final = re.compile(
     rf"(?:{_SKIPPED}|{_TEXTS}|{_PATTERN})|(?P<open>[(\[{{])|(?P<close>[)\]}}])"
     r"|(?<![\w$.])(?:(?:(?:export\s+)?(?:const|let|var)\s+(?P<name>[\w$]+)|(?:module\.)?exports\.(?P<member>[\w$]+))"
-    r"(?=\s*[:=])|export\s+(?P<export>default\b|(?:async\s+)?function(?:\s*+\*)?+\s*+[\w$]+))",
+    r"(?=\s*[:=])|export\s+(?P<export>default\b|(?:async\s+)?function(?:\s*+\*)?+\s*+[\w$]+)"
+    r"|export\s*+\{(?P<listed>[^{}]{0,4000}+)\}|(?P<whole>module\.exports(?=\s*=(?!=))))",
     re.DOTALL,
 )
+_CALLED: Final = ("default", "execute")
 _LINE_END: Final = re.compile("\n")
 _SPACE: Final = re.compile(rf"(?:\s|{_SKIPPED})*", re.DOTALL)
 _ANNOTATION: Final = re.compile(r"\s*(?::(?:[^=;]|=>){0,500})?=(?![=>])")
@@ -73,6 +75,11 @@ class JavaScriptSource:
     exports: tuple[str, ...] = ()
     """``default`` and the functions that the file exports."""
 
+    @property
+    def is_called(self) -> bool:
+        """Whether there seems to be something to call: a default export, or an exported ``execute``."""
+        return not {"default", "execute"}.isdisjoint(self.exports)
+
 
 def read(text: str, wanted: Set[str]) -> JavaScriptSource:
     """Read the ``wanted`` top-level names of a program. Never raises, whatever the text."""
@@ -87,8 +94,15 @@ def read(text: str, wanted: Set[str]) -> JavaScriptSource:
             depth = max(depth - 1, 0)
         elif kind == "export":
             exports.append(match["export"].split()[-1].lstrip("*"))
+        elif kind == "listed":
+            listed = (part.split() for part in match["listed"].split(","))
+            exports += [words[-1] for words in listed if words and words[-1] in _CALLED]
+        elif kind == "whole":
+            exports.append("default")
         elif kind is not None and depth == 0:
             places.setdefault(match[kind], []).append(match.end())
+            if match[kind] in _CALLED and (kind == "member" or match.group().startswith("export")):
+                exports.append(match[kind])
     values: JsonObject = {}
     unread: list[Unread] = []
     repeated: list[tuple[str, int]] = []

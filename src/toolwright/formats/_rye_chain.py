@@ -8,8 +8,9 @@ so that one record is all that a run needs.
 
 The settings are JSON: ``config``, ``config_resolve``, ``env_config``, ``anchor`` and ``verify_deps`` as the
 author wrote them; ``actions`` (the parameters that only some actions have), ``params_option`` (the file has
-an option ``--params``), ``expand`` (program and arguments hold templates), ``runtime_dir`` (where the runtime
-lies that the anchor is from). ``runtimes/_settings.py`` reads them.
+an option ``--params``), ``plain_script`` (a JavaScript file that exports nothing to call; only until it is
+compiled), ``expand`` (program and arguments hold templates), ``runtime_dir`` (where the runtime lies that the
+anchor is from). ``runtimes/_settings.py`` reads them.
 
 It reads no declaration: ``rye`` compiles the items that come in here. Nothing is verified here.
 """
@@ -29,6 +30,7 @@ from toolwright.model import (
     CallMcp,
     CallPython,
     Invocation,
+    JavaScriptStyle,
     JsonOnStdin,
     Linked,
     NotCallable,
@@ -140,12 +142,14 @@ def by_file(runtime: Runtime, path: str, settings: JsonObject) -> Invocation | N
     suffix = _suffix(path)
     settings = dict(settings)
     takes_option = settings.pop("params_option", None)
+    is_script = settings.pop("plain_script", None)
     if suffix == ".sh" and runtime in (Runtime.SHELL, Runtime.PROCESS):
         return RunProcess(
             program="bash", fixed=(path,), encoding=JsonOnStdin(verbatim=False), settings=compact(settings)
         )
     if suffix in JAVASCRIPT and runtime is Runtime.NODE:
-        return CallJavaScript(file=path, settings=compact(settings))
+        style = JavaScriptStyle.SCRIPT if is_script else JavaScriptStyle.FUNCTION
+        return CallJavaScript(file=path, style=style, settings=compact(settings))
     if suffix == ".py" and runtime is Runtime.FUNCTION:
         return CallPython(style=PythonStyle.FUNCTION, file=path, settings=compact(settings))
     if suffix == ".py" and runtime is Runtime.SCRIPT:

@@ -66,7 +66,7 @@ from toolwright.model import (
     Unit,
     Words,
 )
-from toolwright.records import dataclass
+from toolwright.records import dataclass, replace
 
 NAME: Final = "rye"
 _HABITS: Final = Habits(namesakes=Namesakes.SETTLED, searchable=True)
@@ -233,6 +233,8 @@ class _Declared:
     unread: Mapping[str, Unread] = field(default_factory=dict)
     duplicates: Sequence[Duplicate] = ()
     python: PythonSource | None = None
+    is_called: bool = True
+    """JavaScript: the file exports what is called; else it is a script."""
 
 
 def _suffix(path: str) -> str:
@@ -265,9 +267,9 @@ def _declared(suffix: str, text: str, document: Document, reader: _ItemReader) -
     if suffix == ".py":
         return _from_python(text, document, reader)
     if suffix in _JAVASCRIPT:
-        return _from_code(
-            _javascript_source.read(text, _WANTED).found, document, reader, "rye.js.export-const"
-        )
+        script = _javascript_source.read(text, _WANTED)
+        declared = _from_code(script.found, document, reader, "rye.js.export-const")
+        return declared if isinstance(declared, Compiled) else replace(declared, is_called=script.is_called)
     if suffix == ".sh":
         return _from_code(_shell_source.read(text, _WANTED), document, reader, "rye.sh.metadata")
     if suffix == ".toml":
@@ -759,7 +761,12 @@ class _Item:
     def program_settings(self) -> JsonObject:
         source = self.declared.python
         takes_option = source is not None and "--params" in source.options
-        return {**self.settings(), **({"params_option": True} if takes_option else {})}
+        settings = self.settings()
+        if takes_option:
+            settings["params_option"] = True
+        if not self.declared.is_called:
+            settings["plain_script"] = True
+        return settings
 
     def pending(self) -> Invocation:
         """What only linking can complete, when it has found the runtime; without a program nothing starts."""

@@ -25,12 +25,13 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from dataclasses import field
+from functools import lru_cache
 from typing import Final
 
 from toolwright import jsontext
 from toolwright.catalog import files
-from toolwright.model import End, Ending, Limits, Usage
-from toolwright.records import dataclass
+from toolwright.model import End, Ending, Limits, Permit, Usage
+from toolwright.records import dataclass, replace
 from toolwright.runtimes import _loader, _zygote
 from toolwright.sandbox import Cancel, Start
 from toolwright.sandbox._scratch import size
@@ -45,6 +46,9 @@ IDLE_SLOTS_MAX: Final = 4
 SAMPLE_S: Final = 0.05
 """How often memory and processes of a call are counted; its scratch folder at every fourth time."""
 
+_CALLS_OF_A_ZYGOTE: Final = 4
+"""How much more than one call may take all calls of one zygote together may have of processes: far above what
+honest calls take, and low enough to stop a fork bomb before it stops the machine."""
 _STOP_S: Final = _zygote.SWEEP_S + 1.0
 """How long a slot may take to end a call before its whole zygote is ended."""
 _PATIENCE_S: Final = 0.1
@@ -78,6 +82,23 @@ class Answer:
 
     ending: Ending
     frame: bytes | None = None
+
+
+@lru_cache(maxsize=256)
+def of_all_calls(permit: Permit) -> Permit:
+    """The permit of a zygote, whose limits hold all of its calls together.
+
+    The time limit is the host's to keep, so calls with different ones share a zygote.
+    """
+    limits = permit.limits
+    whole = replace(
+        limits,
+        timeout_s=0.0,
+        memory_bytes_max=limits.memory_bytes_max * SLOTS_MAX,
+        processes_max=limits.processes_max * _CALLS_OF_A_ZYGOTE + 2 * SLOTS_MAX,
+        scratch_bytes_max=0,  # counted for each call, so that one of them cannot end the others
+    )
+    return replace(permit, limits=whole)
 
 
 class _Lost(Exception):

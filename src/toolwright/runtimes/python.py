@@ -46,7 +46,17 @@ from toolwright.model import (
     ToolError,
 )
 from toolwright.records import dataclass, replace
-from toolwright.runtimes import Host, _loader, _loops, _settings, _zygote, _zygotes, environment, project_of
+from toolwright.runtimes import (
+    Host,
+    _checked,
+    _loader,
+    _loops,
+    _settings,
+    _zygote,
+    _zygotes,
+    environment,
+    project_of,
+)
 from toolwright.sandbox import Cancel, Start
 from toolwright.sandbox.rules import rlimits
 from toolwright.sandbox.supervised import Service, Supervised
@@ -54,9 +64,6 @@ from toolwright.sandbox.supervised import Service, Supervised
 _FUNCTIONS_KEPT: Final = 256
 _FRAME_BYTES: Final = 4096
 _FUNCTION: Final = ("execute",)
-_CALLS_OF_A_ZYGOTE: Final = 4
-"""How much more than one call may take all calls of one zygote together may have of processes: far above what
-honest calls take, and low enough to stop a fork bomb before it stops the machine."""
 
 # The interpreter is handed our modules as code where it is of our own version, which saves compiling them.
 _START: Final = (
@@ -127,7 +134,7 @@ class PythonTools:
         found = self._file(tool, call, invocation)
         if isinstance(found, Ending):
             return found
-        file, source, digest = found
+        file, source, digest = found.path, found.content, found.digest
         names = _names(invocation, file)
         if (
             self._host.in_process
@@ -199,37 +206,15 @@ class PythonTools:
                 return _loader.find_function(handler, names, str(key))
         return None
 
-    def _file(self, tool: Tool, call: ToolCall, invocation: CallPython) -> tuple[str, bytes, str] | Ending:
-        own = digests.own_files(tool)
-        if not own:
+    def _file(self, tool: Tool, call: ToolCall, invocation: CallPython) -> _checked.Checked | Ending:
+        if not digests.own_files(tool):
             kind = invocation.executor or tool.scope
             return Ending(
                 end=End.UNAVAILABLE,
                 reason=f"No executor registered for tool type: {kind}",
                 hint="put its module into the handlers directory, or register a handler for the executor",
             )
-        held = self._contents.file(own[0])
-        if held is None:
-            return Ending(end=End.NOT_STARTED, reason=f"{own[0]} cannot be read")
-        if held.content is None:
-            return Ending(
-                end=End.NOT_STARTED, reason=f"{own[0]} is longer than {digests.KEPT_BYTES_MAX} bytes"
-            )
-        # Attack: a file that is replaced between the check and the start. These bytes run, or nothing does.
-        if (
-            (
-                call.runs_digest is not None
-                and self._contents.runs(digests.how(invocation), own) != call.runs_digest
-            )
-            or (again := self._contents.file(own[0])) is None
-            or again.digest != held.digest
-        ):
-            return Ending(
-                end=End.DENIED,
-                reason="the tool's files changed between being checked and being started",
-                hint="call it again once nobody is writing to them",
-            )
-        return own[0], held.content, held.digest
+        return _checked.own_file(tool, call, self._contents)
 
     def _function(
         self, file: str, source: bytes, digest: str, names: tuple[str, ...]
@@ -573,7 +558,9 @@ def _recipe(asked: _Asked) -> _zygotes.Recipe:
     base = asked.base_env()
     ahead = asked.is_loadable_ahead(base)
     start = asked.start(
-        (asked.interpreter, "-I", "-c", _WARM), env={**base, "TMPDIR": ""}, permit=_of_all_calls(asked.permit)
+        (asked.interpreter, "-I", "-c", _WARM),
+        env={**base, "TMPDIR": ""},
+        permit=_zygotes.of_all_calls(asked.permit),
     )
     key = (
         asked.file, asked.digest, asked.style, asked.names, asked.interpreter, asked.cwd, asked.own,
@@ -587,20 +574,3 @@ def _recipe(asked: _Asked) -> _zygotes.Recipe:
         spec=lambda service: asked.spec(ahead=ahead, service=service),
         source=asked.source,
     )
-
-
-@lru_cache(maxsize=256)
-def _of_all_calls(permit: Permit) -> Permit:
-    """The permit of a zygote, whose limits hold all of its calls together.
-
-    The time limit is the host's to keep, so calls with different ones share a zygote.
-    """
-    limits = permit.limits
-    whole = replace(
-        limits,
-        timeout_s=0.0,
-        memory_bytes_max=limits.memory_bytes_max * _zygotes.SLOTS_MAX,
-        processes_max=limits.processes_max * _CALLS_OF_A_ZYGOTE + 2 * _zygotes.SLOTS_MAX,
-        scratch_bytes_max=0,  # counted for each call, so that one of them cannot end the others
-    )
-    return replace(permit, limits=whole)

@@ -34,6 +34,8 @@ class Start:
     """The tool's own files and folders: readable, never writable."""
     sealed: tuple[tuple[str, bytes], ...] = ()
     """Files by path whose bytes were checked: these bytes run, whatever lies at the path by then."""
+    reserved_bytes: int = 0
+    """Memory that the program sets aside when it starts and never uses: the kernel's limit leaves room."""
     what: str = "call"
     """For the record: ``call``, ``resolver`` or ``schema``."""
 

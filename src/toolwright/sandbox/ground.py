@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Final
 
 from toolwright.catalog import files
-from toolwright.model import CallPython, Permit, RunProcess, Tool
+from toolwright.model import CallJavaScript, CallPython, Permit, RunProcess, Tool
 from toolwright.records import dataclass, replace
 from toolwright.sandbox import Start, _exchange, _kernel
 from toolwright.sandbox.rules import NOBODY, Facts, KernelRules, folders_to_carve, kernel_rules
@@ -195,7 +195,7 @@ def _own_declarations(tool: Tool) -> Iterator[str]:
             yield os.path.realpath(invocation.skill_dir)
         if os.path.isabs(invocation.program):
             yield os.path.realpath(invocation.program)
-    elif isinstance(invocation, CallPython) and invocation.file:
+    elif isinstance(invocation, CallPython | CallJavaScript) and invocation.file:
         yield os.path.realpath(invocation.file)
 
 
@@ -280,7 +280,10 @@ class Surroundings:
 
     def rules(self, start: Start, scratch: str) -> KernelRules:
         """The kernel's rules for a start, remembered for a moment for starts that are alike."""
-        key = (start.permit, start.program, start.own, start.cwd, start.env.get("PATH"), scratch)
+        key = (
+            start.permit, start.program, start.own, start.cwd, start.env.get("PATH"), start.reserved_bytes,
+            scratch,
+        )  # fmt: skip
         now = time.monotonic()
         kept = self._rules.get(key)
         if kept is not None and now - kept[0] < FRESH_S:

@@ -199,7 +199,12 @@ def kernel_rules(start: Start, facts: Facts) -> KernelRules:
         scoped=scoped & ~1 if permit.unix_sockets else scoped,
         seccomp=seccomp,
         binds=binds,
-        rlimits=rlimits(permit.limits, tasks=facts.tasks, as_root=facts.root and uid is None),
+        rlimits=rlimits(
+            permit.limits,
+            tasks=facts.tasks,
+            as_root=facts.root and uid is None,
+            reserved_bytes=start.reserved_bytes,
+        ),
         uid=uid,
         gid=gid,
         limits=permit.limits,
@@ -363,16 +368,19 @@ _TASKS_PER_PROCESS: Final = 8
 """The kernel's count of a user's processes counts threads as well."""
 
 
-def rlimits(limits: Limits, *, tasks: int = 4096, as_root: bool) -> tuple[tuple[int, int], ...]:
+def rlimits(
+    limits: Limits, *, tasks: int = 4096, as_root: bool, reserved_bytes: int = 0
+) -> tuple[tuple[int, int], ...]:
     """The kernel's own limits: the second line behind sampling, so looser where they would misfire.
 
     Data instead of address space, because runtimes reserve far more addresses than they use; twice the
-    memory, because a thread's stack counts in full. Processes are counted for the user as a whole, so those
-    that are there already (``tasks``, of everybody) are added; for root the kernel ignores this one.
+    memory, because a thread's stack counts in full, and what a runtime sets aside. Processes are counted for
+    the user as a whole, so those that are there already (``tasks``, of everybody) are added; for root the
+    kernel ignores this one.
     """
     found = [
         (Rlimit.CORE, 0),
-        (Rlimit.DATA, 2 * limits.memory_bytes_max),
+        (Rlimit.DATA, 2 * limits.memory_bytes_max + reserved_bytes),
         (Rlimit.FSIZE, limits.file_bytes_max),
         (Rlimit.NOFILE, limits.open_files_max),
     ]

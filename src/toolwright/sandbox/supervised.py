@@ -732,7 +732,15 @@ class Supervised:
         known = self._alike.get(id(permit))
         if known is None or known[0] is not permit:
             known = self._know(permit)
-        key = (known[1], start.program, start.own, start.cwd, start.sealed, start.env.get("PATH"))
+        key = (
+            known[1],
+            start.program,
+            start.own,
+            start.cwd,
+            start.sealed,
+            start.env.get("PATH"),
+            start.reserved_bytes,
+        )
         seen = _identities(start)
         now = time.monotonic()
         while True:

@@ -18,6 +18,7 @@ from toolwright.config import Config, Environment
 from toolwright.doors.cli import Shared, _render, examples, shared_options
 from toolwright.model import Level
 from toolwright.records import dataclass
+from toolwright.runtimes import javascript
 from toolwright.sandbox import probe
 
 _MISSING = 69
@@ -25,7 +26,6 @@ _FREE_BYTES_MIN = 256 << 20
 _VERSION_S = 10.0
 _PROGRAMS = (
     ("python3", "Python programs among the tools", "install Python 3"),
-    ("node", "JavaScript tools, which a later version runs", "install Node.js"),
     ("bash", "Bash tools", "install bash"),
     ("git", "tools that use git", "install git"),
 )
@@ -64,6 +64,7 @@ def command(shared: Shared, as_json: bool) -> int:
         *_isolation(tried, config, shared.environment),
         *_user(),
         *_programs(shared.environment),
+        *_node(shared.environment),
         *_state(config),
     ]
     if as_json:
@@ -140,6 +141,34 @@ def _programs(environment: Environment) -> Iterator[Finding]:
             detail=f"{version} ({path})" if version else f"{path} does not start" if path else "not on PATH",
             fix="" if version else fix,
         )
+
+
+def _node(environment: Environment) -> Iterator[Finding]:
+    """Node, whether it runs TypeScript, and whether calls can be forked from one that stays."""
+    for name, file, means in (
+        ("node", "", "JavaScript tools"),
+        ("typescript", "tool.ts", "TypeScript tools, which Node runs by itself"),
+    ):
+        path = javascript.find_node(environment.variables, file=file)
+        version = _version(path, environment) if path is not None else None
+        works = version is not None and (not file or javascript.runs_types(version))
+        yield Finding(
+            part="javascript",
+            name=name,
+            works=works,
+            means=means,
+            detail=f"{version} ({path})" if version else f"{path} does not start" if path else "not found",
+            fix="" if works else javascript.GET_NODE,
+        )
+    built = javascript.installed_addon() is not None
+    yield Finding(
+        part="javascript",
+        name="forker",
+        works=built,
+        means="a JavaScript tool stays loaded between calls, at the level supervised",
+        detail="" if built else "not built, so each call starts a Node",
+        fix="" if built else "install gcc or clang and reinstall, or install from a wheel",
+    )
 
 
 def _version(path: str, environment: Environment) -> str | None:

@@ -1,0 +1,408 @@
+/* What runs inside a JavaScript tool's own process: loads its file, calls it, answers with a frame of bytes.
+ *
+ * The host hands this text over as a module that Node loads before the tool's file (`node --import data:… FILE`),
+ * so the tool finds Node as it always is: no globals of ours, its own file in argv. Two ways in: `cold` answers
+ * the one request on stdin, and the answer is the last thing on stdout, behind a mark that only this call knows;
+ * `zygote` loads the tool, then has the addon (src/native/forker.c) fork a child for each call.
+ *
+ * Everything used after the tool's code has run is taken here, before it: a tool that changes JSON, Buffer or the
+ * prototypes changes its own results, and not the frame around them. Nothing here restricts anything; whoever
+ * started Node did.
+ */
+import fs from "node:fs";
+import module from "node:module";
+import path from "node:path";
+import url from "node:url";
+
+// Not imported: that would open the streams, and so make the pipes ones that do not wait.
+const { process } = globalThis;
+const CHANNEL = 3;
+const CHUNK_BYTES = 65536;
+const REASON_CHARS_MAX = 20000;
+const WATCHED_MAX = 2000;
+const IMPORTED_JSON = /(?:from|import)\s*\(?\s*["'](\.{1,2}\/[^"'\n]{1,200}\.json)["']/g;
+const LONE = /\\ud[89a-f]/i;
+const UNAVAILABLE = "toolwright.unavailable";
+const NEVER_SETTLED = "its promise was never settled, and nothing was left to wait for";
+// Before version 22 V8's collector still hands work to a thread, which a child does not have, and an idle loop
+// waits for it. A loop that is never idle does not ask.
+const MAJOR = Number(process.versions.node.split(".")[0]);
+const LOOP_MUST_NOT_IDLE = MAJOR < 22;
+const TRIED_MAX = 24;
+
+const { parse, stringify } = JSON;
+const { writeSync, readSync, statSync, readFileSync, existsSync } = fs;
+const { apply } = Reflect;
+const { defineProperty } = Object;
+const { from: bytesOf, concat, alloc } = Buffer;
+const { isArray } = Array;
+const text = String;
+const isText = (value) => typeof value === "string";
+const uncurried = (method) => (self, ...rest) => apply(method, self, rest);
+const cut = uncurried(String.prototype.slice);
+const wellFormed = uncurried(String.prototype.toWellFormed ?? ((self) => self));
+const matches = uncurried(RegExp.prototype.test);
+const reallyExit = process.reallyExit.bind(process);
+const nap = new Int32Array(new SharedArrayBuffer(4));
+const { wait } = Atomics;
+
+// -- what is told -------------------------------------------------------------------------------------------
+
+function failure(error) {
+  try {
+    if (error !== null && (typeof error === "object" || typeof error === "function")) {
+      const name = error.name ?? error.constructor?.name;
+      const message = isText(error.message) ? error.message : text(error);
+      return [isText(name) ? cut(name, 0, 200) : "Error", cut(message, 0, REASON_CHARS_MAX)];
+    }
+    return [typeof error, cut(text(error), 0, REASON_CHARS_MAX)];
+  } catch {
+    return ["Error", ""];
+  }
+}
+
+/** The stack trace without the frames that are not the tool's. */
+function trace(error) {
+  try {
+    if (!isText(error?.stack)) return `${failure(error).join(": ")}\n`;
+    const lines = error.stack.split("\n").filter((line) => !/\bdata:text\/javascript|\(?node:internal\//.test(line));
+    return `${cut(lines.join("\n"), 0, REASON_CHARS_MAX)}\n`;
+  } catch {
+    return "";
+  }
+}
+
+function complain(error) {
+  try {
+    writeSync(2, trace(error));
+  } catch {
+    // a tool may have closed its own stderr
+  }
+}
+
+const kindOf = (value) => (value === null ? "null" : isArray(value) ? "array" : typeof value);
+const named = (name, body) => bytesOf(`${name}\0${body}`, "utf8");
+
+function raised(error) {
+  complain(error);
+  const [name, message] = failure(error);
+  return ["E", named(name, message)];
+}
+
+/** A value as the frame that carries it. Never throws. */
+function returned(value, bytesMax) {
+  const kind = kindOf(value);
+  try {
+    let body = stringify(value) ?? "null";
+    if (matches(LONE, body)) {  // half a surrogate pair, which no reader takes
+      body = stringify(value, (_, part) => (isText(part) ? wellFormed(part) : part)) ?? "null";
+    }
+    const framed = named(kind, body);
+    return framed.length - kind.length - 1 > bytesMax ? ["L", bytesOf("")] : ["V", framed];
+  } catch (error) {
+    return ["B", named(kind, failure(error)[1].split("\n")[0])];
+  }
+}
+
+// -- the tool -----------------------------------------------------------------------------------------------
+
+function lacks(file) {
+  return /\.[mc]?ts$/.test(file) && !process.features.typescript
+    ? `${path.basename(file)} is TypeScript, which Node ${process.versions.node} does not run`
+    : "";
+}
+
+/** The function that calls go to: the default export, an exported `execute`, or those of a CommonJS module. */
+function find(space, file) {
+  const inner = space.default;
+  const candidates = [inner, space.execute];
+  if (inner !== null && typeof inner === "object") candidates.push(inner.default, inner.execute);
+  for (const candidate of candidates) if (typeof candidate === "function") return candidate;
+  throw new TypeError(`${path.basename(file)} has no default export and no execute() to call`);
+}
+
+const load = async (file) => find(await import(url.pathToFileURL(file).href), file);
+
+function dress(argv) {
+  process.argv.splice(0, process.argv.length, ...argv);
+  process.execArgv.length = 0;
+}
+
+/** Call `finish` once: with the tool's answer, or with what became of it instead. */
+async function run(tool, request, bytesMax, finish) {
+  process.on("uncaughtException", (error) => {
+    if (process.listenerCount("uncaughtException") === 1) finish(...raised(error));
+  });
+  process.once("beforeExit", () => finish("E", named("Error", NEVER_SETTLED)));
+  try {
+    const value = await (await tool())(request.params);
+    finish(...returned(value, bytesMax));
+  } catch (error) {
+    finish(...raised(error));
+  }
+}
+
+// -- one process, one call ----------------------------------------------------------------------------------
+
+function writeAll(fd, bytes) {
+  for (let at = 0; at < bytes.length;) {
+    try {
+      at += writeSync(fd, bytes, at, bytes.length - at);
+    } catch (error) {
+      if (error.code !== "EAGAIN") return;
+      wait(nap, 0, 0, 1);  // Node made its end of the pipe one that does not wait
+    }
+  }
+}
+
+function pieces(bytes) {
+  const found = [];
+  for (let at = 0; at < bytes.length;) {
+    const end = at + 8 + Number(bytes.readBigUInt64BE(at));
+    found.push(bytes.subarray(at + 8, end));
+    at = end;
+  }
+  return found;
+}
+
+/** Has what the tool printed go out before anything else does. */
+function flushed() {
+  const streams = [process.stdout, process.stderr].filter((stream) => stream?.writableLength > 0);
+  return Promise.all(streams.map((stream) => new Promise((done) => stream.write("", done))));
+}
+
+export async function cold(bytes) {
+  const [spec, request] = pieces(bytes).map((piece) => parse(text(piece)));
+  const mark = request.mark;
+  dress(request.argv);
+  let used = false;
+  for (const name of ["stdout", "stderr"]) {
+    const { get } = Object.getOwnPropertyDescriptor(process, name);
+    const noted = () => ((used = true), apply(get, process, []));
+    defineProperty(process, name, { configurable: true, enumerable: true, get: noted });
+  }
+  let answered = false;
+  const finish = async (tag, body) => {
+    if (answered) return;
+    answered = true;
+    try {
+      if (used) await flushed();
+    } catch {
+      // a stream that the tool broke; its answer goes out all the same
+    }
+    const head = alloc(33);
+    head[0] = tag.charCodeAt(0);
+    head.writeBigUInt64BE(BigInt(body.length), 1);
+    writeAll(1, concat([bytesOf(mark), head, body]));
+    reallyExit(0);
+  };
+  const missing = lacks(spec.file);
+  if (missing) return finish("U", named(UNAVAILABLE, missing));
+  await run(() => load(spec.file), request, spec.bytes_max, finish);
+  return new Promise(() => {});  // the tool's file is not loaded a second time, as a script
+}
+
+// -- a process that stays -----------------------------------------------------------------------------------
+
+function received() {
+  const size = Number(text(chunk(32)));
+  const parts = [];
+  for (let have = 0; have < size;) {
+    const part = chunk(CHUNK_BYTES);
+    if (part.length === 0) reallyExit(1);
+    parts.push(part);
+    have += part.length;
+  }
+  return concat(parts);
+}
+
+function chunk(size) {
+  const bytes = alloc(size);
+  return bytes.subarray(0, readSync(CHANNEL, bytes, 0, size, null));
+}
+
+function tell(body) {
+  const bytes = bytesOf(body);
+  for (let at = 0; at < bytes.length; at += CHUNK_BYTES - 1) {
+    writeSync(CHANNEL, concat([bytesOf("Z"), bytes.subarray(at, at + CHUNK_BYTES - 1)]));
+  }
+  writeSync(CHANNEL, "Z");
+}
+
+/** There will be no calls: why not, in one message. */
+function refuse(told) {
+  writeSync(CHANNEL, `F${stringify(told)}`);
+  reallyExit(1);
+}
+
+/** Hear of every script that is loaded from now on; the answer lists their files. */
+function listen(inspector) {
+  const session = new inspector.Session();
+  const found = new Set();
+  session.connect();
+  session.on("Debugger.scriptParsed", ({ params }) => {
+    if (params.url.startsWith("file:")) found.add(url.fileURLToPath(params.url));
+    else if (path.isAbsolute(params.url)) found.add(params.url);
+  });
+  session.post("Debugger.enable");
+  return () => {
+    session.post("Debugger.disable");
+    session.disconnect();
+    for (const file of Object.keys(module._cache)) found.add(file);
+    return found;
+  };
+}
+
+/** The files whose change makes what was loaded old, with what tells that they changed; and whether one of them
+ * may have drawn random ids already. */
+function watched(found, own) {
+  const files = new Set();
+  let draws = false;
+  for (const file of [...found].slice(0, WATCHED_MAX)) {
+    if (file !== own) files.add(file);
+    const source = readFileSync(file, "utf8");
+    draws ||= /\brandom(?:UUID|Int)\b/.test(source);
+    for (const [, name] of source.matchAll(IMPORTED_JSON)) files.add(path.resolve(path.dirname(file), name));
+  }
+  for (let folder = path.dirname(own); ; folder = path.dirname(folder)) {
+    const scope = path.join(folder, "package.json");
+    if (existsSync(scope)) files.add(scope);
+    if (existsSync(scope) || folder === path.dirname(folder)) break;
+  }
+  const rows = [];
+  for (const file of files) {
+    const status = statSync(file, { bigint: true, throwIfNoEntry: false });
+    const numbers = status && [status.size, status.mtimeNs, status.ino, status.ctimeNs].join(",");
+    if (status) rows.push(`[${stringify(file)},${numbers}]`);
+  }
+  return [`[${rows.join(",")}]`, draws];
+}
+
+/** Whether a Node that nobody tried out yet bears being forked; if not, each call starts one. */
+export async function bears(attempt, leave) {
+  const outcome = attempt();
+  if (outcome >= 0) return outcome === 1;
+  try {
+    await fs.promises.stat("/");
+    await new Promise((done) => setTimeout(done, 1));
+    for (let count = 0, held = []; count < 200000; count++) held = count % 1000 ? [...held.slice(-9), { count }] : [];
+    leave(0);
+  } catch {
+    leave(1);
+  }
+}
+
+/** Whether the tool left something under way that waits for another thread, or for a descriptor: in a child that
+ * would wait for ever, so such a tool is not kept. What Node itself still closes is waited for. */
+async function isBusy(before) {
+  const timers = (name) => name === "Timeout" || name === "Immediate";
+  const others = () => process.getActiveResourcesInfo().filter((name) => !timers(name) && !before.has(name));
+  for (let turn = 0; turn < 20 && others().length; turn++) await new Promise((done) => setTimeout(done, turn));
+  return others().length > 0;
+}
+
+/** Random numbers of our own making, seeded in each child: V8's would be the same in all of them. */
+function ownRandom() {
+  const state = new Uint32Array(4);
+  const random = () => {
+    const next = () => {  // xoshiro128**
+      const [a, b, c, d] = state;
+      const five = Math.imul(b, 5);
+      const result = Math.imul((five << 7) | (five >>> 25), 9) >>> 0;
+      const e = c ^ a;
+      const f = d ^ b;
+      state[0] = a ^ f;
+      state[1] = b ^ e;
+      state[2] = e ^ (b << 9);
+      state[3] = (f << 11) | (f >>> 21);
+      return result;
+    };
+    return ((next() >>> 5) * 67108864 + (next() >>> 6)) / 9007199254740992;
+  };
+  defineProperty(Math, "random", { configurable: true, writable: true, enumerable: false, value: random });
+  return (seed) => state.set(seed);
+}
+
+function seeds(library) {
+  const drawn = library.randomBytes(16);
+  return [0, 4, 8, 12].map((at) => drawn.readUInt32LE(at));
+}
+
+/** Node draws a store of random ids and numbers ahead; a child that inherits one shares it with the others. */
+function renewRandom(library) {
+  for (let count = 0; count < 129; count++) library.randomUUID();
+  for (let count = 0; count < 1025; count++) library.randomInt(2);
+}
+
+/** Go the way of an answer before a call waits for it. In the zygote, so that all of it is compiled; in a child,
+ * so that what it touches is copied from the zygote now and not then. */
+async function rehearse(times) {
+  const sample = bytesOf('{"params":{"a":[1,2.5,true,null,"text"]},"env":{"A":"b"},"argv":["node","file"]}');
+  const tool = async (params) => ({ success: true, output: `${params.a}`, more: [params] });
+  for (let count = 0; count < times; count++) {
+    const request = parse(text(sample));
+    put({ ...process.env }, "");
+    await run(() => tool, request, 1000, () => {});
+    process.removeAllListeners("uncaughtException");
+    process.removeAllListeners("beforeExit");
+  }
+}
+
+function put(env, scratch) {
+  for (const name of Object.keys(process.env)) if (!(name in env)) delete process.env[name];
+  for (const name of Object.keys(env)) if (process.env[name] !== env[name]) process.env[name] = env[name];
+  if (scratch && "TMPDIR" in env) process.env.TMPDIR = scratch;
+}
+
+export async function zygote(addon) {
+  const forker = { exports: {} };
+  const [spec, source] = [parse(text(received())), text(received())];
+  process.dlopen(forker, addon);
+  const { serve, attempt, request: next, answer, leave } = forker.exports;
+  if (MAJOR > TRIED_MAX && !(await bears(attempt, leave))) reallyExit(1);
+  const rules = bytesOf(spec.rules, "hex");
+  // Streams that write at once: in a child the same descriptors are its pipes.
+  fs.closeSync(2);
+  fs.openSync("/dev/null", "w");
+  for (const name of ["stdout", "stderr"]) process[name].writable;
+  const reseed = ownRandom();
+  const library = module.createRequire(spec.file)("node:crypto");
+  reseed(seeds(library));
+  if (/\bfetch\b/.test(source)) globalThis.Headers;  // loads what fetch needs
+  dress([process.execPath, spec.file]);
+  let tool = null;
+  let files = "[]";
+  let draws = false;
+  const before = new Set(process.getActiveResourcesInfo());
+  const missing = lacks(spec.file);
+  if (missing) refuse({ kind: UNAVAILABLE, reason: missing, trace: "" });
+  if (spec.ahead) {
+    const told = listen(await import("node:inspector"));
+    try {
+      tool = await load(spec.file);
+    } catch (error) {
+      const [kind, reason] = failure(error);
+      refuse({ kind: cut(kind, 0, 200), reason: cut(reason, 0, 3000), trace: cut(trace(error), 0, 5000) });
+    }
+    [files, draws] = watched(told(), spec.file);
+  }
+  tell(`{"threads":${(await isBusy(before)) ? 2 : 1},"watched":${files}}`);
+  await rehearse(5);
+  console.log();  // to nowhere, here: compiles the way of whatever a call prints
+  (await import("node:v8")).setFlagsFromString("--expose-gc");
+  (await import("node:vm")).runInNewContext("gc")();  // what is not used is not copied
+  const [pid, scratch] = serve(rules);
+
+  // From here on this is a child: restricted, with an event loop of its own, and its one call before it.
+  reseed(seeds(library));
+  if (draws) renewRandom(library);
+  defineProperty(process, "pid", { configurable: true, enumerable: true, value: pid });
+  await rehearse(1);
+  const request = parse(text(next()));
+  put(request.env, scratch);
+  dress(request.argv);
+  process.reallyExit = leave;
+  if (LOOP_MUST_NOT_IDLE) setInterval(() => {}, 1 << 30);
+  const finish = (tag, body) => answer(tag.charCodeAt(0), body);
+  await run(tool === null ? () => load(spec.file) : () => tool, request, spec.bytes_max, finish);
+}
