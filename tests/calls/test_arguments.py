@@ -144,6 +144,9 @@ def test_integers_of_any_sensible_length_and_deep_values_have_their_limits() -> 
     for _ in range(150):
         deep = [deep]
     assert "nested more than 100 levels deep" in message(checked(tool(None), {"x": deep}))
+    endless: list[Any] = []
+    endless += [endless, endless]
+    assert "hold more than 1000000 values" in message(checked(tool(None), {"x": endless}))
 
 
 # -- the schema ---------------------------------------------------------------------------------------------

@@ -34,6 +34,8 @@ from toolwright.records import dataclass
 from toolwright.schema import COMPLAINTS_MAX, Complaint, complaints, cut, fits
 
 _JSON_SPACE: Final = " \t\r\n"
+_VALUES_MAX: Final = 1_000_000
+"""On one level of nesting."""
 _INTEGER_BITS_MAX: Final = 14_000
 """As many as 4,300 digits have, about: longer ones are refused in texts, too."""
 
@@ -167,6 +169,9 @@ def _not_json(tool: Tool, arguments: JsonObject) -> str | None:
                 below += [((*pointer, number), item) for number, item in enumerate(value)]
         if not below:
             return None
+        if len(below) > _VALUES_MAX:
+            # A slip of the host: a list that holds itself twice, so that it doubles with every level.
+            return f"the arguments hold more than {_VALUES_MAX} values"
         level = below
     return f"the arguments are nested more than {jsontext.DEPTH_MAX} levels deep"
 
