@@ -14,20 +14,23 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from toolwright import jsontext
+from toolwright import formats, jsontext
 from toolwright.catalog import loading, sources
 from toolwright.catalog.cache import Cache
 from toolwright.catalog.catalog import Catalog, Tools
 from toolwright.config import Config, Environment, current_folder, named_source
-from toolwright.errors import Kind, StoreError, UsageError
-from toolwright.jsontext import JsonObject
+from toolwright.errors import Kind, StoreError, ToolwrightError, UsageError
+from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import (
     LEVELS,
+    Allow,
     CallFacts,
+    CallMcp,
     CallPython,
     Choice,
     Decision,
@@ -41,6 +44,7 @@ from toolwright.model import (
     Permit,
     ProbeOutcome,
     Problem,
+    Run,
     RunProcess,
     Selected,
     Severity,
@@ -53,17 +57,25 @@ from toolwright.model import (
     ToolResult,
 )
 from toolwright.records import replace
-from toolwright.sandbox import Cancel, Sandbox, Start
+from toolwright.sandbox import Cancel, Sandbox, Standing, Start
 
 if TYPE_CHECKING:
     from toolwright.catalog.digests import Contents
     from toolwright.dialects import Dialect
     from toolwright.runtimes import Host
+    from toolwright.runtimes.mcp import McpTools
+    from toolwright.runtimes.mcp import State as ServerState
     from toolwright.runtimes.python import PythonTools
     from toolwright.store import Store
 
 STORE_NAME = "state.sqlite"
 _FRESH_S = 0.01
+_LIST_S = 20.0
+"""For starting a server and asking it for its tools, where its definition has no time of its own."""
+_SERVERS_AT_ONCE = 64
+_REFRESH_S = 1.0
+_REST_S = 60.0
+"""How long a server that gave no list is left alone."""
 _GUARDED_MAX = 5000
 ContextCheck = Callable[[Mapping[str, object]], object]
 
@@ -140,6 +152,8 @@ class Workshop:
         self._lock = threading.Lock()
         self._hands: Hands | None = None
         self._is_closed = False
+        self._loading = threading.Lock()
+        self._lists = ServerLists(config.state, lambda: self.hands, self.reload)
         self._report = self._load()
 
     def __enter__(self) -> Workshop:
@@ -160,6 +174,7 @@ class Workshop:
 
     def close(self) -> None:
         """End what was started, finish the records, and write down what makes the next start faster."""
+        self._lists.close()
         with self._lock:
             hands, self._hands = self._hands, None
             self._is_closed = True
@@ -203,11 +218,17 @@ class Workshop:
 
     def changed(self) -> bool:
         """Whether the sources look different from when they were last read. Reads and runs nothing."""
-        return sources.listing(self._wanted(), rye_spaces=self._rye_spaces).stamp != self._report.stamp
+        found = sources.listing(self._wanted(), rye_spaces=self._rye_spaces, changed=self._lists.changed_at)
+        return found.stamp != self._report.stamp
 
-    def reload(self) -> None:
-        """Look again. The catalog is replaced whole; what was taken from the old one stays valid."""
-        self._report = self._load(self._report)
+    def reload(self, *, fresh: bool = False) -> None:
+        """Look again. The catalog is replaced whole; what was taken from the old one stays valid. ``fresh``:
+        ask MCP servers for their tools again, though nothing seems to have changed."""
+        with self._loading:
+            if fresh:
+                for digest in self._report.servers:
+                    self._lists.note_change(digest)
+            self._report = self._load(self._report)
 
     def disabled(self) -> tuple[Disabled, ...]:
         """What is switched off now, here or by another program with the same state folder."""
@@ -463,6 +484,10 @@ class Workshop:
         except OSError:
             raise UsageError(f"no result is kept under {call_id!r}", "only long results are kept") from None
 
+    def servers(self) -> tuple[ServerState, ...]:
+        """How the MCP servers of the sources stand. Those that were not asked for anything yet are, now."""
+        return self._lists.states(self._report.servers)
+
     def warnings(self) -> tuple[str, ...]:
         """What a person should know before calling: limits that cannot be enforced on this machine."""
         return self.hands.warnings
@@ -481,6 +506,7 @@ class Workshop:
                     self._handlers,
                     in_process=self._in_process,
                     sandbox=self._sandbox,
+                    lists=self._lists,
                 )
             return self._hands
 
@@ -495,6 +521,10 @@ class Workshop:
             loading.Machine(
                 prober=self._discover,
                 which=lambda name: shutil.which(name, path=self._environment.path),
+                asker=self._lists.ask,
+                changed=self._lists.changed_at,
+                rests=self._lists.rests,
+                know=self._lists.know,
                 progress=self._progress,
             ),
             rye_spaces=self._rye_spaces,
@@ -585,6 +615,7 @@ class Hands:
         *,
         in_process: bool,
         sandbox: Sandbox | None,
+        lists: ServerLists,
     ) -> None:
         from toolwright.catalog.digests import Contents
         from toolwright.engine import Engine, Stock
@@ -616,6 +647,9 @@ class Hands:
             timeout_s=config.timeout_s,
             limits=config.limits,
         )
+        # A rule that asks a person is about the calls of a server's tools, not about the server's start.
+        denying = tuple(rule for rule in self._house.policy if rule.answer is policy.Answer.DENY)
+        self._server_house = replace(self._house, policy=denying)
         bundles = _bundles()
         self._named = (
             *(source.path for source in config.sources if source.named or config.trusted),
@@ -654,6 +688,9 @@ class Hands:
         )
         contents = self._contents = Contents()
         self._pythons = Later(lambda: _python_tools(self._host, contents, config.zygotes))
+        self._lists = lists
+        self._servers: McpTools | None = None
+        self._making = threading.Lock()
         processes = process.ProcessTools(self._host, contents)
         self.spill = around.Spill(os.path.join(config.state, "results"), config.result_bytes)
         self.engine = Engine(
@@ -665,7 +702,11 @@ class Hands:
                     around.Limited(around.Retrying(around.Watched(runtime)), config.calls_per_tool),
                     self.keep.opened,
                 )
-                for kind, runtime in ((RunProcess, processes), (CallPython, self._pythons))
+                for kind, runtime in (
+                    (RunProcess, processes),
+                    (CallPython, self._pythons),
+                    (CallMcp, LaterServers(lambda: self.servers)),
+                )
             },
             level=lambda: self.sandbox.level,
             contents=contents,
@@ -731,6 +772,68 @@ class Hands:
         )
         return ending
 
+    # -- MCP servers ----------------------------------------------------------------------------------------
+
+    @property
+    def servers(self) -> McpTools:
+        """What talks to MCP servers; made, and its module imported, when first asked for."""
+        with self._making:
+            if self._servers is None:
+                from toolwright.runtimes.mcp import McpTools
+
+                self._servers = McpTools(
+                    self._host,
+                    permit_of=self._permit_server,
+                    definitions=self._lists.defined,
+                    opener=self._open_recorded,
+                    changed=self._lists.server_changed,
+                )
+            return self._servers
+
+    def _permit_server(self, tool: Tool) -> Permit | Ending:
+        """What a server itself may do."""
+        now = time.time()
+        try:
+            disabled = self.keep.disabled(now)
+        except StoreError as error:
+            return Ending(end=End.UNAVAILABLE, reason=error.message, hint=error.hint)
+        named = self._policy.is_below(tool.origin.path, self._named)
+        decision = self._policy.decide(
+            tool,
+            None,
+            trust=self._policy.trust_of(tool),
+            house=self._server_house,
+            ground=self._grounds.of(tool, project=self._cwd, cwd=self._cwd, named=named),
+            state=self._policy.HostState(disabled=disabled, now=now),
+        )
+        if isinstance(decision, Deny):
+            return Ending(end=End.DENIED, reason=decision.message, hint=decision.hint)
+        if not isinstance(decision, Allow):
+            return Ending(end=End.DENIED, reason=f"{tool.name} needs an approval")
+        return decision.permit
+
+    def _open_recorded(self, key: str, start: Start) -> Standing | Ending:
+        """Start a server: begun and ended in the journal, as far as starting it goes."""
+        call = ToolCall(id=new_call_id(), tool=key, arguments={}, caller=self._user)
+        if not self.audit.begin(call, CallFacts(door=start.what, key=key)):
+            return Ending(end=End.UNAVAILABLE, reason="the audit journal cannot be written")
+        opened = self.sandbox.open(start)
+        error = (
+            ToolError(kind=Kind.UNAVAILABLE, message=opened.reason) if isinstance(opened, Ending) else None
+        )
+        run = Run(argv=start.argv, cwd=start.cwd, env_names=tuple(sorted(start.env)))
+        self.audit.end(
+            call,
+            ToolResult(
+                call_id=call.id,
+                key=key,
+                error=error,
+                isolation=opened.layers,
+                runs=(run,),
+            ),
+        )
+        return opened
+
     @property
     def warnings(self) -> tuple[str, ...]:
         if self.sandbox.level is not Level.PORTABLE:
@@ -738,10 +841,150 @@ class Hands:
         return ("isolation level portable: what tools declare is not enforced (see `toolwright doctor`)",)
 
     def close(self) -> None:
+        if self._servers is not None:
+            self._servers.close()
         self._pythons.close()
         self.sandbox.close()
         self.audit.close()
         self.keep.close()
+
+
+class LaterServers:
+    """The runtime of MCP servers, looked up at each call: it is made at the first one."""
+
+    def __init__(self, servers: Callable[[], McpTools]) -> None:
+        self._servers = servers
+
+    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        return self._servers().run(tool, call, permit, cancel)
+
+
+class ServerLists:
+    """What MCP servers list: asked all at once, remembered on disk, and asked again when they say so."""
+
+    def __init__(self, state: str | None, hands: Callable[[], Hands], reload: Callable[[], None]) -> None:
+        self._state = state
+        self._hands = hands
+        self._reload = reload
+        self._lock = threading.Lock()
+        self._known: dict[str, str] = {}
+        self._refreshing = False
+        self._again = False
+        self._stop = threading.Event()
+
+    def defined(self, digest: str) -> str | None:
+        """A server by the digest of its definition."""
+        return self._known.get(digest)
+
+    def ask(
+        self, candidates: Sequence[sources.Candidate]
+    ) -> list[tuple[bytes | None, str | None, str | None]]:
+        """Each in its own permit, each start recorded. A server that is slow or dead costs its own time."""
+        if self._state is None:
+            return [(None, "there is no state folder to record its start in", None)] * len(candidates)
+        listed = self._listed([(candidate.defined, candidate.path) for candidate in candidates])
+        for candidate, found in zip(candidates, listed, strict=True):
+            self._note("failed", candidate.server, there=isinstance(found, Ending))
+        return [
+            (None, found.reason or found.end.value, found.hint)
+            if isinstance(found, Ending)
+            else (jsontext.compact({"tools": found}), None, None)
+            for found in listed
+        ]
+
+    def _listed(self, servers: Sequence[tuple[str, str]]) -> list[list[JsonValue] | Ending]:
+        from concurrent.futures import ThreadPoolExecutor
+
+        from toolwright.formats.mcp import Server, server_record
+
+        def ask(named: tuple[str, str]) -> list[JsonValue] | Ending:
+            server = Server.read(named[0])
+            stated = server.definition.get("timeout")
+            record = server_record(server, named[1])
+            return runtime.listed(record, float(stated) if stated else _LIST_S)
+
+        if not servers:
+            return []
+        runtime = self._hands().servers
+        with ThreadPoolExecutor(min(len(servers), _SERVERS_AT_ONCE), "mcp-list") as pool:
+            return list(pool.map(ask, servers))
+
+    def states(self, servers: Mapping[str, tuple[str, str]]) -> tuple[ServerState, ...]:
+        self._listed([*servers.values()])
+        names = [formats.server_of(text).name for text, _ in servers.values()]
+        found = {state.name: state for state in self._hands().servers.states()} if names else {}
+        return tuple(found[name] for name in names if name in found)
+
+    # -- changes --------------------------------------------------------------------------------------------
+
+    def know(self, servers: Mapping[str, tuple[str, str]]) -> None:
+        """From now on these are what digests stand for."""
+        self._known = {**self._known, **{digest: text for digest, (text, _) in servers.items()}}
+
+    def changed_at(self, digest: str) -> tuple[int, int, int, int]:
+        """When a server last said that its tools are others now; other programs of ours see it too."""
+        return (0, self._noted("changed", digest), 0, 0)
+
+    def note_change(self, digest: str) -> None:
+        self._note("changed", digest)
+        self._note("failed", digest, there=False)
+
+    def rests(self, digest: str) -> bool:
+        """Whether a server gave no list just now: it is not asked at every start while it is down."""
+        age_s = time.time() - self._noted("failed", digest) / 1e9
+        return 0 <= age_s < _REST_S
+
+    def _noted(self, what: str, digest: str) -> int:
+        """When something was noted about a server, in nanoseconds; 0: never."""
+        if self._state is None:
+            return 0
+        try:
+            return os.stat(self._mark(what, digest)).st_mtime_ns
+        except OSError:
+            return 0
+
+    def _note(self, what: str, digest: str, *, there: bool = True) -> None:
+        if self._state is None:
+            return
+        path = self._mark(what, digest)
+        with suppress(OSError):
+            if not there:
+                os.unlink(path)
+                return
+            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+            os.utime(path)
+
+    def _mark(self, what: str, digest: str) -> str:
+        assert self._state is not None
+        return os.path.join(self._state, "servers", f"{digest.rpartition(':')[2]}.{what}")
+
+    def server_changed(self, digest: str) -> None:
+        """A server's tools are others now: what it said is forgotten, and it is asked again meanwhile.
+
+        Attack: a server that says so all the time. One thread asks, and pauses each time.
+        """
+        self.note_change(digest)
+        with self._lock:
+            self._again = True
+            if self._refreshing or self._stop.is_set():
+                return
+            self._refreshing = True
+        threading.Thread(target=self._refresh, name="mcp-refresh", daemon=True).start()
+
+    def _refresh(self) -> None:
+        while True:
+            with self._lock:
+                if not self._again or self._stop.is_set():
+                    self._refreshing = False
+                    return
+                self._again = False
+            with suppress(ToolwrightError):
+                self._reload()
+            self._stop.wait(_REFRESH_S)
+
+    def close(self) -> None:
+        self._stop.set()
 
 
 class Later:

@@ -8,6 +8,7 @@ user, and the user's own configuration, count as trusted.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -22,7 +23,7 @@ from toolwright.model import Grant, Level, Limits, Problem, Profile, Rules, Seve
 from toolwright.records import dataclass, replace
 
 FILE_NAME: Final = "toolwright.toml"
-FORMATS: Final = ("skill", "manifest", "capability", "rye", "executable")
+FORMATS: Final = ("skill", "manifest", "capability", "rye", "executable", "mcp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +198,10 @@ _SOURCE_KEYS: Final = {
     "handlers": _Key(str, widens=True),
     "name": _TEXT,
     "mcp": _Key((str, list), items=_TEXT, widens=True),
+    "env": _Key(list, items=_TEXT, widens=True),
+    "headers": _Key(dict, widens=True),
+    "timeout": _Key((int, float), widens=True),
+    "cwd": _Key(str, widens=True),
     "openapi": _Key(str, widens=True),
     "tags": _Key(list, items=_TEXT),
     "paths": _Key(list, items=_TEXT),
@@ -282,6 +287,7 @@ def named_source(text: str, cwd: str) -> Source:
         probe=name == "executable",
         named=True,
         root=os.path.dirname(os.path.normpath(os.path.join(cwd, path))),
+        starts=True,
     )
 
 
@@ -384,12 +390,15 @@ class _Reading:
             kept = self.section(where, table, _SOURCE_KEYS)
             if sum(key in table for key in ("path", "mcp", "openapi")) != 1:
                 raise self.wrong(where, "needs exactly one of path, mcp and openapi")
+            if "mcp" in table:
+                if "mcp" in kept:
+                    found.append(self.server(where, kept))
+                continue
             if "path" not in table:
-                key = "mcp" if "mcp" in table else "openapi"
-                if key in kept:
+                if "openapi" in kept:
                     self.problem(
                         "source.unsupported",
-                        f"{where}: this version does not read tools from {key} sources",
+                        f"{where}: this version does not read tools from openapi sources",
                         "leave it in: a version that does will use it",
                     )
                 continue
@@ -406,9 +415,44 @@ class _Reading:
                     probe=bool(kept.get("trusted")),
                     handlers=self.below(handlers) if handlers else None,
                     root=self.folder,
+                    starts=self.trusted,
                 )
             )
         return tuple(found)
+
+    def server(self, where: str, table: Mapping[str, Any]) -> Source:
+        """An MCP server that the file names. Only a trusted file gets here."""
+        name, value = table.get("name", ""), table["mcp"]
+        if not _SERVER_NAME.fullmatch(name):
+            raise self.wrong(
+                where, "an mcp source needs a name of letters, digits, dots, dashes, underscores"
+            )
+        definition: dict[str, Any] = {key: table[key] for key in ("headers", "timeout") if key in table}
+        if isinstance(value, str):
+            if not value.startswith(("http://", "https://")):
+                raise self.wrong(f"{where}.mcp", "must be a URL, or a command as a list of texts")
+            definition["url"] = value
+        else:
+            if not value or not value[0]:
+                raise self.wrong(f"{where}.mcp", "the command is empty")
+            definition |= {
+                "command": value[0],
+                "args": value[1:],
+                "cwd": self.below(table.get("cwd", ".")),
+                "env": {name: f"${{{name}}}" for name in table.get("env", ())},
+            }
+        for key, text in definition.get("headers", {}).items():
+            if not isinstance(text, str) or not isinstance(value, str):
+                raise self.wrong(f"{where}.headers.{key}", "must be a text, of a source with a URL")
+        if not 0 < definition.get("timeout", 1) <= _TIMEOUT_S_MAX:
+            raise self.wrong(f"{where}.timeout", f"must be above 0 and at most {_TIMEOUT_S_MAX} seconds")
+        # By name: most files name no server.
+        mcp = import_module("toolwright.formats.mcp")
+        names = dict.fromkeys((*table.get("env", ()), *mcp.names_in(definition)))
+        server = mcp.Server(
+            name=name, definition=definition, env=tuple(names), trusted=bool(table.get("trusted"))
+        )
+        return Source(path=self.path, format="mcp", named=True, server=server.text, starts=True)
 
     def is_below(self, path: str) -> bool:
         """Whether a path lies in the file's own folder; one that does not exist is judged by its name."""
@@ -514,6 +558,7 @@ class _Reading:
 
 
 _TIMEOUT_S_MAX: Final = 86_400
+_SERVER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KIND_NAMES: Final[dict[type, str]] = {
     str: "a string",
     bool: "true or false",

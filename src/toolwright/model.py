@@ -714,6 +714,10 @@ class Document:
     probe: ProbeOutcome | None = None
     project: str = ""
     """The root of the project the document belongs to."""
+    server: str = field(default="", repr=False)
+    """For what an MCP server listed: the server as it was named, in one line. It may hold secrets."""
+    hint: str | None = None
+    """What to do about ``unreadable``, where whoever tried to read it knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -834,6 +838,8 @@ class ToolError:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextBlock:
     text: str
+    more: JsonObject | None = None
+    """Members that came with it besides (annotations), handed on as they are; so in every block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -841,12 +847,14 @@ class ImageBlock:
     data: str
     """Base64."""
     media_type: str
+    more: JsonObject | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioBlock:
     data: str
     media_type: str
+    more: JsonObject | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -854,6 +862,7 @@ class ResourceLink:
     uri: str
     name: str
     media_type: str | None = None
+    more: JsonObject | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -862,6 +871,7 @@ class EmbeddedResource:
     text: str | None = None
     data: str | None = None
     media_type: str | None = None
+    more: JsonObject | None = None
 
 
 Block: TypeAlias = TextBlock | ImageBlock | AudioBlock | ResourceLink | EmbeddedResource
@@ -941,6 +951,8 @@ class Ending:
     """What a function returned, as JSON."""
     kind_of_value: str = ""
     """The name of the returned value's type, for messages."""
+    blocks: tuple[Block, ...] | None = None
+    """Content that came as blocks; ``value`` is its structured form, where there is one."""
     reason: str = ""
     hint: str | None = None
     usage: Usage = Usage()

@@ -19,7 +19,9 @@ from toolwright import jsontext
 from toolwright.errors import Kind
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import (
+    Block,
     CallPython,
+    EmbeddedResource,
     End,
     Ending,
     Permit,
@@ -33,7 +35,7 @@ from toolwright.model import (
     ToolError,
     ToolResult,
 )
-from toolwright.records import dataclass
+from toolwright.records import dataclass, replace
 from toolwright.schema import complaints
 
 LINE_ERROR_BYTES_MAX: Final = 1000
@@ -109,13 +111,17 @@ def reply(tool: Tool, call: ToolCall, ending: Ending, *, permit: Permit) -> Tool
     hygiene = _Hygiene()
     said = _said(tool, ending, permit, hygiene)
     content, hygiene_notes = _content(said.form, hygiene)
+    blocks: tuple[Block, ...] = (TextBlock(text=content),)
+    if ending.blocks is not None:
+        blocks = _with_blocks(tool, ending.blocks, content, said, hygiene)
+        hygiene_notes = hygiene.notes()
     error = said.error
     if error is not None and error.hint is None and (hint := _why_refused(tool, ending, permit, error)):
         error = ToolError(kind=error.kind, message=error.message, hint=hint, details=error.details)
     return ToolResult(
         call_id=call.id,
         key=tool.key,
-        blocks=(TextBlock(text=content),),
+        blocks=blocks,
         data=said.data,
         error=error,
         spent=_spent(ending, content),
@@ -191,6 +197,10 @@ def _said(tool: Tool, ending: Ending, permit: Permit, hygiene: _Hygiene) -> _Sai
     kind = _KINDS.get(ending.end)
     if kind is not None:
         return _cut_short(tool, ending, permit, kind, hygiene)
+    if ending.blocks is not None and tool.reply is Reply.BLOCKS:
+        return _structured(tool, ending, hygiene)
+    if ending.blocks is not None and ending.value is None:
+        ending = replace(ending, value=_joined(ending.blocks))
     match tool.reply:
         case Reply.PLAIN_TEXT | Reply.BLOCKS:
             return _plain_text(tool, ending, hygiene)
@@ -334,6 +344,43 @@ def _plain_text(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
         return _Said(stdout)
     message = f"exit {_status(ending)}: {stdout}\n{hygiene.text(ending.stderr)}"
     return _failed(tool, message, hygiene, details=_details(ending))
+
+
+# -- blocks -------------------------------------------------------------------------------------------------
+
+
+def _structured(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
+    """Content that came as blocks, if its structured form fits the schema that was promised for it."""
+    assert ending.blocks is not None
+    if tool.output_schema is not None:
+        found = complaints(tool.output_schema, ending.value)
+        if ending.value is None or found:
+            what = "; ".join(map(str, found[:5])) if ending.value is not None else "there is none"
+            message = f"the structured result does not fit its schema: {what}"
+            return _failed(tool, message, hygiene, kind=Kind.BAD_OUTPUT, data=ending.value)
+    return _Said(_joined(ending.blocks), ending.value)
+
+
+def _joined(blocks: tuple[Block, ...]) -> str:
+    return "\n".join(block.text for block in blocks if isinstance(block, TextBlock))
+
+
+def _with_blocks(
+    tool: Tool, blocks: tuple[Block, ...], content: str, said: _Said, hygiene: _Hygiene
+) -> tuple[Block, ...]:
+    """The blocks as they came, with their texts made visible. Where the format has a form of its own, or
+    something failed, that form is the text, and what is no text follows it."""
+    shown = tuple(_visible(block, hygiene) for block in blocks)
+    if tool.reply is Reply.BLOCKS and said.error is None:
+        return shown
+    return (TextBlock(text=content), *(block for block in shown if not isinstance(block, TextBlock)))
+
+
+def _visible(block: Block, hygiene: _Hygiene) -> Block:
+    if isinstance(block, (TextBlock, EmbeddedResource)) and block.text is not None:
+        text = hygiene.visible(block.text)
+        return block if text == block.text else replace(block, text=text)
+    return block
 
 
 # -- one line of JSON ---------------------------------------------------------------------------------------

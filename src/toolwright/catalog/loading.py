@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Final, TypeVar
@@ -18,7 +18,7 @@ from toolwright import formats, jsontext, schema
 from toolwright.catalog import files, sources
 from toolwright.catalog.cache import Cache, Damaged, Kept, Loaded, Snapshot
 from toolwright.catalog.catalog import Catalog
-from toolwright.catalog.sources import Candidate, Listing, Prober, Source
+from toolwright.catalog.sources import Asker, Candidate, Listing, Prober, Source
 from toolwright.model import (
     Compiled,
     Condition,
@@ -44,6 +44,13 @@ class Machine:
     prober: Prober
     which: Callable[[str], str | None]
     """Where a program lies on PATH."""
+    asker: Asker | None = None
+    changed: Callable[[str], files.Fingerprint] = lambda _digest: (0, 0, 0, 0)
+    """When an MCP server last said that its tools are others now, by the digest of its definition."""
+    rests: Callable[[str], bool] = lambda _digest: False
+    """Whether a server that gave no list is left alone for now."""
+    know: Callable[[Mapping[str, tuple[str, str]]], None] = lambda _servers: None
+    """Told which MCP servers the sources name."""
     progress: Callable[[int, int], None] | None = None
     """Told, from time to time, how many documents of how many have been read."""
 
@@ -108,6 +115,12 @@ class LoadReport:
         self.warm = warm
         """True when nothing had to be read."""
         self.catalog = Catalog(shelves, lambda: shelves.ask(lambda held: held.skills))
+
+    @property
+    def servers(self) -> Mapping[str, tuple[str, str]]:
+        """Every MCP server that the sources name, in one line and with the file that names it, by the digest
+        of its definition."""
+        return self._found.servers
 
     @property
     def stamp(self) -> bytes:
@@ -197,8 +210,10 @@ def _load(
     kept: Cache,
     earlier: LoadReport | None,
 ) -> LoadReport:
-    found = sources.listing(wanted, rye_spaces=rye_spaces)
-    identity = (tuple(wanted), rules)
+    found = sources.listing(wanted, rye_spaces=rye_spaces, changed=machine.changed)
+    machine.know(found.servers)
+    # By digest: a definition may hold secrets, and what is kept must not.
+    identity = (tuple(replace(source, server=_mark_of(source)) for source in wanted), rules)
     snapshot = kept.open(identity) if earlier is None else None
 
     def again() -> Loaded:
@@ -214,6 +229,10 @@ def _load(
     else:
         loaded = _cold(found, rules, machine, () if earlier is None else earlier.units)
     return LoadReport(Shelves(Fresh(loaded), again), found, lambda: kept.save(identity, loaded), warm=False)
+
+
+def _mark_of(source: Source) -> str:
+    return hashlib.sha256(source.server.encode("utf-8")).hexdigest() if source.server else ""
 
 
 def _same_programs(snapshot: Snapshot, machine: Machine) -> bool:
@@ -256,6 +275,11 @@ def _cold(found: Listing, rules: Rules, machine: Machine, earlier: Sequence[Kept
 def _compile_all(found: Listing, rules: Rules, machine: Machine, earlier: Sequence[Kept]) -> list[Kept]:
     known = {kept.mark: kept for kept in earlier if not _asked_in_vain(kept)}
     marks = found.marks
+    if found.servers:
+        before = {kept.mark: kept for kept in earlier}
+        for candidate, mark in zip(found.candidates, marks, strict=True):
+            if candidate.server and mark in before and machine.rests(candidate.server):
+                known[mark] = before[mark]
     fresh = [candidate for candidate, mark in zip(found.candidates, marks, strict=True) if mark not in known]
     read = _compiled(fresh, rules, machine)
     return [known[mark] if mark in known else Kept(mark, *next(read), True) for mark in marks]
@@ -264,7 +288,9 @@ def _compile_all(found: Listing, rules: Rules, machine: Machine, earlier: Sequen
 def _compiled(
     fresh: Sequence[Candidate], rules: Rules, machine: Machine
 ) -> Iterator[tuple[str | None, Compiled]]:
-    for number, (candidate, document) in enumerate(sources.documents(fresh, machine.prober), 1):
+    for number, (candidate, document) in enumerate(
+        sources.documents(fresh, machine.prober, machine.asker), 1
+    ):
         compiled = _compile(candidate, document, rules)
         if machine.progress is not None and (number % 200 == 0 or number == len(fresh)):
             machine.progress(number, len(fresh))
@@ -272,7 +298,10 @@ def _compiled(
 
 
 def _asked_in_vain(kept: Kept) -> bool:
-    """A program that gave no schema is asked again: the machine was busy, or lacked what it needs."""
+    """A program that gave no schema is asked again: the machine was busy, or lacked what it needs. So is a
+    server that gave no list."""
+    if kept.format == "mcp":
+        return any(problem.code == "mcp.server.unavailable" for problem in kept.compiled.problems)
     return kept.format == "executable" and any(
         problem.severity is Severity.ERROR and problem.code.startswith("executable.discover.")
         for problem in kept.compiled.problems

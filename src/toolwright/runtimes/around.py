@@ -18,8 +18,10 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from toolwright import jsontext
+from toolwright.catalog import cache
 from toolwright.errors import StoreError
 from toolwright.model import (
+    Block,
     Effect,
     End,
     Ending,
@@ -252,6 +254,7 @@ def _written_ending(ending: Ending) -> jsontext.JsonObject:
         "value": ending.value,
         "kind_of_value": ending.kind_of_value,
         "reason": ending.reason,
+        "blocks": None if ending.blocks is None else cache.encode(ending.blocks).decode("utf-8"),
     }
 
 
@@ -267,7 +270,13 @@ def _read_ending(entry: jsontext.JsonObject) -> Ending:
         value=entry["value"],
         kind_of_value=entry["kind_of_value"],
         reason=entry["reason"],
+        blocks=None if entry.get("blocks") is None else _read_blocks(entry["blocks"]),
     )
+
+
+def _read_blocks(text: str) -> tuple[Block, ...]:
+    blocks: tuple[Block, ...] = cache.decode(tuple[Block, ...], text.encode("utf-8"))
+    return blocks
 
 
 # -- large results ------------------------------------------------------------------------------------------

@@ -84,7 +84,9 @@ class Watched:
         layers: tuple[str, ...],
         finish: Callable[[], None],
     ) -> None:
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
         # Copies, so that nobody closes what another thread is reading from.
         self.stdin, self.stdout, self.stderr = (
             os.dup(pipe.fileno()) for pipe in (process.stdin, process.stdout, process.stderr)
