@@ -781,6 +781,12 @@ class Hands:
             if self._servers is None:
                 from toolwright.runtimes.mcp import McpTools
 
+                # Attack: the first server ever, asked before there is a state folder, reads what is written
+                # there later: only what exists can be hidden.
+                with suppress(OSError):
+                    os.makedirs(self._state, mode=0o700, exist_ok=True)
+                if not self._guarded:
+                    self._grounds.guard(self._lists.declarations())
                 self._servers = McpTools(
                     self._host,
                     permit_of=self._permit_server,
@@ -868,6 +874,7 @@ class ServerLists:
         self._reload = reload
         self._lock = threading.Lock()
         self._known: dict[str, str] = {}
+        self._found: sources.Listing | None = None
         self._refreshing = False
         self._again = False
         self._stop = threading.Event()
@@ -917,9 +924,15 @@ class ServerLists:
 
     # -- changes --------------------------------------------------------------------------------------------
 
-    def know(self, servers: Mapping[str, tuple[str, str]]) -> None:
-        """From now on these are what digests stand for."""
-        self._known = {**self._known, **{digest: text for digest, (text, _) in servers.items()}}
+    def know(self, found: sources.Listing) -> None:
+        """From now on this is what digests stand for."""
+        self._known = {**self._known, **{digest: text for digest, (text, _) in found.servers.items()}}
+        self._found = found
+
+    def declarations(self) -> Iterator[str]:
+        """Where declarations lie, before they are read: a server that is asked meanwhile must not write them."""
+        if self._found is not None:
+            yield from (candidate.path for candidate in islice(self._found.candidates, _GUARDED_MAX))
 
     def changed_at(self, digest: str) -> tuple[int, int, int, int]:
         """When a server last said that its tools are others now; other programs of ours see it too."""

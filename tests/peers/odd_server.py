@@ -133,7 +133,9 @@ class Server:
             print("", flush=True)
             text(number, "after the noise")
         elif name == "broken":
-            sys.stdout.write('{"jsonrpc": "2.0", "id": %d, "result": {"content": []}, "result": {}}\n' % number)
+            sys.stdout.write(
+                '{"jsonrpc": "2.0", "id": %d, "result": {"content": []}, "result": {}}\n' % number
+            )
             sys.stdout.flush()
         elif name == "wrong-id":
             text(number + 100_000, "for somebody else")
@@ -182,6 +184,7 @@ class Server:
         elif name == "daemon":
             code = "import os,time\nos.setsid()\nprint(os.getpid(), flush=True)\ntime.sleep(60)"
             child = subprocess.Popen([sys.executable, "-I", "-S", "-c", code], stdout=subprocess.PIPE)
+            assert child.stdout is not None
             text(number, child.stdout.readline().decode().strip())
         elif name == "huge":
             text(number, "h" * (1 << 20) * int(arguments.get("text", "9")))

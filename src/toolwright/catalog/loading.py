@@ -49,8 +49,8 @@ class Machine:
     """When an MCP server last said that its tools are others now, by the digest of its definition."""
     rests: Callable[[str], bool] = lambda _digest: False
     """Whether a server that gave no list is left alone for now."""
-    know: Callable[[Mapping[str, tuple[str, str]]], None] = lambda _servers: None
-    """Told which MCP servers the sources name."""
+    know: Callable[[Listing], None] = lambda _found: None
+    """Told what the sources hold, before anything of it is read or asked."""
     progress: Callable[[int, int], None] | None = None
     """Told, from time to time, how many documents of how many have been read."""
 
@@ -211,7 +211,7 @@ def _load(
     earlier: LoadReport | None,
 ) -> LoadReport:
     found = sources.listing(wanted, rye_spaces=rye_spaces, changed=machine.changed)
-    machine.know(found.servers)
+    machine.know(found)
     # By digest: a definition may hold secrets, and what is kept must not.
     identity = (tuple(replace(source, server=_mark_of(source)) for source in wanted), rules)
     snapshot = kept.open(identity) if earlier is None else None
@@ -310,7 +310,8 @@ def _asked_in_vain(kept: Kept) -> bool:
 
 def _compile(candidate: Candidate, document: Document, rules: Rules) -> tuple[str | None, Compiled]:
     name, compiled = formats.compile_document(document, rules)
-    if name is None and candidate.quiet:
+    told = any(problem.code == "source.not-probed" for problem in compiled.problems)
+    if name is None and candidate.quiet and not told:
         compiled = Compiled(notes=(f"{candidate.path}: not a declaration",))
     return name, _sound(compiled, whole=name == "manifest" and rules.manifest_strict)
 

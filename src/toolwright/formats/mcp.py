@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
+from posixpath import join
 from typing import Final
 
 from toolwright.formats._node import TOOLS_MAX, Reader, key_of, kind_of, seconds, shown
@@ -173,9 +174,7 @@ def _definition(entry: JsonObject, folder: str) -> JsonObject | str:
     if any("\0" in text for text in _strings(held)):
         return "a NUL character is in it"
     if "command" in held:
-        held["cwd"] = (
-            f"{folder}/{held['cwd']}" if not str(held.get("cwd", "")).startswith("/") else held["cwd"]
-        )
+        held["cwd"] = join(folder, str(held.get("cwd", "")))
     return held
 
 

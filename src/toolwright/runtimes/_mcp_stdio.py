@@ -67,6 +67,10 @@ class StdioLine:
             return "this process is a copy of the one that started the server"
         return self._desk.why_closed
 
+    @property
+    def is_busy(self) -> bool:
+        return self._desk.is_busy
+
     def stderr(self) -> bytes:
         """The last that it complained about."""
         return bytes(self._stderr)

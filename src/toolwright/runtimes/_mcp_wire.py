@@ -274,6 +274,10 @@ class Desk:
             waiting.open_gate()
 
     @property
+    def is_busy(self) -> bool:
+        return bool(self._waiting)
+
+    @property
     def why_closed(self) -> str | None:
         return self._why
 

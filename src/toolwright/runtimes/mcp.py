@@ -386,6 +386,22 @@ class _Server:
             stderr=tail_of(line.stderr() if line is not None else self._stderr, 20),
         )
 
+    def protect(self, permit: Permit) -> None:
+        """Start anew, where paths must be held read-only now that were not when it started.
+
+        Attack: a server that was started before a tool was declared rewrites that tool's program. Calls that
+        are under way are not cut off: then the next one is the first of the new start.
+        """
+        held = {*self._permit.protected, *self._permit.forbidden}
+        if {*permit.protected, *permit.forbidden} <= held:
+            return
+        line = self._line
+        if isinstance(line, _mcp_stdio.StdioLine) and line.why_closed is None:
+            if line.is_busy:
+                return
+            self.forget()
+        self._permit = permit
+
     def forget(self) -> None:
         """Drop a session that the server has forgotten."""
         with self._lock:
@@ -583,7 +599,9 @@ class McpTools:
             last = self._last.get(tool.key)
             if last is not None and last[0] is permit and last[1].definition is definition:
                 return last[1]
-        alike = replace(permit, limits=replace(permit.limits, timeout_s=0.0))
+        # What only bounds one call makes no other server.
+        limits = replace(permit.limits, timeout_s=0.0, stdout_bytes_max=0, stderr_bytes_max=0)
+        alike = replace(permit, limits=limits, protected=(), forbidden=())
         place = (definition, alike)
         with self._lock:
             if self._is_closed:
@@ -591,6 +609,8 @@ class McpTools:
             server = self._servers.get(place)
             if server is None:
                 server = self._servers[place] = _Server(self, tool, definition, permit)
+        server.protect(permit)
+        with self._lock:
             if definition.key:
                 self._last[tool.key] = (permit, server)
             return server
