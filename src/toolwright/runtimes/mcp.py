@@ -232,7 +232,7 @@ class _Server:
                 raise _Unavailable(End.CANCELLED, "cancelled") from None
             why = str(no)
             if isinstance(no, wire.Late):
-                why = f"it did not answer the greeting within {until - now:.3g} s"
+                why = f"it did not answer the greeting within {until - now:.1f} s"
             elif isinstance(no, wire.Refusal) and no.code:
                 why = f"it refused the greeting: {no.message[:300]}"
             self.failed(why)
