@@ -359,7 +359,7 @@ def test_starting_a_server_is_recorded_before_it_is_asked(tmp_path: Path) -> Non
 
 
 def test_the_first_server_ever_does_not_see_our_state(tmp_path: Path) -> None:
-    """Attack: a server that is asked before the state folder exists reads the journal that is written later."""
+    """Attack: a server that is asked before the state folder exists reads the journal written later."""
     written(tmp_path, {"name": "s", "mcp": command("names=a")})
     with opened(tmp_path) as workshop:
         (server,) = workshop.hands.servers._servers.values()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from toolwright import formats, jsontext
 from toolwright.catalog import loading, sources
@@ -30,6 +30,7 @@ from toolwright.model import (
     LEVELS,
     Allow,
     CallFacts,
+    CallHttp,
     CallMcp,
     CallPython,
     Choice,
@@ -45,6 +46,7 @@ from toolwright.model import (
     ProbeOutcome,
     Problem,
     Run,
+    RunContainer,
     RunProcess,
     Selected,
     Severity,
@@ -63,6 +65,8 @@ if TYPE_CHECKING:
     from toolwright.catalog.digests import Contents
     from toolwright.dialects import Dialect
     from toolwright.runtimes import Host
+    from toolwright.runtimes.container import ContainerTools
+    from toolwright.runtimes.http import HttpTools
     from toolwright.runtimes.mcp import McpTools
     from toolwright.runtimes.mcp import State as ServerState
     from toolwright.runtimes.python import PythonTools
@@ -685,9 +689,12 @@ class Hands:
             trusted_projects=frozenset(map(os.path.realpath, self._named)),
             handlers=handlers,
             in_process=in_process,
+            container_engine=config.container_engine,
         )
         contents = self._contents = Contents()
         self._pythons = Later(lambda: _python_tools(self._host, contents, config.zygotes))
+        self._https = Later(lambda: _http_tools(self._host))
+        self._containers = Later(lambda: _container_tools(self._host))
         self._lists = lists
         self._servers: McpTools | None = None
         self._making = threading.Lock()
@@ -705,6 +712,8 @@ class Hands:
                 for kind, runtime in (
                     (RunProcess, processes),
                     (CallPython, self._pythons),
+                    (CallHttp, self._https),
+                    (RunContainer, self._containers),
                     (CallMcp, LaterServers(lambda: self.servers)),
                 )
             },
@@ -850,9 +859,16 @@ class Hands:
         if self._servers is not None:
             self._servers.close()
         self._pythons.close()
+        self._https.close()
         self.sandbox.close()
         self.audit.close()
         self.keep.close()
+
+
+class _Made(Protocol):
+    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending: ...
+
+    def close(self) -> None: ...
 
 
 class LaterServers:
@@ -930,7 +946,7 @@ class ServerLists:
         self._found = found
 
     def declarations(self) -> Iterator[str]:
-        """Where declarations lie, before they are read: a server that is asked meanwhile must not write them."""
+        """Where declarations lie, before they are read: no server that is asked by then may write them."""
         if self._found is not None:
             yield from (candidate.path for candidate in islice(self._found.candidates, _GUARDED_MAX))
 
@@ -1003,10 +1019,10 @@ class ServerLists:
 class Later:
     """A runtime that is made, and its module imported, when it is first called."""
 
-    def __init__(self, make: Callable[[], PythonTools]) -> None:
+    def __init__(self, make: Callable[[], _Made]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._made: PythonTools | None = None
+        self._made: _Made | None = None
 
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
         with self._lock:
@@ -1025,6 +1041,19 @@ def _python_tools(host: Host, contents: Contents, zygotes_max: int) -> PythonToo
     # A format with signatures is run in this process only once its signature was verified; for the others the
     # host's opt-in is all there is.
     return PythonTools(host, contents, verified=lambda tool: tool.signature is None, zygotes_max=zygotes_max)
+
+
+def _http_tools(host: Host) -> HttpTools:
+    from toolwright.runtimes._web import Web
+    from toolwright.runtimes.http import HttpTools
+
+    return HttpTools(host, Web())
+
+
+def _container_tools(host: Host) -> ContainerTools:
+    from toolwright.runtimes.container import ContainerTools
+
+    return ContainerTools(host)
 
 
 def _strongest() -> Sandbox:

@@ -118,6 +118,8 @@ class Config:
     """Patterns (regular expressions, else literal texts) that records never show."""
     dev_mode: bool = False
     load_dotenv: bool = False
+    container_engine: str = ""
+    """The program that runs containers; empty: none may be run."""
     limits: Limits = Limits()
     calls_per_tool: int = 32
     """How many calls of one tool run at once; more wait."""
@@ -177,6 +179,7 @@ _SECTIONS: Final[dict[str, dict[str, _Key]]] = {
         "day_file": _Key(bool, widens=True),
         "redact": _Key(list, items=_TEXT),
     },
+    "containers": {"engine": _Key(str, widens=True, harmless=("",))},
     "rye": {"dev_mode": _PERMISSION, "load_dotenv": _PERMISSION},
     "isolation": {
         "undeclared": _Key(str, choices=("open", "project", "closed"), widens="project"),
@@ -359,6 +362,7 @@ class _Reading:
             redact=(*config.redact, *values.get("audit.redact", ())),
             dev_mode=values.get("rye.dev_mode", config.dev_mode),
             load_dotenv=values.get("rye.load_dotenv", config.load_dotenv),
+            container_engine=values.get("containers.engine", config.container_engine),
             limits=replace(
                 config.limits,
                 memory_bytes_max=values.get("limits.memory_bytes", config.limits.memory_bytes_max),

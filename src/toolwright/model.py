@@ -490,6 +490,8 @@ class Permit:
     """Never readable: our own state, keys and journal."""
     programs: Programs = Programs.ANY
     network: bool = False
+    private: bool = False
+    """Where we connect ourselves: also to private addresses."""
     unix_sockets: bool = False
     env: tuple[str, ...] = ()
     """Names of the host's variables it receives; ``*`` is all of them."""
@@ -928,7 +930,8 @@ class Run:
     stderr_bytes: int = 0
     truncated: bool = False
     what: str = "call"
-    """``call``, ``resolver``, ``schema`` or ``attempt`` (one that was repeated)."""
+    """``call``, ``resolver``, ``schema``, ``redirect`` (a request that led on to another) or ``attempt`` (one
+    that was repeated)."""
     note: str = ""
 
 
@@ -955,6 +958,8 @@ class Ending:
     """Content that came as blocks; ``value`` is its structured form, where there is one."""
     reason: str = ""
     hint: str | None = None
+    again_s: float | None = None
+    """Nothing was done, and it may be tried again after so long; None: nobody said so."""
     usage: Usage = Usage()
     layers: tuple[str, ...] = ()
     runs: tuple[Run, ...] = ()

@@ -729,12 +729,38 @@ def test_a_script_whose_parser_wants_it_gets_its_parameters_in_argv_as_well():
         ),
         (CallHttp(url="https://x.test/a"), "POST https://x.test/a, with the arguments"),
         (CallFunction(name="add"), "the function add that the host registered"),
-        (RunContainer(image="alpine", command=("ls", "/")), "a container of the image alpine, running ls /"),
-        (RunContainer(image="alpine"), "a container of the image alpine"),
     ],
 )
 def test_where_no_process_starts_words_say_what_is_called(invocation, calls):
     assert built(record(invocation), {"a": 1}) == Command(cwd=CWD, calls=calls)
+
+
+@pytest.mark.requirement("rye.yaml.config-docker")
+def test_a_container_gets_nothing_of_the_machine_and_values_only_by_name():
+    run = RunContainer(image="alpine:3", command=("ls", "/"), entrypoint="sh", env_names=("TOKEN",))
+    found = built(record(run), {"a": 1})
+    assert found.argv[:3] == ("docker", "run", "--rm")
+    assert found.argv[-7:] == ("--env", "TOKEN", "--entrypoint", "sh", "alpine:3", "ls", "/")
+    assert found.stdin == b'{"a":1}'
+    options = " ".join(found.argv)
+    for expected in (
+        "--network none", "--read-only", "--cap-drop ALL", "--security-opt no-new-privileges",
+        "--pids-limit 128", "--memory 2147483648", "--pull never", "--interactive",
+    ):  # fmt: skip
+        assert expected in options
+    assert not {"--privileged", "--volume", "-v", "--mount"} & {*found.argv}
+
+
+@pytest.mark.parametrize("image", ["--privileged", "-v", "", "a b", "a\nb", "a;b", "$(id)"])
+def test_an_image_that_the_engine_would_read_as_an_option_is_refused(image):
+    found = refusal(record(RunContainer(image=image)), {})
+    assert (found.kind, found.message) == (Kind.UNAVAILABLE, f"{image!r} is not the name of an image")
+
+
+@pytest.mark.parametrize("name", ["A=B", "--privileged", "", "A B"])
+def test_a_variable_that_the_engine_would_read_as_a_value_is_refused(name):
+    found = refusal(record(RunContainer(image="alpine", env_names=(name,))), {})
+    assert found.message == f"{name!r} is not the name of a variable"
 
 
 def test_what_cannot_be_called_says_why():

@@ -11,14 +11,19 @@ import time
 
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}}
 NAMES = [
-    "echo", "env", "die", "hang", "long-line", "storm", "noise", "broken", "wrong-id", "twice", "slow-then-fast",
-    "ask-us", "steps", "blocks", "fail", "grow", "daemon", "half", "huge", "refuse", "not-fitting", "complain",
+    "echo", "env", "die", "hang", "long-line", "storm", "noise", "broken", "wrong-id", "twice", "ask-us", "steps",
+    "slow-then-fast", "blocks", "fail", "grow", "daemon", "half", "huge", "refuse", "not-fitting", "complain",
 ]  # fmt: skip
 
 
 def send(message):
     sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
     sys.stdout.flush()
+
+
+def say(words, stream=sys.stdout):
+    stream.write(words + "\n")
+    stream.flush()
 
 
 def result(number, value):
@@ -44,9 +49,9 @@ class Server:
         self.held = []
         self.heard = []
         if "banner" in self.options:
-            print("Welcome to the odd server!", flush=True)
+            say("Welcome to the odd server!")
         if "complains" in self.options:
-            print("odd server: \x1b[31mcannot find its feet\x1b[0m", file=sys.stderr, flush=True)
+            say("odd server: \x1b[31mcannot find its feet\x1b[0m", sys.stderr)
         if "marks" in self.options:  # one more line for each start
             with open(self.options["marks"], "a", encoding="utf-8") as file:
                 file.write(f"{os.getpid()}\n")
@@ -129,14 +134,10 @@ class Server:
                 os._exit(0)
             text(number, "after the storm")
         elif name == "noise":
-            print("this is no JSON")
-            print("", flush=True)
+            say("this is no JSON\n")
             text(number, "after the noise")
         elif name == "broken":
-            sys.stdout.write(
-                '{"jsonrpc": "2.0", "id": %d, "result": {"content": []}, "result": {}}\n' % number
-            )
-            sys.stdout.flush()
+            say(f'{{"jsonrpc": "2.0", "id": {number}, "result": {{"content": []}}, "result": {{}}}}')
         elif name == "wrong-id":
             text(number + 100_000, "for somebody else")
             text("1", "for a text")
@@ -167,7 +168,7 @@ class Server:
                 {"type": "image", "data": "aGk=", "mimeType": "image/png"},
                 {"type": "audio", "data": "aGk=", "mimeType": "audio/wav"},
                 {"type": "resource_link", "uri": "file:///a", "name": "a", "title": "A", "size": 3},
-                {"type": "resource", "resource": {"uri": "file:///b", "text": "inner", "mimeType": "text/plain"}},
+                {"type": "resource", "resource": {"uri": "file:///b", "text": "in", "mimeType": "text/plain"}},
                 {"type": "resource", "resource": {"uri": "file:///c", "blob": "aGk=", "_meta": {"k": 1}}},
                 {"type": "hologram", "data": "?"},
             ], "structuredContent": {"n": 1}})  # fmt: skip
@@ -191,7 +192,7 @@ class Server:
         elif name == "heard":
             text(number, json.dumps(self.heard))
         elif name == "complain":
-            print("about " + arguments.get("text", ""), file=sys.stderr, flush=True)
+            say("about " + arguments.get("text", ""), sys.stderr)
             os._exit(9)
         else:
             text(number, arguments.get("text", name))

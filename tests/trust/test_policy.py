@@ -102,12 +102,21 @@ def permit(what: Tool, **more: Any) -> Permit:
         (("shell.execute",), (), (), False, Programs.ANY),
         (("unheard.of",), (), (), False, Programs.OWN),
         (("git.write", "net.unix", "fs.write.unprotected"), (), (), False, Programs.OWN),
+        (("net.http", "net.private"), (), (), True, Programs.OWN),
     ],
 )
 def test_a_tool_that_states_its_needs_gets_exactly_these(capabilities, read, write, network, programs):
     given_ = permit(tool(Needs(stated=True, capabilities=capabilities)))
     assert (given_.read, given_.write, given_.network, given_.programs) == (read, write, network, programs)
     assert (given_.profile, given_.unix_sockets, given_.unprotected) == (None, False, False)
+    assert given_.private is False
+
+
+def test_private_addresses_are_opened_by_a_grant_alone_and_only_besides_the_network():
+    granted = (Grant(pattern="*", needs=("net.http", "net.private")),)
+    given_ = permit(tool(Needs()), house=HouseRules(grants=granted))
+    assert (given_.network, given_.private) == (True, True)
+    assert permit(tool(Needs()), house=HouseRules(undeclared=Profile.OPEN)).private is False
 
 
 def test_names_that_give_nothing_are_noted():
@@ -214,6 +223,7 @@ def test_a_grant_of_a_variable_alone_leaves_the_profile_as_it_is():
         ("fs", "fs.write.unprotected", False),
         ("fs.write", "fs.write.unprotected", False),
         ("net", "net.unix", False),
+        ("net", "net.private", False),
         ("git", "git.write", False),
         ("net.unix", "net.unix", True),
     ],

@@ -27,6 +27,7 @@ from toolwright.model import (
     Flag,
     JsonOnStdin,
     NotCallable,
+    Permit,
     Positional,
     PythonStyle,
     Resolver,
@@ -45,6 +46,8 @@ ARGV_BYTES_MAX: Final = 1024 * 1024
 
 _PYTHON: Final = "python3"
 _JSON_SPACE: Final = " \t\r\n"
+_IMAGE: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._/:@-]{0,299}")
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SEPARATORS: Final = re.compile(r"[/\\\0]|^\.{0,2}$")
 
 
@@ -156,11 +159,54 @@ def _command(
             calls = f"{method} {url}, with the arguments"
         case CallFunction(name=name):
             calls = f"the function {name} that the host registered"
-        case RunContainer(image=image, command=inner):
-            calls = f"a container of the image {image}" + (f", running {' '.join(inner)}" if inner else "")
+        case RunContainer() as container:
+            return Command(
+                cwd=cwd,
+                argv=_container_argv(container, "docker", "toolwright", Permit()),
+                stdin=_json(arguments),
+                env_names=container.env_names,
+                notes=("engine, name, network and limits are those of the call",),
+            )
         case NotCallable(reason=reason):
             raise _Refused(reason, kind=Kind.UNAVAILABLE)
     return Command(cwd=cwd, env_names=tool.needs.env, calls=calls)
+
+
+def container(
+    run: RunContainer, arguments: JsonObject, *, cwd: str, engine: str, name: str, permit: Permit
+) -> Command | ToolError:
+    """The command of a call that runs in a container of this name, inside its permit."""
+    try:
+        argv = _container_argv(run, engine, name, permit)
+        return Command(cwd=cwd, argv=argv, stdin=_json(arguments), env_names=run.env_names)
+    except _Refused as refused:
+        return refused.error
+
+
+def _container_argv(run: RunContainer, engine: str, name: str, permit: Permit) -> tuple[str, ...]:
+    """What runs an image: nothing of this machine inside, no privileges, values only by name.
+
+    Attack: an image called ``--privileged``, or a variable ``A=B``, that the engine reads as something else.
+    The image must be on the machine already: a call does not fetch code that nobody looked at.
+    """
+    if not _IMAGE.fullmatch(run.image):
+        raise _Refused(f"{run.image[:60]!r} is not the name of an image", kind=Kind.UNAVAILABLE)
+    for variable in run.env_names:
+        if not _VARIABLE.fullmatch(variable):
+            raise _Refused(f"{variable[:60]!r} is not the name of a variable", kind=Kind.UNAVAILABLE)
+    limits = permit.limits
+    memory = str(limits.memory_bytes_max)
+    entrypoint = ("--entrypoint", run.entrypoint) if run.entrypoint is not None else ()
+    return (
+        engine, "run", "--rm", "--interactive", "--init", "--pull", "never", "--name", name,
+        "--network", "bridge" if permit.network else "none", "--read-only", "--cap-drop", "ALL",
+        "--security-opt", "no-new-privileges", "--pids-limit", str(limits.processes_max),
+        "--memory", memory, "--memory-swap", memory,
+        "--ulimit", f"nofile={limits.open_files_max}", "--ulimit", f"fsize={limits.file_bytes_max}",
+        "--tmpfs", f"/tmp:rw,nosuid,nodev,size={limits.scratch_bytes_max}", "--log-driver", "none",
+        *(part for variable in run.env_names for part in ("--env", variable)),
+        *entrypoint, run.image, *run.command,
+    )  # fmt: skip
 
 
 def _script_options(settings: bytes, arguments: JsonObject, project: str) -> tuple[str, ...]:

@@ -727,7 +727,7 @@ def _spent(ending: Ending, content: str) -> Spent:
     for run in ending.runs:
         duration_ms += run.duration_ms
         truncated = truncated or run.truncated
-        attempts += run.what != "resolver"
+        attempts += run.what in ("call", "attempt")
     return Spent(
         duration_ms=duration_ms,
         output_bytes=output_bytes,

@@ -127,6 +127,7 @@ _SEMVER: Final = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+")
 _KEBAB: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _WORD: Final = re.compile(r"[A-Za-z]{3,}")
 _DOTTED: Final = re.compile(r"[A-Za-z0-9_*-]+(?:\.[A-Za-z0-9_*-]+)*")
+_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _ENV_REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)")
 _SIGNATURE_LIKE: Final = re.compile(
     r"^(?:#|//)[ \t]*(?:rye|kiwi-mcp):(?:signed|validated):[^\n]*", re.MULTILINE
@@ -785,8 +786,7 @@ class _Item:
         if tool_type == "http" or runtime is Runtime.HTTP:
             url = self.text_setting("url")
             if url is not None:
-                method = (self.text_setting("method") or "POST").upper()
-                return CallHttp(method=method, url=url, settings=jsontext.compact(self.settings()))
+                return self.http(url)
         elif command is not None and runtime is Runtime.SHELL:
             return self.process("bash", ("-c", command), self.besides_the_command())
         elif command is not None:
@@ -806,6 +806,31 @@ class _Item:
                 hint="add config.command, or write the tool in a language that has a runtime",
             )
         return NotCallable(reason="nothing to run")
+
+    def http(self, url: str) -> Invocation:
+        method, headers = self.setting("method"), self.setting("headers")
+        wanted = method.value.upper() if method is not None and method.kind == "string" else None
+        if method is not None and wanted not in _METHODS:
+            method.error(
+                "rye.type.http", f"not a method to send (got {shown(method.value)})", hint=", ".join(_METHODS)
+            )
+            return NotCallable(reason="nothing to run")
+        if headers is not None and headers.kind != "object":
+            headers.error("rye.type.http", f"must be a mapping of names to values (got {headers.kind})")
+        pairs = []
+        for name, member in headers.members() if headers is not None else ():
+            if member.kind in ("object", "array", "null"):
+                member.error("rye.type.http", f"must be a value (got {member.kind})")
+            else:
+                pairs.append((name, _rye_chain.argument(member.value)))
+        settings = self.settings()
+        config = {key: value for key, value in settings["config"].items() if key != "headers"}
+        return CallHttp(
+            method=wanted or "POST",
+            url=url,
+            headers=tuple(pairs),
+            settings=jsontext.compact({**settings, "config": config}),
+        )
 
     def contained(self, path: str) -> bool:
         """Attack: a path that leads out of where it belongs, by being absolute or by dots."""
@@ -1013,7 +1038,7 @@ class _Item:
             programs=(invocation.program,)
             if isinstance(invocation, RunProcess) and invocation.program
             else (),
-            env=self.env_names(),
+            env=tuple(dict.fromkeys((*self.env_names(), *_sent_names(invocation)))),
             timeout_s=self.timeout(),
         )
 
@@ -1185,3 +1210,11 @@ def _reserved(parameters: Schema | None) -> tuple[str, ...]:
     properties = parameters.document.get("properties")
     declared = properties if isinstance(properties, dict) else {}
     return (*(name for name in _RESERVED if name not in declared), *_ALWAYS_RESERVED)
+
+
+def _sent_names(invocation: Invocation) -> list[str]:
+    """The variables that a request's URL and headers name."""
+    if not isinstance(invocation, CallHttp):
+        return []
+    written = (invocation.url, *(value for _, value in invocation.headers))
+    return [name for text in written for name in _ENV_REFERENCE.findall(text)]

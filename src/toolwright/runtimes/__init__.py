@@ -39,6 +39,8 @@ class Host:
     """The host's own code, by executor, group or tool name."""
     in_process: bool = False
     """The host lets verified Python tools run inside its own process."""
+    container_engine: str = ""
+    """The program that runs containers, by name or path; empty: the host enabled none."""
 
 
 def environment(host: Host, tool: Tool, permit: Permit) -> dict[str, str]:
@@ -66,3 +68,20 @@ def project_of(tool: Tool, host: Host) -> str:
         return host.cwd
     outside = (host.user_space, *(os.path.dirname(space) for space in host.system_spaces))
     return root if root not in outside else host.cwd
+
+
+def find_program(name: str, path: str) -> str | None:
+    """The absolute path of a program.
+
+    Attack: a PATH whose entry is ``.`` or relative, in a folder that holds a fake ``git``: such entries are
+    passed over.
+    """
+    if os.path.isabs(name):
+        return name
+    if "/" in name:
+        return None
+    for folder in path.split(os.pathsep):
+        candidate = os.path.join(folder, name)
+        if os.path.isabs(folder) and os.path.isfile(candidate) and os.access(candidate, os.X_OK):
+            return candidate
+    return None

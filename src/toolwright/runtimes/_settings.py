@@ -26,6 +26,7 @@ from toolwright.catalog import files
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import (
     CallFunction,
+    CallHttp,
     CallJavaScript,
     CallPython,
     End,
@@ -37,7 +38,7 @@ from toolwright.model import (
     Tool,
     ToolCall,
 )
-from toolwright.records import dataclass
+from toolwright.records import dataclass, replace
 from toolwright.runtimes import Host, _cascade, environment
 from toolwright.runtimes._cascade import Tier
 from toolwright.trust.policy import is_below, is_loader
@@ -96,6 +97,8 @@ class Prepared:
     """The author's command, expanded; None: program and fixed arguments of the invocation, as they are."""
     cwd: str | None = None
     """None: the host's working directory."""
+    http: CallHttp | None = field(default=None, repr=False)
+    """The author's request, expanded; None: the invocation's, as it is."""
     own: tuple[str, ...] = ()
     """Folders and files that the tool reads besides its own file: its anchor, its libraries, its
     interpreter. Only those that the permit does not open anyway."""
@@ -196,6 +199,7 @@ class _Preparing:
             interpreter=interpreter,
             argv=self.argv(arguments, interpreter),
             cwd=self.cwd(is_anchored=is_anchored),
+            http=self.http(),
             own=tuple(dict.fromkeys(path for path in self.own if not self.is_open(path))),
             dependencies=dependencies,
             notes=tuple(self.notes),
@@ -441,6 +445,24 @@ class _Preparing:
         argv[0] = self.program(argv[0])
         return tuple(argv)
 
+    def http(self) -> CallHttp | None:
+        """The author's URL and headers. What a template names and nobody knows is not sent as it stands."""
+        invocation = self.tool.invocation
+        if not isinstance(invocation, CallHttp):
+            return None
+        written = [("url", invocation.url)]
+        written += [(f"headers.{name}", value) for name, value in invocation.headers]
+        for where, text in written:
+            unknown = self.templates.unknown(text)
+            if unknown is not None:
+                raise _Stop(
+                    End.UNAVAILABLE,
+                    f"config.{where}: nothing is known for {unknown}",
+                    "set the variable where the host runs, or add the name to config",
+                )
+        headers = tuple((name, self.templates.text(value)) for name, value in invocation.headers)
+        return replace(invocation, url=self.templates.text(invocation.url), headers=headers)
+
     def program(self, name: str) -> str:
         if "/" not in name or os.path.isabs(name):
             return name
@@ -519,12 +541,19 @@ class _Templates:
 
     def knows(self, text: str) -> bool:
         """Whether nothing in a text stays a template."""
-        return all(
-            match["name"] in self._places or match["name"] in self._config
-            if match["name"] is not None
-            else match["variable"] in self._seen or match["default"] is not None
-            for match in _TEMPLATE.finditer(text)
-        )
+        return self.unknown(text) is None
+
+    def unknown(self, text: str) -> str | None:
+        """The first template in a text that stays one."""
+        for match in _TEMPLATE.finditer(text):
+            name = match["name"]
+            if name is not None:
+                known = name in self._places or name in self._config
+            else:
+                known = match["variable"] in self._seen or match["default"] is not None
+            if not known:
+                return match.group()
+        return None
 
     def shell(self, code: str) -> str:
         """Code for a shell: variables are its own business, and what is put in is quoted.

@@ -30,6 +30,7 @@ from typing import Final, TypeAlias, TypeVar
 from urllib.parse import urljoin
 
 from toolwright.records import dataclass, replace
+from toolwright.runtimes._addresses import Zone, zone
 from toolwright.sandbox import Cancel
 
 REDIRECTS_MAX: Final = 5
@@ -152,7 +153,9 @@ class Trouble(StrEnum):
     """Why there is no answer."""
 
     REFUSED = "refused"
-    """We do not send this, or not there."""
+    """We do not connect there; ``hint`` says what would open it, where anything does."""
+    MALFORMED = "malformed"
+    """It cannot be sent: the URL, the method or a header is none."""
     UNREACHABLE = "unreachable"
     """No such host, or nobody accepts the connection."""
     UNTRUSTED = "untrusted"
@@ -179,90 +182,7 @@ class Unreached(Exception):
         self.contacts: tuple[Contact, ...] = ()
 
 
-# -- addresses ----------------------------------------------------------------------------------------------
-
-
-class Zone(StrEnum):
-    """What kind of address it is, from harmless to harmful."""
-
-    PUBLIC = "public"
-    PRIVATE = "private"
-    NEVER = "never"
-
-
-_ZONES: Final = (Zone.PUBLIC, Zone.PRIVATE, Zone.NEVER)
-_PRIVATE_4: Final = tuple(
-    map(
-        ipaddress.IPv4Network,
-        ("10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "198.18.0.0/15"),
-    )
-)
-_NEVER_4: Final = tuple(
-    map(
-        ipaddress.IPv4Network,
-        (
-            "0.0.0.0/8", "169.254.0.0/16", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24",
-            "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
-            "100.100.100.200/32", "168.63.129.16/32",  # metadata services outside of link-local
-        ),
-    )
-)  # fmt: skip
-_PRIVATE_6: Final = tuple(map(ipaddress.IPv6Network, ("::1/128", "fc00::/7")))
-_NEVER_6: Final = tuple(
-    map(
-        ipaddress.IPv6Network,
-        ("fd00:ec2::/32", "2001::/23", "2001:db8::/32", "3fff::/20"),  # the first: a metadata service
-    )
-)
-_GLOBAL_6: Final = ipaddress.IPv6Network("2000::/3")
-_MAPPED: Final = ipaddress.IPv6Network("::ffff:0:0/96")
-_COMPATIBLE: Final = ipaddress.IPv6Network("::/96")
-_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
-_TEREDO: Final = ipaddress.IPv6Network("2001::/32")
-_6TO4: Final = ipaddress.IPv6Network("2002::/16")
-_ISATAP: Final = (0x00005EFE, 0x02005EFE)
-
-
-def zone(address: str) -> Zone:
-    """Which zone an address lies in, by every IPv4 address that it carries inside as well."""
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return Zone.NEVER
-    return _zone_4(parsed) if isinstance(parsed, ipaddress.IPv4Address) else _zone_6(parsed)
-
-
-def _zone_4(address: ipaddress.IPv4Address) -> Zone:
-    if any(address in network for network in _NEVER_4):
-        return Zone.NEVER
-    return Zone.PRIVATE if any(address in network for network in _PRIVATE_4) else Zone.PUBLIC
-
-
-def _zone_6(address: ipaddress.IPv6Address) -> Zone:
-    # Attack: an IPv4 address in IPv6 clothes (mapped, compatible, NAT64, 6to4, Teredo, ISATAP), which some
-    # gateway, or this machine itself, takes off again.
-    number = int(address)
-    low = ipaddress.IPv4Address(number & 0xFFFFFFFF)
-    if address.scope_id is not None:
-        return Zone.NEVER
-    if any(address in network for network in _PRIVATE_6) and address not in _NEVER_6[0]:
-        return Zone.PRIVATE
-    if address in _MAPPED or address in _NAT64:
-        return _zone_4(low)
-    if address in _COMPATIBLE:
-        return Zone.NEVER
-    if address in _TEREDO:
-        server = ipaddress.IPv4Address(number >> 64 & 0xFFFFFFFF)
-        client = ipaddress.IPv4Address(number & 0xFFFFFFFF ^ 0xFFFFFFFF)
-        return max(_zone_4(server), _zone_4(client), key=_ZONES.index)
-    if address not in _GLOBAL_6 or any(address in network for network in _NEVER_6):
-        return Zone.NEVER
-    if address in _6TO4:
-        return _zone_4(ipaddress.IPv4Address(number >> 80 & 0xFFFFFFFF))
-    if number >> 32 & 0xFFFFFFFF in _ISATAP:
-        return _zone_4(low)
-    return Zone.PUBLIC
-
+# -- names -------------------------------------------------------------------------------------------------
 
 Resolve: TypeAlias = Callable[[str, int], Sequence[str]]
 """Host and port to addresses; raises OSError where there are none."""
@@ -308,24 +228,27 @@ def target_of(url: str) -> Target:
     scripts: readers disagree about the host, so that what was checked is not what is connected to.
     """
     if len(url) > URL_CHARS_MAX:
-        raise _refused(f"the URL has more than {URL_CHARS_MAX} characters")
+        raise _malformed(f"the URL has more than {URL_CHARS_MAX} characters")
     if not url.isascii():
-        raise _refused("the URL has characters outside of ASCII", "percent-encode them; a host as xn--…")
+        raise _malformed("the URL has characters outside of ASCII", "percent-encode them; a host as xn--…")
     if any(char <= " " or char in "\\\x7f" for char in url):
-        raise _refused("the URL has a space, a backslash or a control character", "percent-encode it")
+        raise _malformed("the URL has a space, a backslash or a control character", "percent-encode it")
     match = _URL.fullmatch(url)
     if match is None:
-        raise _refused("the URL must begin with http:// or https://")
+        raise _malformed("the URL must begin with http:// or https://")
     scheme, authority, path, query = match[1].lower(), match[2], match[3], match[4]
     if "@" in authority:
-        raise _refused("the URL holds a user name", "send credentials in a header")
+        raise _malformed("the URL holds a user name", "send credentials in a header")
     parts = _AUTHORITY.fullmatch(authority)
     if parts is None:
-        raise _refused("the URL's host is none")
+        raise _malformed("the URL's host is none")
     port = int(parts[2]) if parts[2] else _PORTS[scheme]
     if not 0 < port < 65_536:
-        raise _refused(f"the URL's port is none (got {port})")
-    return Target(scheme, parts[1].strip("[]").lower(), port, (path or "/") + (query or ""))
+        raise _malformed(f"the URL's port is none (got {port})")
+    host = parts[1].strip("[]").lower()
+    if not all(0 < len(label) < 64 for label in host.split(".")) or len(host) > 253:
+        raise _malformed("the URL's host is none")
+    return Target(scheme, host, port, (path or "/") + (query or ""))
 
 
 def check_headers(headers: Sequence[tuple[str, str]]) -> None:
@@ -334,18 +257,22 @@ def check_headers(headers: Sequence[tuple[str, str]]) -> None:
     Attack: an argument with a line end that adds headers, or a whole second request.
     """
     if len(headers) > HEADERS_SENT_MAX:
-        raise _refused(f"more than {HEADERS_SENT_MAX} headers")
+        raise _malformed(f"more than {HEADERS_SENT_MAX} headers")
     for name, value in headers:
         if not _TOKEN.fullmatch(name):
-            raise _refused(f"{name[:60]!r} is not the name of a header")
+            raise _malformed(f"{name[:60]!r} is not the name of a header")
         if name.lower() in _OURS:
-            raise _refused(f"the header {name} is not the caller's to set", "leave it out")
+            raise _malformed(f"the header {name} is not the caller's to set", "leave it out")
         if len(value) > HEADER_CHARS_MAX or not _VALUE.fullmatch(value):
             # The value is not shown: it may be a secret.
-            raise _refused(
+            raise _malformed(
                 f"the header {name} has a value that cannot be sent",
                 f"no line ends or control characters, Latin-1 only, at most {HEADER_CHARS_MAX} characters",
             )
+
+
+def _malformed(why: str, hint: str | None = None) -> Unreached:
+    return Unreached(Trouble.MALFORMED, why, hint=hint)
 
 
 def _refused(why: str, hint: str | None = None) -> Unreached:
@@ -593,7 +520,7 @@ def _raw_body(wire: _Wire, framing: _Framing, length: int, limits: WebLimits) ->
                 data = wire.some(size)
                 size -= len(data)
                 yield data
-            if wire.line(2):
+            if wire.line(64):
                 raise _broken("a chunk is longer than it says")
         _read_headers(wire, limits.head_bytes_max, limits.headers_max)
     elif framing is _Framing.CLOSE:
@@ -681,6 +608,9 @@ class Stream:
         self._raw = _raw_body(wire, self._framing, length, limits)
         self._keeps = head.keeps and self._framing is not _Framing.CLOSE
         self._is_whole = self._framing is _Framing.NONE
+        self._is_cut = False
+        self.contacts: Sequence[Contact] = ()
+        """What was sent for it, redirects included; whole when its ``with`` is over."""
 
     def header(self, name: str) -> str | None:
         """The value of a header, its name in lower case."""
@@ -704,11 +634,16 @@ class Stream:
                     raise self._over()
         except OSError as error:
             raise _lost(error) from None
-        if self._unpacking is not None and self._unpacking.is_whole is False:
+        except Unreached as error:
+            error.sent = True
+            raise
+        is_empty = wire_left == self._limits.body_bytes_max
+        if self._unpacking is not None and not is_empty and not self._unpacking.is_whole:
             raise Unreached(Trouble.LOST, "the compressed body ended too early", sent=True)
         self._is_whole = True
 
     def _over(self) -> Unreached:
+        self._is_cut = True
         limit = self._limits.body_bytes_max
         return Unreached(Trouble.TOO_LARGE, f"the answer went over {limit} bytes", sent=True)
 
@@ -740,8 +675,8 @@ class Stream:
         parts: list[bytes] = []
         try:
             parts.extend(self.chunks())
-        except Unreached as error:
-            if error.kind is not Trouble.TOO_LARGE:
+        except Unreached:
+            if not self._is_cut:
                 raise
             return b"".join(parts), True
         return b"".join(parts), False
@@ -835,6 +770,7 @@ class Web:
         started = time.monotonic()
         try:
             stream = self._follow(request, terms)
+            stream.contacts = terms.contacts
             started = time.monotonic()
             try:
                 yield stream
@@ -857,7 +793,7 @@ class Web:
         terms: _Terms,
     ) -> Stream:
         if not _TOKEN.fullmatch(request.method) or request.method.upper() in ("CONNECT", "TRACE"):
-            raise _refused(f"{request.method[:60]!r} is not a method to send")
+            raise _malformed(f"{request.method[:60]!r} is not a method to send")
         check_headers(request.headers)
         target = target_of(request.url)
         stream = self._exchange(request, target, terms)
@@ -877,6 +813,8 @@ class Web:
                 stream = self._exchange(following, there, terms)
             except Unreached as error:
                 error.sent = True  # the first request was
+                if error.kind is Trouble.MALFORMED:
+                    error.kind = Trouble.BROKEN
                 error.why = f"after a redirect: {error.why}"
                 raise
             request, target = following, there
@@ -993,6 +931,9 @@ class Web:
                     f"TLS with {target.host} failed: {said or 'no common ground'}",
                     hint="the certificate must prove this very name; SSL_CERT_FILE can name more authorities",
                 ) from None
+            except ValueError:  # TLS has names of its own that it does not take
+                _drop(wire)
+                raise _malformed("the URL's host is none") from None
             except OSError as error:
                 _drop(wire)
                 why = (error.strerror or type(error).__name__).lower()
@@ -1042,7 +983,12 @@ class Web:
                 os.close(writing)
 
         try:
-            threading.Thread(target=look, name="lookup", daemon=True).start()
+            try:
+                threading.Thread(target=look, name="lookup", daemon=True).start()
+            except RuntimeError:  # no thread can be started
+                found.append([])
+                self._lookups.release()
+                os.close(writing)
             _wait(reading, select.POLLIN, terms.deadline, terms.cancel)
         finally:
             os.close(reading)

@@ -138,8 +138,9 @@ def _taken_away(path: str) -> bool:
 class Retrying:
     """Repeats transient failures as the tool's retry policy says, and only where that is safe.
 
-    A start that failed did nothing, so it may always be repeated. After a timeout or a lost contact the tool
-    may have done its work: only a tool that reads, or one marked idempotent, is called again.
+    A start that failed did nothing, so it may always be repeated, and so may a request that was turned away,
+    where the policy waits as long as the other side asks. After a timeout or a lost contact the tool may have
+    done its work: only a tool that reads, or one marked idempotent, is called again.
     """
 
     def __init__(self, inner: Runtime, pause: Callable[[Cancel, float], bool] = Cancel.wait) -> None:
@@ -153,19 +154,22 @@ class Retrying:
             return ending
         runs: tuple[Run, ...] = ()
         for attempt in range(1, retry.max_attempts):
-            if not _may_repeat(tool, ending) or cancel.is_set:
+            if not _may_repeat(tool, ending, retry.max_delay_s) or cancel.is_set:
                 break
             runs += tuple(replace(run, what="attempt") if run.what == "call" else run for run in ending.runs)
             factor = retry.multiplier ** (attempt - 1) if retry.backoff == "exponential" else 1.0
-            if self._pause(cancel, min(retry.initial_delay_s * factor, retry.max_delay_s)):
+            pause_s = max(retry.initial_delay_s * factor, ending.again_s or 0.0)
+            if self._pause(cancel, min(pause_s, retry.max_delay_s)):
                 return replace(ending, end=End.CANCELLED, runs=runs)
             ending = self._inner.run(tool, call, permit, cancel)
         return replace(ending, runs=runs + ending.runs) if runs else ending
 
 
-def _may_repeat(tool: Tool, ending: Ending) -> bool:
+def _may_repeat(tool: Tool, ending: Ending, delay_s_max: float) -> bool:
     if ending.end is End.NOT_STARTED:
         return True
+    if ending.again_s is not None:  # the other side says that it did nothing, and when to come again
+        return ending.again_s <= delay_s_max
     return ending.end in (End.TIMED_OUT, End.LOST) and is_repeatable(tool)
 
 
@@ -221,7 +225,7 @@ class Once:
                 return Ending(end=End.LOST, reason=reason)
         ending = self._inner.run(tool, call, permit, cancel)
         with suppress(StoreError):  # the call is over: what cannot be remembered stays a claim
-            if ending.end in _NOTHING_RAN:
+            if ending.end in _NOTHING_RAN or ending.again_s is not None:
                 store.remove(_LEDGER, claim, version)  # mended, it may be tried again with the same key
             elif ending.end not in (End.LOST, End.CANCELLED):
                 kept = {"call": call.id, "asked": asked, "ending": _written_ending(ending)}

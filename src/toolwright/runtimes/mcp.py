@@ -337,7 +337,7 @@ class _Server:
         return _mcp_http.HttpLine(
             self._house.web(),
             url,
-            reach=_web.Reach(private=getattr(permit, "private", False), hosts=hosts),
+            reach=_web.Reach(private=permit.private, hosts=hosts),
             headers=headers,
             limits=self._house.limits,
             changed=lambda: self._house.changed(self),

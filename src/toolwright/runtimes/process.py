@@ -15,7 +15,7 @@ from toolwright.catalog import digests, files
 from toolwright.errors import Kind
 from toolwright.model import End, Ending, Permit, Run, RunProcess, Tool, ToolCall, ToolError
 from toolwright.records import replace
-from toolwright.runtimes import Host, _settings, environment, project_of
+from toolwright.runtimes import Host, _settings, environment, find_program, project_of
 from toolwright.sandbox import Cancel, Start
 
 RESOLVER_OUTPUT_BYTES_MAX: Final = 64 << 10
@@ -169,20 +169,3 @@ class ProcessTools:
         if ending.end is End.EXITED and ending.exit_status == 0 and text:
             return text, ending.runs
         return None, tuple(replace(run, note="failed; the value is kept") for run in ending.runs)
-
-
-def find_program(name: str, path: str) -> str | None:
-    """The absolute path of a program.
-
-    Attack: a PATH whose entry is ``.`` or relative, in a folder that holds a fake ``git``: such entries are
-    passed over.
-    """
-    if os.path.isabs(name):
-        return name
-    if "/" in name:
-        return None
-    for folder in path.split(os.pathsep):
-        candidate = os.path.join(folder, name)
-        if os.path.isabs(folder) and os.path.isfile(candidate) and os.access(candidate, os.X_OK):
-            return candidate
-    return None

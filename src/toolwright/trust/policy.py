@@ -40,7 +40,7 @@ from toolwright.records import dataclass, replace
 
 CAPABILITIES: Final = ("fs.read", "fs.write", "net.http", "shell.execute")
 """What a declaration may ask for and get."""
-HOST_ONLY: Final = ("git.write", "fs.write.unprotected", "net.unix")
+HOST_ONLY: Final = ("git.write", "fs.write.unprotected", "net.private", "net.unix")
 """What only a grant gives, and only by its full name."""
 TIMEOUT_S_MAX: Final = 86_400.0
 
@@ -474,6 +474,7 @@ def _permit(asked: _Asked, house: HouseRules, ground: Ground) -> tuple[Permit, s
             write=write,
             programs=Programs.ANY if has("shell.execute") else Programs.OWN,
             network=has("net.http"),
+            private=has("net.private"),
             unix_sockets=has("net.unix"),
         )
         because = asked.because
