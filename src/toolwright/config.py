@@ -24,6 +24,8 @@ from toolwright.records import dataclass, replace
 
 FILE_NAME: Final = "toolwright.toml"
 FORMATS: Final = ("skill", "manifest", "capability", "rye", "executable", "mcp")
+NAMED_FORMATS: Final = (*FORMATS, "openapi")
+"""What may stand before a path on the command line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,12 +276,12 @@ def resolve(
 def named_source(text: str, cwd: str) -> Source:
     """A source from the command line: ``[FORMAT=]PATH``. A person named it, so it may be loaded."""
     name, equals, path = text.partition("=")
-    if not equals or "/" in name or name not in FORMATS:
+    if not equals or "/" in name or name not in NAMED_FORMATS:
         if equals and name.isidentifier() and not os.path.exists(os.path.join(cwd, text)):
-            close = get_close_matches(name, FORMATS, n=1)
+            close = get_close_matches(name, NAMED_FORMATS, n=1)
             raise UsageError(
                 f"unknown format {name!r} in {text!r}",
-                f"did you mean {close[0]}={path}?" if close else f"formats are {', '.join(FORMATS)}",
+                f"did you mean {close[0]}={path}?" if close else f"formats are {', '.join(NAMED_FORMATS)}",
             )
         name, path = "", text
     if not path:

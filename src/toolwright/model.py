@@ -269,6 +269,8 @@ class Placed:
     name: str
     """Its name in the request: the provider's, where the argument had to be called otherwise."""
     style: str = "form"
+    """``simple``, ``label``, ``matrix``, ``form``, ``spaceDelimited``, ``pipeDelimited`` or ``deepObject``;
+    in the body of a form also ``field``: a list as one field for each item, an object as JSON."""
     explode: bool = True
     media_type: str | None = None
     """Serialised as this media type instead of by a style."""
@@ -281,7 +283,7 @@ class Credential:
     """How a request proves who sends it. The value is a secret that is looked up by name at sending."""
 
     secret: str
-    """The variable or secret that holds it; never the value."""
+    """The variable or secret that holds it; never the value. Empty: one is needed and none is configured."""
     place: Place
     name: str
     prefix: str = ""
@@ -688,6 +690,23 @@ class ProbeOutcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpenApiOptions:
+    """What whoever named an OpenAPI document says about it; nothing of this comes from the document."""
+
+    name: str = ""
+    """What the API is called in keys; empty: as its file."""
+    tags: tuple[str, ...] = ()
+    """Only operations with one of these tags; empty: all."""
+    paths: tuple[str, ...] = ()
+    """Only paths that fit one of these patterns (``/repos/*``), and none that fits one with a ``!`` before
+    it; empty: all."""
+    secret: str = ""
+    """The name of the secret that authenticates, or ``SCHEME=NAME, SCHEME=NAME`` where there are several."""
+    base_url: str = ""
+    """Where the document came from: relative addresses of servers start there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
     """One declaration as it lies in its place, read by the hands and not yet understood.
 
@@ -720,6 +739,8 @@ class Document:
     """For what an MCP server listed: the server as it was named, in one line. It may hold secrets."""
     hint: str | None = None
     """What to do about ``unreadable``, where whoever tried to read it knows."""
+    openapi: OpenApiOptions | None = None
+    """None: nobody who may do so asked for an OpenAPI document, so that one which is found is not loaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

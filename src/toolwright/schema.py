@@ -129,6 +129,11 @@ def flaws(given: Schema | JsonValue, *, patterns: int = 0) -> tuple[Flaw, ...]:
     return ()
 
 
+def oversize(schema: JsonValue) -> tuple[Flaw, ...]:
+    """Only the flaws that a schema has for its size, its depth or where its references lead."""
+    return tuple(_caps_and_references(schema)[0])
+
+
 class _Part(Enum):
     """What a container inside a schema is."""
 

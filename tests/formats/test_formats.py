@@ -14,12 +14,13 @@ from tests import cases
 from tests.conftest import shared
 from tests.strategies import json_objects, json_values
 from toolwright import formats, jsontext
-from toolwright.model import Compiled, Document, Rules, Unit
+from toolwright.model import Compiled, Document, OpenApiOptions, Rules, Unit
 
 MARKED: dict[str, dict[str, Any]] = {
     "skill": {"tools": [], "allowlist": {"git": ["status"]}, "execution": []},
     "manifest": {"tools": [{"name": "a", "description": "A", "command": ["./tools/bin/a"]}]},
     "capability": {"group": "g", "selection": {"strategy": "always"}, "tools": []},
+    "openapi": {"openapi": "3.1.0", "info": {"title": "T", "version": "1"}, "paths": {}},
 }
 """The smallest document of each format that structure marks."""
 
@@ -67,7 +68,7 @@ def test_no_format_claims_the_cases_of_another() -> None:
 
 def test_no_format_claims_the_real_files_of_another() -> None:
     counted = 0
-    for own in MARKED:
+    for own in ("skill", "manifest", "capability"):
         folder = shared(f"corpus/{own}")
         for entry in json.loads((folder / "INDEX.json").read_text(encoding="utf-8"))["files"]:
             path = folder / entry["file"]
@@ -90,7 +91,7 @@ def test_structure_marks_a_format_whatever_the_file_is_called(name: str) -> None
 @pytest.mark.parametrize("name", MARKED)
 def test_structure_speaks_louder_than_the_place_that_was_named(name: str) -> None:
     for place in MARKED:
-        assert compiled(written(MARKED[name], place=place))[0] == name
+        assert compiled(written(MARKED[name], place=place, openapi=OpenApiOptions()))[0] == name
 
 
 def test_what_a_program_prints_is_never_read_as_another_format() -> None:
@@ -106,12 +107,15 @@ def test_what_a_program_prints_is_never_read_as_another_format() -> None:
         (("capability", "skill"), "capability.file.detect"),
         (("capability", "manifest"), "manifest.root.detect"),
         (("skill", "manifest"), "skill.root.mixed-format"),
+        (("openapi", "skill"), "openapi.document.mixed"),
+        (("openapi", "manifest"), "openapi.document.mixed"),
+        (("openapi", "capability"), "openapi.document.mixed"),
     ],
 )
 @pytest.mark.requirement("manifest.root.detect", "skill.root.mixed-format", "capability.file.detect")
 def test_the_markers_of_two_formats_are_refused(pair: tuple[str, str], code: str) -> None:
     for first, second in itertools.permutations(pair):
-        tools = [*MARKED[first]["tools"], *MARKED[second]["tools"]]
+        tools = [*MARKED[first].get("tools", []), *MARKED[second].get("tools", [])]
         mixed = {**MARKED[first], **MARKED[second], "tools": tools}
         for place in (None, *pair):
             _, said = compiled(written(mixed, place=place))
@@ -131,6 +135,7 @@ def test_a_repeated_marker_is_a_marker() -> None:
         "skill": '{"allowlist": {}, "allowlist": {}, "tools": []}',
         "capability": '{"group": "a", "group": "b", "tools": []}',
         "manifest": '{"tools": [{"name": "a", "command": [], "command": []}]}',
+        "openapi": '{"openapi": "3.0.0", "openapi": "3.1.0", "paths": {}}',
     }
     for name, text in texts.items():
         assert marks(document(text.encode())) == [name]

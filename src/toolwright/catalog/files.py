@@ -12,6 +12,8 @@ import stat
 from typing import Final, NamedTuple, TypeAlias
 
 DOCUMENT_BYTES_MAX: Final = 1 << 20
+LONG_DOCUMENT_BYTES_MAX: Final = 16 << 20
+"""For OpenAPI documents, which describe a whole service."""
 ENTRIES_MAX: Final = 100_000
 DEPTH_MAX: Final = 24
 

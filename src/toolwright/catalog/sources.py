@@ -24,7 +24,7 @@ from toolwright import formats, jsontext
 from toolwright.catalog import files
 from toolwright.catalog.files import Fingerprint
 from toolwright.errors import SourceError
-from toolwright.model import Document, ProbeOutcome, Problem, Severity
+from toolwright.model import Document, OpenApiOptions, ProbeOutcome, Problem, Severity
 from toolwright.records import dataclass
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ _SKILL_FILES: Final = ("SKILL.md", "tools.json", "allowlist.json", "execution.js
 Asker: TypeAlias = Callable[[Sequence["Candidate"]], Sequence[tuple[bytes | None, str | None, str | None]]]
 """Asks MCP servers for their tools, all at once, in the order given: what they said, or why they said
 nothing and what to do about it. Starts them."""
+_LONG_VALUES_MAX: Final = 1_000_000
+
 Prober: TypeAlias = Callable[[Sequence[str]], Sequence[tuple[bytes, ProbeOutcome]]]
 """Asks programs for their schemas, in the order given. Runs them."""
 
@@ -62,6 +64,8 @@ class Source:
     """An MCP server that the file at ``path`` names, in one line; it may hold secrets."""
     starts: bool = False
     """Whether MCP servers that this source lists may be started."""
+    openapi: OpenApiOptions | None = None
+    """What is said about the document of a source with the format ``openapi``."""
 
 
 class Candidate(NamedTuple):
@@ -84,6 +88,7 @@ class Candidate(NamedTuple):
     """The digest of an MCP server's definition."""
     defined: str = ""
     """The definition itself, which is only ever in memory."""
+    openapi: OpenApiOptions | None = None
 
 
 class _Home(NamedTuple):
@@ -99,6 +104,7 @@ class _Home(NamedTuple):
     handlers: tuple[str, ...] = ()
     among_groups: bool = False
     server: str = ""
+    openapi: OpenApiOptions | None = None
 
 
 class _Row(NamedTuple):
@@ -152,6 +158,7 @@ class Listing:
             home.among_groups,
             home.server,
             self.servers[home.server][0] if home.server else "",
+            home.openapi,
         )
 
     @cached_property
@@ -202,6 +209,8 @@ class _Look:
         self.rank = rank
         self.root = ""
         """The real folder that links must not lead out of."""
+        is_asked_for = source.named or source.format == "openapi"
+        self.openapi = source.openapi or (OpenApiOptions() if is_asked_for else None)
 
     def look(self) -> None:
         path = self.source.path
@@ -273,6 +282,8 @@ class _Look:
                 self.executables(path)
             case "mcp":
                 self.refuse(path, "a list of MCP servers is a file, and this is a folder")
+            case "openapi":
+                self.refuse(path, "an OpenAPI document is a file, and this is a folder")
             case other:
                 raise AssertionError(other)
 
@@ -332,6 +343,7 @@ class _Look:
                 self.rank,
                 handlers=(self.source.handlers,) if self.source.handlers else handlers,
                 among_groups=any(name.endswith("_tools.json") for name in names),
+                openapi=self.openapi if only else None,
             )
         )
         if only is None and "tools.json" not in names:
@@ -457,6 +469,9 @@ class _Look:
             self.add(self.found.home(home), [name], names, explicit=True)
         elif name.endswith(".json") and self.servers(path, status):
             return
+        elif self.source.format == "openapi" or (self.source.named and _is_openapi_only(name, status)):
+            home = _Home(folder, "openapi", os.path.basename(folder), self.rank, openapi=self.openapi)
+            self.add(self.found.home(home), [name], names, explicit=True)
         elif name.endswith(".json"):
             place = self.source.format
             if place is None and name == "tools.json" and "SKILL.md" in names:
@@ -520,7 +535,8 @@ class _Look:
                 code="source.unknown-file",
                 message=why,
                 path=path,
-                hint="name a folder, a JSON declaration, a SKILL.md, or a file below .ai/tools",
+                hint="name a folder, a JSON declaration, a SKILL.md, an OpenAPI document, or a file below "
+                ".ai/tools",
             )
         )
 
@@ -655,6 +671,14 @@ class _Look:
 _NEVER: Final[Fingerprint] = (0, 0, 0, 0)
 
 
+def _is_openapi_only(name: str, status: os.stat_result) -> bool:
+    """Whether a named file can be nothing else: YAML outside of ``.ai/tools``, or longer than the other
+    formats' declarations may be."""
+    if name.endswith((".yaml", ".yml")):
+        return True
+    return name.endswith(".json") and status.st_size > files.DOCUMENT_BYTES_MAX
+
+
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
@@ -758,7 +782,10 @@ _LISTED_VALUES_MAX: Final = 2_000_000
 
 def _read(candidate: Candidate) -> Document:
     (main, _), *beside = candidate.files
-    content, unreadable = files.read(main)
+    is_long = candidate.place == "openapi"
+    content, unreadable = files.read(
+        main, files.LONG_DOCUMENT_BYTES_MAX if is_long else files.DOCUMENT_BYTES_MAX
+    )
     neighbours = {}
     for path, _ in beside:
         read, why = files.read(path)
@@ -780,11 +807,18 @@ def _document(
     probe: ProbeOutcome | None,
 ) -> Document:
     is_json = candidate.place == "executable" or candidate.path.endswith(".json")
+    parsed = None
+    if content is not None and is_json:
+        is_long = candidate.place == "openapi"
+        parsed = jsontext.read(content, values_max=_LONG_VALUES_MAX if is_long else jsontext.VALUES_MAX)
+        if len(content) > files.DOCUMENT_BYTES_MAX and not _says_openapi(parsed):
+            unreadable = files.too_long(len(content), files.DOCUMENT_BYTES_MAX)
+            content = parsed = None
     return Document(
         path=candidate.path,
         content=content,
         unreadable=unreadable,
-        parsed=jsontext.read(content) if content is not None and is_json else None,
+        parsed=parsed,
         place=candidate.place,
         item=candidate.item,
         scope=candidate.scope,
@@ -795,4 +829,10 @@ def _document(
         among_groups=candidate.among_groups,
         probe=probe,
         project=candidate.project,
+        openapi=candidate.openapi,
     )
+
+
+def _says_openapi(parsed: jsontext.Parsed) -> bool:
+    """Whether a long document may be as long as it is: those of the other formats may not."""
+    return parsed.defect is not None or (isinstance(parsed.value, dict) and "openapi" in parsed.value)

@@ -45,7 +45,7 @@ class Format(Protocol):
 class _Formats(Mapping[str, Format]):
     """The formats by name, each imported when it is asked for."""
 
-    _NAMES: Final = ("skill", "manifest", "capability", "rye", "executable", "mcp")
+    _NAMES: Final = ("skill", "manifest", "capability", "rye", "executable", "mcp", "openapi")
 
     def __getitem__(self, name: str) -> Format:
         if name not in self._NAMES:
@@ -61,7 +61,7 @@ class _Formats(Mapping[str, Format]):
 
 FORMATS: Final = _Formats()
 
-_MARKED: Final = ("skill", "manifest", "capability")
+_MARKED: Final = ("skill", "manifest", "capability", "openapi")
 _DECIDED_BY_PLACE: Final = ("rye", "executable", "mcp")
 
 
@@ -73,6 +73,9 @@ def compile_document(document: Document, rules: Rules) -> tuple[str | None, Comp
     marked = [name for name in _MARKED if FORMATS[name].recognises(document)] if document.parsed else []
     if len(marked) > 1:
         return marked[0], _mixed(document, marked)
+    if marked == ["openapi"] and document.openapi is None:
+        # Attack: a clone that holds a document; its tools would send requests to where it says.
+        return None, _not_named(document)
     if len(marked) == 1:
         # Structure speaks louder than a neighbour or an option: reading a file as another format would
         # ignore the restrictions its author wrote down.
@@ -123,6 +126,9 @@ _MIXED = {
     ("capability", "skill"): "capability.file.detect",
     ("capability", "manifest"): "manifest.root.detect",
     ("skill", "manifest"): "skill.root.mixed-format",
+    ("openapi", "skill"): "openapi.document.mixed",
+    ("openapi", "manifest"): "openapi.document.mixed",
+    ("openapi", "capability"): "openapi.document.mixed",
 }
 
 
@@ -135,6 +141,18 @@ def _mixed(document: Document, marked: list[str]) -> Compiled:
         f"mixes {pair[0]} and {pair[1]} markers",
         pointer=(),
         hint="keep the keys of one format, or make it two files",
+    )
+    return Compiled(problems=tuple(reader.problems))
+
+
+def _not_named(document: Document) -> Compiled:
+    reader = Reader(document)
+    reader.add(
+        "openapi.document.not-named",
+        "an OpenAPI document that was only found is not loaded: its tools would call the servers it names",
+        severity=Severity.INFO,
+        pointer=(),
+        hint="name the file itself: --from PATH",
     )
     return Compiled(problems=tuple(reader.problems))
 

@@ -89,9 +89,18 @@ class ParsedYaml:
 
 
 def read(
-    content: bytes, *, nodes_max: int = NODES_MAX, depth_max: int = DEPTH_MAX, parser: Any = _Parser
+    content: bytes,
+    *,
+    nodes_max: int = NODES_MAX,
+    depth_max: int = DEPTH_MAX,
+    lines_depth_max: int = DEPTH_MAX,
+    parser: Any = _Parser,
 ) -> ParsedYaml:
-    """Read one YAML document strictly. Never raises, whatever the bytes; an empty document is null."""
+    """Read one YAML document strictly. Never raises, whatever the bytes; an empty document is null.
+
+    Lines of places deeper than ``lines_depth_max`` are not kept: those of a long document take more memory
+    than its values.
+    """
     text = decode(content)
     if isinstance(text, Defect):
         return ParsedYaml(defect=text)
@@ -101,7 +110,7 @@ def read(
         line = text.count("\n", 0, directives[-1].start()) + 1
         return ParsedYaml(defect=Defect(f"more than {TAG_DIRECTIVES_MAX} %TAG directives", line, 1))
     try:
-        building = _Building(parser(content), nodes_max, depth_max)
+        building = _Building(parser(content), nodes_max, depth_max, lines_depth_max)
         value = building.document()
     except _Stop as stop:
         return ParsedYaml(defect=Defect(stop.message, stop.line, stop.column))
@@ -123,13 +132,17 @@ class _Stop(Exception):
 class _Building:
     """One pass over the events of one document."""
 
-    __slots__ = ("anchors", "depth_max", "duplicates", "lines", "next", "nodes", "nodes_max", "open_anchors")
+    __slots__ = (
+        "anchors", "depth_max", "duplicates", "lines", "lines_depth_max", "next", "nodes", "nodes_max",
+        "open_anchors",
+    )  # fmt: skip
 
-    def __init__(self, parser: Any, nodes_max: int, depth_max: int) -> None:
+    def __init__(self, parser: Any, nodes_max: int, depth_max: int, lines_depth_max: int) -> None:
         self.next: Any = parser.get_event
         self.nodes = 0
         self.nodes_max = nodes_max
         self.depth_max = depth_max
+        self.lines_depth_max = lines_depth_max
         self.anchors: dict[str, JsonValue] = {}
         self.open_anchors: set[str] = set()
         self.lines: dict[Pointer, int] = {}
@@ -178,7 +191,8 @@ class _Building:
         items: list[JsonValue] = []
         while type(event := self.next()) is not SequenceEndEvent:
             here = (*pointer, len(items))
-            self.lines[here] = event.start_mark.line + 1
+            if len(here) <= self.lines_depth_max:
+                self.lines[here] = event.start_mark.line + 1
             items.append(self.value(event, here))
         return items
 
@@ -201,7 +215,8 @@ class _Building:
                 merged = _to_merge(value, value_event)
             else:
                 members[key] = value
-                self.lines[here] = line
+                if len(here) <= self.lines_depth_max:
+                    self.lines[here] = line
         if merged is None:
             return members
         whole: JsonObject = {}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from toolwright.app import Workshop
-from toolwright.config import FORMATS
+from toolwright.config import NAMED_FORMATS
 from toolwright.doors.cli import Shared, _render, examples, shared_options
 from toolwright.model import Effect, Role, Tool
 
@@ -23,7 +23,7 @@ _TRUST = ("signed", "pinned", "unsigned", "untrusted", "tampered", "drifted")
         'toolwright list --search "deploy AND NOT docker"',
     ),
 )
-@click.option("--format", "format_", type=click.Choice(FORMATS), help="Only tools of this format.")
+@click.option("--format", "format_", type=click.Choice(NAMED_FORMATS), help="Only tools of this format.")
 @click.option(
     "--effect", type=click.Choice([effect.value for effect in Effect]), help="Only tools with this effect."
 )
