@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from toolwright import formats, jsontext
-from toolwright.catalog import loading, sources
+from toolwright.catalog import files, loading, sources
 from toolwright.catalog.cache import Cache
 from toolwright.catalog.catalog import Catalog, Tools
 from toolwright.config import Config, Environment, current_folder, named_source
@@ -230,7 +230,7 @@ class Workshop:
         ask MCP servers for their tools again, though nothing seems to have changed."""
         with self._loading:
             if fresh:
-                for digest in self._report.servers:
+                for digest in self._report.asked:
                     self._lists.note_change(digest)
             self._report = self._load(self._report)
 
@@ -526,6 +526,7 @@ class Workshop:
                 prober=self._discover,
                 which=lambda name: shutil.which(name, path=self._environment.path),
                 asker=self._lists.ask,
+                fetch=self._fetch,
                 changed=self._lists.changed_at,
                 rests=self._lists.rests,
                 know=self._lists.know,
@@ -546,6 +547,12 @@ class Workshop:
         return discovery.probe_all(
             paths, env=self._environment.probe_environment(), run=self.hands.run_recorded
         )
+
+    def _fetch(self, url: str) -> tuple[bytes | None, str | None]:
+        """A document that a trusted source names by its URL; the fetch is recorded like a call."""
+        if self.config.state is None:
+            return None, "there is no state folder to record the fetch in"
+        return self.hands.fetch_recorded(url)
 
     def _wanted(self) -> list[sources.Source]:
         extra = (sources.Source(path=path, format="skill") for path in self.config.extra_dirs)
@@ -848,6 +855,39 @@ class Hands:
             ),
         )
         return opened
+
+    def fetch_recorded(self, url: str) -> tuple[bytes | None, str | None]:
+        """The content behind a URL, or why there is none: begun and ended in the journal."""
+        from toolwright.runtimes import _web
+
+        call = ToolCall(id=new_call_id(), tool=url, arguments={}, caller=self._user)
+        if not self.audit.begin(call, CallFacts(door="fetch", key=url)):
+            return None, "the audit journal cannot be written"
+        body: bytes | None = None
+        why: str | None = None
+        web = _web.Web()
+        try:
+            answer = web.send(
+                _web.Request(method="GET", url=url, headers=(("Accept", "application/json, */*"),)),
+                # Whoever named this very address in a trusted source has granted it, and no other.
+                reach=_web.Reach(hosts=_web.literal_hosts(url)),
+                limits=_web.WebLimits(body_bytes_max=files.LONG_DOCUMENT_BYTES_MAX),
+                deadline=time.monotonic() + _LIST_S,
+                cancel=Cancel(),
+            )
+            if answer.truncated:
+                why = f"it is longer than {files.LONG_DOCUMENT_BYTES_MAX} bytes"
+            elif answer.status != 200:
+                why = f"it was answered with HTTP status {answer.status}"
+            else:
+                body = answer.body
+        except _web.Unreached as no:
+            why = no.why
+        finally:
+            web.close()
+        error = ToolError(kind=Kind.UNAVAILABLE, message=why) if why is not None else None
+        self.audit.end(call, ToolResult(call_id=call.id, key=url, error=error))
+        return body, why
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from typing import Any, Final
 from toolwright.catalog import files
 from toolwright.catalog.sources import Source
 from toolwright.errors import ConfigError, SourceError, UsageError
-from toolwright.model import Grant, Level, Limits, Problem, Profile, Rules, Severity
+from toolwright.model import Grant, Level, Limits, OpenApiOptions, Problem, Profile, Rules, Severity
 from toolwright.records import dataclass, replace
 
 FILE_NAME: Final = "toolwright.toml"
@@ -400,13 +400,9 @@ class _Reading:
                 if "mcp" in kept:
                     found.append(self.server(where, kept))
                 continue
-            if "path" not in table:
+            if "openapi" in table:
                 if "openapi" in kept:
-                    self.problem(
-                        "source.unsupported",
-                        f"{where}: this version does not read tools from openapi sources",
-                        "leave it in: a version that does will use it",
-                    )
+                    found.append(self.openapi(where, kept))
                 continue
             path = self.below(table["path"])
             if not self.trusted and not self.is_below(path):
@@ -425,6 +421,22 @@ class _Reading:
                 )
             )
         return tuple(found)
+
+    def openapi(self, where: str, table: Mapping[str, Any]) -> Source:
+        """An OpenAPI document that the file names. Only a trusted file gets here."""
+        value = table["openapi"]
+        if not value:
+            raise self.wrong(f"{where}.openapi", "must be a file or a URL")
+        is_url = value.startswith(("http://", "https://"))
+        options = OpenApiOptions(
+            name=table.get("name", ""),
+            tags=tuple(table.get("tags", ())),
+            paths=tuple(table.get("paths", ())),
+            secret=table.get("secret", ""),
+            base_url=value if is_url else "",
+        )
+        path = value if is_url else self.below(value)
+        return Source(path=path, format="openapi", root=self.folder, openapi=options, starts=True)
 
     def server(self, where: str, table: Mapping[str, Any]) -> Source:
         """An MCP server that the file names. Only a trusted file gets here."""

@@ -11,8 +11,9 @@ import time
 
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}}
 NAMES = [
-    "echo", "env", "die", "hang", "long-line", "storm", "noise", "broken", "wrong-id", "twice", "ask-us", "steps",
-    "slow-then-fast", "blocks", "fail", "grow", "daemon", "half", "huge", "refuse", "not-fitting", "complain",
+    "echo", "env", "die", "hang", "long-line", "storm", "noise", "broken", "wrong-id", "twice", "ask-us",
+    "steps", "slow-then-fast", "blocks", "fail", "grow", "daemon", "half", "huge", "refuse", "complain",
+    "not-fitting",
 ]  # fmt: skip
 
 
@@ -168,7 +169,7 @@ class Server:
                 {"type": "image", "data": "aGk=", "mimeType": "image/png"},
                 {"type": "audio", "data": "aGk=", "mimeType": "audio/wav"},
                 {"type": "resource_link", "uri": "file:///a", "name": "a", "title": "A", "size": 3},
-                {"type": "resource", "resource": {"uri": "file:///b", "text": "in", "mimeType": "text/plain"}},
+                {"type": "resource", "resource": {"uri": "file:///b", "text": "in", "mimeType": "text/x"}},
                 {"type": "resource", "resource": {"uri": "file:///c", "blob": "aGk=", "_meta": {"k": 1}}},
                 {"type": "hologram", "data": "?"},
             ], "structuredContent": {"n": 1}})  # fmt: skip

@@ -186,7 +186,7 @@ def test_every_kind_of_content_comes_through_unchanged(house: House) -> None:
         ImageBlock(data="aGk=", media_type="image/png"),
         AudioBlock(data="aGk=", media_type="audio/wav"),
         ResourceLink(uri="file:///a", name="a", more={"title": "A", "size": 3}),
-        EmbeddedResource(uri="file:///b", text="in", media_type="text/plain"),
+        EmbeddedResource(uri="file:///b", text="in", media_type="text/x"),
         EmbeddedResource(uri="file:///c", data="aGk=", more={"resource": {"_meta": {"k": 1}}}),
     )
     result = result_of(ending)

@@ -45,6 +45,8 @@ class Machine:
     which: Callable[[str], str | None]
     """Where a program lies on PATH."""
     asker: Asker | None = None
+    fetch: Callable[[str], tuple[bytes | None, str | None]] | None = None
+    """The content behind a URL, or why there is none."""
     changed: Callable[[str], files.Fingerprint] = lambda _digest: (0, 0, 0, 0)
     """When an MCP server last said that its tools are others now, by the digest of its definition."""
     rests: Callable[[str], bool] = lambda _digest: False
@@ -115,6 +117,11 @@ class LoadReport:
         self.warm = warm
         """True when nothing had to be read."""
         self.catalog = Catalog(shelves, lambda: shelves.ask(lambda held: held.skills))
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The digests of everything that was asked for over a wire: servers and fetched documents."""
+        return (*self._found.servers, *self._found.fetched)
 
     @property
     def servers(self) -> Mapping[str, tuple[str, str]]:
@@ -289,7 +296,7 @@ def _compiled(
     fresh: Sequence[Candidate], rules: Rules, machine: Machine
 ) -> Iterator[tuple[str | None, Compiled]]:
     for number, (candidate, document) in enumerate(
-        sources.documents(fresh, machine.prober, machine.asker), 1
+        sources.documents(fresh, machine.prober, machine.asker, machine.fetch), 1
     ):
         compiled = _compile(candidate, document, rules)
         if machine.progress is not None and (number % 200 == 0 or number == len(fresh)):
@@ -302,6 +309,11 @@ def _asked_in_vain(kept: Kept) -> bool:
     server that gave no list."""
     if kept.format == "mcp":
         return any(problem.code == "mcp.server.unavailable" for problem in kept.compiled.problems)
+    if kept.format == "openapi":
+        return any(
+            problem.code == "openapi.document.unreadable" and problem.path.startswith(("http://", "https://"))
+            for problem in kept.compiled.problems
+        )
     return kept.format == "executable" and any(
         problem.severity is Severity.ERROR and problem.code.startswith("executable.discover.")
         for problem in kept.compiled.problems

@@ -128,6 +128,8 @@ class Listing:
     problems: list[Problem] = field(default_factory=list)
     entries: int = 0
     paths: set[str] = field(default_factory=set)
+    fetched: list[str] = field(default_factory=list)
+    """Digests of the URLs of documents that are fetched."""
     servers: dict[str, tuple[str, str]] = field(default_factory=dict)
     """MCP servers, each with the file that names it, by the digest of its definition. Not part of the stamp:
     a definition may hold secrets."""
@@ -216,6 +218,9 @@ class _Look:
         path = self.source.path
         if not _is_utf8(path):
             self.missing("its name is not UTF-8")
+            return
+        if _is_url(path):
+            self.fetched(path)
             return
         if self.source.server:
             self.server(path, formats.server_of(self.source.server))
@@ -485,6 +490,19 @@ class _Look:
         else:
             self.refuse(path, "not a declaration: no format of tools has files like this one")
 
+    # -- what is fetched ------------------------------------------------------------------------------------
+
+    def fetched(self, url: str) -> None:
+        """A document behind a URL, where it may be fetched. Attack: a clone that makes us send requests."""
+        if not self.source.starts:
+            self.refuse(url, "only a configuration that a person named may have documents fetched")
+            return
+        folder, _, name = url.rpartition("/")
+        digest = hashlib.sha256(url.encode("utf-8")).hexdigest()
+        self.found.fetched.append(digest)
+        home = _Home(folder, "openapi", "", self.rank, openapi=self.openapi)
+        self.found.rows.append((self.found.home(home), (name,), (self.changed(digest),), True, False, None))
+
     # -- MCP servers ----------------------------------------------------------------------------------------
 
     def servers(self, path: str, status: os.stat_result) -> bool:
@@ -671,6 +689,10 @@ class _Look:
 _NEVER: Final[Fingerprint] = (0, 0, 0, 0)
 
 
+def _is_url(path: str) -> bool:
+    return path.startswith(("http://", "https://"))
+
+
 def _is_openapi_only(name: str, status: os.stat_result) -> bool:
     """Whether a named file can be nothing else: YAML outside of ``.ai/tools``, or longer than the other
     formats' declarations may be."""
@@ -739,7 +761,10 @@ def _entry_points(folder: str) -> Iterator[str]:
 
 
 def documents(
-    candidates: Sequence[Candidate], prober: Prober, asker: Asker | None = None
+    candidates: Sequence[Candidate],
+    prober: Prober,
+    asker: Asker | None = None,
+    fetch: Callable[[str], tuple[bytes | None, str | None]] | None = None,
 ) -> Iterator[tuple[Candidate, Document]]:
     """Read candidates; programs among them are asked for their schemas, all at once, and so are servers."""
     standing = [found for found in candidates if found.place == "mcp"]
@@ -749,6 +774,9 @@ def documents(
     for candidate in candidates:
         if candidate.place == "mcp":
             yield candidate, _listed(candidate, *next(listed))
+        elif _is_url(candidate.path):
+            fetched = (None, "nobody here fetches documents") if fetch is None else fetch(candidate.path)
+            yield candidate, _document(candidate, *fetched, {}, None)
         elif candidate.path in answers and candidate.place == "executable":
             content, outcome = answers[candidate.path]
             yield candidate, _document(candidate, content, None, {}, outcome)
@@ -807,6 +835,8 @@ def _document(
     probe: ProbeOutcome | None,
 ) -> Document:
     is_json = candidate.place == "executable" or candidate.path.endswith(".json")
+    if content is not None and _is_url(candidate.path):
+        is_json = content.lstrip()[:1] == b"{"
     parsed = None
     if content is not None and is_json:
         is_long = candidate.place == "openapi"

@@ -327,13 +327,8 @@ class _Server:
                 f"{self.name} is reached over the network, which was not granted",
                 f'[grants."{self.definition.key or self.tool.key}*"] needs = ["net.http"]',
             )
-        hosts: frozenset[str] = frozenset()
-        if self.definition.key:
-            # Whoever named this very address in a trusted source has granted it, and no other.
-            with suppress(_web.Unreached):
-                host = _web.target_of(url).host
-                if host == "localhost" or _is_address(host):
-                    hosts = frozenset({host})
+        # Whoever named this very address in a trusted source has granted it, and no other.
+        hosts = _web.literal_hosts(url) if self.definition.key else frozenset()
         return _mcp_http.HttpLine(
             self._house.web(),
             url,
@@ -426,10 +421,6 @@ def tail_of(stderr: bytes, lines: int) -> str:
         )[:300]
         for line in kept[-lines:]
     )
-
-
-def _is_address(host: str) -> bool:
-    return host.replace(".", "").isdigit() or ":" in host
 
 
 def _program(name: str, path: str, cwd: str) -> str | None:
