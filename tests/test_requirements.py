@@ -13,7 +13,6 @@ HERE = Path(__file__).parent
 KINDS = ("load", "lint", "select", "declare", "execute", "audit")
 """The kinds this version implements; the others name their tests when their parts are built."""
 LATER = {
-    "rye.executor.mcp-http", "rye.yaml.mcp-config-path", "rye.yaml.mcp-timeout", "rye.yaml.mcp-stdio",
     "rye.js.default-export",
 }  # fmt: skip
 """Of those kinds, but about runtimes that this version does not have: JavaScript, HTTP, MCP."""

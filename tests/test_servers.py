@@ -146,8 +146,8 @@ def test_a_list_that_a_trusted_configuration_names_may_start(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ({"mcp": ["x"]}, "needs a name"),
-        ({"mcp": ["x"], "name": "a b"}, "needs a name"),
+        ({"mcp": ["/"]}, "must be letters"),
+        ({"mcp": ["x"], "name": "a b"}, "must be letters"),
         ({"mcp": [], "name": "a"}, "the command is empty"),
         ({"mcp": "npx server", "name": "a"}, "must be a URL"),
         ({"mcp": ["x"], "name": "a", "timeout": 0}, "must be above 0"),
@@ -422,3 +422,32 @@ def test_a_rye_tool_calls_the_tool_of_its_server(tmp_path: Path, explicit: bool)
         assert result.ok, result
         assert json.loads(result.content)["data"] == "from rye"
         assert workshop.find("mcp/say").needs.timeout_s == 30
+
+
+@pytest.mark.requirement("rye.yaml.mcp-timeout")
+@pytest.mark.parametrize(("stated", "timeout_s"), [("  timeout: 0.7\n", 0.7), ("", 60)])
+def test_a_rye_servers_timeout_is_its_tools(tmp_path: Path, stated: str, timeout_s: float) -> None:
+    tools = tmp_path / ".ai" / "tools"
+    tools.mkdir(parents=True)
+    arguments = "".join(f"    - {json.dumps(part)}\n" for part in command()[1:])
+    head = "executor_id: {}\ncategory: ''\nversion: 1.0.0\ndescription: 'd'\n"
+    (tools / "odd.yaml").write_text(
+        f"tool_type: mcp_server\n{head.format('null')}config:\n  transport: stdio\n{stated}"
+        f"  command: {json.dumps(sys.executable)}\n  args:\n{arguments}",
+        encoding="utf-8",
+    )
+    (tools / "hang.yaml").write_text(
+        f"tool_type: mcp\n{head.format('rye/core/runtimes/mcp/stdio')}"
+        "config: {server: odd, tool_name: hang}\ninput_schema: {type: object}\n",
+        encoding="utf-8",
+    )
+    config = replace(resolve(surroundings(tmp_path), cwd=str(tmp_path), sources=["."]), unsigned="warn")
+    with opened(tmp_path, config) as workshop:
+        assert workshop.find("hang").needs.timeout_s == timeout_s
+        if stated:
+            error = workshop.call("hang").error
+            assert error is not None
+            assert (error.kind, error.message) == (
+                Kind.TIMED_OUT,
+                "Command timed out after 0.7 seconds",
+            )

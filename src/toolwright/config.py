@@ -23,8 +23,8 @@ from toolwright.model import Grant, Level, Limits, OpenApiOptions, Problem, Prof
 from toolwright.records import dataclass, replace
 
 FILE_NAME: Final = "toolwright.toml"
-FORMATS: Final = ("skill", "manifest", "capability", "rye", "executable", "mcp")
-NAMED_FORMATS: Final = (*FORMATS, "openapi")
+FORMATS: Final = ("skill", "manifest", "capability", "rye", "executable")
+NAMED_FORMATS: Final = (*FORMATS, "mcp", "openapi")
 """What may stand before a path on the command line."""
 
 
@@ -440,19 +440,18 @@ class _Reading:
 
     def server(self, where: str, table: Mapping[str, Any]) -> Source:
         """An MCP server that the file names. Only a trusted file gets here."""
-        name, value = table.get("name", ""), table["mcp"]
+        value = table["mcp"]
+        if not isinstance(value, str) and not (value and value[0]):
+            raise self.wrong(f"{where}.mcp", "the command is empty")
+        if isinstance(value, str) and not value.startswith(("http://", "https://")):
+            raise self.wrong(f"{where}.mcp", "must be a URL, or a command as a list of texts")
+        name = table.get("name") or _name_of(value)
         if not _SERVER_NAME.fullmatch(name):
-            raise self.wrong(
-                where, "an mcp source needs a name of letters, digits, dots, dashes, underscores"
-            )
+            raise self.wrong(f"{where}.name", "must be letters, digits, dots, dashes and underscores")
         definition: dict[str, Any] = {key: table[key] for key in ("headers", "timeout") if key in table}
         if isinstance(value, str):
-            if not value.startswith(("http://", "https://")):
-                raise self.wrong(f"{where}.mcp", "must be a URL, or a command as a list of texts")
             definition["url"] = value
         else:
-            if not value or not value[0]:
-                raise self.wrong(f"{where}.mcp", "the command is empty")
             definition |= {
                 "command": value[0],
                 "args": value[1:],
@@ -573,6 +572,12 @@ class _Reading:
         self.problems.append(
             Problem(code=code, severity=Severity.WARNING, message=message, path=self.path, hint=hint)
         )
+
+
+def _name_of(value: str | Sequence[str]) -> str:
+    """What an MCP server is called that nobody gave a name: its host, or its program."""
+    text = value.split("/")[2] if isinstance(value, str) else os.path.basename(value[0])
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:64]
 
 
 _TIMEOUT_S_MAX: Final = 86_400

@@ -541,7 +541,7 @@ class _Look:
             Problem(
                 code="source.not-probed",
                 severity=Severity.WARNING,
-                message="the MCP servers of this list were not asked for their tools: asking starts them",
+                message="a list of MCP servers, which were not asked for their tools: asking starts them",
                 path=path,
                 hint=f"read it, and if you trust it, name it: --from {path}",
             )

@@ -179,7 +179,7 @@ def _unknown(document: Document) -> Compiled:
         if "mcpServers" in root:
             reader.add(
                 "source.not-probed",
-                "the MCP servers of this list were not asked for their tools: asking starts them",
+                "a list of MCP servers, which were not asked for their tools: asking starts them",
                 severity=Severity.WARNING,
                 pointer=(),
                 hint=f"read it, and if you trust it, name it: --from {document.path}",

@@ -215,9 +215,12 @@ def server_record(server: Server, path: str) -> Tool:
 
 
 def compile_document(document: Document, rules: Rules) -> Compiled:
-    server = Server.read(document.server)
     reader = Reader(document)
     parsed = document.parsed
+    if not document.server:
+        reader.add("mcp.server.unavailable", "nobody named the server that listed this", pointer=())
+        return Compiled(problems=tuple(reader.problems))
+    server = Server.read(document.server)
     if document.unreadable is not None or parsed is None or not isinstance(parsed.value, dict):
         why = document.unreadable or "its answer is no list of tools"
         reader.add(

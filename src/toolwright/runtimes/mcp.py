@@ -224,6 +224,9 @@ class _Server:
         try:
             line = self._opened()
             greeting = self._greet(line, until, cancel)
+        except _Unavailable as no:
+            self._why = no.ending.reason
+            raise
         except (wire.Unanswered, wire.Refusal) as no:
             if line is not None:
                 line.close()
