@@ -6,6 +6,7 @@ a workshop costs only what is used.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import sys
@@ -158,7 +159,8 @@ class Workshop:
         self._is_closed = False
         self._loading = threading.Lock()
         self._lists = ServerLists(config.state, lambda: self.hands, self.reload)
-        self._report = self._load()
+        with self._loading:  # a server may say at once that its list changed
+            self._report = self._load()
 
     def __enter__(self) -> Workshop:
         return self
@@ -929,15 +931,16 @@ class ServerLists:
         self._hands = hands
         self._reload = reload
         self._lock = threading.Lock()
-        self._known: dict[str, str] = {}
+        self._known: dict[str, tuple[str, str]] = {}
         self._found: sources.Listing | None = None
         self._refreshing = False
-        self._again = False
+        self._doubted: set[str] = set()
         self._stop = threading.Event()
 
     def defined(self, digest: str) -> str | None:
         """A server by the digest of its definition."""
-        return self._known.get(digest)
+        found = self._known.get(digest)
+        return found[0] if found is not None else None
 
     def ask(
         self, candidates: Sequence[sources.Candidate]
@@ -946,14 +949,16 @@ class ServerLists:
         if self._state is None:
             return [(None, "there is no state folder to record its start in", None)] * len(candidates)
         listed = self._listed([(candidate.defined, candidate.path) for candidate in candidates])
+        answers: list[tuple[bytes | None, str | None, str | None]] = []
         for candidate, found in zip(candidates, listed, strict=True):
             self._note("failed", candidate.server, there=isinstance(found, Ending))
-        return [
-            (None, found.reason or found.end.value, found.hint)
-            if isinstance(found, Ending)
-            else (jsontext.compact({"tools": found}), None, None)
-            for found in listed
-        ]
+            if isinstance(found, Ending):
+                answers.append((None, found.reason or found.end.value, found.hint))
+            else:
+                content = jsontext.compact({"tools": found})
+                self._note("listed", candidate.server, hashlib.sha256(content).hexdigest())
+                answers.append((content, None, None))
+        return answers
 
     def _listed(self, servers: Sequence[tuple[str, str]]) -> list[list[JsonValue] | Ending]:
         from concurrent.futures import ThreadPoolExecutor
@@ -982,7 +987,7 @@ class ServerLists:
 
     def know(self, found: sources.Listing) -> None:
         """From now on this is what digests stand for."""
-        self._known = {**self._known, **{digest: text for digest, (text, _) in found.servers.items()}}
+        self._known = {**self._known, **found.servers}
         self._found = found
 
     def declarations(self) -> Iterator[str]:
@@ -1012,7 +1017,7 @@ class ServerLists:
         except OSError:
             return 0
 
-    def _note(self, what: str, digest: str, *, there: bool = True) -> None:
+    def _note(self, what: str, digest: str, text: str = "", *, there: bool = True) -> None:
         if self._state is None:
             return
         path = self._mark(what, digest)
@@ -1021,7 +1026,9 @@ class ServerLists:
                 os.unlink(path)
                 return
             os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+            with os.fdopen(os.open(path, flags, 0o600), "w", encoding="ascii") as file:
+                file.write(text)
             os.utime(path)
 
     def _mark(self, what: str, digest: str) -> str:
@@ -1029,13 +1036,12 @@ class ServerLists:
         return os.path.join(self._state, "servers", f"{digest.rpartition(':')[2]}.{what}")
 
     def server_changed(self, digest: str) -> None:
-        """A server's tools are others now: what it said is forgotten, and it is asked again meanwhile.
+        """A server says that its tools are others now: it is asked again meanwhile, and believed if they are.
 
         Attack: a server that says so all the time. One thread asks, and pauses each time.
         """
-        self.note_change(digest)
         with self._lock:
-            self._again = True
+            self._doubted.add(digest)
             if self._refreshing or self._stop.is_set():
                 return
             self._refreshing = True
@@ -1044,13 +1050,28 @@ class ServerLists:
     def _refresh(self) -> None:
         while True:
             with self._lock:
-                if not self._again or self._stop.is_set():
+                doubted, self._doubted = self._doubted, set()
+                if not doubted or self._stop.is_set():
                     self._refreshing = False
                     return
-                self._again = False
             with suppress(ToolwrightError):
-                self._reload()
+                changed = [digest for digest in doubted if self._is_another(digest)]
+                for digest in changed:
+                    self.note_change(digest)
+                if changed:
+                    self._reload()
             self._stop.wait(_REFRESH_S)
+
+    def _is_another(self, digest: str) -> bool:
+        """Whether a server lists something else than it did when its list was last read."""
+        if digest not in self._known:
+            return False
+        (listed,) = self._listed([self._known[digest]])
+        if isinstance(listed, Ending):
+            return False
+        seen = hashlib.sha256(jsontext.compact({"tools": listed})).hexdigest()
+        content, _ = files.read(self._mark("listed", digest)) if self._state is not None else (None, None)
+        return content is None or content.decode("ascii", "replace") != seen
 
     def close(self) -> None:
         self._stop.set()

@@ -237,8 +237,11 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def raw_server(answer: Callable[[Handler, dict[str, Any]], None]) -> Iterator[tuple[str, type[Handler]]]:
-    kind = type("Own", (Handler,), {"answer": staticmethod(answer), "seen": [], "sessions": []})
+def raw_server(
+    answer: Callable[[Handler, dict[str, Any]], None], get: Callable[[Handler], None] | None = None
+) -> Iterator[tuple[str, type[Handler]]]:
+    own: dict[str, Any] = {"answer": staticmethod(answer), "seen": [], "sessions": []}
+    kind = type("Own", (Handler,), {**own, **({"do_GET": get} if get is not None else {})})
     server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
@@ -306,6 +309,25 @@ def test_questions_in_the_stream_are_answered_and_strangers_ignored() -> None:
         told = {message["id"]: message for method, _, message in kind.seen if not method and message}
         assert told[77]["result"] == {}
         assert told[78]["error"]["code"] == -32601
+
+
+def test_a_stream_that_the_server_ended_early_is_taken_up_again() -> None:
+    def answer(handler: Handler, message: dict[str, Any]) -> None:
+        type(handler).asked = message["id"]  # type: ignore[attr-defined]
+        handler.give(200, b"id: 7\ndata:\n\n", "text/event-stream")
+
+    def more(handler: Handler) -> None:
+        type(handler).seen.append(("GET", dict(handler.headers), None))
+        if "Last-Event-ID" in handler.headers:
+            number = type(handler).asked  # type: ignore[attr-defined]
+            handler.give(200, stream(json.dumps(spoken(number, "late"))), "text/event-stream")
+        else:
+            handler.give(405)
+
+    with raw_server(answer, more) as (url, kind), house_at(url) as house:
+        assert words(house.ask("x")) == "late"
+        resumed = [headers for method, headers, _ in kind.seen if headers.get("Last-Event-ID")]
+        assert [headers["Last-Event-ID"] for headers in resumed] == ["7"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Final
 
@@ -22,6 +22,10 @@ from toolwright.sandbox import Cancel
 _GOODBYE_S: Final = 2.0
 _LISTEN_BYTES_MAX: Final = 256 << 20
 _LISTEN_PAUSE_S: Final = 5.0
+_RESUMES_MAX: Final = 3
+"""How often a stream that ended without the answer is taken up again."""
+_RESUME_PAUSE_S: Final = 0.5
+_ID_BYTES_MAX: Final = 1024
 _EVENTS_MAX: Final = 10_000
 """Events in the stream of one answer."""
 
@@ -114,12 +118,43 @@ class HttpLine:
                 content, is_cut = answer.read()
                 if is_cut:
                     raise self._too_long()
-                return self._answer([content], number, deadline)
-            return self._answer(_events(answer, self._limits.message_bytes_max), number, deadline)
+                found = self._answer([content], number, deadline)
+                if found is None:
+                    raise wire.Unanswered("its answer is to another question", sent=True)
+                return found
+            events = _Events(answer, self._limits.message_bytes_max)
+            found = self._answer(events, number, deadline)
+        return found or self._resumed(events.last_id, number, deadline, cancel)
 
-    def _answer(
-        self, contents: Sequence[bytes] | Iterator[bytes], number: int, deadline: float
-    ) -> wire.Answer:
+    def _resumed(self, last_id: str | None, number: int, deadline: float, cancel: Cancel) -> wire.Answer:
+        """The answer of a stream that the server ended early, on a new one that goes on after ``last_id``."""
+        for _ in range(_RESUMES_MAX):
+            if last_id is None or self._session is None or cancel.wait(_RESUME_PAUSE_S):
+                break
+            request = _web.Request(
+                method="GET",
+                url=self._url,
+                headers=(
+                    *self._headers,
+                    ("Accept", "text/event-stream"),
+                    ("Last-Event-ID", last_id),
+                    *self._session_headers({}),
+                ),
+            )
+            limits = _web.WebLimits(body_bytes_max=self._limits.message_bytes_max)
+            with self._web.stream(
+                request, reach=self._reach, limits=limits, deadline=deadline, cancel=cancel
+            ) as answer:
+                if answer.status != 200:
+                    break
+                events = _Events(answer, self._limits.message_bytes_max)
+                found = self._answer(events, number, deadline)
+            if found is not None:
+                return found
+            last_id = events.last_id or last_id
+        raise wire.Unanswered("the stream ended without the answer", sent=True)
+
+    def _answer(self, contents: Iterable[bytes], number: int, deadline: float) -> wire.Answer | None:
         """The answer among what came; until then progress is counted, and the server's questions answered."""
         progress = 0
         for count, content in enumerate(contents):
@@ -140,7 +175,7 @@ class HttpLine:
                     progress += 1
                 elif wire.is_changed_list(message):
                     self._changed()
-        raise wire.Unanswered("the stream ended without the answer", sent=True)
+        return None
 
     def _post(
         self, body: bytes, headers: Mapping[str, str], deadline: float, cancel: Cancel
@@ -272,7 +307,7 @@ class HttpLine:
             kind = (answer.header("content-type") or "").partition(";")[0].strip().lower()
             if answer.status != 200 or kind != "text/event-stream":
                 return False
-            for content in _events(answer, self._limits.message_bytes_max):
+            for content in _Events(answer, self._limits.message_bytes_max):
                 messages = wire.read(content)
                 for message in messages if not isinstance(messages, str) else ():
                     self._numbers.count(1, len(content))
@@ -310,20 +345,30 @@ class _Rejected(wire.Refusal):
         super().__init__(0, why)
 
 
-def _events(answer: _web.Stream, bytes_max: int) -> Iterator[bytes]:
-    """The data of each event of a stream, in the order of the lines."""
-    held: list[bytes] = []
-    size = 0
-    for line in answer.lines(bytes_max):
-        if not line:
-            if held:
-                yield b"\n".join(held)
-            held, size = [], 0
-        elif line.startswith(b"data:"):
-            data = line[5:].removeprefix(b" ")
-            size += len(data) + 1
-            if size > bytes_max:
-                raise _web.Unreached(
-                    _web.Trouble.TOO_LARGE, f"an event went over {bytes_max} bytes", sent=True
-                )
-            held.append(data)
+class _Events:
+    """The data of each event of a stream, in the order of the lines; events without any are passed over."""
+
+    def __init__(self, answer: _web.Stream, bytes_max: int) -> None:
+        self._answer = answer
+        self._bytes_max = bytes_max
+        self.last_id: str | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        held: list[bytes] = []
+        size = 0
+        for line in self._answer.lines(self._bytes_max):
+            name, _, value = line.partition(b":")
+            value = value.removeprefix(b" ")
+            if not line:
+                if any(held):
+                    yield b"\n".join(held)
+                held, size = [], 0
+            elif name == b"data":
+                size += len(value) + 1
+                if size > self._bytes_max:
+                    raise _web.Unreached(
+                        _web.Trouble.TOO_LARGE, f"an event went over {self._bytes_max} bytes", sent=True
+                    )
+                held.append(value)
+            elif name == b"id" and len(value) <= _ID_BYTES_MAX and value.isascii():
+                self.last_id = value.decode("ascii") if value else None
