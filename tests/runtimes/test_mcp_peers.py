@@ -23,7 +23,7 @@ from toolwright.model import EmbeddedResource, ImageBlock, ResourceLink, TextBlo
 from toolwright.sandbox import Cancel
 
 ROOT = Path(__file__).parent.parent.parent
-NPM = ROOT / "build" / "peers" / "node_modules" / "@modelcontextprotocol"
+NPM = ROOT / "build" / "servers" / "node_modules" / "@modelcontextprotocol"
 BIN = Path(sys.executable).parent
 NODE = shutil.which("node")
 
