@@ -60,7 +60,7 @@ from toolwright.model import (
     ToolResult,
 )
 from toolwright.records import replace
-from toolwright.sandbox import Cancel, Sandbox, Standing, Start
+from toolwright.sandbox import NEVER, Cancel, Sandbox, Standing, Start
 
 if TYPE_CHECKING:
     from toolwright.catalog.digests import Contents
@@ -373,7 +373,7 @@ class Workshop:
             dry_run=dry_run,
             idempotency_key=idempotency_key,
         )
-        return self.hands.engine.call(call, cancel or Cancel())
+        return self.hands.engine.call(call, cancel or NEVER)
 
     def call_text(
         self,
@@ -405,7 +405,7 @@ class Workshop:
             approved_by=approved_by,
             idempotency_key=idempotency_key,
         )
-        return self.hands.engine.call(call, cancel or Cancel(), door=door)
+        return self.hands.engine.call(call, cancel or NEVER, door=door)
 
     async def call_async(
         self,
@@ -875,7 +875,7 @@ class Hands:
                 reach=_web.Reach(hosts=_web.literal_hosts(url)),
                 limits=_web.WebLimits(body_bytes_max=files.LONG_DOCUMENT_BYTES_MAX),
                 deadline=time.monotonic() + _LIST_S,
-                cancel=Cancel(),
+                cancel=NEVER,
             )
             if answer.truncated:
                 why = f"it is longer than {files.LONG_DOCUMENT_BYTES_MAX} bytes"

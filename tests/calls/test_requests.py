@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolwright import jsontext
@@ -55,6 +55,7 @@ def test_a_method_without_a_body_carries_its_arguments_in_the_query(
 
 
 @given(st.dictionaries(st.text(max_size=20), st.text(max_size=40), max_size=5))
+@settings(deadline=None)
 def test_no_argument_leaves_the_query(arguments: dict[str, str]) -> None:
     found = outgoing(dict(arguments), method="GET")
     parts = urlsplit(found.url)

@@ -143,6 +143,18 @@ def test_a_named_host_may_lead_to_a_private_address_and_others_may_not(web: Web)
         assert unreached(lambda: send(web, peer.url(), reach=reach)).kind is Trouble.REFUSED
 
 
+@pytest.mark.skipif(not socket.has_ipv6, reason="this Python has no IPv6; one with it runs this")
+def test_servers_are_reached_over_ipv6(web: Web) -> None:
+    try:
+        peer = Peer(answers(response()), address="::1")
+    except OSError:
+        pytest.skip("this machine has no IPv6 loopback; enabling it runs this")
+    with peer:
+        answer = send(web, peer.url(host="[::1]"))
+        assert answer.contacts[0].address == "::1"
+        assert peer.asked[0].headers["host"] == f"[::1]:{peer.port}"
+
+
 @pytest.mark.parametrize("framing", ["chunked", "close", "empty", "head"])
 def test_bodies_are_read_however_they_are_delimited(web: Web, framing: str) -> None:
     said = {
@@ -223,7 +235,8 @@ NEVER = [
     "168.63.129.16", "::", "::127.0.0.1", "::ffff:169.254.169.254", "::ffff:0.0.0.0", "fe80::1",
     "fe80::1%eth0",
     "febf::1", "fec0::1", "ff02::1", "64:ff9b::169.254.169.254", "64:ff9b:1::1", "2001:db8::1", "2001:2::1",
-    "2001:10::1", "100::1", "fd00:ec2::254", "fd20:ce::254", "2002:a9fe:a9fe::1", "5f00::1", "4000::1", "not an address", "",
+    "2001:10::1", "100::1", "fd00:ec2::254", "fd20:ce::254", "2002:a9fe:a9fe::1", "5f00::1", "4000::1",
+    "not an address", "",
 ]  # fmt: skip
 PRIVATES = [
     "127.0.0.1", "127.8.8.8", "10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1", "100.64.0.1",
@@ -268,6 +281,7 @@ def test_teredo_is_judged_by_both_addresses_inside(server: str, client: str, exp
 
 
 @given(st.integers(0, 2**32 - 1))
+@settings(deadline=None)
 def test_clothes_never_make_an_address_less_harmful(number: int) -> None:
     plain = ipaddress.IPv4Address(number)
     order = [Zone.PUBLIC, Zone.PRIVATE, Zone.NEVER]
@@ -280,6 +294,7 @@ def test_clothes_never_make_an_address_less_harmful(number: int) -> None:
 
 
 @given(st.integers(0, 2**128 - 1))
+@settings(deadline=None)
 def test_what_is_called_public_is_never_special_to_python_either(number: int) -> None:
     address = ipaddress.IPv6Address(number)
     if zone(str(address)) is Zone.PUBLIC and address not in ipaddress.IPv6Network("2001::/16"):
@@ -408,6 +423,7 @@ def test_a_url_leads_where_it_says(url: str, host: str, port: int, resource: str
 
 
 @given(st.text(max_size=60))
+@settings(deadline=None)
 def test_no_text_makes_reading_a_url_or_a_header_raise_anything_else(text: str) -> None:
     for work in (
         lambda: target_of(text),

@@ -12,16 +12,15 @@ import base64
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import field
 from typing import Final
 from urllib.parse import quote, unquote
 
+from toolwright.calls.requests import Outgoing
 from toolwright.errors import Kind
 from toolwright.jsontext import JsonObject, JsonValue, compact
 from toolwright.model import CallHttp, Place, Placed, ToolError
-from toolwright.records import dataclass
 
-URL_CHARS_MAX: Final = 65_536
+URL_CHARS_MAX: Final = 16_384
 BODY_BYTES_MAX: Final = 32 << 20
 PAIRS_MAX: Final = 10_000
 """How many fields one argument may become."""
@@ -46,16 +45,6 @@ _MULTIPART: Final = "multipart/form-data"
 _BODY_REQUIRED: Final = b'"body":"required"'
 
 Pair = tuple[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outgoing:
-    """One request as it is to be sent, but for the credentials, which the runtime adds."""
-
-    method: str
-    url: str
-    headers: tuple[tuple[str, str], ...] = ()
-    body: bytes | None = field(default=None, repr=False)
 
 
 class _Refused(Exception):

@@ -13,6 +13,7 @@ import stat
 import threading
 from dataclasses import asdict
 from functools import lru_cache
+from operator import is_
 from typing import Final
 
 from toolwright import jsontext
@@ -25,6 +26,7 @@ KEPT_BYTES_MAX: Final = 16 << 20
 HELD_BYTES_MAX: Final = 64 << 20
 """All files together; when they are more, the memory is emptied."""
 _CHUNK_BYTES: Final = 1 << 20
+_TOGETHER_MAX: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +87,7 @@ def _plain(value: object) -> jsontext.JsonValue:
     return str(value)
 
 
-def together(how_digest: str, held: tuple[Held | None, ...]) -> str | None:
-    """The digest of an invocation and its files."""
-    if not held:
-        return how_digest
+def _together(how_digest: str, held: tuple[Held | None, ...]) -> str | None:
     parts = [how_digest]
     for file in held:
         if file is None:
@@ -102,6 +101,7 @@ class Contents:
 
     def __init__(self) -> None:
         self._held: dict[str, Held] = {}
+        self._together: dict[str, tuple[tuple[Held | None, ...], str | None]] = {}
         self._bytes = 0
         self._lock = threading.Lock()
 
@@ -121,8 +121,20 @@ class Contents:
 
     def runs(self, how_digest: str, paths: tuple[str, ...]) -> str | None:
         """The digest of what would run now; None where a file cannot be read."""
-        held = tuple([self.file(path) for path in paths])
-        return together(how_digest, held)
+        return self.together(how_digest, tuple([self.file(path) for path in paths]))
+
+    def together(self, how_digest: str, held: tuple[Held | None, ...]) -> str | None:
+        """The digest of an invocation and its files; None where one could not be read."""
+        if not held:
+            return how_digest
+        known = self._together.get(how_digest)
+        if known is not None and len(known[0]) == len(held) and all(map(is_, known[0], held)):
+            return known[1]
+        digest = _together(how_digest, held)
+        if len(self._together) >= _TOGETHER_MAX:
+            self._together.clear()
+        self._together[how_digest] = (held, digest)
+        return digest
 
     def _keep(self, held: Held) -> None:
         with self._lock:

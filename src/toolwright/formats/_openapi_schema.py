@@ -11,7 +11,7 @@ nothing here ever leaves the document: a reference to a file or an address is a 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from enum import StrEnum
 from typing import Final
 from urllib.parse import unquote
@@ -20,7 +20,7 @@ import jsonschema_rs
 
 from toolwright import schema as json_schema
 from toolwright.formats._node import kind_of, shown
-from toolwright.jsontext import JsonObject, JsonValue, Pointer, compact, pointer_text
+from toolwright.jsontext import JsonObject, JsonValue, Pointer, compact
 
 REFERENCES_MAX: Final = 64
 """How many references may follow one another before something else is found."""
@@ -320,11 +320,12 @@ class Schemas:
             place = (*pointer, name)
             if not isinstance(one, (dict, bool)):
                 self._refused(name, one, place)
-            elif not self._is_hidden(one, place):
+            elif not self.is_hidden(one, place):
                 made[name] = self.translated(one, place)
         return made
 
-    def _is_hidden(self, value: JsonValue, pointer: Pointer) -> bool:
+    def is_hidden(self, value: JsonValue, pointer: Pointer) -> bool:
+        """Whether a property does not go this way."""
         if not isinstance(value, dict):
             return False
         if value.get(self._hidden_mark) is True:
@@ -346,7 +347,7 @@ class Schemas:
             seen.add(place)
             properties = one.get("properties")
             for name, item in properties.items() if isinstance(properties, dict) else ():
-                if self._is_hidden(item, (*place, "properties", name)):
+                if self.is_hidden(item, (*place, "properties", name)):
                     found.add(name)
             parts = one.get("allOf")
             if isinstance(parts, list):
@@ -455,7 +456,7 @@ def distinct(wanted: str, taken: set[str]) -> str:
     return name
 
 
-def refused_patterns(patterns: Mapping[str, int] | set[str], count: int) -> frozenset[str]:
+def refused_patterns(patterns: Set[str], count: int) -> frozenset[str]:
     """Those that cannot be compiled where ``count`` patterns share the memory there is for them."""
     size_max = min(json_schema.PATTERN_BYTES_MAX, json_schema.PATTERNS_BYTES_MAX // max(count, 1))
     options = jsonschema_rs.RegexOptions(size_limit=size_max)
@@ -574,8 +575,3 @@ def _is_names(value: JsonValue) -> bool:
 
 def _is_short(value: JsonValue) -> bool:
     return len(compact(value)) <= EXAMPLE_BYTES_MAX
-
-
-def place_of(pointer: Pointer) -> str:
-    """``#/paths/~1a/get``"""
-    return f"#{pointer_text(pointer)}"

@@ -760,7 +760,7 @@ class _Api:
         is_form = media_type in (_FORM, _MULTIPART)
         if _is_json(media_type) or is_form:
             members = self.members(raw, place, ())
-            hidden = self.requests._is_hidden
+            hidden = self.requests.is_hidden
             sent = {name: found for name, found in (members or {}).items() if not hidden(found[0], found[1])}
             needed = {name for name, found in sent.items() if found[2]}
             if sent and (required or not needed):
@@ -1016,10 +1016,12 @@ def _legal(text: str) -> str:
 
 def _argument_name(argument: _Argument, taken: set[str]) -> str:
     """The name that models use: the provider's where every provider takes it and nobody else has it."""
-    legal = re.sub(r"[^A-Za-z0-9_.-]+", "_", argument.name)
+    legal = re.sub(r"[^A-Za-z0-9_]+", "_", argument.name)
     if legal != argument.name:
         legal = legal.strip("_")
-    name = legal[:NAME_CHARS_MAX] or "argument"
+    if not legal or legal[0].isdecimal():
+        legal = f"n{legal}"
+    name = legal[:NAME_CHARS_MAX]
     if name in taken:
         where = "body" if argument.place is Place.MEMBER else argument.place.value
         return distinct(f"{name[: NAME_CHARS_MAX - 12]}_{where}", taken)
@@ -1086,6 +1088,9 @@ def _count_of(value: JsonValue) -> int:
 
 def _unusable(url: str, base: str) -> str | None:
     """Why requests cannot be sent to an address; None where they can."""
+    if url and not _URL.fullmatch(url):
+        # Attack: line breaks, which the library that takes addresses apart leaves out in silence.
+        return "has parts that a server's address may not have"
     try:
         whole = urlsplit(urljoin(base, url) if base else url)
         port_fits = whole.port is None or whole.port > 0
@@ -1099,7 +1104,7 @@ def _unusable(url: str, base: str) -> str | None:
         return "is not an address"
     if whole.username is not None or whole.password is not None:
         return "holds credentials, which no document should"
-    if whole.query or whole.fragment or not _URL.fullmatch(whole.geturl()):
+    if whole.query or whole.fragment:
         return "has parts that a server's address may not have"
     return None
 

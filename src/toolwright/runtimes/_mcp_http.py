@@ -17,7 +17,7 @@ from typing import Final
 from toolwright.jsontext import JsonObject
 from toolwright.runtimes import _mcp_wire as wire
 from toolwright.runtimes import _web
-from toolwright.sandbox import Cancel
+from toolwright.sandbox import NEVER, Cancel
 
 _GOODBYE_S: Final = 2.0
 _LISTEN_BYTES_MAX: Final = 256 << 20
@@ -205,7 +205,7 @@ class HttpLine:
         self._send_quietly(wire.notice(method), deadline)
 
     def _send_quietly(self, message: bytes, deadline: float) -> None:
-        with suppress(_web.Unreached), self._post(message, {}, deadline, Cancel()) as answer:
+        with suppress(_web.Unreached), self._post(message, {}, deadline, NEVER) as answer:
             answer.read()
 
     # -- what went wrong ------------------------------------------------------------------------------------
@@ -334,7 +334,7 @@ class HttpLine:
                 reach=self._reach,
                 limits=_web.WebLimits(body_bytes_max=1 << 16),
                 deadline=time.monotonic() + _GOODBYE_S,
-                cancel=Cancel(),
+                cancel=NEVER,
             )
 
 

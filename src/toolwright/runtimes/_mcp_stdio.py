@@ -17,7 +17,7 @@ from typing import Final
 
 from toolwright.jsontext import JsonObject
 from toolwright.runtimes import _mcp_wire as wire
-from toolwright.sandbox import Cancel, Standing
+from toolwright.sandbox import NEVER, Cancel, Standing
 
 STDERR_BYTES_KEPT: Final = 64 << 10
 
@@ -103,19 +103,19 @@ class StdioLine:
             self._desk.forget(waiting)
 
     def tell(self, method: str, *, deadline: float) -> None:
-        self._write(wire.notice(method), deadline, Cancel())
+        self._write(wire.notice(method), deadline, NEVER)
 
     def listen(self, greeting: wire.Greeting) -> None:
         """The older era tells unasked. The stateless one is asked, by a question that stays open."""
         if greeting.is_modern and greeting.changes:
             with suppress(wire.Unanswered):
                 message = wire.question("listen", "subscriptions/listen", wire.listening())
-                self._write(message, time.monotonic() + _REPLY_S, Cancel())
+                self._write(message, time.monotonic() + _REPLY_S, NEVER)
 
     def _tell_quietly(self, number: int, why: str) -> None:
         message = wire.notice("notifications/cancelled", {"requestId": number, "reason": why})
         with suppress(wire.Unanswered):
-            self._write(message, time.monotonic() + _CANCEL_S, Cancel())
+            self._write(message, time.monotonic() + _CANCEL_S, NEVER)
 
     def _write(self, message: bytes, deadline: float, cancel: Cancel) -> None:
         """Raises Unanswered; ``sent`` is False only where no byte of the message went out."""
@@ -222,7 +222,7 @@ class StdioLine:
                 if told is not None:
                     # By a deadline of its own: a server that does not listen must not hold up its reader.
                     with suppress(wire.Late):
-                        self._write(told, time.monotonic() + _REPLY_S, Cancel())
+                        self._write(told, time.monotonic() + _REPLY_S, NEVER)
             else:
                 self._desk.hand_in(message, len(line))
                 if wire.is_changed_list(message):

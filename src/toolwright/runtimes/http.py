@@ -15,7 +15,7 @@ from typing import Final
 from urllib.parse import quote
 
 from toolwright import jsontext
-from toolwright.calls import requests
+from toolwright.calls import operations, requests
 from toolwright.calls.replies import grant_line
 from toolwright.calls.requests import Outgoing
 from toolwright.errors import Kind
@@ -80,8 +80,8 @@ class HttpTools:
         described = prepared.http or invocation
         if described.placed is None:
             outgoing = requests.request(described, prepared.arguments)
-        else:  # calls/operations.py: operation_request(described, prepared.arguments)
-            raise NotImplementedError("requests whose arguments have places of their own")
+        else:
+            outgoing = operations.operation_request(described, prepared.arguments)
         if isinstance(outgoing, ToolError):
             end = End.REFUSED if outgoing.kind is Kind.INVALID_ARGUMENTS else End.UNAVAILABLE
             return Ending(end=end, reason=outgoing.message, hint=outgoing.hint)
@@ -278,6 +278,9 @@ _CHARSETS: Final = frozenset({"utf-8", "us-ascii", "iso-8859-1", "windows-1252",
 def _without(body: bytes, secrets: Iterable[str]) -> bytes:
     """Attack: a server that repeats the credentials it was sent, and so tells them to the model."""
     for secret in secrets:
-        if len(secret) >= _SECRET_CHARS_MIN:
-            body = body.replace(secret.encode("utf-8", "surrogateescape"), MARKER.encode("ascii"))
+        if len(secret) < _SECRET_CHARS_MIN:
+            continue
+        plain = secret.encode("utf-8", "surrogateescape")
+        for sent in (plain, quote(plain, safe="").encode("ascii"), base64.b64encode(plain)):
+            body = body.replace(sent, MARKER.encode("ascii"))
     return body

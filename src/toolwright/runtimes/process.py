@@ -20,6 +20,7 @@ from toolwright.sandbox import Cancel, Start
 
 RESOLVER_OUTPUT_BYTES_MAX: Final = 64 << 10
 RESOLVER_TIMEOUT_S_MAX: Final = 10.0
+_HANDED_MAX: Final = 1024
 
 _ENDS: Final = {
     Kind.INVALID_ARGUMENTS: End.REFUSED,
@@ -36,6 +37,8 @@ class ProcessTools:
         self._contents = contents
         self._beneath: dict[str, digests.Held] = {}
         """Programs that were found to lie where they must, as they were then."""
+        self._handed: dict[int, tuple[Tool, Permit, dict[str, str]]] = {}
+        """What the last call of a tool under a permit found in the environment."""
 
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
         invocation = tool.invocation
@@ -44,7 +47,7 @@ class ProcessTools:
         prepared = _settings.prepare(tool, call, self._host, permit, project=project)
         if isinstance(prepared, Ending):
             return prepared
-        env = {**environment(self._host, tool, permit), **prepared.env}
+        env = {**self._environment(tool, permit), **prepared.env}
         if "TMPDIR" in tool.needs.base_env:
             env["TMPDIR"] = ""  # the sandbox names the call's scratch folder here
         cwd = prepared.cwd or self._host.cwd
@@ -87,6 +90,14 @@ class ProcessTools:
         notes = (*prepared.notes, *ending.notes)
         return replace(ending, runs=runs + ending.runs, notes=notes) if runs or notes else ending
 
+    def _environment(self, tool: Tool, permit: Permit) -> Mapping[str, str]:
+        known = self._handed.get(id(permit))
+        if known is None or known[0] is not tool or known[1] is not permit:
+            if len(self._handed) >= _HANDED_MAX:
+                self._handed.clear()
+            known = self._handed[id(permit)] = (tool, permit, environment(self._host, tool, permit))
+        return known[2]
+
     def _refused(
         self, invocation: RunProcess, call: ToolCall, program: str, held: tuple[digests.Held | None, ...]
     ) -> Ending | None:
@@ -100,15 +111,14 @@ class ProcessTools:
         own = any(file is not None and file.path == program for file in held)
         if own and not os.access(program, os.X_OK):  # its bytes run from memory, where nothing has a mode
             return Ending(end=End.NOT_STARTED, reason="Permission denied")
-        if call.runs_digest is not None:
-            digest = digests.together(digests.how(invocation), held)
-            if digest != call.runs_digest:
-                # Attack: a file that is replaced between the check and the start.
-                return Ending(
-                    end=End.DENIED,
-                    reason="the tool's files changed between being checked and being started",
-                    hint="call it again once nobody is writing to them",
-                )
+        digest = self._contents.together(digests.how(invocation), held)
+        if call.runs_digest is not None and digest != call.runs_digest:
+            # Attack: a file that is replaced between the check and the start.
+            return Ending(
+                end=End.DENIED,
+                reason="the tool's files changed between being checked and being started",
+                hint="call it again once nobody is writing to them",
+            )
         return None
 
     def _lies_beneath(self, program: str, folder: str, held: tuple[digests.Held | None, ...]) -> bool:

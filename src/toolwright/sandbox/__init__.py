@@ -13,7 +13,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import field
-from typing import Protocol
+from typing import Final, Protocol
 
 from toolwright.model import Ending, Level, Permit
 from toolwright.records import dataclass
@@ -82,6 +82,15 @@ class Cancel:
 
     def __del__(self) -> None:
         self.close()  # every call has a button, and most callers never hold theirs
+
+
+class _Never(Cancel):
+    def __del__(self) -> None:
+        """It ends with the process, when there is nothing left to close it with."""
+
+
+NEVER: Final[Cancel] = _Never()
+"""The button of calls that nobody can stop from outside: shared, and never pressed."""
 
 
 class Standing(Protocol):

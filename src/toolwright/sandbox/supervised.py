@@ -24,12 +24,13 @@ import struct
 import threading
 import time
 import weakref
+from _socket import socket as _Socket
+from _socket import socketpair as _socketpair  # the public one asks the kernel twice what it just made
 from array import array
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import field
 from enum import IntEnum, IntFlag
-from functools import lru_cache
 from typing import Final
 
 from toolwright.model import End, Ending, Level, Permit, Run, Usage
@@ -54,9 +55,21 @@ _FILES_OF_HOST: Final = 40
 """Descriptors that are not counted on: the interpreter's, the journal's, the spawner's."""
 _ATTEMPTS_MAX: Final = 20
 """Starts that are tried where the spawner died, or a protected file is replaced again and again."""
+QUICK_S: Final = 0.0015
+"""A call that takes no longer is worth looking for: a processor that sleeps takes a tenth of a millisecond to
+wake up, and finds its caches cold."""
+_IS_PARALLEL: Final = len(os.sched_getaffinity(0)) > 1 if hasattr(os, "sched_getaffinity") else False
+"""On a single processor, looking would keep the tool from running."""
+_CLOCK_NS: Final = 50_000_000
+"""Far longer than any kernel's clock for files stands still."""
+_QUICK_MS: Final = 5
+"""How long output is left in the pipes before anybody looks at it."""
+_PIPE_BYTES_MIN: Final = 4096
+"""What every pipe takes at once."""
 _REPLACED: Final = (errno.ENOENT, errno.EINVAL, errno.ESTALE)
 """What mounting says where somebody replaces the file in that moment."""
 _QUEUE_S: Final = 0.05
+_ALIKE_MAX: Final = 1024
 _LARGE_BYTES: Final = 1 << 20
 _TRIES: Final = 8
 
@@ -250,6 +263,20 @@ class _Slot:
     """The part of the message that is the same for every call: limits and filter."""
     kit: int = 0
     """A number for all of this: the spawner may restrict the next process of the same kit in advance."""
+    is_quick: bool = False
+    """The call before this one was over so soon that looking for its end is cheaper than being woken."""
+    changed_ns: int = -1
+    """When the scratch folder last changed, as of when it was last seen to be empty."""
+    taken_ns: int = 0
+    """When the call that has it took it."""
+
+    def is_untouched(self) -> bool:
+        """Whether nothing was ever made in the scratch folder since it was last seen to be empty.
+
+        A tool cannot set the time of a change. The kernel's clock may stand still for some milliseconds, so
+        what changed shortly before the call is looked at again.
+        """
+        return self.changed_ns + _CLOCK_NS < self.taken_ns and self.changed_ns == _changed_ns(self.scratch)
 
 
 class Service:
@@ -257,7 +284,7 @@ class Service:
 
     def __init__(
         self,
-        control: socket.socket,
+        control: _Socket,
         stderr: int,
         finish: Callable[[], None],
         rules: KernelRules,
@@ -370,6 +397,10 @@ class _Connection:
         self.started[place] = 0
         return place
 
+    def is_alone(self) -> bool:
+        """Whether no other call is running."""
+        return len(self.free) >= _PAGE_BYTES - 2
+
     def give_place_back(self, place: int) -> None:
         if place:
             self.free.append(place)
@@ -448,6 +479,8 @@ class Supervised:
         self._namespaces: dict[object, _Namespace] = {}
         self._mounts: tuple[int, select.poll] | None = None
         self._kits = itertools.count(1)
+        self._alike: dict[int, tuple[Permit, int]] = {}
+        self._numbers: dict[Permit, int] = {}
         self._is_closed = False
         self._renew_locks()
         _MADE.add(self)
@@ -518,7 +551,10 @@ class Supervised:
             try:
                 timeout_s = start.permit.limits.timeout_s
                 is_sent = self._send(connection, start, slot, exchange, place, timeout_s)
-                report = exchange.until_report(time.monotonic() + timeout_s + GRACE_S)
+                sent = time.monotonic()
+                looking = slot.is_quick and connection.is_alone()
+                report = exchange.until_report(sent + timeout_s + GRACE_S, looking=looking)
+                slot.is_quick = _IS_PARALLEL and time.monotonic() - sent < QUICK_S
                 may_have_started = is_sent and bool(connection.started[place])
             finally:
                 connection.give_place_back(place)
@@ -724,7 +760,11 @@ class Supervised:
     # -- slots ----------------------------------------------------------------------------------------------
 
     def _take(self, start: Start, connection: _Connection) -> _Slot:
-        key = (_alike(start.permit), start.program, start.own, start.cwd, start.sealed, start.env.get("PATH"))
+        permit = start.permit
+        known = self._alike.get(id(permit))
+        if known is None or known[0] is not permit:
+            known = self._know(permit)
+        key = (known[1], start.program, start.own, start.cwd, start.sealed, start.env.get("PATH"))
         seen = _identities(start)
         now = time.monotonic()
         while True:
@@ -742,8 +782,19 @@ class Supervised:
                 return self._make(start, connection, key, seen, now)
             is_fresh = slot.seen == seen and now - slot.born < SLOT_AGE_S
             if is_fresh and not (slot.namespace is not None and slot.namespace.is_stale):
+                slot.taken_ns = time.time_ns()
                 return slot
             self._drop(slot)
+
+    def _know(self, permit: Permit) -> tuple[Permit, int]:
+        """A number for all permits that are alike: hashing one costs more than a system call."""
+        with self._lock:
+            if len(self._alike) >= _ALIKE_MAX:
+                self._alike.clear()
+                self._numbers.clear()
+            number = self._numbers.setdefault(_alike(permit), next(self._kits))
+            known = self._alike[id(permit)] = (permit, number)
+            return known
 
     def _make(
         self,
@@ -817,7 +868,10 @@ class Supervised:
         """Keep it for the next call of its kind, if nothing of this one is left in it."""
         is_clean = False
         with suppress(OSError):
-            is_clean = not os.listdir(slot.scratch) or self._scratch.empty(slot.scratch)
+            is_clean = slot.is_untouched()
+            if not is_clean:
+                is_clean = not os.listdir(slot.scratch) or self._scratch.empty(slot.scratch)
+                slot.changed_ns = _changed_ns(slot.scratch)
         out: _Slot | None = slot
         if is_clean:
             with self._lock:
@@ -974,7 +1028,7 @@ class _Exchange:
         self.stopped: End | None = None
         self.is_silent = False
         self._opened: list[int] = []
-        self.ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.ours, self.theirs = _socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         opened = self._opened
         try:
             opened += os.pipe()
@@ -984,9 +1038,9 @@ class _Exchange:
                 self.stdin_read, self.stdin_write, self.stdout_read, self.stdout_write,
                 self.stderr_read, self.stderr_write,
             ) = opened  # fmt: skip
-            if self.unsent:
+            if len(self.unsent) > _PIPE_BYTES_MIN:
                 os.set_blocking(self.stdin_write, False)
-                self.feed()
+            self.feed()
             if not self.unsent:
                 self._close_stdin()
         except BaseException:
@@ -1000,7 +1054,7 @@ class _Exchange:
         made.large = None
         made.stdin_read = made.stdout_write = null
         made.stderr_write = stderr
-        made.ours, made.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        made.ours, made.theirs = _socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         return made
 
     def close(self) -> None:
@@ -1022,23 +1076,32 @@ class _Exchange:
             while self.unsent:
                 self.unsent = self.unsent[os.write(self.stdin_write, self.unsent[:_PIPE_BYTES]) :]
 
-    def until_report(self, until: float) -> _Report | None:
-        """Carry bytes until the report comes. None: contact is lost, or (``is_silent``) nobody speaks."""
+    def until_report(self, until: float, *, looking: bool = False) -> _Report | None:
+        """Carry bytes until the report comes. None: contact is lost, or (``is_silent``) nobody speaks.
+
+        ``looking``: first look for the report again and again, for as long as a quick call takes.
+        """
         wait = select.poll()
         control, stop = self.ours.fileno(), self.cancelled
         wait.register(control, select.POLLIN)
+        wait.register(stop, select.POLLIN)
+        if self.unsent:
+            wait.register(self.stdin_write, select.POLLOUT)
+        ready: list[tuple[int, int]] = []
+        if looking:
+            enough = time.monotonic() + QUICK_S
+            while not (ready := wait.poll(0)) and time.monotonic() < enough:
+                pass
+        # A quick tool's output fits into the pipes: until then, being woken for it would only cost time.
+        ready = ready or wait.poll(_QUICK_MS)
         wait.register(self.stdout_read, select.POLLIN)
         wait.register(self.stderr_read, select.POLLIN)
-        wait.register(stop, select.POLLIN)
-        feeding = bool(self.unsent)
-        if feeding:
-            wait.register(self.stdin_write, select.POLLOUT)
         while True:
             left_ms = (until - time.monotonic()) * 1000
             if left_ms <= 0:
                 self.is_silent = True
                 return None
-            for fd, _ in wait.poll(left_ms):
+            for fd, _ in ready or wait.poll(left_ms):
                 if fd == control:
                     report = _received(self.ours)
                     self._drain()
@@ -1056,6 +1119,7 @@ class _Exchange:
                     if not self.unsent:
                         wait.unregister(fd)
                         self._close_stdin()
+            ready = []
 
     def _stop(self, end: End) -> None:
         if self.stopped is None:
@@ -1213,7 +1277,6 @@ os.register_at_fork(after_in_child=_after_fork)
 # -- small parts --------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=1024)
 def _alike(permit: Permit) -> Permit:
     """The permit without what only the exchange looks at: calls with other time limits share their slots."""
     limits = replace(permit.limits, timeout_s=0.0, stdout_bytes_max=0, stderr_bytes_max=0)
@@ -1226,7 +1289,11 @@ def installed() -> str | None:
     return found if os.access(found, os.X_OK) else None
 
 
-def _received(control: socket.socket) -> _Report | None:
+def _changed_ns(path: str) -> int:
+    return os.stat(path, follow_symlinks=False).st_ctime_ns
+
+
+def _received(control: _Socket) -> _Report | None:
     """The report; None where the supervisor hung up without one."""
     for _ in range(2):
         try:
