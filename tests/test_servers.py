@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,10 @@ import pytest
 import toolwright
 from toolwright.app import Workshop
 from toolwright.config import Config, Environment, resolve
+from toolwright.doors import cli
 from toolwright.errors import ConfigError, Kind
 from toolwright.journal.reading import entries
-from toolwright.model import Effect, Level, Problem
+from toolwright.model import CallHttp, Effect, Level, Problem
 from toolwright.sandbox import Cancel
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox.portable import Portable
@@ -451,3 +454,117 @@ def test_a_rye_servers_timeout_is_its_tools(tmp_path: Path, stated: str, timeout
                 Kind.TIMED_OUT,
                 "Command timed out after 0.7 seconds",
             )
+
+
+# -- for people ---------------------------------------------------------------------------------------------
+
+
+def ran(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    home = surroundings(folder)
+    named = ("--config", str(folder / "toolwright.toml"), "--state", str(folder / "state"))
+    status = cli.run([*named, *arguments], home)
+    return status, capsys.readouterr().out
+
+
+def test_doctor_shows_how_each_server_stands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(
+        tmp_path,
+        {"name": "good", "mcp": command("names=a")},
+        {"name": "bad", "mcp": command("complains", "version=0")},
+        {"name": "gone", "mcp": ["no-such-program"]},
+    )
+    _, out = ran(tmp_path, capsys, "doctor", "--json")
+    found = {item["name"]: item for item in json.loads(out)["findings"] if item["part"] == "servers"}
+    assert [found[name]["works"] for name in ("good", "bad", "gone")] == [True, False, False]
+    assert found["good"]["detail"] == "odd 1 2025-11-25"
+    assert "it speaks version '0' of the protocol" in found["bad"]["detail"]
+    assert "it said: odd server: \\x1b[31mcannot find its feet" in found["bad"]["fix"]
+    assert "there is no program 'no-such-program'" in found["gone"]["detail"]
+
+
+def test_the_commands_know_the_keys_of_servers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(tmp_path, {"name": "s", "mcp": marking(tmp_path, "names=a")})
+    assert ran(tmp_path, capsys, "call", "mcp:s/a", '{"text": "hi"}') == (0, "hi\n")
+    assert "mcp:s/a" in ran(tmp_path, capsys, "show", "mcp:s/a")[1]
+    _, out = ran(tmp_path, capsys, "list", "--json")
+    assert [row["key"] for row in json.loads(out)] == ["mcp:s/a"]
+    assert starts(tmp_path) == 1
+    ran(tmp_path, capsys, "list", "--fresh")
+    assert starts(tmp_path) == 2
+
+
+# -- OpenAPI documents --------------------------------------------------------------------------------------
+
+PETS = {
+    "openapi": "3.1.0",
+    "info": {"title": "Pets", "version": "1"},
+    "servers": [{"url": "/v1"}],
+    "paths": {
+        "/pets": {"get": {"operationId": "listPets", "tags": ["pets"], "responses": {}}},
+        "/shops": {"get": {"operationId": "listShops", "tags": ["shops"], "responses": {}}},
+    },
+}
+
+
+class Documents(BaseHTTPRequestHandler):
+    """Serves one document, and counts how often."""
+
+    served = 0
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        type(self).served += 1
+        body = json.dumps(PETS).encode()
+        self.send_response(200 if self.path == "/api" else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def test_a_configuration_may_name_an_openapi_file(tmp_path: Path) -> None:
+    document = {**PETS, "servers": [{"url": "https://pets.example/v1"}]}
+    (tmp_path / "api.json").write_text(json.dumps(document), encoding="utf-8")
+    written(tmp_path, {"openapi": "api.json", "name": "zoo", "tags": ["pets"]})
+    with opened(tmp_path) as workshop:
+        assert keys(workshop) == ["openapi:zoo/listPets"]
+    with opened(tmp_path, resolve(surroundings(tmp_path), cwd=str(tmp_path))) as workshop:
+        assert keys(workshop) == []
+        assert "config.untrusted" in codes(workshop.problems)
+
+
+def test_a_configuration_may_name_the_url_of_an_openapi_document(tmp_path: Path) -> None:
+    class Own(Documents):
+        pass
+
+    kind = Own
+    server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    base = f"http://127.0.0.1:{server.server_port}"
+    try:
+        written(tmp_path, {"openapi": f"{base}/api", "name": "zoo"})
+        for _ in range(2):  # what was fetched is kept
+            with opened(tmp_path) as workshop:
+                assert keys(workshop) == ["openapi:zoo/listPets", "openapi:zoo/listShops"]
+                invocation = workshop.find("listPets").invocation
+                assert isinstance(invocation, CallHttp)
+                assert invocation.url == f"{base}/v1/pets"
+        assert kind.served == 1
+        with opened(tmp_path) as workshop:
+            workshop.reload(fresh=True)
+        assert kind.served == 2
+        written(tmp_path, {"openapi": f"{base}/gone", "name": "zoo"})
+        with opened(tmp_path) as workshop:
+            assert codes(workshop.problems) == ["openapi.document.unreadable"]
+            assert "HTTP status 404" in workshop.problems[0].message
+        # A file that was found sends no request at all.
+        before = kind.served
+        with opened(tmp_path, resolve(surroundings(tmp_path), cwd=str(tmp_path))) as workshop:
+            assert keys(workshop) == []
+        assert kind.served == before
+    finally:
+        server.shutdown()
+        server.server_close()
+    doors = [record.body.get("door") for record in entries(str(tmp_path / "state" / "journal"))]
+    assert doors.count("fetch") == 3
