@@ -27,6 +27,7 @@ run: $(STAMPS)/native ## check and list the tools in examples/, and call one
 	$(BIN)/toolwright --config examples/toolwright.toml --state build/state call get_time '{"timezone": "UTC"}'
 
 test: $(STAMPS)/dev ## run the tests (ARGS="-k name" is handed to pytest)
+	@$(BIN)/python tests/peers/install.py
 	@$(BIN)/python -m compileall -q src soak tests/sandbox tests/journal
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 

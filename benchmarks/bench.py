@@ -18,6 +18,7 @@ from pathlib import Path
 
 from calls import calling
 from measuring import ROOT, Row, interleaved, ratio, timed
+from servers import serving
 
 import toolwright
 
@@ -227,7 +228,7 @@ def memory(work: Path) -> list[Row]:
     ]
 
 
-PARTS = ("starting", "loading", "calling")
+PARTS = ("starting", "loading", "calling", "serving")
 
 
 def main() -> int:
@@ -245,6 +246,8 @@ def main() -> int:
         if "calling" in parts:
             found, skipped = calling(work, given.rounds)
             rows += found
+        if "serving" in parts:
+            rows += serving(given.rounds)
         if "loading" in parts:
             rows += [*loading(work, given.rounds), *memory(work)]
     finally:

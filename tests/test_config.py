@@ -22,7 +22,8 @@ from toolwright.config import (
     resolve,
 )
 from toolwright.errors import ConfigError, SourceError, UsageError
-from toolwright.model import Grant, Level, Profile, Severity
+from toolwright.formats.mcp import Server
+from toolwright.model import Grant, Level, OpenApiOptions, Profile, Severity
 
 WHOLE = """
 [[source]]
@@ -36,9 +37,13 @@ trusted = true
 [[source]]
 mcp = ["npx", "-y", "@modelcontextprotocol/server-filesystem", "."]
 name = "files"
+env = ["FILES_TOKEN"]
+timeout = 20
+cwd = "work"
 
 [[source]]
 mcp = "https://example.org/mcp"
+headers = {Authorization = "Bearer ${EXAMPLE_TOKEN}"}
 
 [[source]]
 openapi = "api.yaml"
@@ -108,7 +113,11 @@ WIDENING = [
     "timeouts.default_s",
     "source[1].trusted",
     "source[2].mcp",
+    "source[2].env",
+    "source[2].timeout",
+    "source[2].cwd",
     "source[3].mcp",
+    "source[3].headers",
     "source[4].openapi",
     "source[4].secret",
     "source[5].handlers",
@@ -149,11 +158,29 @@ def clone(tmp_path: Path) -> Path:
 
 def test_every_key_of_a_trusted_file_counts(clone: Path) -> None:
     config = read_file(str(clone / "toolwright.toml"), trusted=True)
+    options = OpenApiOptions(tags=("pets",), paths=("/pets",), secret="PETS_TOKEN")
+    files, remote = (Server.read(source.server) for source in config.sources if source.server)
+    here = f"{clone}/toolwright.toml"
     assert config.sources == (
-        Source(path=f"{clone}/skills", root=str(clone)),
-        Source(path=f"{clone}/bin/tools", format="executable", probe=True, root=str(clone)),
-        Source(path=f"{clone}/groups", handlers=f"{clone}/handlers", root=str(clone)),
+        Source(path=f"{clone}/skills", root=str(clone), starts=True),
+        Source(path=f"{clone}/bin/tools", format="executable", probe=True, root=str(clone), starts=True),
+        Source(path=here, format="mcp", named=True, server=files.text, starts=True),
+        Source(path=here, format="mcp", named=True, server=remote.text, starts=True),
+        Source(path=f"{clone}/api.yaml", format="openapi", root=str(clone), openapi=options, starts=True),
+        Source(path=f"{clone}/groups", handlers=f"{clone}/handlers", root=str(clone), starts=True),
     )
+    assert files == Server(
+        name="files",
+        definition={
+            "timeout": 20,
+            "command": "npx",
+            "args": ["-y", "@modelcontextprotocol/server-filesystem", "."],
+            "cwd": f"{clone}/work",
+            "env": {"FILES_TOKEN": "${FILES_TOKEN}"},
+        },
+        env=("FILES_TOKEN",),
+    )
+    assert (remote.name, remote.env) == ("example.org", ("EXAMPLE_TOKEN",))
     assert config.manifest_strict is True
     assert config.context_mode == "read_on_demand"
     assert config.allow_scripts is True
@@ -170,7 +197,7 @@ def test_every_key_of_a_trusted_file_counts(clone: Path) -> None:
         {"match": {"effect": "read"}, "decision": "allow", "because": "only reads"},
     )
     assert ignored(config) == []
-    assert {problem.code for problem in config.problems} == {"source.unsupported"}
+    assert config.problems == ()
     assert (config.file, config.trusted) == (str(clone / "toolwright.toml"), True)
 
 
@@ -378,7 +405,7 @@ def test_the_users_own_configuration_is_trusted(tmp_path: Path) -> None:
     config = resolve(surroundings(tmp_path / "home"), cwd=str(tmp_path))
     assert ignored(config) == []
     assert config.sources[1] == Source(
-        path=f"{folder}/bin/tools", format="executable", probe=True, root=str(folder)
+        path=f"{folder}/bin/tools", format="executable", probe=True, root=str(folder), starts=True
     )
     assert (config.allow_scripts, config.timeout_s) == (True, 90.0)
 
@@ -423,8 +450,15 @@ def test_flags_come_before_files_and_files_before_the_current_folder(clone: Path
     assert len(resolve(home, cwd=str(clone)).sources) == 3
     named = resolve(home, cwd=str(clone), sources=["skills", "executable=bin/tools"])
     assert named.sources == (
-        Source(path=f"{clone}/skills", named=True, root=str(clone)),
-        Source(path=f"{clone}/bin/tools", format="executable", probe=True, named=True, root=f"{clone}/bin"),
+        Source(path=f"{clone}/skills", named=True, root=str(clone), starts=True),
+        Source(
+            path=f"{clone}/bin/tools",
+            format="executable",
+            probe=True,
+            named=True,
+            root=f"{clone}/bin",
+            starts=True,
+        ),
     )
 
 
@@ -464,7 +498,8 @@ def test_the_current_folder_is_where_we_are() -> None:
 def test_a_source_may_name_its_format(format_: str) -> None:
     found = named_source(f"{format_}=a/../b", "/here")
     is_program = format_ == "executable"
-    assert found == Source(path="/here/b", format=format_, probe=is_program, named=True, root="/here")
+    expected = Source(path="/here/b", format=format_, probe=is_program, named=True, root="/here", starts=True)
+    assert found == expected
 
 
 def test_a_source_is_a_path_first(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ a workshop costs only what is used.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import sys
@@ -14,25 +15,28 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field
 from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from toolwright import jsontext
+from toolwright import formats, jsontext
 from toolwright.catalog import files, loading, sources
 from toolwright.catalog.cache import Cache
 from toolwright.catalog.catalog import Catalog, Tools
 from toolwright.config import Config, Environment, current_folder, named_source
-from toolwright.errors import Kind, StoreError, UsageError
-from toolwright.jsontext import JsonObject
+from toolwright.errors import Kind, StoreError, ToolwrightError, UsageError
+from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import (
     LEVELS,
     TIMEOUT_S_MAX,
+    Allow,
     CallFacts,
     CallFunction,
     CallHttp,
     CallJavaScript,
+    CallMcp,
     CallPython,
     Choice,
     Decision,
@@ -47,6 +51,7 @@ from toolwright.model import (
     ProbeOutcome,
     Problem,
     Rules,
+    Run,
     RunContainer,
     RunProcess,
     Selected,
@@ -60,7 +65,7 @@ from toolwright.model import (
     ToolResult,
 )
 from toolwright.records import dataclass, replace
-from toolwright.sandbox import NEVER, Cancel, Sandbox, Start
+from toolwright.sandbox import NEVER, Cancel, Sandbox, Standing, Start
 
 if TYPE_CHECKING:
     from toolwright.catalog.digests import Contents
@@ -71,10 +76,18 @@ if TYPE_CHECKING:
     from toolwright.runtimes.container import ContainerTools
     from toolwright.runtimes.functions import FunctionTools
     from toolwright.runtimes.http import HttpTools
+    from toolwright.runtimes.mcp import McpTools
+    from toolwright.runtimes.mcp import State as ServerState
     from toolwright.store import Store
 
 STORE_NAME = "state.sqlite"
 _FRESH_S = 0.01
+_LIST_S = 20.0
+"""For starting a server and asking it for its tools, where its definition has no time of its own."""
+_SERVERS_AT_ONCE = 64
+_REFRESH_S = 1.0
+_REST_S = 60.0
+"""How long a server that gave no list is left alone."""
 _GUARDED_MAX = 5000
 _LACKING = {
     Level.PORTABLE: "what tools declare is not enforced",
@@ -204,7 +217,10 @@ class Workshop:
         self._lock = threading.Lock()
         self._hands: Hands | None = None
         self._is_closed = False
-        self._report = self._load()
+        self._loading = threading.Lock()
+        self._lists = ServerLists(config.state, lambda: self.hands, self.reload)
+        with self._loading:  # a server may say at once that its list changed
+            self._report = self._load()
 
     def __enter__(self) -> Workshop:
         return self
@@ -224,6 +240,7 @@ class Workshop:
 
     def close(self) -> None:
         """End what was started, finish the records, and write down what makes the next start faster."""
+        self._lists.close()
         with self._lock:
             hands, self._hands = self._hands, None
             self._is_closed = True
@@ -267,11 +284,17 @@ class Workshop:
 
     def changed(self) -> bool:
         """Whether the sources look different from when they were last read. Reads and runs nothing."""
-        return sources.listing(self._wanted(), rye_spaces=self._rye_spaces).stamp != self._report.stamp
+        found = sources.listing(self._wanted(), rye_spaces=self._rye_spaces, changed=self._lists.changed_at)
+        return found.stamp != self._report.stamp
 
-    def reload(self) -> None:
-        """Look again. The catalog is replaced whole; what was taken from the old one stays valid."""
-        self._report = self._load(self._report)
+    def reload(self, *, fresh: bool = False) -> None:
+        """Look again. The catalog is replaced whole; what was taken from the old one stays valid. ``fresh``:
+        ask MCP servers for their tools again, though nothing seems to have changed."""
+        with self._loading:
+            if fresh:
+                for digest in self._report.asked:
+                    self._lists.note_change(digest)
+            self._report = self._load(self._report)
 
     def migration(self) -> Migration:
         """How far the move of tools from code (``fallback``) to files has come: what files hide, where the
@@ -570,6 +593,10 @@ class Workshop:
         except OSError:
             raise UsageError(f"no result is kept under {call_id!r}", "only long results are kept") from None
 
+    def servers(self) -> tuple[ServerState, ...]:
+        """How the MCP servers of the sources stand. Those that were not asked for anything yet are, now."""
+        return self._lists.states(self._report.servers)
+
     def warnings(self) -> tuple[str, ...]:
         """What a person should know before calling: limits that cannot be enforced on this machine."""
         return self.hands.warnings
@@ -589,6 +616,7 @@ class Workshop:
                     functions=self._own.functions,
                     in_process=self._in_process,
                     sandbox=self._sandbox,
+                    lists=self._lists,
                 )
             return self._hands
 
@@ -603,6 +631,11 @@ class Workshop:
             loading.Machine(
                 prober=self._discover,
                 which=lambda name: shutil.which(name, path=self._environment.path),
+                asker=self._lists.ask,
+                fetch=self._fetch,
+                changed=self._lists.changed_at,
+                rests=self._lists.rests,
+                know=self._lists.know,
                 progress=self._progress,
             ),
             rye_spaces=self._rye_spaces,
@@ -630,6 +663,12 @@ class Workshop:
         return discovery.probe_all(
             paths, env=self._environment.probe_environment(), run=self.hands.run_recorded
         )
+
+    def _fetch(self, url: str) -> tuple[bytes | None, str | None]:
+        """A document that a trusted source names by its URL; the fetch is recorded like a call."""
+        if self.config.state is None:
+            return None, "there is no state folder to record the fetch in"
+        return self.hands.fetch_recorded(url)
 
     def _wanted(self) -> list[sources.Source]:
         extra = (sources.Source(path=path, format="skill") for path in self.config.extra_dirs)
@@ -704,6 +743,7 @@ class Hands:
         functions: Mapping[str, Function],
         in_process: bool,
         sandbox: Sandbox | None,
+        lists: ServerLists,
     ) -> None:
         from toolwright.catalog.digests import Contents
         from toolwright.engine import Engine, Stock
@@ -739,6 +779,9 @@ class Hands:
             timeout_s=config.timeout_s,
             limits=config.limits,
         )
+        # A rule that asks a person is about the calls of a server's tools, not about the server's start.
+        denying = tuple(rule for rule in self._house.policy if rule.answer is policy.Answer.DENY)
+        self._server_house = replace(self._house, policy=denying)
         bundles = _bundles()
         self._named = (
             *(source.path for source in config.sources if source.named or config.trusted),
@@ -781,6 +824,9 @@ class Hands:
         self._https = Later(lambda: _http_tools(self._host))
         self._containers = Later(lambda: _container_tools(self._host))
         self._scripts = Later(lambda: _javascript_tools(self._host, contents, config.zygotes))
+        self._lists = lists
+        self._servers: McpTools | None = None
+        self._making = threading.Lock()
         processes = process.ProcessTools(self._host, contents)
         self._functions = Later(lambda: _function_tools(functions, self._cwd))
         self.spill = around.Spill(os.path.join(config.state, "results"), config.result_bytes)
@@ -800,6 +846,7 @@ class Hands:
                     (CallHttp, self._https),
                     (RunContainer, self._containers),
                     (CallJavaScript, self._scripts),
+                    (CallMcp, LaterServers(lambda: self.servers)),
                 )
             },
             level=lambda: self.sandbox.level,
@@ -870,6 +917,107 @@ class Hands:
         )
         return ending
 
+    # -- MCP servers ----------------------------------------------------------------------------------------
+
+    @property
+    def servers(self) -> McpTools:
+        """What talks to MCP servers; made, and its module imported, when first asked for."""
+        with self._making:
+            if self._servers is None:
+                from toolwright.runtimes.mcp import McpTools
+
+                # Attack: the first server ever, asked before there is a state folder, reads what is written
+                # there later: only what exists can be hidden.
+                with suppress(OSError):
+                    os.makedirs(self._state, mode=0o700, exist_ok=True)
+                if not self._guarded:
+                    self._grounds.guard(self._lists.declarations())
+                self._servers = McpTools(
+                    self._host,
+                    permit_of=self._permit_server,
+                    definitions=self._lists.defined,
+                    opener=self._open_recorded,
+                    changed=self._lists.server_changed,
+                )
+            return self._servers
+
+    def _permit_server(self, tool: Tool) -> Permit | Ending:
+        """What a server itself may do."""
+        now = time.time()
+        try:
+            disabled = self.keep.disabled(now)
+        except StoreError as error:
+            return Ending(end=End.UNAVAILABLE, reason=error.message, hint=error.hint)
+        named = self._policy.is_below(tool.origin.path, self._named)
+        decision = self._policy.decide(
+            tool,
+            None,
+            trust=self._policy.trust_of(tool),
+            house=self._server_house,
+            ground=self._grounds.of(tool, project=self._cwd, cwd=self._cwd, named=named),
+            state=self._policy.HostState(disabled=disabled, now=now),
+        )
+        if isinstance(decision, Deny):
+            return Ending(end=End.DENIED, reason=decision.message, hint=decision.hint)
+        if not isinstance(decision, Allow):
+            return Ending(end=End.DENIED, reason=f"{tool.name} needs an approval")
+        return decision.permit
+
+    def _open_recorded(self, key: str, start: Start) -> Standing | Ending:
+        """Start a server: begun and ended in the journal, as far as starting it goes."""
+        call = ToolCall(id=new_call_id(), tool=key, arguments={}, caller=self._user)
+        if not self.audit.begin(call, CallFacts(door=start.what, key=key)):
+            return Ending(end=End.UNAVAILABLE, reason="the audit journal cannot be written")
+        opened = self.sandbox.open(start)
+        error = (
+            ToolError(kind=Kind.UNAVAILABLE, message=opened.reason) if isinstance(opened, Ending) else None
+        )
+        run = Run(argv=start.argv, cwd=start.cwd, env_names=tuple(sorted(start.env)))
+        self.audit.end(
+            call,
+            ToolResult(
+                call_id=call.id,
+                key=key,
+                error=error,
+                isolation=opened.layers,
+                runs=(run,),
+            ),
+        )
+        return opened
+
+    def fetch_recorded(self, url: str) -> tuple[bytes | None, str | None]:
+        """The content behind a URL, or why there is none: begun and ended in the journal."""
+        from toolwright.runtimes import _web
+
+        call = ToolCall(id=new_call_id(), tool=url, arguments={}, caller=self._user)
+        if not self.audit.begin(call, CallFacts(door="fetch", key=url)):
+            return None, "the audit journal cannot be written"
+        body: bytes | None = None
+        why: str | None = None
+        web = _web.Web()
+        try:
+            answer = web.send(
+                _web.Request(method="GET", url=url, headers=(("Accept", "application/json, */*"),)),
+                # Whoever named this very address in a trusted source has granted it, and no other.
+                reach=_web.Reach(hosts=_web.literal_hosts(url)),
+                limits=_web.WebLimits(body_bytes_max=files.LONG_DOCUMENT_BYTES_MAX),
+                deadline=time.monotonic() + _LIST_S,
+                cancel=NEVER,
+            )
+            if answer.truncated:
+                why = f"it is longer than {files.LONG_DOCUMENT_BYTES_MAX} bytes"
+            elif answer.status != 200:
+                why = f"it was answered with HTTP status {answer.status}"
+            else:
+                body = answer.body
+        except _web.Unreached as no:
+            why = no.why
+        finally:
+            web.close()
+        error = ToolError(kind=Kind.UNAVAILABLE, message=why) if why is not None else None
+        self.audit.end(call, ToolResult(call_id=call.id, key=url, error=error))
+        return body, why
+
     @property
     def warnings(self) -> tuple[str, ...]:
         lacking = _LACKING.get(self.sandbox.level)
@@ -878,6 +1026,8 @@ class Hands:
         )
 
     def close(self) -> None:
+        if self._servers is not None:
+            self._servers.close()
         self._pythons.close()
         self._functions.close()
         self._https.close()
@@ -893,6 +1043,170 @@ class Closable(Protocol):
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending: ...
 
     def close(self) -> None: ...
+
+
+class LaterServers:
+    """The runtime of MCP servers, looked up at each call: it is made at the first one."""
+
+    def __init__(self, servers: Callable[[], McpTools]) -> None:
+        self._servers = servers
+
+    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        return self._servers().run(tool, call, permit, cancel)
+
+
+class ServerLists:
+    """What MCP servers list: asked all at once, remembered on disk, and asked again when they say so."""
+
+    def __init__(self, state: str | None, hands: Callable[[], Hands], reload: Callable[[], None]) -> None:
+        self._state = state
+        self._hands = hands
+        self._reload = reload
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[str, str]] = {}
+        self._found: sources.Listing | None = None
+        self._refreshing = False
+        self._doubted: set[str] = set()
+        self._stop = threading.Event()
+
+    def defined(self, digest: str) -> str | None:
+        """A server by the digest of its definition."""
+        found = self._known.get(digest)
+        return found[0] if found is not None else None
+
+    def ask(
+        self, candidates: Sequence[sources.Candidate]
+    ) -> list[tuple[bytes | None, str | None, str | None]]:
+        """Each in its own permit, each start recorded. A server that is slow or dead costs its own time."""
+        if self._state is None:
+            return [(None, "there is no state folder to record its start in", None)] * len(candidates)
+        listed = self._listed([(candidate.defined, candidate.path) for candidate in candidates])
+        answers: list[tuple[bytes | None, str | None, str | None]] = []
+        for candidate, found in zip(candidates, listed, strict=True):
+            self._note("failed", candidate.server, there=isinstance(found, Ending))
+            if isinstance(found, Ending):
+                answers.append((None, found.reason or found.end.value, found.hint))
+            else:
+                content = jsontext.compact({"tools": found})
+                self._note("listed", candidate.server, hashlib.sha256(content).hexdigest())
+                answers.append((content, None, None))
+        return answers
+
+    def _listed(self, servers: Sequence[tuple[str, str]]) -> list[list[JsonValue] | Ending]:
+        from concurrent.futures import ThreadPoolExecutor
+
+        from toolwright.formats.mcp import Server, server_record
+
+        def ask(named: tuple[str, str]) -> list[JsonValue] | Ending:
+            server = Server.read(named[0])
+            stated = server.definition.get("timeout")
+            record = server_record(server, named[1])
+            return runtime.listed(record, float(stated) if stated else _LIST_S)
+
+        if not servers:
+            return []
+        runtime = self._hands().servers
+        with ThreadPoolExecutor(min(len(servers), _SERVERS_AT_ONCE), "mcp-list") as pool:
+            return list(pool.map(ask, servers))
+
+    def states(self, servers: Mapping[str, tuple[str, str]]) -> tuple[ServerState, ...]:
+        self._listed([*servers.values()])
+        names = [formats.server_of(text).name for text, _ in servers.values()]
+        found = {state.name: state for state in self._hands().servers.states()} if names else {}
+        return tuple(found[name] for name in names if name in found)
+
+    # -- changes --------------------------------------------------------------------------------------------
+
+    def know(self, found: sources.Listing) -> None:
+        """From now on this is what digests stand for."""
+        self._known = {**self._known, **found.servers}
+        self._found = found
+
+    def declarations(self) -> Iterator[str]:
+        """Where declarations lie, before they are read: no server that is asked by then may write them."""
+        if self._found is not None:
+            yield from (candidate.path for candidate in islice(self._found.candidates, _GUARDED_MAX))
+
+    def changed_at(self, digest: str) -> tuple[int, int, int, int]:
+        """When a server last said that its tools are others now; other programs of ours see it too."""
+        return (0, self._noted("changed", digest), 0, 0)
+
+    def note_change(self, digest: str) -> None:
+        self._note("changed", digest)
+        self._note("failed", digest, there=False)
+
+    def rests(self, digest: str) -> bool:
+        """Whether a server gave no list just now: it is not asked at every start while it is down."""
+        age_s = time.time() - self._noted("failed", digest) / 1e9
+        return 0 <= age_s < _REST_S
+
+    def _noted(self, what: str, digest: str) -> int:
+        """When something was noted about a server, in nanoseconds; 0: never."""
+        if self._state is None:
+            return 0
+        try:
+            return os.stat(self._mark(what, digest)).st_mtime_ns
+        except OSError:
+            return 0
+
+    def _note(self, what: str, digest: str, text: str = "", *, there: bool = True) -> None:
+        if self._state is None:
+            return
+        path = self._mark(what, digest)
+        with suppress(OSError):
+            if not there:
+                os.unlink(path)
+                return
+            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+            with os.fdopen(os.open(path, flags, 0o600), "w", encoding="ascii") as file:
+                file.write(text)
+            os.utime(path)
+
+    def _mark(self, what: str, digest: str) -> str:
+        assert self._state is not None
+        return os.path.join(self._state, "servers", f"{digest.rpartition(':')[2]}.{what}")
+
+    def server_changed(self, digest: str) -> None:
+        """A server says that its tools are others now: it is asked again meanwhile, and believed if they are.
+
+        Attack: a server that says so all the time. One thread asks, and pauses each time.
+        """
+        with self._lock:
+            self._doubted.add(digest)
+            if self._refreshing or self._stop.is_set():
+                return
+            self._refreshing = True
+        threading.Thread(target=self._refresh, name="mcp-refresh", daemon=True).start()
+
+    def _refresh(self) -> None:
+        while True:
+            with self._lock:
+                doubted, self._doubted = self._doubted, set()
+                if not doubted or self._stop.is_set():
+                    self._refreshing = False
+                    return
+            with suppress(ToolwrightError):
+                changed = [digest for digest in doubted if self._is_another(digest)]
+                for digest in changed:
+                    self.note_change(digest)
+                if changed:
+                    self._reload()
+            self._stop.wait(_REFRESH_S)
+
+    def _is_another(self, digest: str) -> bool:
+        """Whether a server lists something else than it did when its list was last read."""
+        if digest not in self._known:
+            return False
+        (listed,) = self._listed([self._known[digest]])
+        if isinstance(listed, Ending):
+            return False
+        seen = hashlib.sha256(jsontext.compact({"tools": listed})).hexdigest()
+        content, _ = files.read(self._mark("listed", digest)) if self._state is not None else (None, None)
+        return content is None or content.decode("ascii", "replace") != seen
+
+    def close(self) -> None:
+        self._stop.set()
 
 
 class Later:

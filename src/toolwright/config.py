@@ -8,6 +8,7 @@ user, and the user's own configuration, count as trusted.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -18,12 +19,22 @@ from typing import Any, Final
 from toolwright.catalog import files
 from toolwright.catalog.sources import Source
 from toolwright.errors import ConfigError, SourceError, UsageError
-from toolwright.model import TIMEOUT_S_MAX, Grant, Level, Limits, Problem, Profile, Rules, Severity
+from toolwright.model import (
+    TIMEOUT_S_MAX,
+    Grant,
+    Level,
+    Limits,
+    OpenApiOptions,
+    Problem,
+    Profile,
+    Rules,
+    Severity,
+)
 from toolwright.records import dataclass, replace
 
 FILE_NAME: Final = "toolwright.toml"
 FORMATS: Final = ("skill", "manifest", "capability", "rye", "executable")
-NAMED_FORMATS: Final = (*FORMATS, "openapi")
+NAMED_FORMATS: Final = (*FORMATS, "mcp", "openapi")
 """What may stand before a path on the command line."""
 
 
@@ -202,6 +213,10 @@ _SOURCE_KEYS: Final = {
     "handlers": _Key(str, widens=True),
     "name": _TEXT,
     "mcp": _Key((str, list), items=_TEXT, widens=True),
+    "env": _Key(list, items=_TEXT, widens=True),
+    "headers": _Key(dict, widens=True),
+    "timeout": _Key((int, float), widens=True),
+    "cwd": _Key(str, widens=True),
     "openapi": _Key(str, widens=True),
     "tags": _Key(list, items=_TEXT),
     "paths": _Key(list, items=_TEXT),
@@ -287,6 +302,7 @@ def named_source(text: str, cwd: str) -> Source:
         probe=name == "executable",
         named=True,
         root=os.path.dirname(os.path.normpath(os.path.join(cwd, path))),
+        starts=True,
     )
 
 
@@ -390,14 +406,13 @@ class _Reading:
             kept = self.section(where, table, _SOURCE_KEYS)
             if sum(key in table for key in ("path", "mcp", "openapi")) != 1:
                 raise self.wrong(where, "needs exactly one of path, mcp and openapi")
-            if "path" not in table:
-                key = "mcp" if "mcp" in table else "openapi"
-                if key in kept:
-                    self.problem(
-                        "source.unsupported",
-                        f"{where}: this version does not read tools from {key} sources",
-                        "leave it in: a version that does will use it",
-                    )
+            if "mcp" in table:
+                if "mcp" in kept:
+                    found.append(self.server(where, kept))
+                continue
+            if "openapi" in table:
+                if "openapi" in kept:
+                    found.append(self.openapi(where, kept))
                 continue
             path = self.below(table["path"])
             if not self.trusted and not self.is_below(path):
@@ -412,9 +427,59 @@ class _Reading:
                     probe=bool(kept.get("trusted")),
                     handlers=self.below(handlers) if handlers else None,
                     root=self.folder,
+                    starts=self.trusted,
                 )
             )
         return tuple(found)
+
+    def openapi(self, where: str, table: Mapping[str, Any]) -> Source:
+        """An OpenAPI document that the file names. Only a trusted file gets here."""
+        value = table["openapi"]
+        if not value:
+            raise self.wrong(f"{where}.openapi", "must be a file or a URL")
+        is_url = value.startswith(("http://", "https://"))
+        options = OpenApiOptions(
+            name=table.get("name", ""),
+            tags=tuple(table.get("tags", ())),
+            paths=tuple(table.get("paths", ())),
+            secret=table.get("secret", ""),
+            base_url=value if is_url else "",
+        )
+        path = value if is_url else self.below(value)
+        return Source(path=path, format="openapi", root=self.folder, openapi=options, starts=True)
+
+    def server(self, where: str, table: Mapping[str, Any]) -> Source:
+        """An MCP server that the file names. Only a trusted file gets here."""
+        value = table["mcp"]
+        if not isinstance(value, str) and not (value and value[0]):
+            raise self.wrong(f"{where}.mcp", "the command is empty")
+        if isinstance(value, str) and not value.startswith(("http://", "https://")):
+            raise self.wrong(f"{where}.mcp", "must be a URL, or a command as a list of texts")
+        name = table.get("name") or _name_of(value)
+        if not _SERVER_NAME.fullmatch(name):
+            raise self.wrong(f"{where}.name", "must be letters, digits, dots, dashes and underscores")
+        definition: dict[str, Any] = {key: table[key] for key in ("headers", "timeout") if key in table}
+        if isinstance(value, str):
+            definition["url"] = value
+        else:
+            definition |= {
+                "command": value[0],
+                "args": value[1:],
+                "cwd": self.below(table.get("cwd", ".")),
+                "env": {name: f"${{{name}}}" for name in table.get("env", ())},
+            }
+        for key, text in definition.get("headers", {}).items():
+            if not isinstance(text, str) or not isinstance(value, str):
+                raise self.wrong(f"{where}.headers.{key}", "must be a text, of a source with a URL")
+        if not 0 < definition.get("timeout", 1) <= TIMEOUT_S_MAX:
+            raise self.wrong(f"{where}.timeout", f"must be above 0 and at most {TIMEOUT_S_MAX} seconds")
+        # By name: most files name no server.
+        mcp = import_module("toolwright.formats.mcp")
+        names = dict.fromkeys((*table.get("env", ()), *mcp.names_in(definition)))
+        server = mcp.Server(
+            name=name, definition=definition, env=tuple(names), trusted=bool(table.get("trusted"))
+        )
+        return Source(path=self.path, format="mcp", named=True, server=server.text, starts=True)
 
     def is_below(self, path: str) -> bool:
         """Whether a path lies in the file's own folder; one that does not exist is judged by its name."""
@@ -519,6 +584,13 @@ class _Reading:
         )
 
 
+def _name_of(value: str | Sequence[str]) -> str:
+    """What an MCP server is called that nobody gave a name: its host, or its program."""
+    text = value.split("/")[2] if isinstance(value, str) else os.path.basename(value[0])
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:64]
+
+
+_SERVER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KIND_NAMES: Final[dict[type, str]] = {
     str: "a string",
     bool: "true or false",

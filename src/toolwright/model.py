@@ -774,6 +774,10 @@ class Document:
     probe: ProbeOutcome | None = None
     project: str = ""
     """The root of the project the document belongs to."""
+    server: str = field(default="", repr=False)
+    """For what an MCP server listed: the server as it was named, in one line. It may hold secrets."""
+    hint: str | None = None
+    """What to do about ``unreadable``, where whoever tried to read it knows."""
     openapi: OpenApiOptions | None = None
     """None: nobody who may do so asked for an OpenAPI document, so that one which is found is not loaded."""
 

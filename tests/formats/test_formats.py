@@ -164,7 +164,7 @@ def test_another_shape_is_an_error_and_nothing_is_guessed(value: Any) -> None:
 def test_a_list_of_servers_is_named_as_what_it_is() -> None:
     _, said = compiled(written({"mcpServers": {"files": {"command": "npx"}}}, "/p/.mcp.json"))
     assert said == [
-        "source.unsupported: a list of MCP servers: this version does not read tools from servers"
+        "source.not-probed: a list of MCP servers, which were not asked for their tools: asking starts them"
     ]
 
 

@@ -46,6 +46,9 @@ class Recording:
         run = Run(argv=start.argv, cwd=start.cwd, what=start.what)
         return Ending(end=End.EXITED, exit_status=0, stdout=self.prints, runs=(run,))
 
+    def open(self, start: Start) -> Ending:
+        return Ending(end=End.UNAVAILABLE)
+
     def close(self) -> None:
         pass
 

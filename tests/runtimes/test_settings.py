@@ -62,6 +62,9 @@ class Nowhere:
     def run(self, start: Start, cancel: Cancel) -> Ending:
         raise AssertionError("preparing a call starts nothing")
 
+    def open(self, start: Start) -> Ending:
+        raise AssertionError("preparing a call starts nothing")
+
     def close(self) -> None:
         pass
 

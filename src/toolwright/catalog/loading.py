@@ -10,7 +10,7 @@ import gc
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Final, TypeVar
@@ -19,7 +19,7 @@ from toolwright import formats, jsontext, schema
 from toolwright.catalog import files, sources
 from toolwright.catalog.cache import Cache, Damaged, Kept, Loaded, Snapshot, aliases_of
 from toolwright.catalog.catalog import Catalog
-from toolwright.catalog.sources import Candidate, Listing, Prober, Source
+from toolwright.catalog.sources import Asker, Candidate, Listing, Prober, Source
 from toolwright.model import (
     Compiled,
     Condition,
@@ -49,6 +49,15 @@ class Machine:
     which: Callable[[str], str | None]
     """Where a program lies on PATH."""
     clock: Callable[[], float] = time.time
+    asker: Asker | None = None
+    fetch: Callable[[str], tuple[bytes | None, str | None]] | None = None
+    """The content behind a URL, or why there is none."""
+    changed: Callable[[str], files.Fingerprint] = lambda _digest: (0, 0, 0, 0)
+    """When an MCP server last said that its tools are others now, by the digest of its definition."""
+    rests: Callable[[str], bool] = lambda _digest: False
+    """Whether a server that gave no list is left alone for now."""
+    know: Callable[[Listing], None] = lambda _found: None
+    """Told what the sources hold, before anything of it is read or asked."""
     progress: Callable[[int, int], None] | None = None
     """Told, from time to time, how many documents of how many have been read."""
 
@@ -181,6 +190,17 @@ class LoadReport:
         return [tool for tool in tools if tool.role is Role.TOOL]
 
     @property
+    def asked(self) -> tuple[str, ...]:
+        """The digests of everything that was asked for over a wire: servers and fetched documents."""
+        return (*self._found.servers, *self._found.fetched)
+
+    @property
+    def servers(self) -> Mapping[str, tuple[str, str]]:
+        """Every MCP server that the sources name, in one line and with the file that names it, by the digest
+        of its definition."""
+        return self._found.servers
+
+    @property
     def stamp(self) -> bytes:
         """What the sources looked like: it differs when anything changed."""
         return self._found.stamp
@@ -270,8 +290,10 @@ def _load(
     kept: Cache,
     earlier: LoadReport | None,
 ) -> LoadReport:
-    found = sources.listing(wanted, rye_spaces=rye_spaces)
-    identity = (tuple(wanted), rules)
+    found = sources.listing(wanted, rye_spaces=rye_spaces, changed=machine.changed)
+    machine.know(found)
+    # By digest: a definition may hold secrets, and what is kept must not.
+    identity = (tuple(replace(source, server=_mark_of(source)) for source in wanted), rules)
     snapshot = kept.open(identity) if earlier is None else None
 
     def again() -> Loaded:
@@ -290,6 +312,10 @@ def _load(
         units = () if earlier is None else [kept for kept in earlier.units if kept.until is None]
         loaded = _cold(found, rules, machine, units)
     return LoadReport(Shelves(Fresh(loaded), again), found, lambda: kept.save(identity, loaded), warm=False)
+
+
+def _mark_of(source: Source) -> str:
+    return hashlib.sha256(source.server.encode("utf-8")).hexdigest() if source.server else ""
 
 
 def _same_programs(snapshot: Snapshot, machine: Machine) -> bool:
@@ -333,6 +359,11 @@ def _compile_all(found: Listing, rules: Rules, machine: Machine, earlier: Sequen
     now = machine.clock()
     known = {kept.mark: kept for kept in earlier if _counts(kept.until, now)}
     marks = found.marks
+    if found.servers:
+        before = {kept.mark: kept for kept in earlier}
+        for candidate, mark in zip(found.candidates, marks, strict=True):
+            if candidate.server and mark in before and machine.rests(candidate.server):
+                known[mark] = before[mark]
     fresh = [candidate for candidate, mark in zip(found.candidates, marks, strict=True) if mark not in known]
     read = _compiled(fresh, rules, machine)
     return [known[mark] if mark in known else _kept(mark, *next(read), now) for mark in marks]
@@ -351,7 +382,9 @@ def _counts(until: float | None, now: float) -> bool:
 def _compiled(
     fresh: Sequence[Candidate], rules: Rules, machine: Machine
 ) -> Iterator[tuple[str | None, Compiled]]:
-    for number, (candidate, document) in enumerate(sources.documents(fresh, machine.prober), 1):
+    for number, (candidate, document) in enumerate(
+        sources.documents(fresh, machine.prober, machine.asker, machine.fetch), 1
+    ):
         compiled = _compile(candidate, document, rules)
         if machine.progress is not None and (number % 200 == 0 or number == len(fresh)):
             machine.progress(number, len(fresh))
@@ -360,7 +393,8 @@ def _compiled(
 
 def _compile(candidate: Candidate, document: Document, rules: Rules) -> tuple[str | None, Compiled]:
     name, compiled = formats.compile_document(document, rules)
-    if name is None and candidate.quiet:
+    told = any(problem.code == "source.not-probed" for problem in compiled.problems)
+    if name is None and candidate.quiet and not told:
         compiled = Compiled(notes=(f"{candidate.path}: not a declaration",))
     return name, _sound(compiled)
 

@@ -16,16 +16,19 @@ from contextlib import suppress
 from dataclasses import field
 from functools import cached_property
 from itertools import islice
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import orjson
 
-from toolwright import jsontext
+from toolwright import formats, jsontext
 from toolwright.catalog import files
 from toolwright.catalog.files import Fingerprint
 from toolwright.errors import SourceError
 from toolwright.model import Document, OpenApiOptions, ProbeOutcome, Problem, Severity
 from toolwright.records import dataclass
+
+if TYPE_CHECKING:
+    from toolwright.formats.mcp import Server
 
 RYE_SUFFIXES: Final = (".py", ".yaml", ".yml", ".json", ".js", ".ts", ".mjs", ".cjs", ".sh", ".toml")
 _SKIPPED: Final = frozenset({"node_modules", "__pycache__", "venv", "site-packages", "build", "dist"})
@@ -33,6 +36,9 @@ _SKIPPED_BELOW_RYE: Final = frozenset({"__pycache__", "node_modules", ".git", ".
 _LEADS_OUT: Final = "a link that leads out of the source is not followed"
 _SKILL_FILES: Final = ("SKILL.md", "tools.json", "allowlist.json", "execution.json")
 
+Asker: TypeAlias = Callable[[Sequence["Candidate"]], Sequence[tuple[bytes | None, str | None, str | None]]]
+"""Asks MCP servers for their tools, all at once, in the order given: what they said, or why they said
+nothing and what to do about it. Starts them."""
 _LONG_VALUES_MAX: Final = 1_000_000
 
 Prober: TypeAlias = Callable[[Sequence[str]], Sequence[tuple[bytes, ProbeOutcome]]]
@@ -54,6 +60,10 @@ class Source:
     space: int | None = None
     root: str = ""
     """The folder that whoever named the source vouches for; empty: the source itself."""
+    server: str = field(default="", repr=False)
+    """An MCP server that the file at ``path`` names, in one line; it may hold secrets."""
+    starts: bool = False
+    """Whether MCP servers that this source lists may be started."""
     openapi: OpenApiOptions | None = None
     """What is said about the document of a source with the format ``openapi``."""
 
@@ -74,6 +84,10 @@ class Candidate(NamedTuple):
     handlers: tuple[str, ...] = ()
     unreadable: str | None = None
     among_groups: bool = False
+    server: str = ""
+    """The digest of an MCP server's definition."""
+    defined: str = ""
+    """The definition itself, which is only ever in memory."""
     openapi: OpenApiOptions | None = None
 
 
@@ -89,6 +103,7 @@ class _Home(NamedTuple):
     """The path of the folder below the root that gives its documents their identity."""
     handlers: tuple[str, ...] = ()
     among_groups: bool = False
+    server: str = ""
     openapi: OpenApiOptions | None = None
 
 
@@ -113,6 +128,11 @@ class Listing:
     problems: list[Problem] = field(default_factory=list)
     entries: int = 0
     paths: set[str] = field(default_factory=set)
+    fetched: list[str] = field(default_factory=list)
+    """Digests of the URLs of documents that are fetched."""
+    servers: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """MCP servers, each with the file that names it, by the digest of its definition. Not part of the stamp:
+    a definition may hold secrets."""
 
     def home(self, home: _Home) -> int:
         self.homes.append(home)
@@ -138,6 +158,8 @@ class Listing:
             home.handlers,
             row.unreadable,
             home.among_groups,
+            home.server,
+            self.servers[home.server][0] if home.server else "",
             home.openapi,
         )
 
@@ -155,12 +177,18 @@ class Listing:
         ]
 
 
-def listing(sources: Sequence[Source], *, rye_spaces: Callable[[], Sequence[Source]] = tuple) -> Listing:
+def listing(
+    sources: Sequence[Source],
+    *,
+    rye_spaces: Callable[[], Sequence[Source]] = tuple,
+    changed: Callable[[str], Fingerprint] = lambda _digest: _NEVER,
+) -> Listing:
     """All candidates of all sources, in the order given. ``rye_spaces`` are asked for when a rye item is
-    among them: a project's tools may chain to the user's and the system's."""
+    among them: a project's tools may chain to the user's and the system's. ``changed`` tells when an MCP
+    server last said that its tools are others now."""
     found = Listing()
     for rank, source in enumerate(sources):
-        _Look(found, source, rank).look()
+        _Look(found, source, rank, changed).look()
     if any(home.place == "rye" for home in found.homes):
         for source in rye_spaces():
             _Look(found, source, source.space or 0).look()
@@ -170,7 +198,14 @@ def listing(sources: Sequence[Source], *, rye_spaces: Callable[[], Sequence[Sour
 class _Look:
     """One source, looked through."""
 
-    def __init__(self, found: Listing, source: Source, rank: int) -> None:
+    def __init__(
+        self,
+        found: Listing,
+        source: Source,
+        rank: int,
+        changed: Callable[[str], Fingerprint] = lambda _digest: _NEVER,
+    ) -> None:
+        self.changed = changed
         self.found = found
         self.source = source
         self.rank = rank
@@ -183,6 +218,12 @@ class _Look:
         path = self.source.path
         if not _is_utf8(path):
             self.missing("its name is not UTF-8")
+            return
+        if _is_url(path):
+            self.fetched(path)
+            return
+        if self.source.server:
+            self.server(path, formats.server_of(self.source.server))
             return
         try:
             status = os.stat(path)
@@ -244,6 +285,8 @@ class _Look:
                     self.refuse(path, "there is no .ai/tools in this folder")
             case "executable":
                 self.executables(path)
+            case "mcp":
+                self.refuse(path, "a list of MCP servers is a file, and this is a folder")
             case "openapi":
                 self.refuse(path, "an OpenAPI document is a file, and this is a folder")
             case other:
@@ -429,6 +472,8 @@ class _Look:
                 folder, "rye", os.path.dirname(item), self.source.space or 0, head, item[: -len(name)]
             )
             self.add(self.found.home(home), [name], names, explicit=True)
+        elif name.endswith(".json") and self.servers(path, status):
+            return
         elif self.source.format == "openapi" or (self.source.named and _is_openapi_only(name, status)):
             home = _Home(folder, "openapi", os.path.basename(folder), self.rank, openapi=self.openapi)
             self.add(self.found.home(home), [name], names, explicit=True)
@@ -444,6 +489,63 @@ class _Look:
                 self.json_files(folder, names, place, name)
         else:
             self.refuse(path, "not a declaration: no format of tools has files like this one")
+
+    # -- what is fetched ------------------------------------------------------------------------------------
+
+    def fetched(self, url: str) -> None:
+        """A document behind a URL, where it may be fetched. Attack: a clone that makes us send requests."""
+        if not self.source.starts:
+            self.refuse(url, "only a configuration that a person named may have documents fetched")
+            return
+        folder, _, name = url.rpartition("/")
+        digest = hashlib.sha256(url.encode("utf-8")).hexdigest()
+        self.found.fetched.append(digest)
+        home = _Home(folder, "openapi", "", self.rank, openapi=self.openapi)
+        self.found.rows.append((self.found.home(home), (name,), (self.changed(digest),), True, False, None))
+
+    # -- MCP servers ----------------------------------------------------------------------------------------
+
+    def servers(self, path: str, status: os.stat_result) -> bool:
+        """Whether a named file is a list of MCP servers; then they are candidates, where they may start."""
+        if self.source.format not in (None, "mcp"):
+            return False
+        content, _ = files.read(path)
+        if content is None or (self.source.format is None and b"mcpServers" not in content):
+            return False
+        document = Document(path=path, content=content, parsed=jsontext.read(content))
+        assert document.parsed is not None
+        listed = formats.servers_in(document)
+        if listed is None:
+            if self.source.format == "mcp":
+                why = document.parsed.defect or "there is no object mcpServers in it"
+                self.refuse(path, f"not a list of MCP servers: {why}")
+            return self.source.format == "mcp"
+        if not self.source.starts:
+            self.not_asked(path)
+            return True
+        self.found.problems += listed[1]
+        for server in listed[0]:
+            self.server(path, server)
+        return True
+
+    def server(self, path: str, server: Server) -> None:
+        digest = server.digest
+        folder, name = os.path.split(path)
+        home = _Home(folder, "mcp", server.name, self.rank, server=digest)
+        self.found.servers[digest] = (server.text, path)
+        self.found.rows.append((self.found.home(home), (name,), (self.changed(digest),), True, False, None))
+
+    def not_asked(self, path: str) -> None:
+        """Attack: a clone whose list of servers is a list of programs to run."""
+        self.found.problems.append(
+            Problem(
+                code="source.not-probed",
+                severity=Severity.WARNING,
+                message="a list of MCP servers, which were not asked for their tools: asking starts them",
+                path=path,
+                hint=f"read it, and if you trust it, name it: --from {path}",
+            )
+        )
 
     def refuse(self, path: str, why: str) -> None:
         self.found.problems.append(
@@ -584,6 +686,13 @@ class _Look:
         self.found.rows.append((home, tuple(wanted), tuple(prints), explicit, quiet, unreadable))
 
 
+_NEVER: Final[Fingerprint] = (0, 0, 0, 0)
+
+
+def _is_url(path: str) -> bool:
+    return path.startswith(("http://", "https://"))
+
+
 def _is_openapi_only(name: str, status: os.stat_result) -> bool:
     """Whether a named file can be nothing else: YAML outside of ``.ai/tools``, or longer than the other
     formats' declarations may be."""
@@ -651,18 +760,52 @@ def _entry_points(folder: str) -> Iterator[str]:
 # -- reading ------------------------------------------------------------------------------------------------
 
 
-def documents(candidates: Sequence[Candidate], prober: Prober) -> Iterator[tuple[Candidate, Document]]:
-    """Read candidates; programs among them are asked for their schemas, all at once."""
+def documents(
+    candidates: Sequence[Candidate],
+    prober: Prober,
+    asker: Asker | None = None,
+    fetch: Callable[[str], tuple[bytes | None, str | None]] | None = None,
+) -> Iterator[tuple[Candidate, Document]]:
+    """Read candidates; programs among them are asked for their schemas, all at once, and so are servers."""
+    standing = [found for found in candidates if found.place == "mcp"]
+    listed = iter(asker(standing) if asker is not None and standing else [_UNASKED] * len(standing))
     asked = [found.path for found in candidates if found.place == "executable" and not found.unreadable]
     answers = dict(zip(asked, prober(asked), strict=True)) if asked else {}
     for candidate in candidates:
-        if candidate.path in answers and candidate.place == "executable":
+        if candidate.place == "mcp":
+            yield candidate, _listed(candidate, *next(listed))
+        elif _is_url(candidate.path):
+            fetched = (None, "nobody here fetches documents") if fetch is None else fetch(candidate.path)
+            yield candidate, _document(candidate, *fetched, {}, None)
+        elif candidate.path in answers and candidate.place == "executable":
             content, outcome = answers[candidate.path]
             yield candidate, _document(candidate, content, None, {}, outcome)
         elif candidate.unreadable is not None:
             yield candidate, _document(candidate, None, candidate.unreadable, {}, None)
         else:
             yield candidate, _read(candidate)
+
+
+_UNASKED: Final = (None, "nobody here asks servers", None)
+
+
+def _listed(candidate: Candidate, content: bytes | None, why: str | None, hint: str | None) -> Document:
+    """What a server listed, as it would lie in a file."""
+    return Document(
+        path=candidate.path,
+        content=content,
+        unreadable=why,
+        hint=hint,
+        parsed=jsontext.read(content, values_max=_LISTED_VALUES_MAX) if content is not None else None,
+        place="mcp",
+        scope=candidate.scope,
+        space=candidate.space,
+        explicit=True,
+        server=candidate.defined,
+    )
+
+
+_LISTED_VALUES_MAX: Final = 2_000_000
 
 
 def _read(candidate: Candidate) -> Document:
@@ -692,6 +835,8 @@ def _document(
     probe: ProbeOutcome | None,
 ) -> Document:
     is_json = candidate.place == "executable" or candidate.path.endswith(".json")
+    if content is not None and _is_url(candidate.path):
+        is_json = content.lstrip()[:1] == b"{"
     parsed = None
     if content is not None and is_json:
         is_long = candidate.place == "openapi"

@@ -12,7 +12,7 @@ from typing import Final
 from toolwright.dialects._names import NameRule
 from toolwright.dialects._narrowing import Form, narrow
 from toolwright.dialects._wire import Draft, Rules, member, read_call, text_of
-from toolwright.jsontext import JsonObject
+from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import (
     AudioBlock,
     Block,
@@ -115,17 +115,66 @@ def write_result(call: ToolCall, result: ToolResult) -> JsonObject:
 
 
 def _block(block: Block) -> JsonObject:
+    more = block.more or {}
     match block:
         case TextBlock(text=text):
-            return {"type": "text", "text": text}
+            return {"type": "text", "text": text, **more}
         case ImageBlock(data=data, media_type=media_type):
-            return {"type": "image", "data": data, "mimeType": media_type}
+            return {"type": "image", "data": data, "mimeType": media_type, **more}
         case AudioBlock(data=data, media_type=media_type):
-            return {"type": "audio", "data": data, "mimeType": media_type}
+            return {"type": "audio", "data": data, "mimeType": media_type, **more}
         case ResourceLink(uri=uri, name=name, media_type=media_type):
             kind = {"mimeType": media_type} if media_type else {}
-            return {"type": "resource_link", "uri": uri, "name": name, **kind}
+            return {"type": "resource_link", "uri": uri, "name": name, **kind, **more}
         case EmbeddedResource(uri=uri, text=text, data=data, media_type=media_type):
             kind = {"mimeType": media_type} if media_type else {}
             held = {"text": text} if text is not None else {"blob": data or ""}
-            return {"type": "resource", "resource": {"uri": uri, **kind, **held}}
+            inner = more.get("resource")
+            inner = inner if isinstance(inner, dict) else {}
+            rest = {key: value for key, value in more.items() if key != "resource"}
+            return {"type": "resource", "resource": {"uri": uri, **kind, **held, **inner}, **rest}
+
+
+def read_blocks(content: JsonValue) -> tuple[tuple[Block, ...], int]:
+    """The content of a server's result as blocks, and how many there were of kinds that we do not know."""
+    found: list[Block] = []
+    odd = 0
+    for item in content if isinstance(content, list) else ():
+        block = _read_block(item) if isinstance(item, dict) else None
+        if block is None:
+            odd += 1
+        else:
+            found.append(block)
+    return tuple(found), odd
+
+
+def _read_block(item: JsonObject) -> Block | None:
+    match item:
+        case {"type": "text", "text": str() as text}:
+            return TextBlock(text=text, more=_rest(item, "text"))
+        case {"type": "image", "data": str() as data, "mimeType": str() as kind}:
+            return ImageBlock(data=data, media_type=kind, more=_rest(item, "data", "mimeType"))
+        case {"type": "audio", "data": str() as data, "mimeType": str() as kind}:
+            return AudioBlock(data=data, media_type=kind, more=_rest(item, "data", "mimeType"))
+        case {"type": "resource_link", "uri": str() as uri, "name": str() as name}:
+            more = _rest(item, "uri", "name", "mimeType")
+            return ResourceLink(uri=uri, name=name, media_type=_text(item.get("mimeType")), more=more)
+        case {"type": "resource", "resource": {"uri": str() as uri} as inner}:
+            rest = _rest(inner, "uri", "mimeType", "text", "blob")
+            more = {**(_rest(item, "resource") or {}), **({"resource": rest} if rest else {})} or None
+            return EmbeddedResource(
+                uri=uri,
+                text=_text(inner.get("text")),
+                data=_text(inner.get("blob")),
+                media_type=_text(inner.get("mimeType")),
+                more=more,
+            )
+    return None
+
+
+def _rest(item: JsonObject, *known: str) -> JsonObject | None:
+    return {key: value for key, value in item.items() if key != "type" and key not in known} or None
+
+
+def _text(value: JsonValue) -> str | None:
+    return value if isinstance(value, str) else None

@@ -14,11 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from toolwright.formats._node import Reader, kind_of, suggestion
 from toolwright.jsontext import JsonValue
-from toolwright.model import Compiled, Document, Linked, Rules, Severity, Unit
+from toolwright.model import Compiled, Document, Linked, Problem, Rules, Severity, Unit
+
+if TYPE_CHECKING:
+    from toolwright.formats.mcp import Server
 
 
 class Format(Protocol):
@@ -42,7 +45,7 @@ class Format(Protocol):
 class _Formats(Mapping[str, Format]):
     """The formats by name, each imported when it is asked for."""
 
-    _NAMES: Final = ("skill", "manifest", "capability", "rye", "executable", "openapi")
+    _NAMES: Final = ("skill", "manifest", "capability", "rye", "executable", "mcp", "openapi")
 
     def __getitem__(self, name: str) -> Format:
         if name not in self._NAMES:
@@ -59,7 +62,7 @@ class _Formats(Mapping[str, Format]):
 FORMATS: Final = _Formats()
 
 _MARKED: Final = ("skill", "manifest", "capability", "openapi")
-_DECIDED_BY_PLACE: Final = ("rye", "executable")
+_DECIDED_BY_PLACE: Final = ("rye", "executable", "mcp")
 
 
 def compile_document(document: Document, rules: Rules) -> tuple[str | None, Compiled]:
@@ -82,6 +85,21 @@ def compile_document(document: Document, rules: Rules) -> tuple[str | None, Comp
     if name is None:
         return None, _unknown(document)
     return name, FORMATS[name].compile_document(document, rules)
+
+
+def server_of(text: str) -> Server:
+    """An MCP server from the line that names it."""
+    found: Server = import_module("toolwright.formats.mcp").Server.read(text)
+    return found
+
+
+def servers_in(document: Document) -> tuple[list[Server], list[Problem]] | None:
+    """The MCP servers that a JSON document lists, and what is wrong with it; None where it lists none."""
+    root = document.parsed.value if document.parsed is not None else None
+    if not isinstance(root, dict) or not isinstance(root.get("mcpServers"), dict):
+        return None
+    found: tuple[list[Server], list[Problem]] = import_module("toolwright.formats.mcp").servers_in(document)
+    return found
 
 
 def link(name: str, units: Sequence[Unit], rules: Rules) -> Linked:
@@ -160,10 +178,11 @@ def _unknown(document: Document) -> Compiled:
     if isinstance(root, dict) and root.get("tools", []) in ([], None):
         if "mcpServers" in root:
             reader.add(
-                "source.unsupported",
-                "a list of MCP servers: this version does not read tools from servers",
+                "source.not-probed",
+                "a list of MCP servers, which were not asked for their tools: asking starts them",
                 severity=Severity.WARNING,
                 pointer=(),
+                hint=f"read it, and if you trust it, name it: --from {document.path}",
             )
         return Compiled(problems=tuple(reader.problems))
     reader.add(

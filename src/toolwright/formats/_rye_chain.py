@@ -498,6 +498,7 @@ class _Linking:
                 "name the item id of an mcp_server file below .ai/tools",
                 pointer="config.server",
             )
+        tool = _signed_with(tool, [server])  # Attack: a signed tool that talks to a server nobody signed
         connection: JsonObject = notes[SERVER]
         settings = {**loads_own(call.settings), "server": connection}
         timeout_s = tool.needs.timeout_s

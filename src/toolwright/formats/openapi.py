@@ -118,7 +118,9 @@ def compile_document(document: Document, rules: Rules) -> Compiled:
     reader = Reader(document)
     read = _read(document, reader)
     if read is None:
-        return Compiled(problems=tuple(reader.problems))
+        # What could not be fetched or read may be there the next time.
+        again_s = 0.0 if document.unreadable is not None else None
+        return Compiled(problems=tuple(reader.problems), again_s=again_s)
     root, lines, duplicates = read
     api = _Api(document, root, lines, duplicates, frozenset())
     api.read()

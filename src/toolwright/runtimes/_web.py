@@ -251,6 +251,16 @@ def target_of(url: str) -> Target:
     return Target(scheme, host, port, (path or "/") + (query or ""))
 
 
+def literal_hosts(url: str) -> frozenset[str]:
+    """The host of a URL, where it is an address or this machine by its name: whoever is trusted to write it
+    down has named the very place. A name that only leads there has not."""
+    with suppress(Unreached):
+        host = target_of(url).host
+        if host == "localhost" or ":" in host or host.replace(".", "").isdigit():
+            return frozenset({host})
+    return frozenset()
+
+
 def check_headers(headers: Sequence[tuple[str, str]]) -> None:
     """Raises Unreached for what would end a header early or speak about the connection.
 

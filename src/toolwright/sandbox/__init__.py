@@ -95,11 +95,41 @@ NEVER: Final[Cancel] = _Never()
 """The button of calls that nobody can stop from outside: shared, and never pressed."""
 
 
+class Standing(Protocol):
+    """A program that stays. The descriptors are its pipes: ``stdin`` to write to, the others to read from."""
+
+    stdin: int
+    stdout: int
+    stderr: int
+    layers: tuple[str, ...]
+
+    def ended(self, timeout_s: float = 0.0) -> bool:
+        """Whether it is over, waited for at most so long."""
+        ...
+
+    @property
+    def ending(self) -> str:
+        """How it ended, for people; empty while it runs."""
+        ...
+
+    def hang_up(self) -> None:
+        """Close its stdin, which tells it to go. Nobody may be writing to it."""
+        ...
+
+    def close(self) -> None:
+        """End it and everything it started, and close its pipes. Once or often."""
+        ...
+
+
 class Sandbox(Protocol):
     """A level: runs a program inside its permit, or says why not. Never raises, leaves nothing running."""
 
     level: Level
 
     def run(self, start: Start, cancel: Cancel) -> Ending: ...
+
+    def open(self, start: Start) -> Standing | Ending:
+        """Start a program that stays until it is closed; an ending where it cannot be started."""
+        ...
 
     def close(self) -> None: ...

@@ -77,7 +77,7 @@ def watch(
     process: subprocess.Popen[bytes], start: Start, cancel: Cancel, *, began: float, scratch: str
 ) -> Ending:
     """Talk to a started process until its end or one of its limits; it is gone when this returns."""
-    exchange = _Exchange(process, start, scratch)
+    exchange = Exchange(process, start, scratch)
     limits = start.permit.limits
     try:
         end, reason = exchange.until(began + limits.timeout_s, cancel)
@@ -122,7 +122,7 @@ def _run(start: Start, status: int | None, began: float, stdout: int, stderr: in
     )
 
 
-class _Exchange:
+class Exchange:
     """One process, its pipes and what came through them; used by one thread."""
 
     def __init__(self, process: subprocess.Popen[bytes], start: Start, scratch: str) -> None:
@@ -134,12 +134,12 @@ class _Exchange:
         self.stderr_bytes = 0
         self.limits: Limits = start.permit.limits
         self.scratch = scratch
-        self.exit: _ExitWatch | None = None
+        self.exit: ExitWatch | None = None
 
     def until(self, deadline: float, cancel: Cancel) -> tuple[End, str]:
         """Talk until the process ends or has to: how, and why."""
         process = self.process
-        self.exit = _ExitWatch(process.pid)
+        self.exit = ExitWatch(process.pid)
         pause_s = SAMPLE_S
         sample_at = time.monotonic() + pause_s
         calm = tasks() + self.limits.processes_max
@@ -303,7 +303,7 @@ class _Exchange:
         return (process.returncode if process.returncode >= 0 else 128 - process.returncode), spent
 
 
-class _ExitWatch:
+class ExitWatch:
     """Becomes readable when our child ends, and leaves it to be reaped by us alone.
 
     Waiting for the end of its output instead would wait for every descendant that inherited the pipes.

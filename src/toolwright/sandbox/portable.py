@@ -16,12 +16,13 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 from typing import Final
 
 from toolwright.catalog import files
 from toolwright.model import End, Ending, Level
 from toolwright.records import replace
-from toolwright.sandbox import Cancel, Start, _exchange, _kernel
+from toolwright.sandbox import Cancel, Standing, Start, _exchange, _kernel, _standing
 from toolwright.sandbox._scratch import Scratch
 
 LAYERS: Final = ("portable",)
@@ -51,9 +52,32 @@ class Portable:
             if self._scratch is not None and folder:
                 self._scratch.give_back(folder)
 
+    def open(self, start: Start) -> Standing | Ending:
+        no = _exchange.refused(start, self.level, Cancel())
+        if no is not None:
+            return no
+        began = time.monotonic()
+        scratch = self._scratch
+        folder = scratch.take() if scratch is not None else ""
+        sealed: list[int] = []
+        try:
+            process = spawn(start, folder, sealed, standing=True)
+        except (OSError, ValueError) as error:
+            if scratch is not None:
+                scratch.give_back(folder)
+            return _exchange.not_started(start, error, began)
+        finally:
+            _kernel.close_all(sealed)
+        finish = partial(scratch.give_back, folder) if scratch is not None else _nothing
+        return _standing.Watched(process, start, scratch=folder, layers=LAYERS, finish=finish)
+
     def close(self) -> None:
         if self._scratch is not None:
             self._scratch.close()
+
+
+def _nothing() -> None:
+    """There is no scratch folder to give back."""
 
 
 def _ran(start: Start, cancel: Cancel, folder: str, began: float) -> Ending:
@@ -71,7 +95,7 @@ def _ran(start: Start, cancel: Cancel, folder: str, began: float) -> Ending:
         _kernel.close_all(sealed)
 
 
-def spawn(start: Start, folder: str, sealed: list[int]) -> subprocess.Popen[bytes]:
+def spawn(start: Start, folder: str, sealed: list[int], *, standing: bool = False) -> subprocess.Popen[bytes]:
     """Start the program, in a group of its own. Descriptors to close afterwards are added to ``sealed``.
 
     Where the program's bytes were checked, exactly these run: Attack: the file is swapped between the check
@@ -92,7 +116,7 @@ def spawn(start: Start, folder: str, sealed: list[int]) -> subprocess.Popen[byte
     return subprocess.Popen(
         list(start.argv),
         executable=executable,
-        stdin=subprocess.PIPE if start.stdin else subprocess.DEVNULL,
+        stdin=subprocess.PIPE if start.stdin or standing else subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=env,

@@ -18,11 +18,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Final
 
 from toolwright.model import End, Ending, Level
 from toolwright.records import replace
-from toolwright.sandbox import Cancel, Start, _exchange, _kernel, portable
+from toolwright.sandbox import Cancel, Standing, Start, _exchange, _kernel, _standing, portable
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox.ground import Surroundings
 from toolwright.sandbox.rules import KernelRules, Rlimit
@@ -54,6 +55,45 @@ class Restricted:
             return Ending(end=End.UNAVAILABLE, reason=f"cannot be restricted: {why or error}")
         finally:
             if folder:
+                self._scratch.give_back(folder)
+
+    def open(self, start: Start) -> Standing | Ending:
+        no = _exchange.refused(start, self.level, Cancel())
+        if no is not None:
+            return no
+        began = time.monotonic()
+        folder = ""
+        opened: list[int] = []
+        made: Standing | None = None
+        try:
+            folder = self._scratch.take()
+            rules = self._surroundings.rules(start, folder)
+            if rules.unavailable:
+                return Ending(end=End.UNAVAILABLE, reason=rules.unavailable, hint=rules.hint)
+            if rules.uid is not None:
+                os.chown(folder, rules.uid, rules.uid if rules.gid is None else rules.gid)
+            if rules.fs_handled:
+                opened.append(_kernel.landlock_ruleset(rules))
+            thread = _Starter(start, folder, rules, opened[0] if opened else None, opened, standing=True)
+            thread.start()
+            thread.join()
+            if not isinstance(thread.outcome, subprocess.Popen):
+                return _exchange.not_started(start, thread.outcome, began)
+            _limit_from_outside(thread.outcome.pid, rules)
+            made = _standing.Watched(
+                thread.outcome,
+                start,
+                scratch=folder,
+                layers=(self.level.value, *rules.layers),
+                finish=partial(self._scratch.give_back, folder),
+            )
+            return made
+        except (OSError, RuntimeError) as error:
+            why = error.strerror if isinstance(error, OSError) else None
+            return Ending(end=End.UNAVAILABLE, reason=f"cannot be restricted: {why or error}")
+        finally:
+            _kernel.close_all(opened)
+            if folder and made is None:
                 self._scratch.give_back(folder)
 
     def close(self) -> None:
@@ -109,7 +149,14 @@ class _Starter(threading.Thread):
     """The throw-away thread. What it gives up is gone when it ends."""
 
     def __init__(
-        self, start: Start, folder: str, rules: KernelRules, ruleset: int | None, sealed: list[int]
+        self,
+        start: Start,
+        folder: str,
+        rules: KernelRules,
+        ruleset: int | None,
+        sealed: list[int],
+        *,
+        standing: bool = False,
     ) -> None:
         super().__init__(name="restricted", daemon=True)
         self._what = start
@@ -117,6 +164,7 @@ class _Starter(threading.Thread):
         self._rules = rules
         self._ruleset = ruleset
         self._sealed = sealed
+        self._standing = standing
         self.restricted = False
         self.outcome: subprocess.Popen[bytes] | OSError | ValueError = OSError("the thread did not run")
 
@@ -128,7 +176,7 @@ class _Starter(threading.Thread):
             _kernel.restrict_thread(self._ruleset, self._rules.seccomp)
             self.restricted = True
             with _few_processes(self._rules):
-                self.outcome = portable.spawn(self._what, self._folder, self._sealed)
+                self.outcome = portable.spawn(self._what, self._folder, self._sealed, standing=self._standing)
         except (OSError, ValueError) as error:  # ValueError: a NUL character
             self.outcome = error
 

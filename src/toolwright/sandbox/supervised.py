@@ -35,7 +35,7 @@ from typing import Final
 
 from toolwright.model import End, Ending, Level, Permit, Run, Usage
 from toolwright.records import dataclass, replace
-from toolwright.sandbox import Cancel, Start, _exchange, _kernel
+from toolwright.sandbox import Cancel, Standing, Start, _exchange, _kernel, _standing
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox.rules import Bind, Fs, KernelRules
 
@@ -670,6 +670,43 @@ class Supervised:
             raise
         finally:
             _kernel.close_all(opened)
+
+    def open(self, start: Start) -> Standing | Ending:
+        """Start a program that stays, with three pipes, no deadline and its whole tree held."""
+        began = time.monotonic()
+        no = _exchange.refused(start, self.level, Cancel())
+        if no is not None:
+            return no
+        try:
+            return self._open(start)
+        except _Refused as refused:
+            return _ending(start, refused.end, began, str(refused), refused.hint)
+        except OSError as error:
+            return _ending(start, End.NOT_STARTED, began, _words(error))
+
+    def _open(self, start: Start) -> Standing:
+        connection = self._connected()
+        slot = self._take(start, connection)
+        opened: list[int] = []
+        try:
+            for _ in range(3):
+                opened += os.pipe()
+            stdin_read, stdin_write, stdout_read, stdout_write, stderr_read, stderr_write = opened
+            exchange = _Exchange.of_service(stdin_read, stderr_write)
+            exchange.stdout_write = stdout_write
+            try:
+                self._send(connection, start, slot, exchange, 0, 0.0)
+            except BaseException:
+                exchange.close()
+                raise
+            own = os.dup(stderr_read)
+            service = Service(exchange.ours, own, lambda: self._give_back(slot), slot.rules, slot.scratch)
+        except BaseException:
+            _kernel.close_all(opened)
+            self._give_back(slot)
+            raise
+        _kernel.close_all((stdin_read, stdout_write, stderr_write))
+        return _standing.Supervision(service, (stdin_write, stdout_read, stderr_read), slot.layers)
 
     # -- the spawner ----------------------------------------------------------------------------------------
 

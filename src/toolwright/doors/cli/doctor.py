@@ -13,17 +13,19 @@ from dataclasses import asdict
 
 import click
 
+from toolwright import app
 from toolwright.catalog import files
 from toolwright.config import Config, Environment
 from toolwright.doors.cli import Shared, _render, examples, shared_options
 from toolwright.model import Level
-from toolwright.records import dataclass
+from toolwright.records import dataclass, replace
 from toolwright.runtimes import javascript
 from toolwright.sandbox import probe
 
 _MISSING = 69
 _FREE_BYTES_MIN = 256 << 20
 _VERSION_S = 10.0
+_WORDS_LINES = 5
 _PROGRAMS = (
     ("python3", "Python programs among the tools", "install Python 3"),
     ("bash", "Bash tools", "install bash"),
@@ -55,8 +57,8 @@ class Finding:
 def command(shared: Shared, as_json: bool) -> int:
     """Say what works on this machine: isolation, interpreters, state; each with the fix where it does not.
 
-    Nothing of yours is run or changed. Exit status: 69 when something that the configuration requires is
-    missing, else 0.
+    Nothing of yours is changed, and nothing is run but the MCP servers that the configuration names. Exit
+    status: 69 when something that the configuration requires is missing, else 0.
     """
     config = shared.resolved()
     tried = probe.try_layers()
@@ -66,6 +68,7 @@ def command(shared: Shared, as_json: bool) -> int:
         *_programs(shared.environment),
         *_node(shared.environment),
         *_state(config),
+        *_servers(config, shared.environment),
     ]
     if as_json:
         _render.write_json({"level": tried.level.value, "findings": [asdict(finding) for finding in found]})
@@ -222,6 +225,28 @@ def _state(config: Config) -> Iterator[Finding]:
         if free is not None and free < _FREE_BYTES_MIN
         else "",
     )
+
+
+def _servers(config: Config, environment: Environment) -> Iterator[Finding]:
+    """The MCP servers of the sources, asked now. Each is told with what it complained about last."""
+    listed = tuple(source for source in config.sources if source.server or source.path.endswith(".json"))
+    if not listed or config.state is None:
+        return
+    with app.open(replace(config, sources=listed), environment=environment) as workshop:
+        for state in workshop.servers():
+            yield Finding(
+                part="servers",
+                name=state.name,
+                works=state.alive,
+                means=f"its tools, as {state.key}*",
+                detail=state.about if state.alive else state.why,
+                fix="" if state.alive else _words_of(state.where, state.stderr),
+            )
+
+
+def _words_of(where: str, stderr: str) -> str:
+    said = stderr.splitlines()[-_WORDS_LINES:]
+    return "; ".join([f"it is reached by {where}", *(f"it said: {line}" for line in said)])
 
 
 def _unwritable(path: str) -> str:

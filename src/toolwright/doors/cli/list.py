@@ -32,6 +32,9 @@ _TRUST = ("signed", "pinned", "unsigned", "untrusted", "tampered", "drifted")
     "--search", "query", metavar="QUERY",
     help='The ten best rye items for rye\'s own query (AND, OR, NOT, "a phrase", *).',
 )  # fmt: skip
+@click.option(
+    "--fresh", is_flag=True, help="Ask MCP servers for their tools again, and fetch documents again."
+)
 @click.option("--skills", "only_skills", is_flag=True, help="The skills instead of the tools.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 @shared_options
@@ -42,11 +45,14 @@ def command(
     effect: str | None,
     trust: str | None,
     query: str | None,
+    fresh: bool,
     only_skills: bool,
     as_json: bool,
 ) -> None:
     """List the tools there are; problems are counted on stderr."""
     workshop = shared.workshop()
+    if fresh:
+        workshop.reload(fresh=True)
     if only_skills:
         _write_skills(workshop, as_json)
     else:

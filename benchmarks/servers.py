@@ -1,0 +1,135 @@
+"""What a call of an MCP server's tool costs through us beside the official client: the connection alone, and
+the whole way of a call (checked, decided, recorded on disk before it runs).
+
+All call the same server of the official SDK, over a connection that is kept, each in a process of its own.
+Run by itself with ``ours``, ``whole`` or ``theirs``, and ``stdio`` or a URL, this file is one contestant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+from measuring import ROOT, Contestant, Row, contested, medians
+
+SERVER = str(ROOT / "tests" / "peers" / "sdk_server.py")
+COUNT = 60
+GOAL = 1.3
+
+
+def serving(rounds: int) -> list[Row]:
+    rows = []
+    for name, place in (("stdio", _stdio()), ("Streamable HTTP", _http())):
+        with place as where, ExitStack() as stack:
+            contestants = []
+            for who in ("ours", "whole", "theirs"):
+                contestant = Contestant(who, [sys.executable, __file__, who, where])
+                stack.callback(contestant.close)
+                contestants.append(contestant)
+            found = contested(rounds, contestants, COUNT)
+        theirs = medians(found["theirs"])
+        for who, what in (("ours", "connection alone"), ("whole", "whole call")):
+            taken = medians(found[who])
+            value = round(taken / theirs, 2)
+            detail = f"{taken * 1000:.2f} ms to {theirs * 1000:.2f} ms"
+            label = f"MCP over {name}, {what}, to the official client's"
+            rows.append(Row(label, value, "x", GOAL, value <= GOAL, detail))
+    return rows
+
+
+@contextmanager
+def _stdio() -> Iterator[str]:
+    yield "stdio"
+
+
+@contextmanager
+def _http() -> Iterator[str]:
+    server = subprocess.Popen([sys.executable, SERVER, "http"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        yield f"http://127.0.0.1:{server.stdout.readline().strip()}/mcp"
+    finally:
+        server.kill()
+        server.communicate()
+
+
+# -- one contestant -----------------------------------------------------------------------------------------
+
+
+def _orders() -> Iterator[int]:
+    for line in sys.stdin:
+        yield int(line.split()[0])
+
+
+def _report(times_ns: list[int], wrong: int) -> None:
+    print(int(statistics.median(times_ns)), sum(times_ns), wrong, flush=True)
+
+
+def ours(where: str, *, whole: bool = False) -> None:
+    import toolwright
+    from toolwright.config import Environment, resolve
+    from toolwright.model import ToolCall
+    from toolwright.sandbox import Cancel
+
+    with tempfile.TemporaryDirectory() as folder:
+        value = f'["{sys.executable}", "{SERVER}", "stdio"]' if where == "stdio" else f'"{where}"'
+        path = Path(folder, "toolwright.toml")
+        path.write_text(f'[[source]]\nname = "sdk"\nmcp = {value}\n', encoding="utf-8")
+        home = Environment.read()
+        config = resolve(home, cwd=folder, file=str(path), state=f"{folder}/state")
+        with toolwright.open(config, environment=home) as workshop:
+            tool, runtime = workshop.find("mcp:sdk/echo"), workshop.hands.servers
+            permit = workshop.hands.decide(tool, None).permit
+            for count in _orders():
+                times, wrong = [], 0
+                for number in range(count):
+                    arguments = {"text": f"word {number}"}
+                    began = time.perf_counter_ns()
+                    if whole:
+                        blocks = workshop.call("mcp:sdk/echo", arguments).blocks
+                    else:
+                        call = ToolCall(id="x", tool=tool.key, arguments=arguments)
+                        blocks = runtime.run(tool, call, permit, Cancel()).blocks
+                    times.append(time.perf_counter_ns() - began)
+                    wrong += blocks[0].text != f"word {number}"
+                _report(times, wrong)
+
+
+def theirs(where: str) -> None:
+    from mcp import Client, StdioServerParameters
+
+    async def run() -> None:
+        server = (
+            StdioServerParameters(command=sys.executable, args=[SERVER, "stdio"])
+            if where == "stdio"
+            else where
+        )
+        async with Client(server) as client:
+            call: Callable[..., Awaitable] = client.call_tool
+            while (count := await asyncio.to_thread(next, orders, None)) is not None:
+                await measure(call, count)
+
+    async def measure(call: Callable[..., Awaitable], count: int) -> None:
+        times, wrong = [], 0
+        for number in range(count):
+            began = time.perf_counter_ns()
+            result = await call("echo", {"text": f"word {number}"})
+            times.append(time.perf_counter_ns() - began)
+            wrong += result.content[0].text != f"word {number}"
+        _report(times, wrong)
+
+    orders = _orders()
+    asyncio.run(run())
+
+
+if __name__ == "__main__":
+    contestants = {"ours": ours, "whole": partial(ours, whole=True), "theirs": theirs}
+    contestants[sys.argv[1]](sys.argv[2])

@@ -1,0 +1,362 @@
+"""The MCP format: the tools that a server lists, and the files and settings that say which servers there are.
+
+A document here is a server's answer to ``tools/list``, with the definition that the answer was asked under.
+Everything in it is the server's word: names and schemas are checked, hints about effects count only where
+the host trusts the server, and a tool is known by its server's name, so that no server can speak for another.
+
+Nothing is started or asked here: ``runtimes/mcp.py`` talks to servers, and the app hands their answers in.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from posixpath import join
+from typing import Final
+
+from toolwright.formats._node import TOOLS_MAX, Reader, key_of, kind_of, seconds, shown
+from toolwright.jsontext import JsonObject, JsonValue, compact, digest, loads_own
+from toolwright.model import (
+    CallMcp,
+    Compiled,
+    Document,
+    Effect,
+    Linked,
+    Needs,
+    Notes,
+    Origin,
+    Problem,
+    Reply,
+    Retry,
+    Rules,
+    Schema,
+    Severity,
+    Tool,
+    Unit,
+)
+from toolwright.records import dataclass, replace
+
+NAME: Final = "mcp"
+TIMEOUT_S: Final = 60.0
+"""For one call, where the definition says nothing else."""
+SERVERS_MAX: Final = 500
+
+_NAME_CHARS_MAX: Final = 128
+_SERVER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_ODD: Final = re.compile(r"[^A-Za-z0-9._-]+")
+_REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)")
+_DEFINED: Final = ("command", "args", "env", "cwd", "url", "headers", "timeout")
+
+
+# -- which servers there are --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A server that was named, and how it is reached."""
+
+    name: str
+    definition: JsonObject
+    """``command`` and ``args`` or ``url``, with ``env``, ``headers``, ``cwd`` and ``timeout``."""
+    env: tuple[str, ...] = ()
+    """Variables of the host that whoever named it lets it have."""
+    trusted: bool = False
+    """What it says about the effects of its tools is believed."""
+
+    @property
+    def key(self) -> str:
+        """What stands for the server itself in grants and rules: ``mcp:NAME/*`` fits it and its tools."""
+        return key_of(NAME, self.name, "")
+
+    @property
+    def text(self) -> str:
+        """The whole of it as one line, for handing on in memory: it may hold secrets, so it is never kept."""
+        told = {"definition": self.definition, "env": list(self.env), "trusted": self.trusted}
+        return compact({"name": self.name, **told}).decode("utf-8")
+
+    @property
+    def digest(self) -> str:
+        return digest(loads_own(self.text.encode("utf-8")))
+
+    @staticmethod
+    def read(text: str) -> Server:
+        """What ``text`` wrote."""
+        told = loads_own(text.encode("utf-8"))
+        assert isinstance(told, dict)
+        return Server(
+            name=told["name"],
+            definition=told["definition"],
+            env=tuple(told["env"]),
+            trusted=told["trusted"],
+        )
+
+
+def names_in(definition: JsonObject) -> tuple[str, ...]:
+    """The variables that the values of a definition refer to."""
+    texts: list[JsonValue] = [definition.get("url"), definition.get("command"), definition.get("cwd")]
+    for key in ("args", "env", "headers"):
+        held = definition.get(key)
+        texts += held.values() if isinstance(held, dict) else held if isinstance(held, list) else ()
+    found = (name for text in texts if isinstance(text, str) for name in _REFERENCE.findall(text))
+    return tuple(dict.fromkeys(found))
+
+
+def servers_in(document: Document) -> tuple[list[Server], list[Problem]]:
+    """The servers of a list, as many hosts keep it (``.mcp.json``), that are switched on, and what is wrong
+    with the others."""
+    reader = Reader(document)
+    assert document.parsed is not None
+    assert isinstance(document.parsed.value, dict)
+    root = reader.node(document.parsed.value)
+    for repeated in document.parsed.duplicates[:1]:
+        reader.add(
+            "mcp.servers.duplicate",
+            f'the key "{repeated.key[:60]}" stands there twice: readers would differ about which one counts',
+            pointer=repeated.pointer,
+            line=repeated.line,
+            hint="keep one of them",
+        )
+        return [], reader.problems
+    found: dict[str, Server] = {}
+    folder = document.path.rpartition("/")[0]
+    entries = root.get("mcpServers")
+    for number, (name, entry) in enumerate(entries.members() if entries is not None else ()):
+        if number >= SERVERS_MAX:
+            reader.add("mcp.servers.wrong", f"more than {SERVERS_MAX} servers: the others are left out")
+            break
+        if not isinstance(entry.value, dict):
+            entry.error("mcp.servers.wrong", f"a server must be an object (got {kind_of(entry.value)})")
+            continue
+        if entry.value.get("disabled") is True:
+            continue
+        definition = _definition(entry.value, folder)
+        if isinstance(definition, str):
+            entry.error("mcp.servers.wrong", definition, hint="give it a command with args, or a url")
+            continue
+        plain = _ODD.sub("-", name).strip("-.")[:64]
+        if not _SERVER_NAME.fullmatch(plain):
+            entry.error("mcp.servers.wrong", f"{shown(name)} has no letter or digit to be known by")
+            continue
+        if plain in found:
+            entry.error(
+                "mcp.servers.clash",
+                f"{shown(name)} is known as {plain!r}, and so is another server",
+                hint="rename one of them",
+            )
+            continue
+        found[plain] = Server(name=plain, definition=definition)
+    return list(found.values()), reader.problems
+
+
+def _definition(entry: JsonObject, folder: str) -> JsonObject | str:
+    """The part of an entry that we go by, or what is wrong with it."""
+    held = {key: entry[key] for key in _DEFINED if entry.get(key) is not None}
+    if "url" not in held and isinstance(entry.get("serverUrl"), str):
+        held["url"] = entry["serverUrl"]
+    kind = entry.get("type", entry.get("transport"))
+    if kind == "sse":
+        held["type"] = "sse"
+    if ("url" in held) == ("command" in held):
+        return "a server has either a command or a url"
+    for key, wanted in (
+        ("command", str),
+        ("url", str),
+        ("cwd", str),
+        ("args", list),
+        ("timeout", (int, float)),
+    ):
+        if key in held and (not isinstance(held[key], wanted) or isinstance(held[key], bool)):
+            return f"{key} must not be {kind_of(held[key])}"
+    for key in ("env", "headers"):
+        if not isinstance(held.get(key, {}), dict):
+            return f"{key} must be an object (got {kind_of(held[key])})"
+    if any("\0" in text for text in _strings(held)):
+        return "a NUL character is in it"
+    if "command" in held:
+        held["cwd"] = join(folder, str(held.get("cwd", "")))
+    return held
+
+
+def _strings(value: JsonValue) -> Iterator[str]:
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, dict):
+            waiting += [*item.keys(), *item.values()]
+        elif isinstance(item, list):
+            waiting += item
+
+
+# -- one server's tools -------------------------------------------------------------------------------------
+
+
+def recognises(document: Document) -> bool:
+    """Never by structure: what a server lists is known by having been asked for."""
+    return False
+
+
+def server_record(server: Server, path: str) -> Tool:
+    """The record that stands for the server itself: what may be granted to it, and how it is reached."""
+    timeout = server.definition.get("timeout")
+    timeout_s = seconds(timeout) if isinstance(timeout, (int, float)) and timeout > 0 else TIMEOUT_S
+    settings = compact({"key": server.key, "definition": server.digest})
+    return Tool(
+        key=server.key,
+        name=server.name,
+        scope=server.name,
+        origin=Origin(format=NAME, path=path),
+        invocation=CallMcp(server=server.name, tool="", settings=settings),
+        reply=Reply.BLOCKS,
+        needs=Needs(env=server.env, timeout_s=timeout_s),
+    )
+
+
+def compile_document(document: Document, rules: Rules) -> Compiled:
+    reader = Reader(document)
+    parsed = document.parsed
+    if not document.server:
+        reader.add("mcp.server.unavailable", "nobody named the server that listed this", pointer=())
+        return Compiled(problems=tuple(reader.problems))
+    server = Server.read(document.server)
+    if document.unreadable is not None or parsed is None or not isinstance(parsed.value, dict):
+        why = document.unreadable or "its answer is no list of tools"
+        reader.add(
+            "mcp.server.unavailable",
+            f'the MCP server "{server.name}" has no tools: {why}',
+            severity=Severity.WARNING,
+            name=server.name,
+            hint=document.hint or "`toolwright doctor` shows how it stands; its tools come back when it does",
+        )
+        return Compiled(problems=tuple(reader.problems), again_s=0.0)
+    return _Reading(server, document, reader).compiled(parsed.value.get("tools"))
+
+
+class _Reading:
+    """One list of tools."""
+
+    def __init__(self, server: Server, document: Document, reader: Reader) -> None:
+        self.server = server
+        self.reader = reader
+        self.record = server_record(server, document.path)
+        self.tools: dict[str, Tool] = {}
+
+    def compiled(self, listed: JsonValue) -> Compiled:
+        for number, entry in enumerate(listed if isinstance(listed, list) else ()):
+            if number >= TOOLS_MAX:
+                self.say("mcp.tool.too-many", f"more than {TOOLS_MAX} tools: the others are left out")
+                break
+            tool = self.tool(number, entry)
+            if tool is None:
+                continue
+            if tool.name in self.tools:
+                # Attack: a second tool of the same name that takes the first one's calls.
+                self.say(
+                    "mcp.tool.duplicate", f'it lists "{tool.name}" twice: the first one counts', tool.name
+                )
+                continue
+            self.tools[tool.name] = tool
+        return Compiled(tools=tuple(self.tools.values()), problems=tuple(self.reader.problems))
+
+    def say(
+        self,
+        code: str,
+        what: str,
+        name: str | None = None,
+        severity: Severity = Severity.ERROR,
+        hint: str | None = None,
+    ) -> None:
+        message = f'the MCP server "{self.server.name}": {what}'
+        self.reader.add(code, message, severity=severity, name=name, hint=hint or "its author has to mend it")
+
+    def tool(self, number: int, entry: JsonValue) -> Tool | None:
+        name = entry.get("name") if isinstance(entry, dict) else None
+        if not isinstance(entry, dict) or not isinstance(name, str):
+            self.say("mcp.tool.name", f"tool {number} has no name")
+            return None
+        if not name.strip() or len(name) > _NAME_CHARS_MAX or any(map(_is_unseen, name)):
+            # Attack: a name that looks like another's, by characters that nobody sees.
+            self.say(
+                "mcp.tool.name", f"tool {number} has a name that cannot be used: {shown(_escaped(name))}"
+            )
+            return None
+        schema = entry.get("inputSchema", {"type": "object"})
+        if not isinstance(schema, dict) or schema.get("type", "object") != "object":
+            self.say("mcp.tool.schema", f'"{name}": inputSchema must describe an object', name)
+            return None
+        schema = schema if "type" in schema else {"type": "object", **schema}
+        output = entry.get("outputSchema")
+        if output is not None and not isinstance(output, dict):
+            self.say("mcp.tool.schema", f'"{name}": outputSchema is no schema', name, Severity.WARNING)
+            output = None
+        title, description = entry.get("title"), entry.get("description")
+        hints = entry.get("annotations")
+        hints = hints if isinstance(hints, dict) else {}
+        if not isinstance(title, str):
+            title = hints.get("title")
+        text = description if isinstance(description, str) else title if isinstance(title, str) else ""
+        invocation = self.record.invocation
+        assert isinstance(invocation, CallMcp)
+        effect, idempotent = self.effect(hints)
+        metadata: JsonObject = {"annotations": hints} if hints else {}
+        if idempotent:
+            metadata["idempotent"] = True
+        return replace(
+            self.record,
+            key=key_of(NAME, self.server.name, name),
+            name=name,
+            spoken=f"{self.server.name}_{name}",
+            description=text,
+            invocation=replace(invocation, tool=name),
+            input_schema=Schema.of(schema),
+            output_schema=Schema.of(output) if output is not None else None,
+            effect=effect,
+            retry=Retry(max_attempts=2) if effect is Effect.READ or idempotent else None,
+            notes=Notes(
+                documentation={"title": title} if isinstance(title, str) and title != text else None,
+                metadata=metadata or None,
+            ),
+        )
+
+    def effect(self, hints: JsonObject) -> tuple[Effect, bool]:
+        """What a call does to the world. Attack: a server that calls a destructive tool harmless, so that it
+        runs unasked or twice. Its word counts only where the host says so; otherwise the worst holds."""
+        if not self.server.trusted:
+            return Effect.CHANGE, False
+        if hints.get("readOnlyHint") is True:
+            return Effect.READ, True
+        effect = Effect.CREATE if hints.get("destructiveHint") is False else Effect.CHANGE
+        return effect, hints.get("idempotentHint") is True
+
+
+def _is_unseen(char: str) -> bool:
+    """Controls, formats, what is no character, line and paragraph ends: nothing that a name is made of."""
+    return unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+
+
+def _escaped(name: str) -> str:
+    return name[:_NAME_CHARS_MAX].encode("unicode_escape").decode("ascii")
+
+
+def link(units: Sequence[Unit], rules: Rules) -> Linked:
+    """Servers stand side by side. Attack: a second source of the same name, whose tools would pass for the
+    first one's: it is left out."""
+    tools: list[Tool] = []
+    problems: list[Problem] = []
+    owners: dict[str, int] = {}
+    for number, unit in enumerate(units):
+        for tool in unit.compiled.tools[:1]:
+            if owners.setdefault(tool.scope, number) != number:
+                problems.append(
+                    Problem(
+                        code="mcp.servers.clash",
+                        message=f'another MCP server is called "{tool.scope}": this one is left out',
+                        path=unit.path,
+                        name=tool.scope,
+                        hint="give each server a name of its own",
+                    )
+                )
+        tools += [tool for tool in unit.compiled.tools if owners.get(tool.scope) == number]
+    return Linked(tools=tuple(tools), problems=tuple(problems))

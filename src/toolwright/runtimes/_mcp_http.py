@@ -1,0 +1,374 @@
+"""A server behind a URL: every message is a POST, answered by JSON or by a stream of events.
+
+There is no process and nothing to hold: connections are the guarded client's (``_web.py``), which checks the
+address it connects to. In the older era a session id goes along; a server that has forgotten it is greeted
+anew. Changes of the list come over a stream that one thread reads for as long as the server keeps it open.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from typing import Final
+
+from toolwright.jsontext import JsonObject
+from toolwright.runtimes import _mcp_wire as wire
+from toolwright.runtimes import _web
+from toolwright.sandbox import NEVER, Cancel
+
+_GOODBYE_S: Final = 2.0
+_LISTEN_BYTES_MAX: Final = 256 << 20
+_LISTEN_PAUSE_S: Final = 5.0
+_RESUMES_MAX: Final = 3
+"""How often a stream that ended without the answer is taken up again."""
+_RESUME_PAUSE_S: Final = 0.5
+_ID_BYTES_MAX: Final = 1024
+_EVENTS_MAX: Final = 10_000
+"""Events in the stream of one answer."""
+
+
+class SessionOver(wire.Unanswered):
+    """The server does not know our session any more, and did nothing."""
+
+
+class HttpLine:
+    """The way to one server over Streamable HTTP."""
+
+    def __init__(
+        self,
+        web: _web.Web,
+        url: str,
+        *,
+        reach: _web.Reach,
+        headers: Sequence[tuple[str, str]],
+        limits: wire.WireLimits,
+        changed: Callable[[], None],
+    ) -> None:
+        self._web = web
+        self._url = url
+        self._reach = reach
+        self._headers = tuple(headers)
+        self._limits = limits
+        self._changed = changed
+        self._numbers = wire.Desk(limits)
+        self._session: str | None = None
+        self._version: str | None = None
+        self._why: str | None = None
+        self._stop = Cancel()
+        self._listener: threading.Thread | None = None
+
+    layers: tuple[str, ...] = ()
+
+    @property
+    def why_closed(self) -> str | None:
+        return self._why
+
+    def stderr(self) -> bytes:
+        return b""
+
+    # -- asking ---------------------------------------------------------------------------------------------
+
+    def ask(
+        self,
+        method: str,
+        params: JsonObject,
+        *,
+        deadline: float,
+        cancel: Cancel,
+        headers: Mapping[str, str] | None = None,
+    ) -> wire.Answer:
+        if self._why is not None:
+            raise wire.Unanswered(self._why, sent=False)
+        waiting = self._numbers.take_number()
+        try:
+            if method == "tools/call":
+                meta = params.get("_meta")
+                meta = meta if isinstance(meta, dict) else {}
+                params = {**params, "_meta": {**meta, "progressToken": waiting.number}}
+            body = wire.question(waiting.number, method, params)
+            return self._ask(method, waiting.number, body, headers or {}, deadline, cancel)
+        except _web.Unreached as no:
+            raise self._unanswered(no, method, waiting.number) from None
+        finally:
+            self._numbers.forget(waiting)
+
+    def _ask(
+        self,
+        method: str,
+        number: int,
+        body: bytes,
+        headers: Mapping[str, str],
+        deadline: float,
+        cancel: Cancel,
+    ) -> wire.Answer:
+        with self._post(body, headers, deadline, cancel) as answer:
+            kind = (answer.header("content-type") or "").partition(";")[0].strip().lower()
+            if answer.status >= 400 or kind not in ("application/json", "text/event-stream"):
+                raise self._refusal(answer, kind)
+            if method == "initialize":
+                # Attack: a session id that is endless, or a header of its own, and is sent back.
+                session = answer.header("mcp-session-id")
+                if session is not None and (len(session) > 1024 or not session.isprintable()):
+                    raise wire.Unanswered("its session id is none", sent=True)
+                self._session = session
+            if kind == "application/json":
+                content, is_cut = answer.read()
+                if is_cut:
+                    raise self._too_long()
+                found = self._answer([content], number, deadline)
+                if found is None:
+                    raise wire.Unanswered("its answer is to another question", sent=True)
+                return found
+            events = _Events(answer, self._limits.message_bytes_max)
+            found = self._answer(events, number, deadline)
+        return found or self._resumed(events.last_id, number, deadline, cancel)
+
+    def _resumed(self, last_id: str | None, number: int, deadline: float, cancel: Cancel) -> wire.Answer:
+        """The answer of a stream that the server ended early, on a new one that goes on after ``last_id``."""
+        for _ in range(_RESUMES_MAX):
+            if last_id is None or self._session is None or cancel.wait(_RESUME_PAUSE_S):
+                break
+            request = _web.Request(
+                method="GET",
+                url=self._url,
+                headers=(
+                    *self._headers,
+                    ("Accept", "text/event-stream"),
+                    ("Last-Event-ID", last_id),
+                    *self._session_headers({}),
+                ),
+            )
+            limits = _web.WebLimits(body_bytes_max=self._limits.message_bytes_max)
+            with self._web.stream(
+                request, reach=self._reach, limits=limits, deadline=deadline, cancel=cancel
+            ) as answer:
+                if answer.status != 200:
+                    break
+                events = _Events(answer, self._limits.message_bytes_max)
+                found = self._answer(events, number, deadline)
+            if found is not None:
+                return found
+            last_id = events.last_id or last_id
+        raise wire.Unanswered("the stream ended without the answer", sent=True)
+
+    def _answer(self, contents: Iterable[bytes], number: int, deadline: float) -> wire.Answer | None:
+        """The answer among what came; until then progress is counted, and the server's questions answered."""
+        progress = 0
+        for count, content in enumerate(contents):
+            if count >= _EVENTS_MAX:
+                raise wire.Unanswered(f"more than {_EVENTS_MAX} events before the answer", sent=True)
+            messages = wire.read(content)
+            if isinstance(messages, str):
+                raise wire.Unanswered(f"it sent broken JSON: {messages}", sent=True)
+            for message in messages:
+                if "method" not in message:
+                    if message.get("id") == number and type(message.get("id")) is int:
+                        return wire.Answer(wire.answer_of(message), progress, len(content))
+                elif "id" in message:
+                    told = wire.reply_to(message)
+                    if told is not None:
+                        self._send_quietly(told, deadline)
+                elif message.get("method") == "notifications/progress":
+                    progress += 1
+                elif wire.is_changed_list(message):
+                    self._changed()
+        return None
+
+    def _post(
+        self, body: bytes, headers: Mapping[str, str], deadline: float, cancel: Cancel
+    ) -> AbstractContextManager[_web.Stream]:
+        request = _web.Request(
+            method="POST",
+            url=self._url,
+            headers=(
+                *self._headers,
+                ("Content-Type", "application/json"),
+                ("Accept", "application/json, text/event-stream"),
+                *self._session_headers(headers),
+            ),
+            body=body,
+        )
+        limits = _web.WebLimits(body_bytes_max=self._limits.message_bytes_max)
+        return self._web.stream(request, reach=self._reach, limits=limits, deadline=deadline, cancel=cancel)
+
+    def _session_headers(self, headers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        if self._session is not None:
+            yield "Mcp-Session-Id", self._session
+        if self._version is not None and "MCP-Protocol-Version" not in headers:
+            yield "MCP-Protocol-Version", self._version
+        yield from headers.items()
+
+    def tell(self, method: str, *, deadline: float) -> None:
+        self._send_quietly(wire.notice(method), deadline)
+
+    def _send_quietly(self, message: bytes, deadline: float) -> None:
+        with suppress(_web.Unreached), self._post(message, {}, deadline, NEVER) as answer:
+            answer.read()
+
+    # -- what went wrong ------------------------------------------------------------------------------------
+
+    def _refusal(self, answer: _web.Stream, kind: str) -> Exception:
+        """Why an answer is none: an error of the protocol in its body, or what the status says."""
+        if kind == "application/json":
+            content, _ = answer.read()
+            messages = wire.read(content)
+            if not isinstance(messages, str) and len(messages) == 1:
+                try:
+                    wire.answer_of(messages[0])
+                except wire.Refusal as refusal:
+                    if answer.status == 404 and self._session is not None:
+                        return SessionOver("its session is over", sent=False)
+                    return refusal
+                except wire.Unanswered:
+                    pass  # no message of the protocol: the status has to do
+        if answer.status == 404 and self._session is not None:
+            return SessionOver("its session is over", sent=False)
+        if 400 <= answer.status < 500:
+            words = {401: "it wants credentials", 403: "it refuses us", 404: "there is no server at its URL"}
+            why = words.get(answer.status, "it refused the request")
+            return _Rejected(f"{why} (HTTP status {answer.status})")
+        if answer.status >= 300:
+            return wire.Unanswered(f"it answered with HTTP status {answer.status}", sent=True)
+        return wire.Unanswered(f"it answered with {kind[:60] or 'no type'}, which is no message", sent=True)
+
+    def _too_long(self) -> wire.TooLong:
+        return wire.TooLong(f"its answer has more than {self._limits.message_bytes_max} bytes", sent=True)
+
+    def _unanswered(self, no: _web.Unreached, method: str, number: int) -> wire.Unanswered:
+        match no.kind:
+            case _web.Trouble.TIMED_OUT:
+                self._give_up(method, number)
+                return wire.Late(no.why, sent=no.sent)
+            case _web.Trouble.CANCELLED:
+                self._give_up(method, number)
+                return wire.Stopped(no.why, sent=no.sent)
+            case _web.Trouble.TOO_LARGE:
+                return self._too_long()
+        return wire.Unanswered(no.why, sent=no.sent)
+
+    def _give_up(self, method: str, number: int) -> None:
+        """The older era is told; to the stateless one the closed connection says it."""
+        if self._session is None and self._version in (None, wire.MODERN):
+            return
+        if method not in ("initialize", "server/discover"):
+            params: JsonObject = {"requestId": number, "reason": "nobody waits for it any more"}
+            message = wire.notice("notifications/cancelled", params)
+            self._send_quietly(message, time.monotonic() + _GOODBYE_S)
+
+    def use(self, greeting: wire.Greeting) -> None:
+        """Name this version in everything that is sent from now on."""
+        self._version = greeting.version
+
+    # -- changes --------------------------------------------------------------------------------------------
+
+    def listen(self, greeting: wire.Greeting) -> None:
+        self.use(greeting)
+        if greeting.changes and self._listener is None:
+            self._listener = threading.Thread(
+                target=self._listen, args=(greeting,), name="mcp-listener", daemon=True
+            )
+            self._listener.start()
+
+    def _listen(self, greeting: wire.Greeting) -> None:
+        while not self._stop.is_set:
+            try:
+                if not self._hear(greeting):
+                    return
+            except (_web.Unreached, wire.Unanswered):
+                pass  # a stream may end at any time; calls say by themselves when the server is gone
+            if self._stop.wait(_LISTEN_PAUSE_S):
+                return
+
+    def _hear(self, greeting: wire.Greeting) -> bool:
+        """Read the stream of changes to its end. False: the server has none."""
+        if greeting.is_modern:
+            body = wire.question("listen", "subscriptions/listen", wire.listening())
+            headers = wire.routing(greeting, "subscriptions/listen")
+        else:
+            body, headers = None, {}
+        request = _web.Request(
+            method="GET" if body is None else "POST",
+            url=self._url,
+            headers=(
+                *self._headers,
+                ("Accept", "text/event-stream" if body is None else "application/json, text/event-stream"),
+                *((("Content-Type", "application/json"),) if body is not None else ()),
+                *self._session_headers(headers),
+            ),
+            body=body,
+        )
+        limits = _web.WebLimits(body_bytes_max=_LISTEN_BYTES_MAX)
+        with self._web.stream(
+            request, reach=self._reach, limits=limits, deadline=math.inf, cancel=self._stop
+        ) as answer:
+            kind = (answer.header("content-type") or "").partition(";")[0].strip().lower()
+            if answer.status != 200 or kind != "text/event-stream":
+                return False
+            for content in _Events(answer, self._limits.message_bytes_max):
+                messages = wire.read(content)
+                for message in messages if not isinstance(messages, str) else ():
+                    self._numbers.count(1, len(content))
+                    if wire.is_changed_list(message):
+                        self._changed()
+        return True
+
+    # -- the end --------------------------------------------------------------------------------------------
+
+    def close(self, grace_s: float = 0.0) -> None:
+        if self._why is not None:
+            return
+        self._why = "it was closed"
+        self._numbers.close(self._why)
+        self._stop.set()
+        if self._session is None:
+            return
+        request = _web.Request(
+            method="DELETE", url=self._url, headers=(*self._headers, *self._session_headers({}))
+        )
+        with suppress(_web.Unreached):
+            self._web.send(
+                request,
+                reach=self._reach,
+                limits=_web.WebLimits(body_bytes_max=1 << 16),
+                deadline=time.monotonic() + _GOODBYE_S,
+                cancel=NEVER,
+            )
+
+
+class _Rejected(wire.Refusal):
+    """The server refused a request before it looked at it."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(0, why)
+
+
+class _Events:
+    """The data of each event of a stream, in the order of the lines; events without any are passed over."""
+
+    def __init__(self, answer: _web.Stream, bytes_max: int) -> None:
+        self._answer = answer
+        self._bytes_max = bytes_max
+        self.last_id: str | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        held: list[bytes] = []
+        size = 0
+        for line in self._answer.lines(self._bytes_max):
+            name, _, value = line.partition(b":")
+            value = value.removeprefix(b" ")
+            if not line:
+                if any(held):
+                    yield b"\n".join(held)
+                held, size = [], 0
+            elif name == b"data":
+                size += len(value) + 1
+                if size > self._bytes_max:
+                    raise _web.Unreached(
+                        _web.Trouble.TOO_LARGE, f"an event went over {self._bytes_max} bytes", sent=True
+                    )
+                held.append(value)
+            elif name == b"id" and len(value) <= _ID_BYTES_MAX and value.isascii():
+                self.last_id = value.decode("ascii") if value else None

@@ -1,0 +1,416 @@
+"""MCP's messages: JSON-RPC written and read strictly, answers matched to questions, both eras' greetings.
+
+A transport beside this file carries the bytes (``_mcp_stdio.py``, ``_mcp_http.py``); ``mcp.py`` decides what
+is asked. Everything a server sends is hostile: messages are bounded, an answer nobody waits for is ignored,
+and a server can ask nothing of us except whether we are there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from toolwright import __version__, jsontext
+from toolwright.jsontext import JsonObject, JsonValue
+from toolwright.records import dataclass
+from toolwright.sandbox import Cancel
+
+MODERN: Final = "2026-07-28"
+"""The stateless era: every request says who asks, in which version, and what it can do."""
+HANDSHAKES: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+"""The era of sessions that begin with ``initialize``, oldest first."""
+
+METHOD_NOT_FOUND: Final = -32601
+UNSUPPORTED_VERSION: Final = -32022
+
+TOOLS_MAX: Final = 10_000
+"""Tools that are taken from one server."""
+PAGES_MAX: Final = 200
+
+_VALUES_MAX: Final = 1_000_000
+_BATCH_MAX: Final = 1000
+_WAIT_STEP_S: Final = 0.05
+_TOLD_CHARS_MAX: Final = 2000
+_CLIENT: Final[JsonObject] = {"name": "toolwright", "version": __version__}
+_STAMP: Final[JsonObject] = {
+    "io.modelcontextprotocol/protocolVersion": MODERN,
+    "io.modelcontextprotocol/clientInfo": _CLIENT,
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireLimits:
+    """What a server may send."""
+
+    message_bytes_max: int = 16 << 20
+    pending_max: int = 1000
+    """Questions that wait for an answer on one connection."""
+    unasked_max: int = 10_000
+    """Messages that nobody asked for, in one window of time."""
+    unasked_bytes_max: int = 64 << 20
+    """The same in bytes; what a server writes to its stderr counts as well."""
+    window_s: float = 10.0
+
+
+# -- what may go wrong --------------------------------------------------------------------------------------
+
+
+class Unanswered(Exception):
+    """There is no answer. ``sent``: the server may have seen the question."""
+
+    def __init__(self, why: str, *, sent: bool) -> None:
+        super().__init__(why)
+        self.why = why
+        self.sent = sent
+
+
+class Late(Unanswered):
+    """The time was up."""
+
+
+class Stopped(Unanswered):
+    """Somebody pressed the call's stop button."""
+
+
+class TooLong(Unanswered):
+    """The answer went over the limit."""
+
+
+class Refusal(Exception):
+    """The server answered with an error of the protocol."""
+
+    def __init__(self, code: int, message: str, data: JsonValue = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.data = data
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server answered."""
+
+    result: JsonObject
+    progress: int
+    """How many messages of progress came before it."""
+    size: int
+    """In bytes, as it came."""
+
+
+# -- messages -----------------------------------------------------------------------------------------------
+
+
+def question(number: int | str, method: str, params: JsonObject) -> bytes:
+    return jsontext.compact({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+
+
+def notice(method: str, params: JsonObject | None = None) -> bytes:
+    message: JsonObject = {"jsonrpc": "2.0", "method": method}
+    return jsontext.compact({**message, "params": params} if params else message)
+
+
+def read(content: bytes) -> list[JsonObject] | str:
+    """The messages of a text (one, or a batch of the older versions), or what is wrong with it."""
+    parsed = jsontext.read(content, values_max=_VALUES_MAX)
+    if parsed.defect is not None:
+        return str(parsed.defect)
+    if parsed.duplicates:
+        # Attack: a message that two readers understand differently, for example by two "result" members.
+        return f'the key "{parsed.duplicates[0].key[:60]}" stands there twice'
+    value = parsed.value
+    messages = value if isinstance(value, list) else [value]
+    if len(messages) > _BATCH_MAX:
+        return f"a batch of more than {_BATCH_MAX} messages"
+    if not all(isinstance(message, dict) for message in messages):
+        return "not an object"
+    return messages
+
+
+def answer_of(message: JsonObject) -> JsonObject:
+    """The result of an answer. Raises Refusal for an error, Unanswered for what is neither."""
+    error = message.get("error")
+    if isinstance(error, dict) and "result" not in message:
+        code, text = error.get("code"), error.get("message")
+        raise Refusal(
+            code if isinstance(code, int) else 0,
+            (text if isinstance(text, str) else "an error without a message")[:_TOLD_CHARS_MAX],
+            error.get("data"),
+        )
+    result = message.get("result")
+    if not isinstance(result, dict) or "error" in message:
+        raise Unanswered("the server's answer is neither a result nor an error", sent=True)
+    return result
+
+
+def reply_to(message: JsonObject) -> bytes | None:
+    """What a server that asks something of us is told; None for what needs no answer.
+
+    Attack: a server that reads the user's model, files or keyboard by sampling, roots or elicitation. Nothing
+    of that is offered to it.
+    """
+    number, method = message.get("id"), message.get("method")
+    if type(number) not in (int, str):
+        return None
+    told: JsonObject = {"jsonrpc": "2.0", "id": number}
+    if method == "ping":
+        return jsontext.compact({**told, "result": {}})
+    error = {"code": METHOD_NOT_FOUND, "message": "Method not found"}
+    return jsontext.compact({**told, "error": error})
+
+
+def is_changed_list(message: JsonObject) -> bool:
+    return message.get("method") == "notifications/tools/list_changed"
+
+
+# -- questions that wait ------------------------------------------------------------------------------------
+
+
+class Waiting:
+    """One question that waits for its answer."""
+
+    __slots__ = ("_gate", "message", "number", "progress", "size", "why")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.message: JsonObject | None = None
+        self.why: str | None = None
+        self.progress = 0
+        self.size = 0
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def open_gate(self) -> None:
+        self._gate.release()
+
+    def wait(self, deadline: float, cancel: Cancel) -> Answer:
+        """Raises Refusal or Unanswered."""
+        while True:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise Late("no answer in time", sent=True)
+            if self._gate.acquire(timeout=min(left_s, _WAIT_STEP_S)):
+                break
+            if cancel.is_set:
+                raise Stopped("cancelled", sent=True)
+        if self.message is None:
+            raise Unanswered(self.why or "the connection ended", sent=True)
+        return Answer(answer_of(self.message), self.progress, self.size)
+
+
+class Desk:
+    """The questions of one connection, by number. Any thread may ask; one thread hands answers in."""
+
+    def __init__(self, limits: WireLimits) -> None:
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, Waiting] = {}
+        self._why: str | None = None
+        self._unasked = 0
+        self._unasked_bytes = 0
+        self._window = time.monotonic()
+
+    def take_number(self) -> Waiting:
+        with self._lock:
+            if self._why is not None:
+                raise Unanswered(self._why, sent=False)
+            if len(self._waiting) >= self._limits.pending_max:
+                raise Unanswered(f"{self._limits.pending_max} calls already wait for this server", sent=False)
+            waiting = Waiting(next(self._numbers))
+            self._waiting[waiting.number] = waiting
+            return waiting
+
+    def forget(self, waiting: Waiting) -> None:
+        with self._lock:
+            self._waiting.pop(waiting.number, None)
+
+    def hand_in(self, message: JsonObject, size: int) -> None:
+        """An answer or a notification. Attack: an answer to a question nobody asked, or a second one to the
+        same: neither finds anybody who waits."""
+        if "method" not in message:
+            number = message.get("id")
+            if type(number) is int:
+                with self._lock:
+                    waiting = self._waiting.pop(number, None)
+                if waiting is not None:
+                    waiting.message, waiting.size = message, size
+                    waiting.open_gate()
+                    return
+        elif message.get("method") == "notifications/progress":
+            params = message.get("params")
+            token = params.get("progressToken") if isinstance(params, dict) else None
+            with self._lock:
+                asked = self._waiting.get(token) if type(token) is int else None
+                if asked is not None:
+                    asked.progress += 1
+        self.count(1, size)
+
+    def count(self, messages: int, size: int) -> None:
+        """Raises Unanswered when a server sends more than anybody asked for."""
+        limits, now = self._limits, time.monotonic()
+        if now - self._window > limits.window_s:
+            self._window, self._unasked, self._unasked_bytes = now, 0, 0
+        self._unasked += messages
+        self._unasked_bytes += size
+        if self._unasked > limits.unasked_max or self._unasked_bytes > limits.unasked_bytes_max:
+            raise Unanswered(
+                f"it sent more than {limits.unasked_max} messages or {limits.unasked_bytes_max >> 20} MiB "
+                f"that nobody asked for within {limits.window_s:g} s",
+                sent=True,
+            )
+
+    def close(self, why: str) -> None:
+        """Nobody will be answered any more."""
+        with self._lock:
+            if self._why is None:
+                self._why = why
+            left, self._waiting = list(self._waiting.values()), {}
+        for waiting in left:
+            waiting.why = why
+            waiting.open_gate()
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._waiting)
+
+    @property
+    def why_closed(self) -> str | None:
+        return self._why
+
+
+# -- a connection, whatever carries it ----------------------------------------------------------------------
+
+
+class Line(Protocol):
+    """A way to one server."""
+
+    def ask(
+        self,
+        method: str,
+        params: JsonObject,
+        *,
+        deadline: float,
+        cancel: Cancel,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Raises Refusal or Unanswered."""
+        ...
+
+    def tell(self, method: str, *, deadline: float) -> None:
+        """Send a notification."""
+        ...
+
+    def listen(self, greeting: Greeting) -> None:
+        """From now on hear of changed lists, where the server tells of them."""
+        ...
+
+    @property
+    def why_closed(self) -> str | None:
+        """Why nothing can be asked any more; None while it can."""
+        ...
+
+    def close(self, grace_s: float = 0.0) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Greeting:
+    """What a server said about itself."""
+
+    version: str
+    name: str = ""
+    server_version: str = ""
+    changes: bool = False
+    """It says that it tells when its tools change."""
+
+    @property
+    def is_modern(self) -> bool:
+        return self.version == MODERN
+
+
+def stamped(params: JsonObject, greeting: Greeting | None) -> JsonObject:
+    """The parameters of a request, with what the stateless era wants to know of every one."""
+    if greeting is None or not greeting.is_modern:
+        return params
+    meta = params.get("_meta")
+    return {**params, "_meta": {**meta, **_STAMP} if isinstance(meta, dict) else _STAMP}
+
+
+def initialize(line: Line, deadline: float, cancel: Cancel) -> Greeting:
+    """The greeting of the older era."""
+    params: JsonObject = {"protocolVersion": HANDSHAKES[-1], "capabilities": {}, "clientInfo": _CLIENT}
+    result = line.ask("initialize", params, deadline=deadline, cancel=cancel).result
+    version = result.get("protocolVersion")
+    if version not in HANDSHAKES:
+        raise Unanswered(
+            f"it speaks version {str(version)[:40]!r} of the protocol, which we do not", sent=True
+        )
+    return _greeting(str(version), result, result.get("serverInfo"))
+
+
+def discover(line: Line, deadline: float, cancel: Cancel) -> Greeting:
+    """The greeting of the stateless era. Raises Refusal where the server does not know it."""
+    params: JsonObject = {"_meta": _STAMP}
+    headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "server/discover"}
+    result = line.ask("server/discover", params, deadline=deadline, cancel=cancel, headers=headers).result
+    versions = result.get("supportedVersions")
+    if not isinstance(versions, list) or MODERN not in versions:
+        raise Refusal(UNSUPPORTED_VERSION, "it has no version of the stateless era that we know")
+    meta = result.get("_meta")
+    about = meta.get("io.modelcontextprotocol/serverInfo") if isinstance(meta, dict) else None
+    return _greeting(MODERN, result, about)
+
+
+def _greeting(version: str, result: JsonObject, about: Any) -> Greeting:
+    about = about if isinstance(about, dict) else {}
+    offered = result.get("capabilities")
+    tools = offered.get("tools") if isinstance(offered, dict) else None
+    return Greeting(
+        version=version,
+        name=str(about.get("name", ""))[:100],
+        server_version=str(about.get("version", ""))[:40],
+        changes=isinstance(tools, dict) and tools.get("listChanged") is True,
+    )
+
+
+def list_tools(line: Line, greeting: Greeting, deadline: float, cancel: Cancel) -> list[JsonValue]:
+    """All pages of a server's tools. Raises Refusal or Unanswered."""
+    found: list[JsonValue] = []
+    cursor: str | None = None
+    seen: set[str] = set()
+    for _ in range(PAGES_MAX):
+        params = stamped({"cursor": cursor} if cursor is not None else {}, greeting)
+        headers = routing(greeting, "tools/list")
+        result = line.ask("tools/list", params, deadline=deadline, cancel=cancel, headers=headers).result
+        tools = result.get("tools")
+        if not isinstance(tools, list):
+            raise Unanswered("its list of tools is no list", sent=True)
+        found += tools
+        cursor = result.get("nextCursor")
+        if not isinstance(cursor, str):
+            return found
+        if cursor in seen or len(found) > TOOLS_MAX:
+            break
+        seen.add(cursor)
+    # Attack: a list without end, or one that leads in a circle.
+    raise Unanswered(
+        f"its list of tools has no end (more than {TOOLS_MAX} tools or {PAGES_MAX} pages)", sent=True
+    )
+
+
+def listening() -> JsonObject:
+    """What the stateless era is asked in order to hear of changed lists."""
+    return {"_meta": _STAMP, "notifications": {"toolsListChanged": True}}
+
+
+def routing(greeting: Greeting, method: str, name: str | None = None) -> dict[str, str]:
+    """The headers that say over HTTP what a request is, without its body being read."""
+    headers = {"MCP-Protocol-Version": greeting.version}
+    if greeting.is_modern:
+        headers["Mcp-Method"] = method
+        if name is not None:
+            headers["Mcp-Name"] = name
+    return headers

@@ -1,0 +1,240 @@
+"""What MCP servers list becomes tools; what is wrong with it becomes problems; neighbours stay."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolwright import formats, jsontext
+from toolwright.formats import mcp
+from toolwright.formats.mcp import Server, server_record, servers_in
+from toolwright.model import CallMcp, Compiled, Document, Effect, Reply, Rules, Severity
+
+SERVER = Server(name="far", definition={"url": "https://example.org/mcp", "timeout": 5}, env=("TOKEN",))
+PLAIN = {"name": "a", "inputSchema": {"type": "object"}}
+
+
+def compiled(tools: Any, server: Server = SERVER) -> Compiled:
+    content = json.dumps({"tools": tools}).encode()
+    document = Document(
+        path="/p/toolwright.toml",
+        content=content,
+        parsed=jsontext.read(content),
+        place="mcp",
+        server=server.text,
+    )
+    name, found = formats.compile_document(document, Rules())
+    assert name == "mcp"
+    return found
+
+
+def codes(found: Compiled) -> list[str]:
+    return [problem.code for problem in found.problems]
+
+
+def test_a_tool_has_everything_that_the_server_says_about_it() -> None:
+    (tool,) = compiled(
+        [
+            {
+                "name": "get.weather",
+                "title": "Weather",
+                "description": "The weather of a place",
+                "inputSchema": {"type": "object", "properties": {"where": {"type": "string"}}},
+                "outputSchema": {"type": "object", "properties": {"degrees": {"type": "number"}}},
+                "annotations": {"readOnlyHint": True, "title": "other"},
+            }
+        ]
+    ).tools
+    assert (tool.key, tool.name, tool.scope, tool.spoken) == (
+        "mcp:far/get.weather",
+        "get.weather",
+        "far",
+        "far_get.weather",
+    )
+    assert tool.description == "The weather of a place"
+    assert tool.input_schema is not None
+    assert tool.input_schema.document["properties"] == {"where": {"type": "string"}}
+    assert tool.output_schema is not None
+    assert (tool.reply, tool.effect, tool.retry) == (Reply.BLOCKS, Effect.CHANGE, None)
+    assert (tool.needs.stated, tool.needs.env, tool.needs.timeout_s) == (False, ("TOKEN",), 5.0)
+    assert tool.notes.documentation == {"title": "Weather"}
+    assert tool.origin.path == "/p/toolwright.toml"
+    assert isinstance(tool.invocation, CallMcp)
+    assert (tool.invocation.server, tool.invocation.tool) == ("far", "get.weather")
+    assert jsontext.loads_own(tool.invocation.settings) == {"key": "mcp:far/", "definition": SERVER.digest}
+
+
+def test_no_part_of_a_definition_is_in_its_tools() -> None:
+    """Attack: a secret of a definition that is written to the cache with the tools."""
+    secret = Server(name="s", definition={"command": "x", "env": {"KEY": "very-secret"}})
+    assert "very-secret" not in repr(compiled([PLAIN], secret))
+    assert Server.read(secret.text) == secret
+
+
+@pytest.mark.battery("I10")
+@pytest.mark.parametrize(
+    ("hints", "effect", "repeatable"),
+    [
+        ({}, Effect.CHANGE, False),
+        ({"readOnlyHint": True}, Effect.READ, True),
+        ({"readOnlyHint": "yes"}, Effect.CHANGE, False),
+        ({"destructiveHint": False}, Effect.CREATE, False),
+        ({"destructiveHint": True, "idempotentHint": True}, Effect.CHANGE, True),
+    ],
+)
+def test_hints_count_only_where_the_host_trusts_the_server(
+    hints: dict[str, Any], effect: Effect, repeatable: bool
+) -> None:
+    entry = [{**PLAIN, "annotations": hints}]
+    (distrusted,) = compiled(entry).tools
+    assert (distrusted.effect, distrusted.retry) == (Effect.CHANGE, None)
+    trusted = Server(name="far", definition=SERVER.definition, trusted=True)
+    (tool,) = compiled(entry, trusted).tools
+    assert (tool.effect, tool.retry is not None) == (effect, repeatable)
+
+
+@pytest.mark.battery("I11")
+@pytest.mark.parametrize(
+    "name",
+    ["", " ", "a\u200bb", "a\u202eb", "\U000e0041", "a\nb", "a\x1b[0m", "x" * 129, 3, None, []],
+)
+def test_a_name_that_cannot_be_used_leaves_its_tool_out(name: Any) -> None:
+    """Attack: a name that looks like another's, by characters that nobody sees."""
+    found = compiled([{**PLAIN, "name": name}, PLAIN])
+    assert codes(found) == ["mcp.tool.name"]
+    assert [tool.name for tool in found.tools] == ["a"]
+
+
+@pytest.mark.parametrize("name", ["a b", "a/b", "größe", "工具", "a:b", "a.b-c_d", "x" * 128])
+def test_odd_names_are_names(name: str) -> None:
+    (tool,) = compiled([{**PLAIN, "name": name}]).tools
+    assert tool.key == f"mcp:far/{name}"
+
+
+@pytest.mark.parametrize("schema", [None, 3, [], "object", {"type": "string"}, {"type": ["object"]}])
+def test_a_schema_that_is_none_leaves_its_tool_out(schema: Any) -> None:
+    found = compiled([{"name": "bad", "inputSchema": schema}, PLAIN])
+    assert codes(found) == ["mcp.tool.schema"]
+    assert [tool.name for tool in found.tools] == ["a"]
+
+
+def test_a_missing_type_is_an_object() -> None:
+    found = compiled([{"name": "a", "inputSchema": {"properties": {}}}, {"name": "b"}])
+    assert [tool.input_schema.document["type"] for tool in found.tools if tool.input_schema] == ["object"] * 2
+
+
+def test_an_output_schema_that_is_none_is_left_out_and_its_tool_stays() -> None:
+    found = compiled([{**PLAIN, "outputSchema": 3}])
+    assert [(problem.code, problem.severity) for problem in found.problems] == [
+        ("mcp.tool.schema", Severity.WARNING)
+    ]
+    assert found.tools[0].output_schema is None
+
+
+@pytest.mark.battery("I09")
+def test_the_first_of_two_tools_with_one_name_counts() -> None:
+    found = compiled([{**PLAIN, "description": "first"}, {**PLAIN, "description": "second"}])
+    assert codes(found) == ["mcp.tool.duplicate"]
+    assert [tool.description for tool in found.tools] == ["first"]
+
+
+def test_a_server_that_said_nothing_is_one_warning() -> None:
+    document = Document(
+        path="/p", content=None, unreadable="it is down", hint="start it", place="mcp", server=SERVER.text
+    )
+    (problem,) = mcp.compile_document(document, Rules()).problems
+    assert (problem.code, problem.severity, problem.hint) == (
+        "mcp.server.unavailable",
+        Severity.WARNING,
+        "start it",
+    )
+    assert problem.message == 'the MCP server "far" has no tools: it is down'
+
+
+def test_the_record_of_a_server_stands_for_all_its_tools() -> None:
+    record = server_record(SERVER, "/p")
+    assert (record.key, record.name) == ("mcp:far/", "far")
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(
+    st.lists(st.fixed_dictionaries({"name": _JSON}, optional={"inputSchema": _JSON, "annotations": _JSON}))
+)
+def test_whatever_a_server_lists_nothing_raises(tools: list[Any]) -> None:
+    found = compiled(tools)
+    assert found.tools or found.problems or not tools
+
+
+# -- lists of servers ---------------------------------------------------------------------------------------
+
+
+def listed(text: str) -> tuple[list[Server], list[str]]:
+    content = text.encode()
+    found = servers_in(Document(path="/p/.mcp.json", content=content, parsed=jsontext.read(content)))
+    return found[0], [f"{problem.code}: {problem.message}" for problem in found[1]]
+
+
+def test_the_entries_of_other_hosts_are_understood() -> None:
+    servers = {
+        "a": {"command": "npx", "args": ["-y", "x"], "env": {"K": "${V}"}, "autoApprove": ["*"]},
+        "b": {"type": "http", "url": "https://example.org/mcp", "headers": {"Authorization": "Bearer ${T}"}},
+        "c": {"serverUrl": "https://example.org/mcp"},
+        "d": {"type": "sse", "url": "https://example.org/sse"},
+        "e": {"command": "x", "cwd": "sub", "disabled": False},
+        "f": {"command": "x", "disabled": True},
+    }
+    found, problems = listed(json.dumps({"mcpServers": servers}))
+    assert problems == []
+    assert [server.definition for server in found] == [
+        {"command": "npx", "args": ["-y", "x"], "env": {"K": "${V}"}, "cwd": "/p/"},
+        {"url": "https://example.org/mcp", "headers": {"Authorization": "Bearer ${T}"}},
+        {"url": "https://example.org/mcp"},
+        {"url": "https://example.org/sse", "type": "sse"},
+        {"command": "x", "cwd": "/p/sub"},
+    ]
+    assert all(server.env == () and not server.trusted for server in found)
+    assert mcp.names_in(found[1].definition) == ("T",)
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({}, "either a command or a url"),
+        ({"command": "a", "url": "b"}, "either a command or a url"),
+        ({"command": ["a"]}, "command must not be array"),
+        ({"command": "a", "args": "b"}, "args must not be string"),
+        ({"command": "a", "env": ["B"]}, "env must be an object"),
+        ({"url": "a", "headers": 1}, "headers must be an object"),
+        ({"command": "a", "timeout": True}, "timeout must not be boolean"),
+        (3, "a server must be an object"),
+    ],
+)
+def test_an_entry_that_cannot_be_meant_is_a_problem_and_its_neighbours_stay(entry: Any, words: str) -> None:
+    found, (problem,) = listed(json.dumps({"mcpServers": {"bad": entry, "good": {"command": "x"}}}))
+    assert [server.name for server in found] == ["good"]
+    assert words in problem
+
+
+@pytest.mark.battery("I09")
+def test_names_that_come_out_alike_are_a_clash() -> None:
+    servers = {"a b": {"command": "x"}, "a-b": {"command": "y"}}
+    found, (problem,) = listed(json.dumps({"mcpServers": servers}))
+    assert [server.definition["command"] for server in found] == ["x"]
+    assert problem.startswith("mcp.servers.clash")
+
+
+def test_a_key_that_stands_twice_makes_the_list_none() -> None:
+    """Attack: a list that a reviewer reads otherwise than a loader does."""
+    found, (problem,) = listed('{"mcpServers": {"a": {"command": "good"}, "a": {"command": "evil"}}}')
+    assert found == []
+    assert problem.startswith("mcp.servers.duplicate")

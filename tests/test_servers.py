@@ -1,0 +1,570 @@
+"""MCP servers as sources: named in a configuration or a list, asked together, remembered, asked again."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import toolwright
+from toolwright.app import Workshop
+from toolwright.config import Config, Environment, resolve
+from toolwright.doors import cli
+from toolwright.errors import ConfigError, Kind
+from toolwright.journal.reading import entries
+from toolwright.model import CallHttp, Effect, Level, Problem
+from toolwright.sandbox import Cancel
+from toolwright.sandbox._scratch import Scratch
+from toolwright.sandbox.portable import Portable
+
+SERVER = str(Path(__file__).parent / "peers" / "odd_server.py")
+BOUND_S = 20.0
+
+
+def command(*options: str) -> list[str]:
+    return [sys.executable, "-I", "-S", SERVER, *options]
+
+
+def surroundings(folder: Path, **variables: str) -> Environment:
+    values = {"PATH": os.environ["PATH"], "HOME": str(folder), **variables}
+    return replace(Environment.read(values), state=str(folder / "state"))
+
+
+def written(folder: Path, *sources: Mapping[str, Any], more: str = "") -> Path:
+    """A configuration with these sources."""
+    path = folder / "toolwright.toml"
+    tables = [
+        "[[source]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in source.items())
+        for source in sources
+    ]
+    path.write_text("\n".join([*tables, more]), encoding="utf-8")
+    return path
+
+
+def opened(folder: Path, config: Config | None = None, **variables: str) -> Workshop:
+    """A workshop on a configuration that a person named. The level matters to other tests, not to these."""
+    home = surroundings(folder, **variables)
+    if config is None:
+        config = resolve(home, cwd=str(folder), file="toolwright.toml")
+    return toolwright.open(config, environment=home, sandbox=Portable(Scratch()))
+
+
+def keys(workshop: Workshop) -> list[str]:
+    return [tool.key for tool in workshop.tools]
+
+
+def codes(problems: tuple[Problem, ...]) -> list[str]:
+    return [problem.code for problem in problems]
+
+
+def starts(folder: Path) -> int:
+    path = folder / "marks"
+    return len(path.read_text(encoding="utf-8").splitlines()) if path.exists() else 0
+
+
+def marking(folder: Path, *options: str) -> list[str]:
+    """A server that writes a line for each of its starts."""
+    return command(f"marks={folder / 'marks'}", *options)
+
+
+# -- sources ------------------------------------------------------------------------------------------------
+
+
+def test_a_server_of_the_configuration_brings_its_tools(tmp_path: Path) -> None:
+    written(tmp_path, {"name": "files", "mcp": command("names=read,write")})
+    with opened(tmp_path) as workshop:
+        assert keys(workshop) == ["mcp:files/read", "mcp:files/write"]
+        assert workshop.problems == ()
+        tool = workshop.find("mcp:files/read")
+        assert (tool.spoken, tool.description, tool.effect) == ("files_read", "does read", Effect.CHANGE)
+        result = workshop.call("mcp:files/read", {"text": "hello"})
+        assert (result.ok, result.content) == (True, "hello")
+        assert workshop.call("read", {"text": 3}).error is not None
+
+
+def test_a_list_of_servers_is_read_when_a_person_names_it(tmp_path: Path) -> None:
+    servers = {
+        "one": {"command": sys.executable, "args": ["-I", "-S", SERVER, "names=a"]},
+        "two words!": {"command": sys.executable, "args": ["-I", "-S", SERVER, "names=b"], "env": {"X": "1"}},
+        "off": {"command": "/bin/false", "disabled": True},
+        "wrong": {"command": "x", "url": "http://127.0.0.1/"},
+        "nothing": 3,
+    }
+    path = tmp_path / ".mcp.json"
+    path.write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
+    home = surroundings(tmp_path)
+    config = resolve(home, cwd=str(tmp_path), sources=[".mcp.json"])
+    with opened(tmp_path, config) as workshop:
+        assert keys(workshop) == ["mcp:one/a", "mcp:two-words/b"]
+        assert codes(workshop.problems) == ["mcp.servers.wrong", "mcp.servers.wrong"]
+        assert workshop.problems[0].line is not None
+        assert workshop.call("mcp:two-words/b", {"text": "x"}).content == "x"
+
+
+def test_a_list_of_servers_in_a_folder_starts_nothing(tmp_path: Path) -> None:
+    """Attack: a clone whose list of servers is a list of programs to run."""
+    server = {"command": sys.executable, "args": ["-I", "-S", SERVER, f"marks={tmp_path / 'marks'}"]}
+    (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": {"x": server}}), encoding="utf-8")
+    with opened(tmp_path, resolve(surroundings(tmp_path), cwd=str(tmp_path))) as workshop:
+        assert keys(workshop) == []
+        assert codes(workshop.problems) == ["source.not-probed"]
+        assert f"--from {tmp_path / '.mcp.json'}" in str(workshop.problems[0].hint)
+    assert starts(tmp_path) == 0
+
+
+@pytest.mark.parametrize("source", ["mcp", "path"])
+def test_a_configuration_that_was_found_starts_no_server(tmp_path: Path, source: str) -> None:
+    """Attack: a clone that brings its own configuration, with a server to start."""
+    listed = tmp_path / "servers.json"
+    entry = {"command": sys.executable, "args": ["-I", "-S", SERVER, f"marks={tmp_path / 'marks'}"]}
+    listed.write_text(json.dumps({"mcpServers": {"x": entry}}), encoding="utf-8")
+    written(
+        tmp_path,
+        {"name": "x", "mcp": marking(tmp_path)} if source == "mcp" else {"path": "servers.json"},
+    )
+    with opened(tmp_path, resolve(surroundings(tmp_path), cwd=str(tmp_path))) as workshop:
+        assert keys(workshop) == []
+        expected = {"mcp": "config.untrusted", "path": "source.not-probed"}[source]
+        assert expected in codes(workshop.problems)
+    assert starts(tmp_path) == 0
+
+
+def test_a_list_that_a_trusted_configuration_names_may_start(tmp_path: Path) -> None:
+    entry = {"command": sys.executable, "args": ["-I", "-S", SERVER, "names=a"]}
+    (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": {"x": entry}}), encoding="utf-8")
+    written(tmp_path, {"path": "servers.json"})
+    with opened(tmp_path) as workshop:
+        assert keys(workshop) == ["mcp:x/a"]
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ({"mcp": ["/"]}, "must be letters"),
+        ({"mcp": ["x"], "name": "a b"}, "must be letters"),
+        ({"mcp": [], "name": "a"}, "the command is empty"),
+        ({"mcp": "npx server", "name": "a"}, "must be a URL"),
+        ({"mcp": ["x"], "name": "a", "timeout": 0}, "must be above 0"),
+    ],
+)
+def test_a_source_that_cannot_be_meant_is_refused(tmp_path: Path, source: dict[str, Any], words: str) -> None:
+    written(tmp_path, source)
+    with pytest.raises(ConfigError, match=words):
+        opened(tmp_path)
+
+
+# -- lists --------------------------------------------------------------------------------------------------
+
+
+def test_a_warm_start_starts_no_server_until_a_call(tmp_path: Path) -> None:
+    written(tmp_path, {"name": "s", "mcp": marking(tmp_path, "names=a")})
+    with opened(tmp_path) as workshop:
+        assert keys(workshop) == ["mcp:s/a"]
+    assert starts(tmp_path) == 1
+    with opened(tmp_path) as workshop:
+        assert keys(workshop) == ["mcp:s/a"]
+        assert workshop._report.warm
+        assert starts(tmp_path) == 1
+        assert workshop.call("mcp:s/a", {"text": "hi"}).content == "hi"
+    assert starts(tmp_path) == 2
+
+
+def test_another_definition_is_asked_anew(tmp_path: Path) -> None:
+    written(tmp_path, {"name": "s", "mcp": command("names=a")})
+    with opened(tmp_path) as workshop:
+        assert keys(workshop) == ["mcp:s/a"]
+    written(tmp_path, {"name": "s", "mcp": command("names=b")})
+    with opened(tmp_path) as workshop:
+        assert keys(workshop) == ["mcp:s/b"]
+
+
+def test_a_fresh_look_asks_again(tmp_path: Path) -> None:
+    written(tmp_path, {"name": "s", "mcp": marking(tmp_path, "names=a")})
+    with opened(tmp_path) as workshop:
+        assert starts(tmp_path) == 1
+    with opened(tmp_path) as workshop:
+        workshop.reload(fresh=True)
+        assert starts(tmp_path) == 2
+        assert keys(workshop) == ["mcp:s/a"]
+
+
+def test_a_list_that_changed_is_asked_for_again_meanwhile(tmp_path: Path) -> None:
+    written(tmp_path, {"name": "s", "mcp": command()})
+    with opened(tmp_path) as workshop:
+        assert "mcp:s/sprout" not in keys(workshop)
+        assert workshop.call("mcp:s/grow", {"text": "sprout"}).ok
+        until = time.monotonic() + BOUND_S
+        while "mcp:s/sprout" not in keys(workshop) and time.monotonic() < until:
+            Cancel().wait(0.02)
+        assert "mcp:s/sprout" in keys(workshop)
+        assert workshop.call("mcp:s/sprout", {"text": "green"}).content == "green"
+    # What was learnt is kept: the next program knows the new list without asking.
+    with opened(tmp_path) as workshop:
+        assert workshop._report.warm
+        assert "mcp:s/sprout" in keys(workshop)
+
+
+def test_dead_servers_are_a_warning_each_and_hide_nothing(tmp_path: Path) -> None:
+    written(
+        tmp_path,
+        {"name": "good", "mcp": command("names=a")},
+        {"name": "gone", "mcp": ["no-such-program"]},
+        {"name": "dead", "mcp": command("complains", "version=0")},
+        {"name": "mute", "mcp": command("mute"), "timeout": 0.5},
+        {"name": "endless", "mcp": command("endless")},
+    )
+    with opened(tmp_path) as workshop:
+        assert keys(workshop) == ["mcp:good/a"]
+        assert {problem.name: problem.code for problem in workshop.problems} == dict.fromkeys(
+            ["gone", "dead", "mute", "endless"], "mcp.server.unavailable"
+        )
+        told = {problem.name: problem for problem in workshop.problems}
+        assert "there is no program 'no-such-program'" in told["gone"].message
+        assert told["dead"].hint == "its last words: odd server: \\x1b[31mcannot find its feet\\x1b[0m"
+        assert "within 0.5 s" in told["mute"].message
+        assert "has no end" in told["endless"].message
+
+
+def test_a_server_that_is_down_is_not_asked_at_every_start(tmp_path: Path) -> None:
+    written(tmp_path, {"name": "down", "mcp": marking(tmp_path, "version=0")})
+    with opened(tmp_path) as workshop:
+        assert codes(workshop.problems) == ["mcp.server.unavailable"]
+    with opened(tmp_path) as workshop:
+        assert codes(workshop.problems) == ["mcp.server.unavailable"]
+    assert starts(tmp_path) == 1
+
+
+def test_a_list_in_pages_is_read_to_its_end(tmp_path: Path) -> None:
+    written(tmp_path, {"name": "s", "mcp": command("tools=25", "page=10")})
+    with opened(tmp_path) as workshop:
+        assert len(workshop.tools) == 25
+
+
+def test_fifty_servers_are_ready_when_the_slowest_healthy_one_is(tmp_path: Path) -> None:
+    slow_s = 2.0
+    sources = [{"name": f"s{number}", "mcp": command("tools=45")} for number in range(44)]
+    sources.append({"name": "slow", "mcp": command("tools=20", f"slow={slow_s}")})
+    sources += [{"name": f"dead{number}", "mcp": ["no-such-program"]} for number in range(5)]
+    written(tmp_path, *sources)
+    began = time.monotonic()
+    with opened(tmp_path) as workshop:
+        took_s = time.monotonic() - began
+        assert len(workshop.tools) == 44 * 45 + 20
+        assert codes(workshop.problems).count("mcp.server.unavailable") == 5
+    # Not a measurement: one after the other, the slow and the others' starts alone would add up to more.
+    assert took_s < slow_s + BOUND_S
+
+
+# -- who may speak for whom ---------------------------------------------------------------------------------
+
+
+@pytest.mark.battery("I09")
+def test_servers_with_tools_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
+    """Attack: a server that offers a tool of another's name, to get its calls."""
+    written(
+        tmp_path,
+        {"name": "bank", "mcp": command("names=transfer")},
+        {"name": "evil", "mcp": command("names=transfer,bank/transfer,mcp:bank/transfer")},
+    )
+    with opened(tmp_path) as workshop:
+        assert keys(workshop) == [
+            "mcp:bank/transfer",
+            "mcp:evil/transfer",
+            "mcp:evil/bank/transfer",
+            "mcp:evil/mcp:bank/transfer",
+        ]
+        assert "catalog.name-clash" in codes(workshop.problems)
+        error = workshop.call("transfer").error
+        assert error is not None
+        assert error.kind is Kind.UNKNOWN_TOOL
+        assert "mcp:bank/transfer, mcp:evil/transfer" in str(error.hint)
+        names = [entry["name"] for entry in workshop.declare("openai-responses").payload]
+        assert len(set(names)) == 4
+        assert workshop.find("mcp:bank/transfer").invocation.server == "bank"  # type: ignore[union-attr]
+
+
+@pytest.mark.battery("I09")
+def test_two_servers_of_one_name_are_a_problem_and_the_first_counts(tmp_path: Path) -> None:
+    written(
+        tmp_path,
+        {"name": "bank", "mcp": command("names=transfer")},
+        {"name": "bank", "mcp": command("names=transfer,more")},
+    )
+    with opened(tmp_path) as workshop:
+        assert keys(workshop) == ["mcp:bank/transfer"]
+        assert codes(workshop.problems) == ["mcp.servers.clash"]
+
+
+@pytest.mark.battery("I10")
+def test_what_a_server_says_about_its_effects_counts_only_where_it_is_trusted(tmp_path: Path) -> None:
+    """Attack: a destructive tool that calls itself read-only, to be called unasked, or twice."""
+    source = {"name": "s", "mcp": command("names=a,b", "read=a")}
+    written(tmp_path, source)
+    with opened(tmp_path) as workshop:
+        tool = workshop.find("mcp:s/a")
+        assert (tool.effect, tool.retry) == (Effect.CHANGE, None)
+    written(tmp_path, {**source, "trusted": True})
+    with opened(tmp_path) as workshop:
+        assert [workshop.find(f"mcp:s/{name}").effect for name in "ab"] == [Effect.READ, Effect.CHANGE]
+        assert workshop.find("mcp:s/a").retry is not None
+
+
+# -- permits and records ------------------------------------------------------------------------------------
+
+
+def test_a_server_gets_the_variables_that_its_source_names(tmp_path: Path) -> None:
+    written(tmp_path, {"name": "s", "mcp": command(), "env": ["API_TOKEN"]})
+    with opened(tmp_path, API_TOKEN="t0ken-value", OTHER="x") as workshop:
+        seen = json.loads(workshop.call("mcp:s/env").content)
+        assert "API_TOKEN" in seen
+        assert "OTHER" not in seen
+    kept = b"".join(path.read_bytes() for path in sorted((tmp_path / "state").rglob("*")) if path.is_file())
+    assert b"t0ken-value" not in kept
+
+
+def test_a_list_gets_secrets_by_grant_only_and_keeps_its_own_out_of_the_cache(tmp_path: Path) -> None:
+    entry = {
+        "command": sys.executable,
+        "args": ["-I", "-S", SERVER, "names=env"],
+        "env": {"TOKEN": "${API_TOKEN}", "OWN": "literal-secret-value"},
+    }
+    (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": {"s": entry}}), encoding="utf-8")
+    written(tmp_path, {"path": "servers.json"})
+    with opened(tmp_path, API_TOKEN="t0ken-value") as workshop:
+        assert codes(workshop.problems) == ["mcp.server.unavailable"]
+        assert workshop.problems[0].hint == '[grants."mcp:s/*"] env = ["API_TOKEN"]'
+    written(tmp_path, {"path": "servers.json"}, more='[grants."mcp:s/*"]\nenv = ["API_TOKEN"]\n')
+    with opened(tmp_path, API_TOKEN="t0ken-value") as workshop:
+        workshop.reload(fresh=True)
+        assert {"TOKEN", "OWN"} <= set(json.loads(workshop.call("mcp:s/env").content))
+    kept = b"".join(path.read_bytes() for path in sorted((tmp_path / "state").rglob("*")) if path.is_file())
+    assert b"t0ken-value" not in kept
+    assert b"literal-secret-value" not in kept
+
+
+def test_starting_a_server_is_recorded_before_it_is_asked(tmp_path: Path) -> None:
+    written(tmp_path, {"name": "s", "mcp": command("names=a")})
+    with opened(tmp_path) as workshop:
+        workshop.call("mcp:s/a", {"text": "x"})
+    found = [record.body for record in entries(str(tmp_path / "state" / "journal"))]
+    doors = [body.get("door") for body in found if body.get("door")]
+    assert doors == ["server", "python"]
+    assert any(body.get("tool") == "mcp:s/" for body in found)
+
+
+def test_the_first_server_ever_does_not_see_our_state(tmp_path: Path) -> None:
+    """Attack: a server that is asked before the state folder exists reads the journal written later."""
+    written(tmp_path, {"name": "s", "mcp": command("names=a")})
+    with opened(tmp_path) as workshop:
+        (server,) = workshop.hands.servers._servers.values()
+        assert server._permit.hidden == (str(tmp_path / "state"),)
+
+
+def test_a_rule_that_denies_a_server_keeps_it_from_starting(tmp_path: Path) -> None:
+    rule = '[[policy]]\nmatch = {key = "mcp:s/*"}\ndecision = "deny"\nbecause = "not here"\n'
+    written(tmp_path, {"name": "s", "mcp": marking(tmp_path)}, more=rule)
+    with opened(tmp_path) as workshop:
+        assert codes(workshop.problems) == ["mcp.server.unavailable"]
+        assert "denied by policy: not here" in workshop.problems[0].message
+    assert starts(tmp_path) == 0
+
+
+def test_a_rule_that_asks_is_about_calls_and_not_about_the_list(tmp_path: Path) -> None:
+    rule = '[[policy]]\nmatch = {key = "mcp:s/*"}\ndecision = "ask"\nbecause = "think"\n'
+    written(tmp_path, {"name": "s", "mcp": command("names=a")}, more=rule)
+    with opened(tmp_path) as workshop:
+        assert keys(workshop) == ["mcp:s/a"]
+        error = workshop.call("mcp:s/a").error
+        assert error is not None
+        assert error.kind is Kind.NEEDS_APPROVAL
+
+
+def test_a_switched_off_tool_is_not_called(tmp_path: Path) -> None:
+    written(tmp_path, {"name": "s", "mcp": command("names=a")})
+    with opened(tmp_path) as workshop:
+        assert workshop.servers()[0].alive
+        assert workshop.servers()[0].about == "odd 1 2025-11-25"
+        assert workshop.hands.sandbox.level is Level.PORTABLE
+
+
+# -- rye ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("rye.yaml.mcp-stdio", "rye.yaml.mcp-config-path", "rye.executor.mcp-http")
+@pytest.mark.parametrize("explicit", [False, True])
+def test_a_rye_tool_calls_the_tool_of_its_server(tmp_path: Path, explicit: bool) -> None:
+    tools = tmp_path / ".ai" / "tools" / "mcp"
+    (tools / "servers").mkdir(parents=True)
+    arguments = "".join(f"    - {json.dumps(part)}\n" for part in command()[1:])
+    (tools / "servers" / "odd.yaml").write_text(
+        "tool_type: mcp_server\nexecutor_id: null\ncategory: mcp/servers\nversion: 1.0.0\n"
+        "description: 'a server'\nconfig:\n  transport: stdio\n  timeout: 30\n"
+        f"  command: {json.dumps(sys.executable)}\n  args:\n{arguments}",
+        encoding="utf-8",
+    )
+    path = "  server_config_path: '{project_path}/.ai/tools/mcp/servers/odd.yaml'\n" if explicit else ""
+    (tools / "say.yaml").write_text(
+        "tool_type: mcp\nexecutor_id: rye/core/runtimes/mcp/stdio\ncategory: mcp\nversion: 1.0.0\n"
+        f"description: 'says'\nconfig:\n  server: mcp/servers/odd\n{path}  tool_name: echo\n"
+        "input_schema:\n  type: object\n  properties:\n    text: {type: string}\n",
+        encoding="utf-8",
+    )
+    home = surroundings(tmp_path)
+    config = replace(resolve(home, cwd=str(tmp_path), sources=["."]), unsigned="warn")
+    with opened(tmp_path, config) as workshop:
+        result = workshop.call("mcp/say", {"text": "from rye"})
+        assert result.ok, result
+        assert json.loads(result.content)["data"] == "from rye"
+        assert workshop.find("mcp/say").needs.timeout_s == 30
+
+
+@pytest.mark.requirement("rye.yaml.mcp-timeout")
+@pytest.mark.parametrize(("stated", "timeout_s"), [("  timeout: 0.7\n", 0.7), ("", 60)])
+def test_a_rye_servers_timeout_is_its_tools(tmp_path: Path, stated: str, timeout_s: float) -> None:
+    tools = tmp_path / ".ai" / "tools"
+    tools.mkdir(parents=True)
+    arguments = "".join(f"    - {json.dumps(part)}\n" for part in command()[1:])
+    head = "executor_id: {}\ncategory: ''\nversion: 1.0.0\ndescription: 'd'\n"
+    (tools / "odd.yaml").write_text(
+        f"tool_type: mcp_server\n{head.format('null')}config:\n  transport: stdio\n{stated}"
+        f"  command: {json.dumps(sys.executable)}\n  args:\n{arguments}",
+        encoding="utf-8",
+    )
+    (tools / "hang.yaml").write_text(
+        f"tool_type: mcp\n{head.format('rye/core/runtimes/mcp/stdio')}"
+        "config: {server: odd, tool_name: hang}\ninput_schema: {type: object}\n",
+        encoding="utf-8",
+    )
+    config = replace(resolve(surroundings(tmp_path), cwd=str(tmp_path), sources=["."]), unsigned="warn")
+    with opened(tmp_path, config) as workshop:
+        assert workshop.find("hang").needs.timeout_s == timeout_s
+        if stated:
+            error = workshop.call("hang").error
+            assert error is not None
+            assert (error.kind, error.message) == (
+                Kind.TIMED_OUT,
+                "Command timed out after 0.7 seconds",
+            )
+
+
+# -- for people ---------------------------------------------------------------------------------------------
+
+
+def ran(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    home = surroundings(folder)
+    named = ("--config", str(folder / "toolwright.toml"), "--state", str(folder / "state"))
+    status = cli.run([*named, *arguments], home)
+    return status, capsys.readouterr().out
+
+
+def test_doctor_shows_how_each_server_stands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(
+        tmp_path,
+        {"name": "good", "mcp": command("names=a")},
+        {"name": "bad", "mcp": command("complains", "version=0")},
+        {"name": "gone", "mcp": ["no-such-program"]},
+    )
+    _, out = ran(tmp_path, capsys, "doctor", "--json")
+    found = {item["name"]: item for item in json.loads(out)["findings"] if item["part"] == "servers"}
+    assert [found[name]["works"] for name in ("good", "bad", "gone")] == [True, False, False]
+    assert found["good"]["detail"] == "odd 1 2025-11-25"
+    assert "it speaks version '0' of the protocol" in found["bad"]["detail"]
+    assert "it said: odd server: \\x1b[31mcannot find its feet" in found["bad"]["fix"]
+    assert "there is no program 'no-such-program'" in found["gone"]["detail"]
+
+
+def test_the_commands_know_the_keys_of_servers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(tmp_path, {"name": "s", "mcp": marking(tmp_path, "names=a")})
+    assert ran(tmp_path, capsys, "call", "mcp:s/a", '{"text": "hi"}') == (0, "hi\n")
+    assert "mcp:s/a" in ran(tmp_path, capsys, "show", "mcp:s/a")[1]
+    _, out = ran(tmp_path, capsys, "list", "--json")
+    assert [row["key"] for row in json.loads(out)] == ["mcp:s/a"]
+    assert starts(tmp_path) == 1
+    ran(tmp_path, capsys, "list", "--fresh")
+    assert starts(tmp_path) == 2
+
+
+# -- OpenAPI documents --------------------------------------------------------------------------------------
+
+PETS = {
+    "openapi": "3.1.0",
+    "info": {"title": "Pets", "version": "1"},
+    "servers": [{"url": "/v1"}],
+    "paths": {
+        "/pets": {"get": {"operationId": "listPets", "tags": ["pets"], "responses": {}}},
+        "/shops": {"get": {"operationId": "listShops", "tags": ["shops"], "responses": {}}},
+    },
+}
+
+
+class Documents(BaseHTTPRequestHandler):
+    """Serves one document, and counts how often."""
+
+    served = 0
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        type(self).served += 1
+        body = json.dumps(PETS).encode()
+        self.send_response(200 if self.path == "/api" else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def test_a_configuration_may_name_an_openapi_file(tmp_path: Path) -> None:
+    document = {**PETS, "servers": [{"url": "https://pets.example/v1"}]}
+    (tmp_path / "api.json").write_text(json.dumps(document), encoding="utf-8")
+    written(tmp_path, {"openapi": "api.json", "name": "zoo", "tags": ["pets"]})
+    with opened(tmp_path) as workshop:
+        assert keys(workshop) == ["openapi:zoo/listPets"]
+    with opened(tmp_path, resolve(surroundings(tmp_path), cwd=str(tmp_path))) as workshop:
+        assert keys(workshop) == []
+        assert "config.untrusted" in codes(workshop.problems)
+
+
+def test_a_configuration_may_name_the_url_of_an_openapi_document(tmp_path: Path) -> None:
+    class Own(Documents):
+        pass
+
+    kind = Own
+    server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    base = f"http://127.0.0.1:{server.server_port}"
+    try:
+        written(tmp_path, {"openapi": f"{base}/api", "name": "zoo"})
+        for _ in range(2):  # what was fetched is kept
+            with opened(tmp_path) as workshop:
+                assert keys(workshop) == ["openapi:zoo/listPets", "openapi:zoo/listShops"]
+                invocation = workshop.find("listPets").invocation
+                assert isinstance(invocation, CallHttp)
+                assert invocation.url == f"{base}/v1/pets"
+        assert kind.served == 1
+        with opened(tmp_path) as workshop:
+            workshop.reload(fresh=True)
+        assert kind.served == 2
+        written(tmp_path, {"openapi": f"{base}/gone", "name": "zoo"})
+        with opened(tmp_path) as workshop:
+            assert codes(workshop.problems) == ["openapi.document.unreadable"]
+            assert "HTTP status 404" in workshop.problems[0].message
+        # A file that was found sends no request at all.
+        before = kind.served
+        with opened(tmp_path, resolve(surroundings(tmp_path), cwd=str(tmp_path))) as workshop:
+            assert keys(workshop) == []
+        assert kind.served == before
+    finally:
+        server.shutdown()
+        server.server_close()
+    doors = [record.body.get("door") for record in entries(str(tmp_path / "state" / "journal"))]
+    assert doors.count("fetch") == 3
