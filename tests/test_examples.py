@@ -705,15 +705,11 @@ def test_run_unittests_runs_the_tests_of_the_project(shop):
     assert "OK" in done["stderr"]
 
 
-@pytest.mark.parametrize(
-    ("item_id", "arguments", "what"),
-    [
-        ("mcp/units/convert-units", {"value": 1, "from_unit": "mile", "to_unit": "km"}, "MCP"),
-    ],
-)
-def test_what_this_version_cannot_run_says_so(shop, item_id, arguments, what):
-    error = shop.refusal(item_id, arguments)
-    assert (error.kind, error.message) == (Kind.UNAVAILABLE, f"{what} tools cannot be run by this version")
+def test_convert_units_asks_the_projects_own_server(shop):
+    converted = rye(shop, "mcp/units/convert-units", {"value": 1, "from_unit": "mile", "to_unit": "km"})
+    assert converted == "1.609344 km"
+    error = shop.refusal("mcp/units/convert-units", {"value": 1, "from_unit": "mile", "to_unit": "kg"})
+    assert (error.kind, error.message) == (Kind.FAILED, "mile is a unit of length, kg of mass")
 
 
 def test_diff_json_lists_differences_with_their_pointers(shop):

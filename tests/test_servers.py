@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -22,7 +23,7 @@ from toolwright.doors import cli
 from toolwright.errors import ConfigError, Kind
 from toolwright.journal.reading import entries
 from toolwright.model import CallHttp, Effect, Level, Problem
-from toolwright.sandbox import Cancel
+from toolwright.sandbox import Cancel, probe
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox.portable import Portable
 
@@ -394,6 +395,33 @@ def test_a_switched_off_tool_is_not_called(tmp_path: Path) -> None:
         assert workshop.servers()[0].alive
         assert workshop.servers()[0].about == "odd 1 2025-11-25"
         assert workshop.hands.sandbox.level is Level.PORTABLE
+
+
+def test_a_server_ends_with_a_host_that_was_killed(tmp_path: Path) -> None:
+    """Attack: a server that goes on, with what it was granted, after nobody watches it any more."""
+    if probe.try_layers().level is not Level.SUPERVISED:
+        pytest.skip("only the supervised level outlives its host; `toolwright doctor` says what is missing")
+    written(tmp_path, {"name": "s", "mcp": marking(tmp_path, "names=a")})
+    host = (
+        "import sys, toolwright\nfrom toolwright.config import Environment, resolve\n"
+        "home = Environment.read()\n"
+        "config = resolve(home, cwd=sys.argv[1], file='toolwright.toml', state=sys.argv[1] + '/state')\n"
+        "with toolwright.open(config, environment=home) as workshop:\n"
+        "    assert workshop.call('mcp:s/a').ok\n    print('ready', flush=True)\n    sys.stdin.read()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", host, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    server = int((tmp_path / "marks").read_text(encoding="utf-8").splitlines()[-1])
+    assert Path(f"/proc/{server}").exists()
+    process.kill()
+    process.communicate()
+    until = time.monotonic() + BOUND_S
+    while Path(f"/proc/{server}").exists() and time.monotonic() < until:
+        Cancel().wait(0.02)
+    assert not Path(f"/proc/{server}").exists()
 
 
 # -- rye ----------------------------------------------------------------------------------------------------

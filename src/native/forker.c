@@ -29,6 +29,7 @@
 #include <unistd.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -463,7 +464,8 @@ static void be_slot(napi_env env, const struct rules *rules, unsigned number)
 
 /* == Z: the zygote ========================================================================================= */
 
-/* serve(rules): forks slots until the channel ends. Returns only in T, with its number and its scratch folder. */
+/* serve(rules): forks slots until the channel ends. Returns only in T: its number, its scratch folder and
+ * four random numbers. */
 static napi_value serve(napi_env env, napi_callback_info info)
 {
     size_t count = 1, size;
@@ -492,6 +494,13 @@ static napi_value serve(napi_env env, napi_callback_info info)
         napi_create_string_utf8(env, scratch, strlen(scratch), &folder) != 0 ||
         napi_set_element(env, result, 0, pid) != 0 || napi_set_element(env, result, 1, folder) != 0)
         _exit(1);
+    int32_t seed[4];
+    if (getrandom(seed, sizeof seed, 0) != (ssize_t)sizeof seed) _exit(1);
+    for (uint32_t i = 0; i < 4; i++) {
+        napi_value part;
+        if (napi_create_int32(env, seed[i], &part) != 0 || napi_set_element(env, result, 2 + i, part) != 0)
+            _exit(1);
+    }
     return result;
 }
 

@@ -107,7 +107,7 @@ def tool_of(name: str, *options: str, **server: Any) -> Tool:
         key=f"rye:odd/{name}",
         name=name,
         scope="odd",
-        origin=Origin(format="rye", path="/p/.ai/tools/x.yaml"),
+        origin=Origin(format="rye", path="/x.yaml"),
         invocation=CallMcp(server="odd", tool=name, settings=jsontext.compact({"server": definition})),
         reply=Reply.BLOCKS,
         needs=Needs(),
@@ -335,9 +335,21 @@ def test_a_call_can_be_cancelled_and_the_server_is_told(house: House) -> None:
 def test_a_server_that_never_greets_is_given_up(house: House) -> None:
     ending = house.call("echo", "", "mute", timeout_s=0.5)
     assert ending.end is End.TIMED_OUT
-    again = house.call("echo", "", "mute", timeout_s=0.5)
-    assert again.end is End.UNAVAILABLE
-    assert "it did not answer the greeting within 0.5 s" in again.reason
+    assert "it did not answer the greeting within 0.5 s" in ending.reason
+
+
+def test_callers_with_little_time_do_not_start_a_slow_server_again_and_again(house: House) -> None:
+    for _ in range(4):
+        assert house.call("echo", "", "mute", timeout_s=0.1).end is End.TIMED_OUT
+    assert len(house.started) == 1
+
+
+def test_closing_ends_a_server_that_is_still_being_connected() -> None:
+    with house_of() as house:
+        assert house.call("echo", "", "mute", timeout_s=0.2).end is End.TIMED_OUT
+        began = time.monotonic()
+    assert time.monotonic() - began < BOUND_S
+    assert house.call("echo").end is End.UNAVAILABLE
 
 
 @pytest.mark.requirement("rye.yaml.mcp-timeout")

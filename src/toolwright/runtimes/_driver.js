@@ -323,8 +323,11 @@ function ownRandom() {
   return (seed) => state.set(seed);
 }
 
-function seeds(library) {
-  const drawn = library.randomBytes(16);
+function readSeed() {
+  const drawn = alloc(16);
+  const file = fs.openSync("/dev/urandom");
+  readSync(file, drawn, 0, 16, null);
+  fs.closeSync(file);
   return [0, 4, 8, 12].map((at) => drawn.readUInt32LE(at));
 }
 
@@ -366,8 +369,7 @@ export async function zygote(addon) {
   fs.openSync("/dev/null", "w");
   for (const name of ["stdout", "stderr"]) process[name].writable;
   const reseed = ownRandom();
-  const library = module.createRequire(spec.file)("node:crypto");
-  reseed(seeds(library));
+  reseed(readSeed());
   if (/\bfetch\b/.test(source)) globalThis.Headers;  // loads what fetch needs
   dress([process.execPath, spec.file]);
   let tool = null;
@@ -391,11 +393,12 @@ export async function zygote(addon) {
   console.log();  // to nowhere, here: compiles the way of whatever a call prints
   (await import("node:v8")).setFlagsFromString("--expose-gc");
   (await import("node:vm")).runInNewContext("gc")();  // what is not used is not copied
-  const [pid, scratch] = serve(rules);
+  const library = draws ? await import("node:crypto") : null;
+  const [pid, scratch, ...seed] = serve(rules);
 
   // From here on this is a child: restricted, with an event loop of its own, and its one call before it.
-  reseed(seeds(library));
-  if (draws) renewRandom(library);
+  reseed(seed);
+  if (library) renewRandom(library);
   defineProperty(process, "pid", { configurable: true, enumerable: true, value: pid });
   await rehearse(1);
   const request = parse(text(next()));

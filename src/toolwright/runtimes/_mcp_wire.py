@@ -288,6 +288,11 @@ class Desk:
 class Line(Protocol):
     """A way to one server."""
 
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """What holds the server's process, where it is one of ours."""
+        ...
+
     def ask(
         self,
         method: str,

@@ -25,7 +25,7 @@ from toolwright.dialects.mcp import read_blocks
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import CallMcp, Effect, End, Ending, Permit, Run, TextBlock, Tool, ToolCall
 from toolwright.records import dataclass, replace
-from toolwright.runtimes import Host, _mcp_http, _mcp_stdio, _web, environment
+from toolwright.runtimes import Host, _mcp_http, _mcp_stdio, _web, environment, project_of
 from toolwright.runtimes import _mcp_wire as wire
 from toolwright.sandbox import Cancel, Standing, Start
 
@@ -38,6 +38,7 @@ HINT_LINES: Final = 3
 """Of a server's stderr, in a hint."""
 
 _GRACE_S: Final = 0.5
+_CLOSE_S: Final = 5.0
 _STEP_S: Final = 0.05
 _CLOSE_THREADS: Final = 16
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
@@ -98,6 +99,23 @@ def definition_of(name: str, key: str, text: bytes) -> Definition | str:
         headers=_pairs(given.get("headers")),
         cwd=given["cwd"] if isinstance(given.get("cwd"), str) else "",
         timeout_s=float(timeout) if isinstance(timeout, (int, float)) and timeout > 0 else None,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _placed(definition: Definition, project: str, user_space: str) -> Definition:
+    """A definition of a tool's own file: it stands in its project, and its texts may name places."""
+
+    def put_in(text: str) -> str:
+        return text.replace("{project_path}", project).replace("{user_space}", user_space)
+
+    return replace(
+        definition,
+        command=tuple(map(put_in, definition.command)),
+        url=put_in(definition.url),
+        env=tuple((name, put_in(text)) for name, text in definition.env),
+        headers=tuple((name, put_in(text)) for name, text in definition.headers),
+        cwd=os.path.join(project, put_in(definition.cwd)),
     )
 
 
@@ -163,6 +181,15 @@ class _Unavailable(Exception):
         self.ending = Ending(end=end, reason=reason, hint=hint)
 
 
+class _Attempt:
+    """One attempt to connect, for all who wait for it."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        self.stop = Cancel()
+        self.outcome: tuple[wire.Line, wire.Greeting] | _Unavailable | None = None
+
+
 class _Server:
     """One server: at most one connection, and the pause after it was lost."""
 
@@ -172,7 +199,7 @@ class _Server:
         self._house = house
         self._permit = permit
         self._lock = threading.Lock()
-        """Held while connecting, and only then for long."""
+        self._attempt: _Attempt | None = None
         self._line: _mcp_stdio.StdioLine | _mcp_http.HttpLine | None = None
         self.greeting: wire.Greeting | None = None
         self._failures = 0
@@ -184,46 +211,74 @@ class _Server:
     # -- connecting -----------------------------------------------------------------------------------------
 
     def connected(self, deadline: float, cancel: Cancel) -> tuple[wire.Line, wire.Greeting]:
-        """The connection, made where there is none. Raises _Unavailable."""
+        """The connection, made where there is none. Raises _Unavailable.
+
+        It is made by a thread of its own: a server that is slow to start is not started again and again by
+        callers who have less time than it takes.
+        """
         line, greeting = self._line, self.greeting
         if line is not None and greeting is not None and line.why_closed is None:
             return line, greeting
-        while not self._lock.acquire(timeout=_STEP_S):
+        began = time.monotonic()
+        attempt = self._attempted()
+        while not attempt.over.wait(min(_STEP_S, max(0.0, deadline - time.monotonic()))):
             if cancel.is_set:
                 raise _Unavailable(End.CANCELLED, "cancelled")
             if time.monotonic() >= deadline:
-                raise _Unavailable(End.TIMED_OUT, f"{self.name} is still being connected")
-        try:
-            line, greeting = self._line, self.greeting
-            if line is not None and greeting is not None and line.why_closed is None:
-                return line, greeting
-            return self._connect(deadline, cancel)
-        finally:
-            self._lock.release()
+                waited_s = time.monotonic() - began
+                why = f"it did not answer the greeting within {waited_s:.1f} s"
+                raise _Unavailable(End.TIMED_OUT, f"{self.name} cannot be reached: {why}", self.hint)
+        if isinstance(attempt.outcome, _Unavailable):
+            raise attempt.outcome
+        assert attempt.outcome is not None
+        return attempt.outcome
 
     @property
     def name(self) -> str:
         return f"the MCP server {self.definition.name!r}"
 
-    def _connect(self, deadline: float, cancel: Cancel) -> tuple[wire.Line, wire.Greeting]:
-        if self._is_closed:
-            raise _Unavailable(End.UNAVAILABLE, f"{self.name} was closed")
+    def _attempted(self) -> _Attempt:
+        """The attempt that is under way, or a new one. Raises _Unavailable while the pause lasts."""
+        with self._lock:
+            if self._attempt is not None and not self._attempt.over.is_set():
+                return self._attempt
+            if self._is_closed:
+                raise _Unavailable(End.UNAVAILABLE, f"{self.name} was closed")
+            attempt = _Attempt()
+            line, greeting = self._line, self.greeting
+            if line is not None and greeting is not None and line.why_closed is None:
+                attempt.outcome = (line, greeting)
+                attempt.over.set()
+                return attempt
+            left_s = self._retry_at - time.monotonic()
+            if left_s > 0:
+                why = f"{self._why}; it is tried again in {left_s:.1f} s"
+                raise _Unavailable(End.UNAVAILABLE, f"{self.name} is down: {why}", self.hint)
+            self._attempt = attempt
+        threading.Thread(target=self._try, args=(attempt,), name="mcp-connect", daemon=True).start()
+        return attempt
+
+    def _try(self, attempt: _Attempt) -> None:
+        try:
+            attempt.outcome = self._connect(attempt.stop)
+        except _Unavailable as no:
+            attempt.outcome = no
+        except Exception as error:  # noqa: BLE001 - one catch-all per thread boundary, no other
+            attempt.outcome = _Unavailable(End.UNAVAILABLE, f"{self.name}: {type(error).__name__}")
+        finally:
+            attempt.over.set()
+
+    def _connect(self, stop: Cancel) -> tuple[wire.Line, wire.Greeting]:
         now = time.monotonic()
-        if now < self._retry_at:
-            raise _Unavailable(
-                End.UNAVAILABLE,
-                f"{self.name} is down: {self._why}; it is tried again in {self._retry_at - now:.1f} s",
-                self.hint,
-            )
-        old, self._line, self.greeting = self._line, None, None
+        with self._lock:
+            old, self._line, self.greeting = self._line, None, None
         if old is not None:
             old.close()
         limit_s = self.definition.timeout_s or CONNECT_S
-        until = min(deadline, now + limit_s)
         line: _mcp_stdio.StdioLine | _mcp_http.HttpLine | None = None
         try:
             line = self._opened()
-            greeting = self._greet(line, until, cancel)
+            greeting = self._greet(line, now + limit_s, stop)
         except _Unavailable as no:
             self._why = no.ending.reason
             raise
@@ -231,17 +286,20 @@ class _Server:
             if line is not None:
                 line.close()
                 self._stderr = line.stderr() or self._stderr
-            if isinstance(no, wire.Stopped):
-                raise _Unavailable(End.CANCELLED, "cancelled") from None
             why = str(no)
             if isinstance(no, wire.Late):
-                why = f"it did not answer the greeting within {until - now:.1f} s"
+                why = f"it did not answer the greeting within {limit_s:.1f} s"
             elif isinstance(no, wire.Refusal) and no.code:
                 why = f"it refused the greeting: {no.message[:300]}"
             self.failed(why)
-            end = End.TIMED_OUT if isinstance(no, wire.Late) and until == deadline else End.UNAVAILABLE
-            raise _Unavailable(end, f"{self.name} cannot be reached: {why}", self.hint) from None
-        self._line, self.greeting = line, greeting
+            raise _Unavailable(End.UNAVAILABLE, f"{self.name} cannot be reached: {why}", self.hint) from None
+        with self._lock:
+            is_late = self._is_closed
+            if not is_late:
+                self._line, self.greeting = line, greeting
+        if is_late:
+            line.close()
+            raise _Unavailable(End.UNAVAILABLE, f"{self.name} was closed")
         line.listen(greeting)
         return line, greeting
 
@@ -411,6 +469,10 @@ class _Server:
         with self._lock:
             self._is_closed = True
             line, self._line = self._line, None
+            attempt = self._attempt
+        if attempt is not None and not attempt.over.is_set():
+            attempt.stop.set()
+            attempt.over.wait(_CLOSE_S)
         if line is not None:
             line.close(_GRACE_S)
 
@@ -525,8 +587,7 @@ class McpTools:
             exit_status=None,
             truncated=ending.end is End.TOO_LARGE,
         )
-        layers = getattr(line, "layers", ())
-        return replace(ending, runs=(run,), layers=layers)
+        return replace(ending, runs=(run,), layers=line.layers)
 
     def _ask(
         self,
@@ -584,6 +645,8 @@ class McpTools:
         definition = definition_of(invocation.server, key, settings)
         if isinstance(definition, str):
             return Ending(end=End.UNAVAILABLE, reason=f"the MCP server {invocation.server!r}: {definition}")
+        if not definition.key:
+            definition = _placed(definition, project_of(tool, self.host), self.host.user_space)
         if definition.key:
             tool = self._owner(tool, definition)
             found = self._permit_of(tool)

@@ -63,14 +63,21 @@ class Shared:
 
     def resolved(self, more: Sequence[str] = ()) -> Config:
         from toolwright import config
+        from toolwright.records import replace
 
-        return config.resolve(
+        resolved = config.resolve(
             self.environment,
             cwd=config.current_folder(),
             file=self.config,
             sources=[*self.sources, *more],
             state=self.state,
         )
+        if not more:
+            return resolved
+        # Attack: a list of servers in a clone, named only to be looked at: that starts none of them.
+        kept, looked_at = resolved.sources[: -len(more)], resolved.sources[-len(more) :]
+        only = tuple(replace(source, starts=source.format == "mcp") for source in looked_at)
+        return replace(resolved, sources=(*kept, *only))
 
     def workshop(self, more: Sequence[str] = (), fallback: Sequence[object] = ()) -> Workshop:
         from toolwright import app
