@@ -110,7 +110,7 @@ def alone(declaration: Declaration, neighbour: Declaration, rules: Rules, *, off
 
     def compiled() -> tuple[str | None, Compiled]:
         name, found = formats.compile_document(document(declaration), rules)
-        return name, loading._sound(found, whole=name == "manifest" and rules.manifest_strict)
+        return name, loading._sound(found)
 
     name, found = steps.take("compile", compiled)
     steps.digest = _digest(found)
