@@ -21,7 +21,7 @@ from toolwright.sandbox import Cancel, Start
 
 RESOLVER_OUTPUT_BYTES_MAX: Final = 64 << 10
 RESOLVER_TIMEOUT_S_MAX: Final = 10.0
-_HANDED_MAX: Final = 1024
+_HANDED_MAX: Final = 256
 
 _ENDS: Final = {
     Kind.INVALID_ARGUMENTS: End.REFUSED,

@@ -69,7 +69,7 @@ _PIPE_BYTES_MIN: Final = 4096
 _REPLACED: Final = (errno.ENOENT, errno.EINVAL, errno.ESTALE)
 """What mounting says where somebody replaces the file in that moment."""
 _QUEUE_S: Final = 0.05
-_ALIKE_MAX: Final = 1024
+_ALIKE_MAX: Final = 256
 _LARGE_BYTES: Final = 1 << 20
 _TRIES: Final = 8
 
