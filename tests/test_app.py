@@ -15,10 +15,9 @@ import pytest
 
 import toolwright
 from tests.program import PATH, WAIT_S
-from toolwright import app
 from toolwright.config import Config, Environment, resolve
 from toolwright.dialects import DIALECTS
-from toolwright.errors import SourceError, StoreError, UnknownTool, UsageError
+from toolwright.errors import SourceError, UnknownTool, UsageError
 from toolwright.journal.reading import entries
 
 
@@ -333,13 +332,3 @@ def test_importing_the_package_imports_nothing_else() -> None:
 def test_public_names_are_listed_and_others_are_not_there() -> None:
     assert set(toolwright.__all__) <= set(dir(toolwright))
     assert not hasattr(toolwright, "nothing")
-
-
-def test_a_store_that_cannot_be_looked_at_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
-    """Attack: a store that is broken on purpose, to switch a tool on again."""
-    path = tmp_path / "state.sqlite"
-    keep = app.Keep(str(path))
-    assert keep.disabled(1.0) == ()
-    path.symlink_to(path)
-    with pytest.raises(StoreError, match=r"state\.sqlite"):
-        keep.disabled(2.0)

@@ -30,6 +30,8 @@ ROOMS = (
     "runtimes",
     "engine",
     "config",
+    "servers",
+    "hands",
     "app",
     "doors",
     "testing",

@@ -1,99 +1,56 @@
 """The composition root: builds the rooms, owns their lifetime, and hands them to a ``Workshop``.
 
-Nothing is decided here. This is one of the four places that import late (by whole modules), so that opening
+Nothing is decided here. This is one of the five places that import late (by whole modules), so that opening
 a workshop costs only what is used.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
-import sys
-import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from toolwright import formats, jsontext
-from toolwright.catalog import files, loading, sources
+from toolwright import jsontext
+from toolwright.catalog import loading, sources
 from toolwright.catalog.cache import Cache
 from toolwright.catalog.catalog import Catalog, Tools
 from toolwright.config import Config, Environment, current_folder, named_source
-from toolwright.errors import Kind, StoreError, ToolwrightError, UsageError
-from toolwright.jsontext import JsonObject, JsonValue
+from toolwright.errors import UsageError
 from toolwright.model import (
-    LEVELS,
     TIMEOUT_S_MAX,
-    Allow,
-    CallFacts,
-    CallFunction,
-    CallHttp,
-    CallJavaScript,
-    CallMcp,
-    CallPython,
     Choice,
-    Decision,
     Declared,
     DeclareOptions,
-    Deny,
     Disabled,
-    End,
-    Ending,
-    Level,
-    Permit,
     ProbeOutcome,
     Problem,
     Rules,
-    Run,
-    RunContainer,
-    RunProcess,
     Selected,
     Severity,
     Skill,
-    Spent,
     Tool,
     ToolCall,
-    ToolError,
     ToolMode,
     ToolResult,
 )
 from toolwright.records import dataclass, replace
-from toolwright.sandbox import NEVER, Cancel, Sandbox, Standing, Start
+from toolwright.sandbox import NEVER, Cancel, Sandbox
+from toolwright.servers import ServerLists
+from toolwright.store.keep import STORE_NAME, Keep
 
 if TYPE_CHECKING:
-    from toolwright.catalog.digests import Contents
     from toolwright.dialects import Dialect
     from toolwright.formats.capability import Migration
     from toolwright.functions import Function, Report
-    from toolwright.runtimes import Host
-    from toolwright.runtimes.container import ContainerTools
-    from toolwright.runtimes.functions import FunctionTools
-    from toolwright.runtimes.http import HttpTools
-    from toolwright.runtimes.mcp import McpTools
+    from toolwright.hands import Hands
     from toolwright.runtimes.mcp import State as ServerState
-    from toolwright.store import Store
 
-STORE_NAME = "state.sqlite"
-_FRESH_S = 0.01
-_LIST_S = 20.0
-"""For starting a server and asking it for its tools, where its definition has no time of its own."""
-_SERVERS_AT_ONCE = 64
-_REFRESH_S = 1.0
-_REST_S = 60.0
-"""How long a server that gave no list is left alone."""
-_GUARDED_MAX = 5000
-_LACKING = {
-    Level.PORTABLE: "what tools declare is not enforced",
-    Level.RESTRICTED: "the spawner does not work here, so what a tool leaves running is not ended",
-}
-"""What a person should know about a level before calling."""
 ContextCheck = Callable[[Mapping[str, object]], object]
 
 
@@ -218,7 +175,7 @@ class Workshop:
         self._hands: Hands | None = None
         self._is_closed = False
         self._loading = threading.Lock()
-        self._lists = ServerLists(config.state, lambda: self.hands, self.reload)
+        self._lists = ServerLists(config.state, lambda: self.hands.servers, self.reload)
         with self._loading:  # a server may say at once that its list changed
             self._report = self._load()
 
@@ -447,7 +404,7 @@ class Workshop:
                 raise UsageError(f"arguments must be JSON: {error}", hint) from None
         _check_call(timeout_s, idempotency_key)
         call = ToolCall(
-            id=new_call_id(),
+            id=self.hands.new_call_id(),
             tool=name,
             arguments=given,
             caller=self._environment.user if caller is None else caller,
@@ -483,10 +440,12 @@ class Workshop:
         door: str = "python",
     ) -> ToolResult:
         """As ``call``, with the arguments as a model wrote them, for formats that hand them over verbatim."""
-        given, defect = read_arguments(text)
+        from toolwright.calls.arguments import read
+
+        given, defect = read(text)
         _check_call(timeout_s, idempotency_key)
         call = ToolCall(
-            id=new_call_id(),
+            id=self.hands.new_call_id(),
             tool=name,
             arguments=given,
             raw=text,
@@ -576,7 +535,7 @@ class Workshop:
 
         def one(call: ToolCall) -> ToolResult:
             # Providers' ids are not unique across conversations; records need one that is.
-            own = replace(call, id=new_call_id(), caller=call.caller or self._environment.user)
+            own = replace(call, id=self.hands.new_call_id(), caller=call.caller or self._environment.user)
             return replace(engine.call(own, stop), call_id=call.id)
 
         with ThreadPoolExecutor(min(len(calls), at_once), "call") as pool:
@@ -608,6 +567,8 @@ class Workshop:
             if self._is_closed:
                 raise UsageError("the workshop is closed", "call before its `with` block ends")
             if self._hands is None:
+                from toolwright.hands import Hands
+
                 self._hands = Hands(
                     self.config,
                     self._environment,
@@ -677,24 +638,7 @@ class Workshop:
     def _rye_spaces(self) -> list[sources.Source]:
         user = os.path.join(self._environment.user_space, ".ai", "tools")
         spaces = [sources.Source(path=user, format="rye", space=1)] if os.path.isdir(user) else []
-        return [*spaces, *_bundles()]
-
-
-def _declared(catalog: Catalog) -> Iterator[str]:
-    """The declarations, programs and scripts of every tool."""
-    from toolwright.catalog.digests import own_files
-
-    for tool in islice(catalog.tools, _GUARDED_MAX):
-        yield tool.origin.path
-        yield from own_files(tool)
-        if isinstance(tool.invocation, RunProcess) and tool.invocation.skill_dir:
-            yield tool.invocation.skill_dir
-
-
-def _bundles() -> list[sources.Source]:
-    """Installed rye bundles: the system space."""
-    # Attack: a clone that passes for an installed bundle. "" on the path stands for the current folder.
-    return [*sources.rye_bundles([folder for folder in sys.path if os.path.isabs(folder)])]
+        return [*spaces, *sources.installed_bundles()]
 
 
 # -- what runs calls ----------------------------------------------------------------------------------------
@@ -706,624 +650,3 @@ def _check_call(timeout_s: float | None, idempotency_key: str | None) -> None:
         raise UsageError(f"timeout_s: must be above 0 and at most {TIMEOUT_S_MAX:.0f} (got {timeout_s!r})")
     if idempotency_key == "":
         raise UsageError("idempotency_key: must not be empty", "leave it out, or use a new text per request")
-
-
-def new_call_id() -> str:
-    """Unique among all hosts, and for a reader in the order of time."""
-    return f"{time.time_ns():016x}{os.urandom(6).hex()}"
-
-
-def read_arguments(text: str) -> tuple[JsonObject | None, str | None]:
-    """The object that a text of arguments is, or why it is none. Blank text is the empty object."""
-    if not text.strip():
-        return {}, None
-    parsed = jsontext.read(text.encode("utf-8", "surrogateescape"))
-    if parsed.defect is not None:
-        return None, str(parsed.defect)
-    if parsed.duplicates:
-        return None, f"the key {parsed.duplicates[0].key!r} stands there twice"
-    if not isinstance(parsed.value, dict):
-        return None, "arguments must be an object"
-    return parsed.value, None
-
-
-class Hands:
-    """Everything a call needs besides the catalog: journal, store, sandbox, runtimes, engine.
-
-    Made at the first call, because most openings of a workshop never call anything.
-    """
-
-    def __init__(
-        self,
-        config: Config,
-        environment: Environment,
-        report: Callable[[], loading.LoadReport],
-        handlers: Mapping[str, object],
-        *,
-        functions: Mapping[str, Function],
-        in_process: bool,
-        sandbox: Sandbox | None,
-        lists: ServerLists,
-    ) -> None:
-        from toolwright.catalog.digests import Contents
-        from toolwright.engine import Engine, Stock
-        from toolwright.journal.audit import open_audit
-        from toolwright.runtimes import Host, around, process, project_of
-        from toolwright.sandbox import ground
-        from toolwright.trust import policy
-
-        if config.state is None:
-            raise UsageError(
-                "a call must be recorded, and there is no state folder", "give the Config a state folder"
-            )
-        if files.is_open_to_others(config.state):
-            # Attack: another user of the machine puts his own journal, key or list of what is switched off
-            # in the place of ours.
-            raise StoreError(f"{config.state}: others may write it", f"chmod 700 {config.state}")
-        self._policy = policy
-        self._project_of = project_of
-        self._guarded = ""
-        self._places: dict[str, tuple[str, bool]] = {}
-        """Each declaration's project, and whether a person named its source: neither changes."""
-        self._config = config
-        self._report = report
-        self._cwd = current_folder()
-        self._state = config.state
-        self._user = environment.user
-        self._house = policy.HouseRules(
-            grants=config.grants,
-            undeclared=config.undeclared,
-            require=config.require,
-            unsigned=policy.Unsigned(config.unsigned),
-            policy=policy.rules_of(config.policy),
-            timeout_s=config.timeout_s,
-            limits=config.limits,
-        )
-        # A rule that asks a person is about the calls of a server's tools, not about the server's start.
-        denying = tuple(rule for rule in self._house.policy if rule.answer is policy.Answer.DENY)
-        self._server_house = replace(self._house, policy=denying)
-        bundles = _bundles()
-        self._named = (
-            *(source.path for source in config.sources if source.named or config.trusted),
-            *config.extra_dirs,
-            os.path.join(environment.user_space, ".ai"),
-            *(source.path for source in bundles),
-        )
-        self.keep = Keep(os.path.join(config.state, STORE_NAME))
-        self.sandbox = sandbox or _strongest()
-        self.audit = open_audit(
-            config.state,
-            variables=environment.variables,
-            patterns=config.redact,
-            retention_days=config.retention_days,
-            day_file=config.day_file,
-        )
-        self._grounds = ground.Grounds(
-            hidden=[config.state],
-            guarded=[path for path in (config.file, environment.user_config) if path],
-            temporary=[tempfile.gettempdir()],
-            git_settings=environment.git_settings(),
-        )
-        self._host = Host(
-            sandbox=self.sandbox,
-            variables=environment.variables,
-            cwd=self._cwd,
-            python=sys.executable,
-            user_space=environment.user_space,
-            system_spaces=tuple(os.path.dirname(source.path) for source in bundles),
-            allow_scripts=config.allow_scripts,
-            load_dotenv=config.load_dotenv,
-            # Whoever names a project for calling its tools runs its code: its interpreter adds nothing.
-            trusted_projects=frozenset(map(os.path.realpath, self._named)),
-            handlers=handlers,
-            in_process=in_process,
-            container_engine=config.container_engine,
-        )
-        contents = self._contents = Contents()
-        self._pythons = Later(lambda: _python_tools(self._host, contents, config.zygotes))
-        self._https = Later(lambda: _http_tools(self._host))
-        self._containers = Later(lambda: _container_tools(self._host))
-        self._scripts = Later(lambda: _javascript_tools(self._host, contents, config.zygotes))
-        self._lists = lists
-        self._servers: McpTools | None = None
-        self._making = threading.Lock()
-        processes = process.ProcessTools(self._host, contents)
-        self._functions = Later(lambda: _function_tools(functions, self._cwd))
-        self.spill = around.Spill(os.path.join(config.state, "results"), config.result_bytes)
-        self.engine = Engine(
-            stock=lambda: Stock(report().catalog, report().version),
-            audit=self.audit,
-            decide=self.decide,
-            runtimes={
-                kind: around.Once(
-                    around.Limited(around.Retrying(around.Watched(runtime)), config.calls_per_tool),
-                    self.keep.opened,
-                )
-                for kind, runtime in (
-                    (RunProcess, processes),
-                    (CallPython, self._pythons),
-                    (CallFunction, self._functions),
-                    (CallHttp, self._https),
-                    (RunContainer, self._containers),
-                    (CallJavaScript, self._scripts),
-                    (CallMcp, LaterServers(lambda: self.servers)),
-                )
-            },
-            level=lambda: self.sandbox.level,
-            contents=contents,
-            spill=self.spill,
-        )
-
-    def decide(self, tool: Tool, call: ToolCall | None) -> Decision:
-        """Whether a tool may run now, and with what."""
-        now = time.time()
-        try:
-            disabled = self.keep.disabled(now)
-        except StoreError as error:  # Attack: a store that is broken on purpose, to switch a tool on again
-            return Deny(
-                kind=Kind.UNAVAILABLE,
-                message="what was switched off cannot be read, so nothing runs",
-                because=error.message,
-                hint=error.hint,
-            )
-        report = self._report()
-        if report.version != self._guarded:
-            self._guarded = report.version
-            self._grounds.guard(_declared(report.catalog))
-        path = tool.origin.path
-        place = self._places.get(path)
-        if place is None:
-            place = (self._project_of(tool, self._host), self._policy.is_below(path, self._named))
-            self._places[path] = place
-        project, named = place
-        return self._policy.decide(
-            tool,
-            call,
-            trust=self._policy.trust_of(tool),
-            house=self._house,
-            ground=self._grounds.of(tool, project=project, cwd=self._cwd, named=named),
-            state=self._policy.HostState(disabled=disabled, now=now),
-        )
-
-    def run_recorded(self, start: Start) -> Ending:
-        """Run a program outside of any tool's call: begun and ended in the journal all the same."""
-        from toolwright.calls.replies import kind_of
-
-        held = self._contents.file(start.program)
-        call = ToolCall(id=new_call_id(), tool=start.program, arguments={}, caller=self._user)
-        digest = held.digest if held is not None else None
-        facts = CallFacts(door=start.what, key=start.program, runs_digest=digest)
-        if not self.audit.begin(call, facts):
-            return Ending(end=End.UNAVAILABLE, reason="the audit journal cannot be written")
-        if LEVELS.index(self.sandbox.level) < LEVELS.index(self._config.require):
-            ending = Ending(end=End.UNAVAILABLE, reason=f"isolation level {self._config.require} is missing")
-        else:
-            permit = replace(start.permit, hidden=(os.path.realpath(self._state),))
-            ending = self.sandbox.run(replace(start, permit=permit), Cancel())
-        failed = ending.end is not End.EXITED or ending.exit_status != 0
-        duration_ms = sum(run.duration_ms for run in ending.runs)
-        self.audit.end(
-            call,
-            ToolResult(
-                call_id=call.id,
-                key=start.program,
-                error=ToolError(kind=kind_of(ending.end), message=ending.reason or ending.end)
-                if failed
-                else None,
-                spent=Spent(duration_ms=duration_ms, output_bytes=ending.stdout_bytes, usage=ending.usage),
-                isolation=ending.layers,
-                runs=tuple(replace(run, what="call") for run in ending.runs),
-            ),
-        )
-        return ending
-
-    # -- MCP servers ----------------------------------------------------------------------------------------
-
-    @property
-    def servers(self) -> McpTools:
-        """What talks to MCP servers; made, and its module imported, when first asked for."""
-        with self._making:
-            if self._servers is None:
-                from toolwright.runtimes.mcp import McpTools
-
-                # Attack: the first server ever, asked before there is a state folder, reads what is written
-                # there later: only what exists can be hidden.
-                with suppress(OSError):
-                    os.makedirs(self._state, mode=0o700, exist_ok=True)
-                if not self._guarded:
-                    self._grounds.guard(self._lists.declarations())
-                self._servers = McpTools(
-                    self._host,
-                    permit_of=self._permit_server,
-                    definitions=self._lists.defined,
-                    opener=self._open_recorded,
-                    changed=self._lists.server_changed,
-                )
-            return self._servers
-
-    def _permit_server(self, tool: Tool) -> Permit | Ending:
-        """What a server itself may do."""
-        now = time.time()
-        try:
-            disabled = self.keep.disabled(now)
-        except StoreError as error:
-            return Ending(end=End.UNAVAILABLE, reason=error.message, hint=error.hint)
-        named = self._policy.is_below(tool.origin.path, self._named)
-        decision = self._policy.decide(
-            tool,
-            None,
-            trust=self._policy.trust_of(tool),
-            house=self._server_house,
-            ground=self._grounds.of(tool, project=self._cwd, cwd=self._cwd, named=named),
-            state=self._policy.HostState(disabled=disabled, now=now),
-        )
-        if isinstance(decision, Deny):
-            return Ending(end=End.DENIED, reason=decision.message, hint=decision.hint)
-        if not isinstance(decision, Allow):
-            return Ending(end=End.DENIED, reason=f"{tool.name} needs an approval")
-        return decision.permit
-
-    def _open_recorded(self, key: str, start: Start) -> Standing | Ending:
-        """Start a server: begun and ended in the journal, as far as starting it goes."""
-        call = ToolCall(id=new_call_id(), tool=key, arguments={}, caller=self._user)
-        if not self.audit.begin(call, CallFacts(door=start.what, key=key)):
-            return Ending(end=End.UNAVAILABLE, reason="the audit journal cannot be written")
-        opened = self.sandbox.open(start)
-        error = (
-            ToolError(kind=Kind.UNAVAILABLE, message=opened.reason) if isinstance(opened, Ending) else None
-        )
-        run = Run(argv=start.argv, cwd=start.cwd, env_names=tuple(sorted(start.env)))
-        self.audit.end(
-            call,
-            ToolResult(
-                call_id=call.id,
-                key=key,
-                error=error,
-                isolation=opened.layers,
-                runs=(run,),
-            ),
-        )
-        return opened
-
-    def fetch_recorded(self, url: str) -> tuple[bytes | None, str | None]:
-        """The content behind a URL, or why there is none: begun and ended in the journal."""
-        from toolwright.runtimes import _web
-
-        call = ToolCall(id=new_call_id(), tool=url, arguments={}, caller=self._user)
-        if not self.audit.begin(call, CallFacts(door="fetch", key=url)):
-            return None, "the audit journal cannot be written"
-        body: bytes | None = None
-        why: str | None = None
-        web = _web.Web()
-        try:
-            answer = web.send(
-                _web.Request(method="GET", url=url, headers=(("Accept", "application/json, */*"),)),
-                # Whoever named this very address in a trusted source has granted it, and no other.
-                reach=_web.Reach(hosts=_web.literal_hosts(url)),
-                limits=_web.WebLimits(body_bytes_max=files.LONG_DOCUMENT_BYTES_MAX),
-                deadline=time.monotonic() + _LIST_S,
-                cancel=NEVER,
-            )
-            if answer.truncated:
-                why = f"it is longer than {files.LONG_DOCUMENT_BYTES_MAX} bytes"
-            elif answer.status != 200:
-                why = f"it was answered with HTTP status {answer.status}"
-            else:
-                body = answer.body
-        except _web.Unreached as no:
-            why = no.why
-        finally:
-            web.close()
-        error = ToolError(kind=Kind.UNAVAILABLE, message=why) if why is not None else None
-        self.audit.end(call, ToolResult(call_id=call.id, key=url, error=error))
-        return body, why
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        lacking = _LACKING.get(self.sandbox.level)
-        return (
-            (f"isolation level {self.sandbox.level}: {lacking} (see `toolwright doctor`)",) if lacking else ()
-        )
-
-    def close(self) -> None:
-        if self._servers is not None:
-            self._servers.close()
-        self._pythons.close()
-        self._functions.close()
-        self._https.close()
-        self._scripts.close()
-        self.sandbox.close()
-        self.audit.close()
-        self.keep.close()
-
-
-class Closable(Protocol):
-    """A runtime that keeps something between calls."""
-
-    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending: ...
-
-    def close(self) -> None: ...
-
-
-class LaterServers:
-    """The runtime of MCP servers, looked up at each call: it is made at the first one."""
-
-    def __init__(self, servers: Callable[[], McpTools]) -> None:
-        self._servers = servers
-
-    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
-        return self._servers().run(tool, call, permit, cancel)
-
-
-class ServerLists:
-    """What MCP servers list: asked all at once, remembered on disk, and asked again when they say so."""
-
-    def __init__(self, state: str | None, hands: Callable[[], Hands], reload: Callable[[], None]) -> None:
-        self._state = state
-        self._hands = hands
-        self._reload = reload
-        self._lock = threading.Lock()
-        self._known: dict[str, tuple[str, str]] = {}
-        self._found: sources.Listing | None = None
-        self._refreshing = False
-        self._doubted: set[str] = set()
-        self._stop = threading.Event()
-
-    def defined(self, digest: str) -> str | None:
-        """A server by the digest of its definition."""
-        found = self._known.get(digest)
-        return found[0] if found is not None else None
-
-    def ask(
-        self, candidates: Sequence[sources.Candidate]
-    ) -> list[tuple[bytes | None, str | None, str | None]]:
-        """Each in its own permit, each start recorded. A server that is slow or dead costs its own time."""
-        if self._state is None:
-            return [(None, "there is no state folder to record its start in", None)] * len(candidates)
-        listed = self._listed([(candidate.defined, candidate.path) for candidate in candidates])
-        answers: list[tuple[bytes | None, str | None, str | None]] = []
-        for candidate, found in zip(candidates, listed, strict=True):
-            self._note("failed", candidate.server, there=isinstance(found, Ending))
-            if isinstance(found, Ending):
-                answers.append((None, found.reason or found.end.value, found.hint))
-            else:
-                content = jsontext.compact({"tools": found})
-                self._note("listed", candidate.server, hashlib.sha256(content).hexdigest())
-                answers.append((content, None, None))
-        return answers
-
-    def _listed(self, servers: Sequence[tuple[str, str]]) -> list[list[JsonValue] | Ending]:
-        from concurrent.futures import ThreadPoolExecutor
-
-        from toolwright.formats.mcp import Server, server_record
-
-        def ask(named: tuple[str, str]) -> list[JsonValue] | Ending:
-            server = Server.read(named[0])
-            stated = server.definition.get("timeout")
-            record = server_record(server, named[1])
-            return runtime.listed(record, float(stated) if stated else _LIST_S)
-
-        if not servers:
-            return []
-        runtime = self._hands().servers
-        with ThreadPoolExecutor(min(len(servers), _SERVERS_AT_ONCE), "mcp-list") as pool:
-            return list(pool.map(ask, servers))
-
-    def states(self, servers: Mapping[str, tuple[str, str]]) -> tuple[ServerState, ...]:
-        self._listed([*servers.values()])
-        names = [formats.server_of(text).name for text, _ in servers.values()]
-        found = {state.name: state for state in self._hands().servers.states()} if names else {}
-        return tuple(found[name] for name in names if name in found)
-
-    # -- changes --------------------------------------------------------------------------------------------
-
-    def know(self, found: sources.Listing) -> None:
-        """From now on this is what digests stand for."""
-        self._known = {**self._known, **found.servers}
-        self._found = found
-
-    def declarations(self) -> Iterator[str]:
-        """Where declarations lie, before they are read: no server that is asked by then may write them."""
-        if self._found is not None:
-            yield from (candidate.path for candidate in islice(self._found.candidates, _GUARDED_MAX))
-
-    def changed_at(self, digest: str) -> tuple[int, int, int, int]:
-        """When a server last said that its tools are others now; other programs of ours see it too."""
-        return (0, self._noted("changed", digest), 0, 0)
-
-    def note_change(self, digest: str) -> None:
-        self._note("changed", digest)
-        self._note("failed", digest, there=False)
-
-    def rests(self, digest: str) -> bool:
-        """Whether a server gave no list just now: it is not asked at every start while it is down."""
-        age_s = time.time() - self._noted("failed", digest) / 1e9
-        return 0 <= age_s < _REST_S
-
-    def _noted(self, what: str, digest: str) -> int:
-        """When something was noted about a server, in nanoseconds; 0: never."""
-        if self._state is None:
-            return 0
-        try:
-            return os.stat(self._mark(what, digest)).st_mtime_ns
-        except OSError:
-            return 0
-
-    def _note(self, what: str, digest: str, text: str = "", *, there: bool = True) -> None:
-        if self._state is None:
-            return
-        path = self._mark(what, digest)
-        with suppress(OSError):
-            if not there:
-                os.unlink(path)
-                return
-            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-            with os.fdopen(os.open(path, flags, 0o600), "w", encoding="ascii") as file:
-                file.write(text)
-            os.utime(path)
-
-    def _mark(self, what: str, digest: str) -> str:
-        assert self._state is not None
-        return os.path.join(self._state, "servers", f"{digest.rpartition(':')[2]}.{what}")
-
-    def server_changed(self, digest: str) -> None:
-        """A server says that its tools are others now: it is asked again meanwhile, and believed if they are.
-
-        Attack: a server that says so all the time. One thread asks, and pauses each time.
-        """
-        with self._lock:
-            self._doubted.add(digest)
-            if self._refreshing or self._stop.is_set():
-                return
-            self._refreshing = True
-        threading.Thread(target=self._refresh, name="mcp-refresh", daemon=True).start()
-
-    def _refresh(self) -> None:
-        while True:
-            with self._lock:
-                doubted, self._doubted = self._doubted, set()
-                if not doubted or self._stop.is_set():
-                    self._refreshing = False
-                    return
-            with suppress(ToolwrightError):
-                changed = [digest for digest in doubted if self._is_another(digest)]
-                for digest in changed:
-                    self.note_change(digest)
-                if changed:
-                    self._reload()
-            self._stop.wait(_REFRESH_S)
-
-    def _is_another(self, digest: str) -> bool:
-        """Whether a server lists something else than it did when its list was last read."""
-        if digest not in self._known:
-            return False
-        (listed,) = self._listed([self._known[digest]])
-        if isinstance(listed, Ending):
-            return False
-        seen = hashlib.sha256(jsontext.compact({"tools": listed})).hexdigest()
-        content, _ = files.read(self._mark("listed", digest)) if self._state is not None else (None, None)
-        return content is None or content.decode("ascii", "replace") != seen
-
-    def close(self) -> None:
-        self._stop.set()
-
-
-class Later:
-    """A runtime that is made, and its module imported, when it is first called."""
-
-    def __init__(self, make: Callable[[], Closable]) -> None:
-        self._make = make
-        self._lock = threading.Lock()
-        self._made: Closable | None = None
-
-    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
-        with self._lock:
-            if self._made is None:
-                self._made = self._make()
-        return self._made.run(tool, call, permit, cancel)
-
-    def close(self) -> None:
-        if self._made is not None:
-            self._made.close()
-
-
-def _javascript_tools(host: Host, contents: Contents, zygotes_max: int) -> Closable:
-    from toolwright.runtimes.javascript import JavaScriptTools
-
-    return JavaScriptTools(host, contents, zygotes_max=zygotes_max)
-
-
-def _python_tools(host: Host, contents: Contents, zygotes_max: int) -> Closable:
-    from toolwright.runtimes.python import PythonTools
-
-    # A format with signatures is run in this process only once its signature was verified; for the others the
-    # host's opt-in is all there is.
-    return PythonTools(host, contents, verified=lambda tool: tool.signature is None, zygotes_max=zygotes_max)
-
-
-def _function_tools(functions: Mapping[str, Function], cwd: str) -> FunctionTools:
-    from toolwright.runtimes.functions import FunctionTools
-
-    return FunctionTools(functions, cwd)
-
-
-def _http_tools(host: Host) -> HttpTools:
-    from toolwright.runtimes._web import Web
-    from toolwright.runtimes.http import HttpTools
-
-    return HttpTools(host, Web())
-
-
-def _container_tools(host: Host) -> ContainerTools:
-    from toolwright.runtimes.container import ContainerTools
-
-    return ContainerTools(host)
-
-
-def _strongest() -> Sandbox:
-    from toolwright.sandbox import probe
-
-    try:
-        return probe.choose()
-    except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise StoreError(
-            f"{error.filename or 'the temporary folder'}: no scratch folder can be made: {why}",
-            "make room there, or name another folder in TMPDIR",
-        ) from None
-
-
-class Keep:
-    """The store of a host, opened only when something is in it or has to go in."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._lock = threading.Lock()
-        self._store: Store | None = None
-        self._parents: Store | None = None
-        self._host = os.getpid()
-        self._seen: tuple[object, tuple[Disabled, ...]] = (None, ())
-        self._looked = -1.0
-
-    def opened(self) -> Store:
-        from toolwright.store.sqlite import SqliteStore
-
-        with self._lock:
-            if self._host != os.getpid():  # SQLite: a connection is neither used nor closed in a fork
-                self._parents, self._store, self._host = self._store, None, os.getpid()
-            if self._store is None:
-                self._store = SqliteStore(self._path)
-            return self._store
-
-    def disabled(self, now: float) -> tuple[Disabled, ...]:
-        """What is switched off, as of a hundredth of a second ago: every call asks."""
-        if not self._looked <= now < self._looked + _FRESH_S:
-            stamp = (_stamp(self._path), _stamp(f"{self._path}-wal"))
-            if stamp == (None, None):
-                self._seen = (stamp, ())
-            elif self._seen[0] != stamp:
-                from toolwright.store.disabled import disabled
-
-                self._seen = (stamp, disabled(self.opened(), now))
-            self._looked = now
-        off = self._seen[1]
-        return tuple([entry for entry in off if entry.until is None or entry.until > now]) if off else ()
-
-    def close(self) -> None:
-        with self._lock:
-            if self._store is not None and self._host == os.getpid():
-                self._store.close()
-                self._store = None
-
-
-def _stamp(path: str) -> tuple[int, int, int] | None:
-    """What tells that a file of the store changed; None where there is none."""
-    try:
-        status = os.stat(path)
-    except FileNotFoundError:
-        return None
-    except OSError as error:  # not to be seen is not to be absent
-        why = (error.strerror or "cannot be read").lower()
-        raise StoreError(f"{path}: {why}", "make the state folder readable for the host's user") from None
-    return status.st_ino, status.st_size, status.st_mtime_ns

@@ -52,6 +52,20 @@ class Checked:
     """What was changed that the caller should know of: names dropped, values repaired."""
 
 
+def read(text: str) -> tuple[JsonObject | None, str | None]:
+    """The object that a text of arguments is, or why it is none. Blank text is the empty object."""
+    if not text.strip():
+        return {}, None
+    parsed = jsontext.read(text.encode("utf-8", "surrogateescape"))
+    if parsed.defect is not None:
+        return None, str(parsed.defect)
+    if parsed.duplicates:
+        return None, f"the key {parsed.duplicates[0].key!r} stands there twice"
+    if not isinstance(parsed.value, dict):
+        return None, "arguments must be an object"
+    return parsed.value, None
+
+
 def check(tool: Tool, call: ToolCall) -> Checked | ToolError:
     """The arguments of a call as the tool gets them, or what is wrong with them."""
     return checked(tool, call.arguments, call.raw, defect=call.defect)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
@@ -723,6 +724,12 @@ def _printable(path: str) -> str:
 def _project_of(path: str) -> str:
     """The project of a path at or below its ``.ai/tools``."""
     return f"{path}/".partition("/.ai/tools/")[0]
+
+
+def installed_bundles() -> list[Source]:
+    """Installed rye bundles: the system space."""
+    # Attack: a clone that passes for an installed bundle. "" on the path stands for the current folder.
+    return [*rye_bundles([folder for folder in sys.path if os.path.isabs(folder)])]
 
 
 def rye_bundles(search_path: Sequence[str]) -> list[Source]:

@@ -9,13 +9,13 @@ from typing import Final
 
 import click
 
-from toolwright.app import STORE_NAME
 from toolwright.doors.cli import Shared, _render, complain
 from toolwright.errors import UnknownTool, UsageError
 from toolwright.journal.audit import open_audit
 from toolwright.jsontext import JsonObject
 from toolwright.model import Tool
 from toolwright.store import Store
+from toolwright.store.keep import STORE_NAME
 from toolwright.store.sqlite import SqliteStore
 
 REASON_CHARS_MAX: Final = 500

@@ -1,0 +1,467 @@
+"""What runs calls: journal, store, sandbox, runtimes and the engine, put together and ended together.
+
+Made at a workshop's first call, so this module is imported then. Nothing is decided here: ``trust/policy.py``
+decides, ``engine.py`` has the order of a call. Runtimes that most hosts never use are imported at their first
+call, by whole modules.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Protocol
+
+from toolwright.catalog import files, loading, sources
+from toolwright.catalog.catalog import Catalog
+from toolwright.catalog.digests import Contents, own_files
+from toolwright.config import Config, Environment, current_folder
+from toolwright.engine import Engine, Stock
+from toolwright.errors import Kind, StoreError, UsageError
+from toolwright.journal.audit import open_audit
+from toolwright.model import (
+    LEVELS,
+    Allow,
+    CallFacts,
+    CallFunction,
+    CallHttp,
+    CallJavaScript,
+    CallMcp,
+    CallPython,
+    Decision,
+    Deny,
+    End,
+    Ending,
+    Level,
+    Permit,
+    Run,
+    RunContainer,
+    RunProcess,
+    Spent,
+    Tool,
+    ToolCall,
+    ToolError,
+    ToolResult,
+)
+from toolwright.records import replace
+from toolwright.runtimes import Host, around, process, project_of
+from toolwright.sandbox import NEVER, Cancel, Sandbox, Standing, Start, ground
+from toolwright.servers import GUARDED_MAX, LIST_S, ServerLists
+from toolwright.store.keep import STORE_NAME, Keep
+from toolwright.trust import policy
+
+if TYPE_CHECKING:
+    from toolwright.functions import Function
+    from toolwright.runtimes.container import ContainerTools
+    from toolwright.runtimes.functions import FunctionTools
+    from toolwright.runtimes.http import HttpTools
+    from toolwright.runtimes.mcp import McpTools
+
+_LACKING = {
+    Level.PORTABLE: "what tools declare is not enforced",
+    Level.RESTRICTED: "the spawner does not work here, so what a tool leaves running is not ended",
+}
+"""What a person should know about a level before calling."""
+
+
+class Hands:
+    """Everything a call needs besides the catalog: journal, store, sandbox, runtimes, engine.
+
+    Made at the first call, because most openings of a workshop never call anything.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        environment: Environment,
+        report: Callable[[], loading.LoadReport],
+        handlers: Mapping[str, object],
+        *,
+        functions: Mapping[str, Function],
+        in_process: bool,
+        sandbox: Sandbox | None,
+        lists: ServerLists,
+    ) -> None:
+        if config.state is None:
+            raise UsageError(
+                "a call must be recorded, and there is no state folder", "give the Config a state folder"
+            )
+        if files.is_open_to_others(config.state):
+            # Attack: another user of the machine puts his own journal, key or list of what is switched off
+            # in the place of ours.
+            raise StoreError(f"{config.state}: others may write it", f"chmod 700 {config.state}")
+        self._guarded = ""
+        self._places: dict[str, tuple[str, bool]] = {}
+        """Each declaration's project, and whether a person named its source: neither changes."""
+        self._config = config
+        self._report = report
+        self._cwd = current_folder()
+        self._state = config.state
+        self._user = environment.user
+        self._house = policy.HouseRules(
+            grants=config.grants,
+            undeclared=config.undeclared,
+            require=config.require,
+            unsigned=policy.Unsigned(config.unsigned),
+            policy=policy.rules_of(config.policy),
+            timeout_s=config.timeout_s,
+            limits=config.limits,
+        )
+        # A rule that asks a person is about the calls of a server's tools, not about the server's start.
+        denying = tuple(rule for rule in self._house.policy if rule.answer is policy.Answer.DENY)
+        self._server_house = replace(self._house, policy=denying)
+        bundles = sources.installed_bundles()
+        self._named = (
+            *(source.path for source in config.sources if source.named or config.trusted),
+            *config.extra_dirs,
+            os.path.join(environment.user_space, ".ai"),
+            *(source.path for source in bundles),
+        )
+        self.keep = Keep(os.path.join(config.state, STORE_NAME))
+        self.sandbox = sandbox or _strongest()
+        self.audit = open_audit(
+            config.state,
+            variables=environment.variables,
+            patterns=config.redact,
+            retention_days=config.retention_days,
+            day_file=config.day_file,
+        )
+        self._grounds = ground.Grounds(
+            hidden=[config.state],
+            guarded=[path for path in (config.file, environment.user_config) if path],
+            temporary=[tempfile.gettempdir()],
+            git_settings=environment.git_settings(),
+        )
+        self._host = Host(
+            sandbox=self.sandbox,
+            variables=environment.variables,
+            cwd=self._cwd,
+            python=sys.executable,
+            user_space=environment.user_space,
+            system_spaces=tuple(os.path.dirname(source.path) for source in bundles),
+            allow_scripts=config.allow_scripts,
+            load_dotenv=config.load_dotenv,
+            # Whoever names a project for calling its tools runs its code: its interpreter adds nothing.
+            trusted_projects=frozenset(map(os.path.realpath, self._named)),
+            handlers=handlers,
+            in_process=in_process,
+            container_engine=config.container_engine,
+        )
+        contents = self._contents = Contents()
+        self._pythons = Later(lambda: _python_tools(self._host, contents, config.zygotes))
+        self._https = Later(lambda: _http_tools(self._host))
+        self._containers = Later(lambda: _container_tools(self._host))
+        self._scripts = Later(lambda: _javascript_tools(self._host, contents, config.zygotes))
+        self._lists = lists
+        self._servers: McpTools | None = None
+        self._making = threading.Lock()
+        processes = process.ProcessTools(self._host, contents)
+        self._functions = Later(lambda: _function_tools(functions, self._cwd))
+        self.spill = around.Spill(os.path.join(config.state, "results"), config.result_bytes)
+        self.engine = Engine(
+            stock=lambda: Stock(report().catalog, report().version),
+            audit=self.audit,
+            decide=self.decide,
+            runtimes={
+                kind: around.Once(
+                    around.Limited(around.Retrying(around.Watched(runtime)), config.calls_per_tool),
+                    self.keep.opened,
+                )
+                for kind, runtime in (
+                    (RunProcess, processes),
+                    (CallPython, self._pythons),
+                    (CallFunction, self._functions),
+                    (CallHttp, self._https),
+                    (RunContainer, self._containers),
+                    (CallJavaScript, self._scripts),
+                    (CallMcp, LaterServers(lambda: self.servers)),
+                )
+            },
+            level=lambda: self.sandbox.level,
+            contents=contents,
+            spill=self.spill,
+        )
+
+    @staticmethod
+    def new_call_id() -> str:
+        """Unique among all hosts, and for a reader in the order of time."""
+        return f"{time.time_ns():016x}{os.urandom(6).hex()}"
+
+    def decide(self, tool: Tool, call: ToolCall | None) -> Decision:
+        """Whether a tool may run now, and with what."""
+        now = time.time()
+        try:
+            disabled = self.keep.disabled(now)
+        except StoreError as error:  # Attack: a store that is broken on purpose, to switch a tool on again
+            return Deny(
+                kind=Kind.UNAVAILABLE,
+                message="what was switched off cannot be read, so nothing runs",
+                because=error.message,
+                hint=error.hint,
+            )
+        report = self._report()
+        if report.version != self._guarded:
+            self._guarded = report.version
+            self._grounds.guard(_declared(report.catalog))
+        path = tool.origin.path
+        place = self._places.get(path)
+        if place is None:
+            place = (project_of(tool, self._host), policy.is_below(path, self._named))
+            self._places[path] = place
+        project, named = place
+        return policy.decide(
+            tool,
+            call,
+            trust=policy.trust_of(tool),
+            house=self._house,
+            ground=self._grounds.of(tool, project=project, cwd=self._cwd, named=named),
+            state=policy.HostState(disabled=disabled, now=now),
+        )
+
+    def run_recorded(self, start: Start) -> Ending:
+        """Run a program outside of any tool's call: begun and ended in the journal all the same."""
+        from toolwright.calls.replies import kind_of
+
+        held = self._contents.file(start.program)
+        call = ToolCall(id=self.new_call_id(), tool=start.program, arguments={}, caller=self._user)
+        digest = held.digest if held is not None else None
+        facts = CallFacts(door=start.what, key=start.program, runs_digest=digest)
+        if not self.audit.begin(call, facts):
+            return Ending(end=End.UNAVAILABLE, reason="the audit journal cannot be written")
+        if LEVELS.index(self.sandbox.level) < LEVELS.index(self._config.require):
+            ending = Ending(end=End.UNAVAILABLE, reason=f"isolation level {self._config.require} is missing")
+        else:
+            permit = replace(start.permit, hidden=(os.path.realpath(self._state),))
+            ending = self.sandbox.run(replace(start, permit=permit), Cancel())
+        failed = ending.end is not End.EXITED or ending.exit_status != 0
+        duration_ms = sum(run.duration_ms for run in ending.runs)
+        self.audit.end(
+            call,
+            ToolResult(
+                call_id=call.id,
+                key=start.program,
+                error=ToolError(kind=kind_of(ending.end), message=ending.reason or ending.end)
+                if failed
+                else None,
+                spent=Spent(duration_ms=duration_ms, output_bytes=ending.stdout_bytes, usage=ending.usage),
+                isolation=ending.layers,
+                runs=tuple(replace(run, what="call") for run in ending.runs),
+            ),
+        )
+        return ending
+
+    # -- MCP servers ----------------------------------------------------------------------------------------
+
+    @property
+    def servers(self) -> McpTools:
+        """What talks to MCP servers; made, and its module imported, when first asked for."""
+        with self._making:
+            if self._servers is None:
+                from toolwright.runtimes.mcp import McpTools
+
+                # Attack: the first server ever, asked before there is a state folder, reads what is written
+                # there later: only what exists can be hidden.
+                with suppress(OSError):
+                    os.makedirs(self._state, mode=0o700, exist_ok=True)
+                if not self._guarded:
+                    self._grounds.guard(self._lists.declarations())
+                self._servers = McpTools(
+                    self._host,
+                    permit_of=self._permit_server,
+                    definitions=self._lists.defined,
+                    opener=self._open_recorded,
+                    changed=self._lists.server_changed,
+                )
+            return self._servers
+
+    def _permit_server(self, tool: Tool) -> Permit | Ending:
+        """What a server itself may do."""
+        now = time.time()
+        try:
+            disabled = self.keep.disabled(now)
+        except StoreError as error:
+            return Ending(end=End.UNAVAILABLE, reason=error.message, hint=error.hint)
+        named = policy.is_below(tool.origin.path, self._named)
+        decision = policy.decide(
+            tool,
+            None,
+            trust=policy.trust_of(tool),
+            house=self._server_house,
+            ground=self._grounds.of(tool, project=self._cwd, cwd=self._cwd, named=named),
+            state=policy.HostState(disabled=disabled, now=now),
+        )
+        if isinstance(decision, Deny):
+            return Ending(end=End.DENIED, reason=decision.message, hint=decision.hint)
+        if not isinstance(decision, Allow):
+            return Ending(end=End.DENIED, reason=f"{tool.name} needs an approval")
+        return decision.permit
+
+    def _open_recorded(self, key: str, start: Start) -> Standing | Ending:
+        """Start a server: begun and ended in the journal, as far as starting it goes."""
+        call = ToolCall(id=self.new_call_id(), tool=key, arguments={}, caller=self._user)
+        if not self.audit.begin(call, CallFacts(door=start.what, key=key)):
+            return Ending(end=End.UNAVAILABLE, reason="the audit journal cannot be written")
+        opened = self.sandbox.open(start)
+        error = (
+            ToolError(kind=Kind.UNAVAILABLE, message=opened.reason) if isinstance(opened, Ending) else None
+        )
+        run = Run(argv=start.argv, cwd=start.cwd, env_names=tuple(sorted(start.env)))
+        self.audit.end(
+            call,
+            ToolResult(
+                call_id=call.id,
+                key=key,
+                error=error,
+                isolation=opened.layers,
+                runs=(run,),
+            ),
+        )
+        return opened
+
+    def fetch_recorded(self, url: str) -> tuple[bytes | None, str | None]:
+        """The content behind a URL, or why there is none: begun and ended in the journal."""
+        from toolwright.runtimes import _web
+
+        call = ToolCall(id=self.new_call_id(), tool=url, arguments={}, caller=self._user)
+        if not self.audit.begin(call, CallFacts(door="fetch", key=url)):
+            return None, "the audit journal cannot be written"
+        body: bytes | None = None
+        why: str | None = None
+        web = _web.Web()
+        try:
+            answer = web.send(
+                _web.Request(method="GET", url=url, headers=(("Accept", "application/json, */*"),)),
+                # Whoever named this very address in a trusted source has granted it, and no other.
+                reach=_web.Reach(hosts=_web.literal_hosts(url)),
+                limits=_web.WebLimits(body_bytes_max=files.LONG_DOCUMENT_BYTES_MAX),
+                deadline=time.monotonic() + LIST_S,
+                cancel=NEVER,
+            )
+            if answer.truncated:
+                why = f"it is longer than {files.LONG_DOCUMENT_BYTES_MAX} bytes"
+            elif answer.status != 200:
+                why = f"it was answered with HTTP status {answer.status}"
+            else:
+                body = answer.body
+        except _web.Unreached as no:
+            why = no.why
+        finally:
+            web.close()
+        error = ToolError(kind=Kind.UNAVAILABLE, message=why) if why is not None else None
+        self.audit.end(call, ToolResult(call_id=call.id, key=url, error=error))
+        return body, why
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        lacking = _LACKING.get(self.sandbox.level)
+        return (
+            (f"isolation level {self.sandbox.level}: {lacking} (see `toolwright doctor`)",) if lacking else ()
+        )
+
+    def close(self) -> None:
+        if self._servers is not None:
+            self._servers.close()
+        self._pythons.close()
+        self._functions.close()
+        self._https.close()
+        self._scripts.close()
+        self.sandbox.close()
+        self.audit.close()
+        self.keep.close()
+
+
+class Closable(Protocol):
+    """A runtime that keeps something between calls."""
+
+    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending: ...
+
+    def close(self) -> None: ...
+
+
+class Later:
+    """A runtime that is made, and its module imported, when it is first called."""
+
+    def __init__(self, make: Callable[[], Closable]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._made: Closable | None = None
+
+    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        with self._lock:
+            if self._made is None:
+                self._made = self._make()
+        return self._made.run(tool, call, permit, cancel)
+
+    def close(self) -> None:
+        if self._made is not None:
+            self._made.close()
+
+
+class LaterServers:
+    """The runtime of MCP servers, looked up at each call: it is made at the first one."""
+
+    def __init__(self, servers: Callable[[], McpTools]) -> None:
+        self._servers = servers
+
+    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        return self._servers().run(tool, call, permit, cancel)
+
+
+def _javascript_tools(host: Host, contents: Contents, zygotes_max: int) -> Closable:
+    from toolwright.runtimes.javascript import JavaScriptTools
+
+    return JavaScriptTools(host, contents, zygotes_max=zygotes_max)
+
+
+def _python_tools(host: Host, contents: Contents, zygotes_max: int) -> Closable:
+    from toolwright.runtimes.python import PythonTools
+
+    # A format with signatures is run in this process only once its signature was verified; for the others the
+    # host's opt-in is all there is.
+    return PythonTools(host, contents, verified=lambda tool: tool.signature is None, zygotes_max=zygotes_max)
+
+
+def _function_tools(functions: Mapping[str, Function], cwd: str) -> FunctionTools:
+    from toolwright.runtimes.functions import FunctionTools
+
+    return FunctionTools(functions, cwd)
+
+
+def _http_tools(host: Host) -> HttpTools:
+    from toolwright.runtimes._web import Web
+    from toolwright.runtimes.http import HttpTools
+
+    return HttpTools(host, Web())
+
+
+def _container_tools(host: Host) -> ContainerTools:
+    from toolwright.runtimes.container import ContainerTools
+
+    return ContainerTools(host)
+
+
+def _strongest() -> Sandbox:
+    from toolwright.sandbox import probe
+
+    try:
+        return probe.choose()
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise StoreError(
+            f"{error.filename or 'the temporary folder'}: no scratch folder can be made: {why}",
+            "make room there, or name another folder in TMPDIR",
+        ) from None
+
+
+def _declared(catalog: Catalog) -> Iterator[str]:
+    """The declarations, programs and scripts of every tool."""
+    for tool in islice(catalog.tools, GUARDED_MAX):
+        yield tool.origin.path
+        yield from own_files(tool)
+        if isinstance(tool.invocation, RunProcess) and tool.invocation.skill_dir:
+            yield tool.invocation.skill_dir

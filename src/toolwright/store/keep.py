@@ -1,0 +1,71 @@
+"""The store of a host as calls see it: opened only when something is in it or has to go in.
+
+SQLite is slow to import and most hosts never switch anything off, so a look at the file's stamp answers what
+every call asks. What is in the store, and how, ``store/__init__`` and ``sqlite.py`` say.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from importlib import import_module
+from typing import Final
+
+from toolwright.errors import StoreError
+from toolwright.model import Disabled
+from toolwright.store import Store
+
+STORE_NAME: Final = "state.sqlite"
+_FRESH_S: Final = 0.01
+
+
+class Keep:
+    """The store of a host, opened only when something is in it or has to go in."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._store: Store | None = None
+        self._parents: Store | None = None
+        self._host = os.getpid()
+        self._seen: tuple[object, tuple[Disabled, ...]] = (None, ())
+        self._looked = -1.0
+
+    def opened(self) -> Store:
+        with self._lock:
+            if self._host != os.getpid():  # SQLite: a connection is neither used nor closed in a fork
+                self._parents, self._store, self._host = self._store, None, os.getpid()
+            if self._store is None:
+                self._store = import_module("toolwright.store.sqlite").SqliteStore(self._path)
+            return self._store
+
+    def disabled(self, now: float) -> tuple[Disabled, ...]:
+        """What is switched off, as of a hundredth of a second ago: every call asks."""
+        if not self._looked <= now < self._looked + _FRESH_S:
+            stamp = (_stamp(self._path), _stamp(f"{self._path}-wal"))
+            if stamp == (None, None):
+                self._seen = (stamp, ())
+            elif self._seen[0] != stamp:
+                disabled = import_module("toolwright.store.disabled").disabled
+                self._seen = (stamp, disabled(self.opened(), now))
+            self._looked = now
+        off = self._seen[1]
+        return tuple([entry for entry in off if entry.until is None or entry.until > now]) if off else ()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._store is not None and self._host == os.getpid():
+                self._store.close()
+                self._store = None
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    """What tells that a file of the store changed; None where there is none."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:  # not to be seen is not to be absent
+        why = (error.strerror or "cannot be read").lower()
+        raise StoreError(f"{path}: {why}", "make the state folder readable for the host's user") from None
+    return status.st_ino, status.st_size, status.st_mtime_ns
