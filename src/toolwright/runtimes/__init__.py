@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Protocol
+from typing import Final, Protocol
 
 from toolwright.model import Ending, Permit, Tool, ToolCall
 from toolwright.records import dataclass
@@ -21,6 +21,9 @@ class Runtime(Protocol):
     """Runs one kind of invocation inside the permit; returns failures, kills what it starts."""
 
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending: ...
+
+
+_ENVIRONMENTS_MAX: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +69,26 @@ def environment(host: Host, tool: Tool, permit: Permit) -> dict[str, str]:
         for name, value in host.variables.items()
         if (name in wanted or (prefixes and name.startswith(prefixes))) and (value or name in permit.env)
     }
+
+
+class Environments:
+    """The environment of each tool, looked up again only under another permit: every call asks."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._known: dict[int, tuple[Tool, Permit, dict[str, str]]] = {}
+
+    def of(self, tool: Tool, permit: Permit, added: Mapping[str, str]) -> dict[str, str]:
+        """What the tool sees, with what its configuration adds."""
+        known = self._known.get(id(permit))
+        if known is None or known[0] is not tool or known[1] is not permit:
+            if len(self._known) >= _ENVIRONMENTS_MAX:
+                self._known.clear()
+            known = self._known[id(permit)] = (tool, permit, environment(self._host, tool, permit))
+        env = {**known[2], **added}
+        if "TMPDIR" in tool.needs.base_env:
+            env["TMPDIR"] = ""  # the sandbox names the call's scratch folder here
+        return env
 
 
 def project_of(tool: Tool, host: Host) -> str:

@@ -556,6 +556,8 @@ class _Exchange:
         self.is_sent = False
         self.is_unread = False
         self.is_reusable = False
+        self.is_over = False
+        """The answer is there, and the child has to go."""
         self.is_crowded = False
         """Nothing was started, for want of descriptors."""
         self.end: End | None = None
@@ -577,8 +579,14 @@ class _Exchange:
             no_room = isinstance(lost, OSError) and lost.errno in (errno.EMFILE, errno.ENFILE)
             self.is_crowded = self.end is End.NOT_STARTED and (no_room or isinstance(lost, _Crowded))
         finally:
+            # The child goes last: a process that is being taken apart holds up whoever closes beside it.
             for fd in self.fds:
-                os.close(fd)
+                if fd != self.child_fd:
+                    os.close(fd)
+            if self.child_fd >= 0:
+                if self.is_over:
+                    self.kill()
+                os.close(self.child_fd)
         is_whole = self.end is None and self.is_framed()
         return Answer(ending=self.ending(), frame=bytes(self.frame) if is_whole else None)
 
@@ -679,7 +687,7 @@ class _Exchange:
                 # Nothing of the call is left but the child itself, which waits for its end. It gets it, and
                 # the slot tidies up without us: taking memory apart is no part of the answer.
                 self.read_rest()
-                self.kill()
+                self.is_over = True
                 self.is_reusable = True
                 self.usage = _usage(*_loader.HEAD.unpack_from(self.frame)[2:])
                 return

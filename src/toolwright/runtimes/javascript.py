@@ -38,7 +38,7 @@ from toolwright.model import (
     ToolError,
 )
 from toolwright.records import dataclass, replace
-from toolwright.runtimes import Host, _checked, _loader, _settings, _zygotes, environment, project_of
+from toolwright.runtimes import Environments, Host, _checked, _loader, _settings, _zygotes, project_of
 from toolwright.sandbox import Cancel, Start
 from toolwright.sandbox.rules import rlimits
 from toolwright.sandbox.supervised import Service, Supervised
@@ -94,6 +94,7 @@ class JavaScriptTools:
     ) -> None:
         self._host = host
         self._contents = contents
+        self._environments = Environments(host)
         self._addon = installed_addon()
         # A supervisor without Landlock is no such level: nothing would keep calls away from their zygote.
         self._zygotes: _zygotes.Zygotes | None = None
@@ -121,7 +122,11 @@ class JavaScriptTools:
             file=checked,
             permit=permit,
             node=node,
-            env=_environment(self._host, tool, permit, prepared),
+            env={
+                name: value
+                for name, value in self._environments.of(tool, permit, prepared.env).items()
+                if name not in _NEVER
+            },
             cwd=prepared.cwd or self._host.cwd,
             own=tuple(dict.fromkeys((checked.path, *_beside(checked.path, project), *prepared.own))),
             dependencies=prepared.dependencies,
@@ -257,13 +262,6 @@ class _Asked:
             reserved_bytes=_RESERVED_BYTES,
             **fields,
         )
-
-
-def _environment(host: Host, tool: Tool, permit: Permit, prepared: _settings.Prepared) -> dict[str, str]:
-    env = {**environment(host, tool, permit), **prepared.env}
-    if "TMPDIR" in tool.needs.base_env:
-        env["TMPDIR"] = ""  # the scratch folder of the call takes its place
-    return {name: value for name, value in env.items() if name not in _NEVER}
 
 
 @cache

@@ -16,12 +16,11 @@ from toolwright.catalog import digests, files
 from toolwright.errors import Kind
 from toolwright.model import End, Ending, Permit, Run, RunProcess, Tool, ToolCall, ToolError
 from toolwright.records import replace
-from toolwright.runtimes import Host, _settings, environment, find_program, project_of
+from toolwright.runtimes import Environments, Host, _settings, find_program, project_of
 from toolwright.sandbox import Cancel, Start
 
 RESOLVER_OUTPUT_BYTES_MAX: Final = 64 << 10
 RESOLVER_TIMEOUT_S_MAX: Final = 10.0
-_HANDED_MAX: Final = 256
 
 _ENDS: Final = {
     Kind.INVALID_ARGUMENTS: End.REFUSED,
@@ -38,8 +37,7 @@ class ProcessTools:
         self._contents = contents
         self._beneath: dict[str, digests.Held] = {}
         """Programs that were found to lie where they must, as they were then."""
-        self._handed: dict[int, tuple[Tool, Permit, dict[str, str]]] = {}
-        """What the last call of a tool under a permit found in the environment."""
+        self._environments = Environments(host)
 
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
         invocation = tool.invocation
@@ -48,9 +46,7 @@ class ProcessTools:
         prepared = _settings.prepare(tool, call, self._host, permit, project=project)
         if isinstance(prepared, Ending):
             return prepared
-        env = {**self._environment(tool, permit), **prepared.env}
-        if "TMPDIR" in tool.needs.base_env:
-            env["TMPDIR"] = ""  # the sandbox names the call's scratch folder here
+        env = self._environments.of(tool, permit, prepared.env)
         cwd = prepared.cwd or self._host.cwd
         arguments = prepared.arguments
 
@@ -108,14 +104,6 @@ class ProcessTools:
         ending = self._host.sandbox.run(start, cancel)
         notes = (*prepared.notes, *ending.notes)
         return replace(ending, runs=runs + ending.runs, notes=notes) if runs or notes else ending
-
-    def _environment(self, tool: Tool, permit: Permit) -> Mapping[str, str]:
-        known = self._handed.get(id(permit))
-        if known is None or known[0] is not tool or known[1] is not permit:
-            if len(self._handed) >= _HANDED_MAX:
-                self._handed.clear()
-            known = self._handed[id(permit)] = (tool, permit, environment(self._host, tool, permit))
-        return known[2]
 
     def _refused(
         self, invocation: RunProcess, call: ToolCall, program: str, held: tuple[digests.Held | None, ...]

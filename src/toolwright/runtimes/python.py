@@ -47,6 +47,7 @@ from toolwright.model import (
 )
 from toolwright.records import dataclass, replace
 from toolwright.runtimes import (
+    Environments,
     Host,
     _checked,
     _loader,
@@ -54,7 +55,6 @@ from toolwright.runtimes import (
     _settings,
     _zygote,
     _zygotes,
-    environment,
     project_of,
 )
 from toolwright.sandbox import Cancel, Start
@@ -107,6 +107,7 @@ class PythonTools:
         """``verified``: whether a tool's bytes were checked; only such files may run in this process."""
         self._host = host
         self._contents = contents
+        self._environments = Environments(host)
         self._verified = verified
         self._modules: OrderedDict[tuple[str, str], Callable[..., object]] = OrderedDict()
         self._lock = threading.Lock()
@@ -165,7 +166,7 @@ class PythonTools:
             names=names,
             permit=permit,
             interpreter=interpreter,
-            env=_environment(self._host, tool, permit, prepared),
+            env=self._environments.of(tool, permit, prepared.env),
             cwd=prepared.cwd or self._host.cwd,
             own=(
                 file,
@@ -311,18 +312,11 @@ class _Asked:
         return Start(program=self.interpreter, argv=tuple(argv), cwd=self.cwd, own=self.own, **fields)
 
 
-def _environment(host: Host, tool: Tool, permit: Permit, prepared: _settings.Prepared) -> dict[str, str]:
-    env = {**environment(host, tool, permit), **prepared.env}
-    if "TMPDIR" in tool.needs.base_env:
-        env["TMPDIR"] = ""  # the scratch folder of the call takes its place
-    return env
-
-
 def _names(invocation: CallPython, file: str) -> tuple[str, ...]:
     """The functions that may take the call, the first one that is there."""
     if invocation.style is not PythonStyle.HANDLER:
         return _FUNCTION
-    stems = dict.fromkeys((invocation.executor or "", Path(file).stem))
+    stems = dict.fromkeys((invocation.executor or "", os.path.splitext(os.path.basename(file))[0]))
     return tuple(f"execute_{stem}_tool" for stem in stems if stem)
 
 
