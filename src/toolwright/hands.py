@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
@@ -123,7 +123,6 @@ class Hands:
             *(source.path for source in bundles),
         )
         self.keep = Keep(os.path.join(config.state, STORE_NAME))
-        self.sandbox = sandbox or _strongest()
         self.audit = open_audit(
             config.state,
             variables=environment.variables,
@@ -137,6 +136,7 @@ class Hands:
             temporary=[tempfile.gettempdir()],
             git_settings=environment.git_settings(),
         )
+        self.sandbox = sandbox or _strongest()  # late: it starts a process, which must not be left behind
         self._host = Host(
             sandbox=self.sandbox,
             variables=environment.variables,
@@ -364,15 +364,10 @@ class Hands:
         )
 
     def close(self) -> None:
-        if self._servers is not None:
-            self._servers.close()
-        self._pythons.close()
-        self._functions.close()
-        self._https.close()
-        self._scripts.close()
-        self.sandbox.close()
-        self.audit.close()
-        self.keep.close()
+        with ExitStack() as ending:  # whatever fails, the others end: the last ones first
+            parts = (self.keep, self.audit, self.sandbox, self._scripts, self._https, self._functions)
+            for part in (*parts, self._pythons, *(() if self._servers is None else (self._servers,))):
+                ending.callback(part.close)
 
 
 class Closable(Protocol):
