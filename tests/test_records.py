@@ -124,3 +124,88 @@ def test_a_class_that_is_not_frozen_is_the_standard_s_own() -> None:
     made = Open()
     made.a = 2
     assert made == Open(2)
+
+
+class Inheriting(Ours):
+    """Without slots, so its values have a dictionary as well."""
+
+
+def test_a_class_that_inherits_makes_its_own_values_before_and_after_the_methods_are_compiled() -> None:
+    for number in range(20):
+        made = Inheriting(a=number)
+        made.__dict__["more"] = 1
+        assert (type(made), made.a, made.b, made.c) == (Inheriting, number, 5, [])
+        assert made == Inheriting(a=number)
+        assert made != Ours(a=number)
+        assert Ours(a=number) == Ours(a=number)
+        assert replace(made, b=6).b == 6
+        assert type(replace(made, b=6)) is Inheriting
+
+
+def test_the_standard_decorator_can_inherit_from_one() -> None:
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class More(Ours):
+        f: int = 7
+
+    assert (More(a=1).f, More(a=1, f=2).f, More(a=1).b) == (7, 2, 5)
+
+
+def test_warming_changes_no_answer() -> None:
+    nan = float("nan")
+    one, other = Ours(a=nan, c=[1]), Ours(a=nan, c=[1])
+    assert {one == other for _ in range(20)} == {True}  # the same object, as in tuples of the standard
+
+
+def test_what_is_more_than_a_type_and_a_default_is_made_by_the_standard() -> None:
+    @dataclass(frozen=True, slots=True)
+    class OwnMethods:
+        a: int
+        b: int = dataclasses.field(default=3, init=False)
+
+        def __hash__(self) -> int:
+            return 42
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, OwnMethods)
+
+    assert hash(OwnMethods(1)) == 42
+    assert OwnMethods(1) == OwnMethods(2)
+    with pytest.raises(TypeError):
+        OwnMethods(1, b=2)  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="mutable default"):
+
+        @dataclass(frozen=True, slots=True)
+        class Mutable:
+            a: list[int] = []  # noqa: RUF012
+
+    with pytest.raises(TypeError, match="non-default"):
+
+        @dataclass(frozen=True, slots=True)
+        class Misplaced:
+            a: int = 1
+            b: int  # type: ignore[misc]
+
+
+def test_a_factory_that_fails_leaves_a_value_of_the_class() -> None:
+    def fails() -> int:
+        raise RuntimeError
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Failing:
+        a: int
+        b: int = 2
+        c: int = 3
+        d: int = dataclasses.field(default_factory=fails)
+
+    for _ in range(12):
+        value = Failing(a=1, d=4)
+        with pytest.raises(RuntimeError):
+            value.__init__(a=2)  # type: ignore[misc]
+        assert type(value) is Failing
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            value.a = 5  # type: ignore[misc]
+
+
+def test_replacing_a_field_of_a_record_that_checks_itself_checks_again() -> None:
+    with pytest.raises(ValueError, match="negative"):
+        replace(InOrder(1), first=-1)

@@ -485,7 +485,9 @@ static napi_value serve(napi_env env, napi_callback_info info)
         ssize_t got;
         while ((got = recv(CHANNEL, &plus, 1, 0)) < 0 && errno == EINTR) {}
         if (got <= 0) _exit(0);
-        if (fork() == 0) {
+        pid_t slot = fork();
+        if (slot < 0) _exit(1);  /* the host takes another way when we are gone, and would wait for this slot */
+        if (slot == 0) {
             be_slot(env, &rules, number);
             break;
         }
@@ -520,7 +522,8 @@ static napi_value attempt(napi_env env, napi_callback_info info)
         int watch = pid > 0 ? (int)syscall(NR_pidfd_open, pid, 0) : -1, status = -1;
         struct pollfd wait = {watch, POLLIN, 0};
         int64_t until = now_ms() + ATTEMPT_MS;
-        while (watch >= 0 && poll(&wait, 1, (int)(until - now_ms())) < 0 && errno == EINTR && now_ms() < until) {}
+        for (int64_t left = ATTEMPT_MS; watch >= 0 && left > 0; left = until - now_ms())
+            if (poll(&wait, 1, (int)left) >= 0 || errno != EINTR) break;
         if (pid > 0) {
             if (!wait.revents) kill(pid, SIGKILL);
             while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}

@@ -8,13 +8,14 @@ Everything else is the standard's own: fields, defaults, ``replace``, ``asdict``
 A frozen class refuses plain assignment, and the way around it costs more than half of making a value. So a
 value of many fields is filled while it belongs to a twin of its class: the same slots, and not frozen.
 
-Type checkers see the standard decorator, and so does a class that is not frozen and slotted, or inherits.
+Type checkers see the standard decorator, and so does every class that is not plainly frozen and slotted: one
+that inherits, has methods of its own in these places, or fields that are more than a type and a default.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def _dataclass(
     def decorate(cls: Any) -> Any:
         own = cls.__dict__
         types: dict[str, Any] = own.get("__annotations__", {})
-        if cls.__bases__ != (object,) or any(str(kind).startswith(_SPECIAL) for kind in types.values()):
+        if not _is_plain(cls, types, kw_only=kw_only):
             return dataclasses.dataclass(slots=True, frozen=True, kw_only=kw_only, eq=eq)(cls)
         members = {name: value for name, value in own.items() if name not in types and name not in _LEFT_OUT}
         if members.get("__doc__") is None:
@@ -54,12 +55,12 @@ def _dataclass(
         members["__dataclass_fields__"] = _Fields(
             {name: (kind, own.get(name, _MISSING)) for name, kind in types.items()}, kw_only
         )
+        members["__dataclass_params__"] = _Params
         if not kw_only:
             members["__match_args__"] = tuple(types)
         for name, method in _SHARED.items():
             members.setdefault(name, method)
-        for name, method in _WARMING.items() if eq and "__eq__" not in own else _NO_EQ.items():
-            members[name] = method
+        members.update(_WARMING if eq else _NO_EQ)
         made = type(cls)(cls.__name__, (), members)
         made.__qualname__ = cls.__qualname__
         return made
@@ -68,7 +69,37 @@ def _dataclass(
 
 
 _SPECIAL = ("ClassVar", "InitVar", "KW_ONLY", "typing.", "dataclasses.")
-_LEFT_OUT = ("__dict__", "__weakref__")
+_METHODS = ("__init__", "__post_init__", "__eq__", "__hash__")
+_LEFT_OUT = ("__dict__", "__weakref__", "__hash__")
+
+
+def _is_plain(cls: Any, types: Mapping[str, Any], *, kw_only: bool) -> bool:
+    """Whether a class is one that this file makes as the standard would."""
+    own = cls.__dict__
+    if cls.__bases__ != (object,) or any(own.get(name) is not None for name in _METHODS):
+        return False
+    has_default = False
+    for name, kind in types.items():
+        default = own.get(name, _MISSING)
+        if isinstance(default, dataclasses.Field):
+            if not default.init or default.hash is not None or default.kw_only is not _MISSING:
+                return False
+            default = default.default if default.default_factory is _MISSING else None
+        if default is not _MISSING and default.__class__.__hash__ is None:
+            return False  # mutable: the standard says so
+        if default is _MISSING and has_default and not kw_only:
+            return False  # wrong by position: the standard says so
+        has_default = has_default or default is not _MISSING
+        if str(kind).startswith(_SPECIAL):
+            return False
+    return True
+
+
+class _Params:
+    """What a dataclass that inherits from a record asks about it."""
+
+    init = repr = eq = frozen = True
+    order = unsafe_hash = False
 
 
 class _Fields:
@@ -87,8 +118,6 @@ class _Fields:
             field: Any = (
                 default if isinstance(default, dataclasses.Field) else dataclasses.field(default=default)
             )
-            if isinstance(default, (list, dict, set)):
-                raise ValueError(f"mutable default {type(default)} for field {name} is not allowed")
             field.name, field.type, field.kw_only = name, kind, self.kw_only
             field._field_type = dataclasses._FIELD  # type: ignore[attr-defined]
             found[name] = field
@@ -101,6 +130,8 @@ def _replace(value: Any, /, **changes: Any) -> Any:
     cls: Any = type(value)
     copied = _COPIES.get(cls)
     if copied is None:
+        if cls.__dict__.get("__dataclass_params__") is not _Params:
+            return dataclasses.replace(value, **changes)
         copied = _COPIES[cls] = _Copying(cls)
     made = copied(value)
     for name, change in changes.items():
@@ -155,6 +186,11 @@ if not TYPE_CHECKING:
 # -- the methods of a class, before and after they are compiled --------------------------------------------
 
 
+def _owner(cls: Any) -> Any:
+    """The record that a class is, or inherits from."""
+    return next(base for base in cls.__mro__ if base.__dict__.get("__dataclass_params__") is _Params)
+
+
 def _written(cls: Any) -> dict[str, tuple[Any, Any]]:
     found: Any = cls.__dict__["__dataclass_fields__"]
     if isinstance(found, _Fields):
@@ -172,7 +208,7 @@ def _is_warm(cls: Any, method: str) -> bool:
 
 def _init(self: Any, /, *args: Any, **kwargs: Any) -> None:
     """Any constructor, for a while; what is wrong with a call is told by the compiled one."""
-    cls = type(self)
+    cls = _owner(type(self))
     written = _written(cls)
     if args and len(args) <= len(getattr(cls, "__match_args__", ())):
         named = dict(zip(written, args, strict=False))
@@ -195,21 +231,20 @@ def _init(self: Any, /, *args: Any, **kwargs: Any) -> None:
         values.append(value)
     for name, value in zip(written, values, strict=True):
         _put(self, name, value)
-    if hasattr(cls, "__post_init__"):
-        self.__post_init__()
 
 
 def _eq(self: Any, other: object) -> Any:
-    cls = type(self)
-    if type(other) is not cls:
+    if type(other) is not type(self):
         return NotImplemented
+    cls = _owner(type(self))
     if _is_warm(cls, "__eq__"):
         return _compiled(cls, "__eq__", _eq_text)(self, other)
-    return self is other or all(getattr(self, name) == getattr(other, name) for name in _compared(cls))
+    names = _compared(cls)
+    return tuple([getattr(self, name) for name in names]) == tuple([getattr(other, name) for name in names])
 
 
 def _hash(self: Any) -> int:
-    cls = type(self)
+    cls = _owner(type(self))
     if _is_warm(cls, "__hash__"):
         return int(_compiled(cls, "__hash__", _hash_text)(self))
     return hash(tuple([getattr(self, name) for name in _compared(cls)]))
@@ -257,9 +292,9 @@ def _init_text(cls: Any, names: dict[str, Any]) -> str:
     """The constructor that the standard would have made."""
     positional: list[str] = []
     named: list[str] = []
-    body: list[tuple[str, str]] = []
-    for number, field in enumerate(dataclasses.fields(cls)):
-        value = field.name
+    made: list[str] = []
+    fields = dataclasses.fields(cls)
+    for number, field in enumerate(fields):
         parameter = field.name
         if field.default is not _MISSING:
             names[f"_default_{number}"] = field.default
@@ -267,22 +302,21 @@ def _init_text(cls: Any, names: dict[str, Any]) -> str:
         elif field.default_factory is not _MISSING:
             names[f"_factory_{number}"] = field.default_factory
             parameter = f"{field.name}=_MISSING"
-            value = f"_factory_{number}() if {field.name} is _MISSING else {field.name}"
-        if field.init:
-            (named if field.kw_only else positional).append(parameter)
-        elif field.default is not _MISSING:
-            value = f"_default_{number}"
-        body.append((field.name, value))
-    if len(body) < _TWIN_FIELDS_MIN:
-        lines = [f" _put(self, {name!r}, {value})" for name, value in body]
-    else:
+            made.append(f" if {field.name} is _MISSING: {field.name} = _factory_{number}()")
+        (named if field.kw_only else positional).append(parameter)
+    lines = [f" _put(self, {field.name!r}, {field.name})" for field in fields]
+    if len(lines) >= _TWIN_FIELDS_MIN:
         names |= {"_Twin": _twin(cls), "_own": cls}
-        lines = [f" self.{name} = {value}" for name, value in body]
-        lines = [" _put(self, '__class__', _Twin)", *lines, " self.__class__ = _own"]
+        lines = [
+            " if self.__class__ is not _own:",  # one that inherits, and may have more than slots
+            *(f" {line}" for line in lines),
+            "  return",
+            " _put(self, '__class__', _Twin)",
+            *(f" self.{field.name} = {field.name}" for field in fields),
+            " self.__class__ = _own",
+        ]
     parameters = ", ".join(["self", *positional, *(["*", *named] if named else [])])
-    if hasattr(cls, "__post_init__"):
-        lines.append(" self.__post_init__()")
-    return f"def __init__({parameters}):\n" + "\n".join(lines or [" pass"])
+    return f"def __init__({parameters}):\n" + "\n".join([*made, *lines] or [" pass"])
 
 
 # -- what all of them share ---------------------------------------------------------------------------------

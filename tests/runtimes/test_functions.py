@@ -293,6 +293,16 @@ def test_an_async_function_is_cancelled_at_its_limit(tmp_path: Path) -> None:
     assert time.monotonic() - began < WAIT_S
 
 
+def test_a_function_that_cancels_itself_has_failed(tmp_path: Path) -> None:
+    async def restless() -> None:
+        raise asyncio.CancelledError
+
+    result = result_of(tmp_path, restless)
+    assert result.error is not None
+    assert result.error.kind is Kind.FAILED
+    assert result.error.message == "RuntimeError: it was cancelled, and not by its caller"
+
+
 def test_its_own_timeout_is_a_failure_like_any_other(tmp_path: Path) -> None:
     async def slow() -> None:
         raise TimeoutError("the server is slow")

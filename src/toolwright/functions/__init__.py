@@ -25,31 +25,39 @@ from typing import Any, Final, TypeAlias, TypeVar, overload
 from toolwright import schema as json_schema
 from toolwright.errors import UsageError
 from toolwright.formats import python
-from toolwright.functions import docstrings, shapes
+from toolwright.functions import docstrings, results, shapes
 from toolwright.jsontext import JsonObject
 from toolwright.model import (
-    AudioBlock,
+    TIMEOUT_S_MAX,
     Compiled,
     Effect,
-    EmbeddedResource,
-    ImageBlock,
     Problem,
-    ResourceLink,
     Schema,
-    TextBlock,
     Tool,
 )
+from toolwright.model import (
+    AudioBlock as AudioBlock,
+)
+from toolwright.model import (
+    EmbeddedResource as EmbeddedResource,
+)
+from toolwright.model import (
+    ImageBlock as ImageBlock,
+)
+from toolwright.model import (
+    ResourceLink as ResourceLink,
+)
+from toolwright.model import (
+    TextBlock as TextBlock,
+)
 from toolwright.records import dataclass
-from toolwright.records import replace as replace
 
 Report: TypeAlias = Callable[[float, float | None, str], object]
 """Told how much of how much is done, and in words."""
 _F = TypeVar("_F", bound=Callable[..., object])
 
 _MARK: Final = "__toolwright__"
-_TIMEOUT_S_MAX: Final = 86_400
 _NAME_CHARS_MAX: Final = 128
-_BLOCKS: Final = (TextBlock, ImageBlock, AudioBlock, ResourceLink, EmbeddedResource)
 
 PROGRESS: Final[ContextVar[Report | None]] = ContextVar("toolwright_progress", default=None)
 """Who hears of the progress of the call that runs here."""
@@ -153,9 +161,9 @@ def tool(
         _check_name(name, "tool(name=…)")
     if effect not in [*Effect]:
         raise UsageError(f"tool(effect=…): must be {', '.join(Effect)} (got {str(effect)[:60]!r})")
-    if timeout_s is not None and (type(timeout_s) not in (int, float) or not 0 < timeout_s <= _TIMEOUT_S_MAX):
+    if timeout_s is not None and (type(timeout_s) not in (int, float) or not 0 < timeout_s <= TIMEOUT_S_MAX):
         raise UsageError(
-            f"tool(timeout_s=…): must be above 0 and at most {_TIMEOUT_S_MAX} (got {timeout_s!r})"
+            f"tool(timeout_s=…): must be above 0 and at most {TIMEOUT_S_MAX:.0f} (got {timeout_s!r})"
         )
     if isinstance(tags, str):
         raise UsageError("tool(tags=…): must be a list of texts", f"write tags=[{tags!r}]")
@@ -492,7 +500,7 @@ class _Reading:
             return None
         try:
             hint = self._hint(annotation)
-            if isinstance(hint, type) and issubclass(hint, _BLOCKS):
+            if isinstance(hint, type) and issubclass(hint, results.BLOCKS):
                 return None
             known = shapes.Shapes(of_result=True)
             schema = known.document(known.of(hint).schema)

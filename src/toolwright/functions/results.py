@@ -24,7 +24,7 @@ from toolwright.jsontext import JsonValue
 from toolwright.model import AudioBlock, Block, EmbeddedResource, ImageBlock, ResourceLink, TextBlock
 
 _OPTIONS: Final = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_NON_STR_KEYS
-_BLOCKS: Final = (TextBlock, ImageBlock, AudioBlock, ResourceLink, EmbeddedResource)
+BLOCKS: Final = (TextBlock, ImageBlock, AudioBlock, ResourceLink, EmbeddedResource)
 
 
 class Unwritable(Exception):
@@ -55,10 +55,10 @@ def as_data(value: object) -> JsonValue:
 
 def as_blocks(value: object) -> tuple[Block, ...]:
     """The content blocks that a value is made of; none where it is data."""
-    if isinstance(value, _BLOCKS):
+    if isinstance(value, BLOCKS):
         return (value,)
-    if isinstance(value, (list, tuple)) and any(isinstance(item, _BLOCKS) for item in value):
-        if all(isinstance(item, (*_BLOCKS, str)) for item in value):
+    if isinstance(value, (list, tuple)) and any(isinstance(item, BLOCKS) for item in value):
+        if all(isinstance(item, (*BLOCKS, str)) for item in value):
             return tuple(TextBlock(text=item) if isinstance(item, str) else item for item in value)
         raise Unwritable(
             "its result mixes content blocks with other values: return blocks and texts, or data"

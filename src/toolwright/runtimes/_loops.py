@@ -141,8 +141,14 @@ class _Running:
         except BaseException as error:  # noqa: BLE001 - the thread that waits raises it
             late = isinstance(error, TimeoutError) and limit.expired()
             cancelled = isinstance(error, self._asyncio.CancelledError)
-            self._error = Late(stopped=True) if late else GivenUp(stopped=True) if cancelled else error
-            self._error.__traceback__ = None if late or cancelled else error.__traceback__
+            if late:
+                self._error = Late(stopped=True)
+            elif cancelled and self._given_up:
+                self._error = GivenUp(stopped=True)
+            elif cancelled:
+                self._error = RuntimeError("it was cancelled, and not by its caller")
+            else:
+                self._error = error
         finally:
             self.over.set()
 
