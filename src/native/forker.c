@@ -27,6 +27,7 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
@@ -41,9 +42,10 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the rules are little-
 
 enum {
     CHANNEL = 3,
-    NR_pidfd_open = 434, NR_landlock_create = 444, NR_landlock_add = 445, NR_landlock_restrict = 446,
+    NR_pidfd_open = 434, NR_close_range = 436, NR_landlock_create = 444, NR_landlock_add = 445, NR_landlock_restrict = 446,
     FILE_RIGHTS = 0xc007,      /* the Landlock rights that a rule for a plain file may hold */
     REFER = 1 << 13,
+    DESCRIPTORS_END = 1024,    /* numbers from here on are closed in a call; Node and its tools hold some dozens */
     DEPTH_MAX = 64,            /* folders in each other that we empty; what is deeper goes with the zygote */
     REQUEST_BYTES_MAX = 1 << 30,
     SWEEP_MS = 2000,
@@ -290,6 +292,40 @@ static bool write_exactly(int fd, const void *from, size_t size)
     return true;
 }
 
+/* What the slot held open before it forked: pipes by their number in the kernel. */
+static struct { bool there; dev_t device; ino_t number; } held[DESCRIPTORS_END];
+static int held_end = 3;
+
+static void note_descriptors(int from, int end)
+{
+    struct stat found;
+    for (int fd = from; fd < end; fd++) {
+        held[fd].there = fstat(fd, &found) == 0;
+        if (!held[fd].there) continue;
+        held[fd].device = found.st_dev;
+        held[fd].number = found.st_ino;
+        if (fd >= held_end) held_end = fd + 1;
+    }
+}
+
+/* Attack: a call that leaves a message for the next one in a pipe of the zygote, or writes one that a thread of
+ * the zygote takes for its own. Whatever was open before the fork (other loops' pipes and counters, what the file
+ * opened when it was loaded) is replaced by something of this child alone; its numbers stay taken, since somebody in
+ * here may still close or watch them. What libuv made anew for the child when it was forked is another pipe by now. */
+static bool own_descriptors(int talk_fd)
+{
+    struct stat found;
+    int own = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (own < 0 || own >= DESCRIPTORS_END || talk_fd >= DESCRIPTORS_END) return false;
+    for (int fd = 3; fd < held_end; fd++) {
+        if (!held[fd].there || fd == talk_fd || fd == own || fstat(fd, &found) != 0) continue;
+        if (found.st_dev != held[fd].device || found.st_ino != held[fd].number) continue;
+        if (dup3(own, fd, O_CLOEXEC) < 0) return false;
+    }
+    close(own);
+    return syscall(NR_close_range, DESCRIPTORS_END, ~0u, 0) == 0;
+}
+
 /* Restricted first; then it may go back to JavaScript. */
 static bool become_tool(napi_env env, const struct rules *rules, int out, int err, int ruleset)
 {
@@ -303,6 +339,7 @@ static bool become_tool(napi_env env, const struct rules *rules, int out, int er
     if (sigprocmask(SIG_UNBLOCK, &child, NULL) != 0 || !apply_limits(rules)) return false;
     if (ruleset >= 0 && syscall(NR_landlock_restrict, ruleset, 0) != 0) return false;
     if (ruleset >= 0) close(ruleset);
+    if (!own_descriptors(talk)) return false;
     prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);  /* its own /proc/self is its own */
     return napi_get_uv_event_loop(env, &loop) == 0 && uv_loop_fork(loop) == 0;
 }
@@ -398,6 +435,7 @@ static enum outcome one_call(napi_env env, struct slot *slot, const struct rules
     int pair[2], out[2] = {-1, -1}, err[2] = {-1, -1};
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return OVER;
     if (pipe2(out, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0) return OVER;
+    note_descriptors(3, held_end);
     pid_t pid = fork();
     if (pid < 0) return OVER;
     if (pid == 0) {
@@ -455,6 +493,7 @@ static void be_slot(napi_env env, const struct rules *rules, unsigned number)
     close(pair[0]);
     struct slot slot = {.control = pair[1], .children = receive_fd(pair[1]), .ruleset = -1, .number = number};
     if (!new_scratch(&slot, rules)) _exit(1);
+    note_descriptors(3, DESCRIPTORS_END);
     enum outcome outcome;
     while ((outcome = one_call(env, &slot, rules)) == SERVED) {}
     if (outcome == IS_TOOL) return;

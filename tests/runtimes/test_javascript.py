@@ -867,6 +867,34 @@ def test_a_call_does_not_inherit_the_ways_to_the_host(warm: Bench) -> None:
         assert len(value) == 1, value
 
 
+def test_a_call_leaves_no_message_for_the_next_in_any_descriptor(warm: Bench) -> None:
+    """Attack: pipes and counters of the zygote as a letter box, or a way to write what its threads take."""
+    tool = warm.tool(
+        "import fs from 'node:fs';\n"
+        "const wait = (ms) => new Promise((done) => setTimeout(done, ms));\n"
+        "export default async ({ act }) => {\n"
+        "  if (act === 'wait') { await wait(700); return 'well'; }\n"
+        "  let found = '';\n"
+        "  for (let fd = 3; fd < 1100; fd++) {\n"
+        "    const buffer = Buffer.alloc(64);\n"
+        "    try { if (fs.fstatSync(fd).isSocket()) continue; } catch { continue; }\n"
+        "    try {\n"
+        "      if (act === 'write') fs.writeSync(fd, Buffer.alloc(16, 'S'));\n"
+        "      else found += buffer.subarray(0, fs.readSync(fd, buffer)).toString('latin1');\n"
+        "    } catch {}\n"
+        "  }\n"
+        "  return found; };\n"
+    )
+    with ThreadPoolExecutor(2) as pool:
+        others = [pool.submit(warm.call, tool, {"act": "wait"}) for _ in range(2)]
+        for _ in range(3):
+            warm.call(tool, {"act": "write"})  # whatever it does to its own process is its own trouble
+            value = warm.call(tool, {"act": "read"}).value
+            assert isinstance(value, str)
+            assert "S" not in value  # libuv's own pipes may hold something of this very call
+        assert [other.result().value for other in others] == ["well", "well"]
+
+
 def test_a_call_cannot_reach_the_zygote(warm: Bench) -> None:
     """Attack: a call that plants code in the zygote for the next one, or ends it: by /proc or by signals."""
     tool = warm.tool(
