@@ -509,6 +509,20 @@ def test_a_redirect_to_what_is_no_url_is_a_broken_answer(web: Web, location: str
         assert unreached(lambda: send(web, peer.url())).kind is Trouble.BROKEN
 
 
+@pytest.mark.parametrize("location", ["http://[", "//[::1", "http://]/", "http://[v1.x]/", "http://[::1%25]/"])
+@pytest.mark.parametrize("redirects_max", [0, 5])
+def test_a_redirect_to_half_an_address_is_a_broken_answer_and_its_connection_is_dropped(
+    web: Web, location: str, redirects_max: int
+) -> None:
+    limits = WebLimits(redirects_max=redirects_max)
+    data = f"HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 9\r\n\r\nunread".encode()
+    with Peer(answers(data)) as peer:
+        error = unreached(lambda: send(web, peer.url(), limits=limits))
+        assert (error.kind, error.sent) == (Trouble.BROKEN, True)
+        assert [contact.status for contact in error.contacts][:1] == [302]
+        assert peer.gone.wait(WAIT_S)
+
+
 def test_credentials_do_not_leak_to_another_origin_by_a_redirect(web: Web) -> None:
     sent = [
         ("Authorization", "Bearer s3cret"), ("Cookie", "s=s3cret"), ("X-Api-Key", "s3cret"),

@@ -1069,7 +1069,11 @@ def _redirected(request: Request, stream: Stream) -> Request | None:
         return None
     if request.method not in _SAFE and stream.status != 303:
         return None
-    url = urljoin(request.url, location)
+    try:
+        url = urljoin(request.url, location)
+    except ValueError:  # Attack: ``http://[``, at which the parser itself gives up
+        stream.close()
+        raise _broken("it leads to what is no URL") from None
     if stream.status != 303 or request.method in _SAFE:
         return replace(request, url=url)
     headers = tuple(pair for pair in request.headers if not pair[0].lower().startswith("content-"))
