@@ -509,7 +509,9 @@ def test_a_redirect_to_what_is_no_url_is_a_broken_answer(web: Web, location: str
         assert unreached(lambda: send(web, peer.url())).kind is Trouble.BROKEN
 
 
-@pytest.mark.parametrize("location", ["http://[", "//[::1", "http://]/", "http://[v1.x]/", "http://[::1%25]/"])
+@pytest.mark.parametrize(
+    "location", ["http://[", "//[::1", "http://]/", "http://[v1.x]/", "http://[::1%25]/"]
+)
 @pytest.mark.parametrize("redirects_max", [0, 5])
 def test_a_redirect_to_half_an_address_is_a_broken_answer_and_its_connection_is_dropped(
     web: Web, location: str, redirects_max: int
