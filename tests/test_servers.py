@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import toolwright
-from tests.peers import Peer, answers, response
+from tests.peers import Peer, Talk, answers, response
 from toolwright.app import Workshop
 from toolwright.config import Config, Environment, resolve
 from toolwright.doors import cli
@@ -634,3 +634,33 @@ def test_what_is_interrupted_has_its_end_recorded(tmp_path: Path) -> None:
         record.body for record in entries(str(tmp_path / "state" / "journal")) if record.body["what"] == "end"
     ]
     assert [body["error"] for body in ends] == ["it ended in a way that nobody expected"]
+
+
+def test_documents_behind_urls_are_fetched_all_at_once(tmp_path: Path) -> None:
+    together = threading.Barrier(3)
+
+    def meets(peer: Peer, talk: Talk) -> None:
+        asked = talk.request()
+        together.wait(BOUND_S)  # answers only while the others are being asked, too
+        talk.say(response(json.dumps(PETS).encode(), content_type="application/json"))
+        assert asked is not None
+
+    with Peer(meets) as peer:
+        written(tmp_path, *({"openapi": peer.url(f"/{name}"), "name": name} for name in "abc"))
+        with opened(tmp_path) as workshop:
+            assert keys(workshop) == [
+                f"openapi:{name}/list{of}" for name in "abc" for of in ("Pets", "Shops")
+            ]
+            assert codes(workshop.problems).count("openapi.document.unreadable") == 0
+
+
+def test_a_url_that_gave_no_document_is_left_alone_for_a_minute(tmp_path: Path) -> None:
+    with Peer(answers(response(b"", "503 Down"))) as peer:
+        written(tmp_path, {"openapi": peer.url("/api"), "name": "zoo"})
+        for _ in range(3):
+            with opened(tmp_path) as workshop:
+                assert codes(workshop.problems) == ["openapi.document.unreadable"]
+        assert peer.connections == 1
+        with opened(tmp_path) as workshop:
+            workshop.reload(fresh=True)
+        assert peer.connections == 2

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
@@ -67,6 +67,7 @@ _LACKING = {
     Level.RESTRICTED: "the spawner does not work here, so what a tool leaves running is not ended",
 }
 """What a person should know about a level before calling."""
+_FETCHED_AT_ONCE: Final = 16
 
 
 class Hands:
@@ -327,8 +328,15 @@ class Hands:
 
     # -- documents behind URLs ------------------------------------------------------------------------------
 
-    def fetch_recorded(self, url: str) -> tuple[bytes | None, str | None]:
-        """The content behind a URL, or why there is none: begun and ended in the journal."""
+    def fetch_recorded(self, urls: Sequence[str]) -> list[tuple[bytes | None, str | None]]:
+        """The contents behind URLs, or why there are none: each begun and ended in the journal. All at once:
+        one that is slow or dead costs its own time."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(min(len(urls), _FETCHED_AT_ONCE) or 1, "fetch") as pool:
+            return list(pool.map(self._fetch_recorded, urls))
+
+    def _fetch_recorded(self, url: str) -> tuple[bytes | None, str | None]:
         with self._recorded("fetch", url) as record:
             if record is None:
                 return None, _UNWRITTEN
