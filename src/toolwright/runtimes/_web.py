@@ -29,13 +29,13 @@ from functools import partial
 from typing import Final, TypeAlias, TypeVar
 from urllib.parse import urljoin
 
+from toolwright.model import URL_CHARS_MAX
 from toolwright.records import dataclass, replace
 from toolwright.runtimes._addresses import Zone, zone
 from toolwright.sandbox import Cancel
 
 REDIRECTS_MAX: Final = 5
 ADDRESSES_MAX: Final = 8
-URL_CHARS_MAX: Final = 16_384
 HEADERS_SENT_MAX: Final = 100
 HEADER_CHARS_MAX: Final = 16_384
 LOOKUPS_MAX: Final = 32
