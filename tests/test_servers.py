@@ -17,13 +17,14 @@ from typing import Any
 import pytest
 
 import toolwright
+from tests.peers import Peer, Talk, answers, response
 from toolwright.app import Workshop
 from toolwright.config import Config, Environment, resolve
 from toolwright.doors import cli
 from toolwright.errors import ConfigError, Kind
 from toolwright.journal.reading import entries
-from toolwright.model import CallHttp, Effect, Level, Problem
-from toolwright.sandbox import Cancel, probe
+from toolwright.model import CallHttp, Effect, Ending, Level, Permit, Problem
+from toolwright.sandbox import Cancel, Start, probe
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox.portable import Portable
 
@@ -596,3 +597,70 @@ def test_a_configuration_may_name_the_url_of_an_openapi_document(tmp_path: Path)
         server.server_close()
     doors = [record.body.get("door") for record in entries(str(tmp_path / "state" / "journal"))]
     assert doors.count("fetch") == 3
+
+
+def test_an_answer_that_breaks_its_reader_hides_no_other_source_and_has_its_end_recorded(
+    tmp_path: Path,
+) -> None:
+    document = {**PETS, "servers": [{"url": "https://pets.example/v1"}]}
+    (tmp_path / "api.json").write_text(json.dumps(document), encoding="utf-8")
+    with Peer(answers(response(b"", "302 Found", location="http://["))) as peer:
+        written(tmp_path, {"openapi": peer.url("/a")}, {"openapi": "api.json", "name": "zoo"})
+        with opened(tmp_path) as workshop:
+            assert keys(workshop) == ["openapi:zoo/listPets", "openapi:zoo/listShops"]
+            assert "it leads to what is no URL" in workshop.problems[0].message
+    records = [record.body for record in entries(str(tmp_path / "state" / "journal"))]
+    (begun,) = [body for body in records if body.get("door") == "fetch"]
+    (end,) = [body for body in records if body["what"] == "end" and body["call"] == begun["call"]]
+    assert "it leads to what is no URL" in end["error"]
+
+
+class Interrupted(Portable):
+    """A sandbox in which a start is interrupted."""
+
+    def run(self, start: Start, cancel: Cancel) -> Ending:
+        raise KeyboardInterrupt
+
+
+def test_what_is_interrupted_has_its_end_recorded(tmp_path: Path) -> None:
+    home = surroundings(tmp_path)
+    with toolwright.open(
+        resolve(home, cwd=str(tmp_path)), environment=home, sandbox=Interrupted(Scratch())
+    ) as it:
+        start = Start(program="/bin/true", argv=("true",), cwd="/", env={}, permit=Permit())
+        with pytest.raises(KeyboardInterrupt):
+            it.hands.run_recorded(start)
+    ends = [
+        record.body for record in entries(str(tmp_path / "state" / "journal")) if record.body["what"] == "end"
+    ]
+    assert [body["error"] for body in ends] == ["it ended in a way that nobody expected"]
+
+
+def test_documents_behind_urls_are_fetched_all_at_once(tmp_path: Path) -> None:
+    together = threading.Barrier(3)
+
+    def meets(peer: Peer, talk: Talk) -> None:
+        asked = talk.request()
+        together.wait(BOUND_S)  # answers only while the others are being asked, too
+        talk.say(response(json.dumps(PETS).encode(), content_type="application/json"))
+        assert asked is not None
+
+    with Peer(meets) as peer:
+        written(tmp_path, *({"openapi": peer.url(f"/{name}"), "name": name} for name in "abc"))
+        with opened(tmp_path) as workshop:
+            assert keys(workshop) == [
+                f"openapi:{name}/list{of}" for name in "abc" for of in ("Pets", "Shops")
+            ]
+            assert codes(workshop.problems).count("openapi.document.unreadable") == 0
+
+
+def test_a_url_that_gave_no_document_is_left_alone_for_a_minute(tmp_path: Path) -> None:
+    with Peer(answers(response(b"", "503 Down"))) as peer:
+        written(tmp_path, {"openapi": peer.url("/api"), "name": "zoo"})
+        for _ in range(3):
+            with opened(tmp_path) as workshop:
+                assert codes(workshop.problems) == ["openapi.document.unreadable"]
+        assert peer.connections == 1
+        with opened(tmp_path) as workshop:
+            workshop.reload(fresh=True)
+        assert peer.connections == 2

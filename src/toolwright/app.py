@@ -593,7 +593,7 @@ class Workshop:
                 prober=self._discover,
                 which=lambda name: shutil.which(name, path=self._environment.path),
                 asker=self._lists.ask,
-                fetch=self._fetch,
+                fetcher=self._fetch,
                 changed=self._lists.changed_at,
                 rests=self._lists.rests,
                 know=self._lists.know,
@@ -625,11 +625,11 @@ class Workshop:
             paths, env=self._environment.probe_environment(), run=self.hands.run_recorded
         )
 
-    def _fetch(self, url: str) -> tuple[bytes | None, str | None]:
-        """A document that a trusted source names by its URL; the fetch is recorded like a call."""
+    def _fetch(self, urls: Sequence[str]) -> Sequence[tuple[bytes | None, str | None]]:
+        """Documents that trusted sources name by their URLs; each fetch is recorded like a call."""
         if self.config.state is None:
-            return None, "there is no state folder to record the fetch in"
-        return self.hands.fetch_recorded(url)
+            return [(None, "there is no state folder to record the fetch in")] * len(urls)
+        return self.hands.fetch_recorded(urls)
 
     def _wanted(self) -> list[sources.Source]:
         extra = (sources.Source(path=path, format="skill") for path in self.config.extra_dirs)

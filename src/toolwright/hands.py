@@ -12,10 +12,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from toolwright.catalog import files, loading, sources
 from toolwright.catalog.catalog import Catalog
@@ -67,6 +67,7 @@ _LACKING = {
     Level.RESTRICTED: "the spawner does not work here, so what a tool leaves running is not ended",
 }
 """What a person should know about a level before calling."""
+_FETCHED_AT_ONCE: Final = 16
 
 
 class Hands:
@@ -223,36 +224,45 @@ class Hands:
             state=policy.HostState(disabled=disabled, now=now),
         )
 
+    @contextmanager
+    def _recorded(self, door: str, key: str, runs_digest: str | None = None) -> Iterator[_Record | None]:
+        """Begin and end something outside of any tool's call in the journal, whatever happens in between.
+        None: it cannot be recorded, so it must not be done."""
+        call = ToolCall(id=self.new_call_id(), tool=key, arguments={}, caller=self._user)
+        if not self.audit.begin(call, CallFacts(door=door, key=key, runs_digest=runs_digest)):
+            yield None
+            return
+        record = _Record(ToolResult(call_id=call.id, key=key, error=_UNEXPECTED))
+        try:
+            yield record
+        finally:
+            self.audit.end(call, record.result)
+
     def run_recorded(self, start: Start) -> Ending:
         """Run a program outside of any tool's call: begun and ended in the journal all the same."""
         from toolwright.calls.replies import kind_of
 
         held = self._contents.file(start.program)
-        call = ToolCall(id=self.new_call_id(), tool=start.program, arguments={}, caller=self._user)
         digest = held.digest if held is not None else None
-        facts = CallFacts(door=start.what, key=start.program, runs_digest=digest)
-        if not self.audit.begin(call, facts):
-            return Ending(end=End.UNAVAILABLE, reason="the audit journal cannot be written")
-        if LEVELS.index(self.sandbox.level) < LEVELS.index(self._config.require):
-            ending = Ending(end=End.UNAVAILABLE, reason=f"isolation level {self._config.require} is missing")
-        else:
-            permit = replace(start.permit, hidden=(os.path.realpath(self._state),))
-            ending = self.sandbox.run(replace(start, permit=permit), Cancel())
-        failed = ending.end is not End.EXITED or ending.exit_status != 0
-        duration_ms = sum(run.duration_ms for run in ending.runs)
-        self.audit.end(
-            call,
-            ToolResult(
-                call_id=call.id,
-                key=start.program,
-                error=ToolError(kind=kind_of(ending.end), message=ending.reason or ending.end)
-                if failed
-                else None,
+        with self._recorded(start.what, start.program, digest) as record:
+            if record is None:
+                return Ending(end=End.UNAVAILABLE, reason=_UNWRITTEN)
+            if LEVELS.index(self.sandbox.level) < LEVELS.index(self._config.require):
+                reason = f"isolation level {self._config.require} is missing"
+                ending = Ending(end=End.UNAVAILABLE, reason=reason)
+            else:
+                permit = replace(start.permit, hidden=(os.path.realpath(self._state),))
+                ending = self.sandbox.run(replace(start, permit=permit), Cancel())
+            failed = ending.end is not End.EXITED or ending.exit_status != 0
+            error = ToolError(kind=kind_of(ending.end), message=ending.reason or ending.end)
+            duration_ms = sum(run.duration_ms for run in ending.runs)
+            record.result = replace(
+                record.result,
+                error=error if failed else None,
                 spent=Spent(duration_ms=duration_ms, output_bytes=ending.stdout_bytes, usage=ending.usage),
                 isolation=ending.layers,
                 runs=tuple(replace(run, what="call") for run in ending.runs),
-            ),
-        )
+            )
         return ending
 
     # -- MCP servers ----------------------------------------------------------------------------------------
@@ -303,57 +313,36 @@ class Hands:
 
     def _open_recorded(self, key: str, start: Start) -> Standing | Ending:
         """Start a server: begun and ended in the journal, as far as starting it goes."""
-        call = ToolCall(id=self.new_call_id(), tool=key, arguments={}, caller=self._user)
-        if not self.audit.begin(call, CallFacts(door=start.what, key=key)):
-            return Ending(end=End.UNAVAILABLE, reason="the audit journal cannot be written")
-        opened = self.sandbox.open(start)
-        error = (
-            ToolError(kind=Kind.UNAVAILABLE, message=opened.reason) if isinstance(opened, Ending) else None
-        )
-        run = Run(argv=start.argv, cwd=start.cwd, env_names=tuple(sorted(start.env)))
-        self.audit.end(
-            call,
-            ToolResult(
-                call_id=call.id,
-                key=key,
-                error=error,
+        with self._recorded(start.what, key) as record:
+            if record is None:
+                return Ending(end=End.UNAVAILABLE, reason=_UNWRITTEN)
+            opened = self.sandbox.open(start)
+            why = opened.reason if isinstance(opened, Ending) else None
+            record.result = replace(
+                record.result,
+                error=ToolError(kind=Kind.UNAVAILABLE, message=why) if why is not None else None,
                 isolation=opened.layers,
-                runs=(run,),
-            ),
-        )
+                runs=(Run(argv=start.argv, cwd=start.cwd, env_names=tuple(sorted(start.env))),),
+            )
         return opened
 
-    def fetch_recorded(self, url: str) -> tuple[bytes | None, str | None]:
-        """The content behind a URL, or why there is none: begun and ended in the journal."""
-        from toolwright.runtimes import _web
+    # -- documents behind URLs ------------------------------------------------------------------------------
 
-        call = ToolCall(id=self.new_call_id(), tool=url, arguments={}, caller=self._user)
-        if not self.audit.begin(call, CallFacts(door="fetch", key=url)):
-            return None, "the audit journal cannot be written"
-        body: bytes | None = None
-        why: str | None = None
-        web = _web.Web()
-        try:
-            answer = web.send(
-                _web.Request(method="GET", url=url, headers=(("Accept", "application/json, */*"),)),
-                # Whoever named this very address in a trusted source has granted it, and no other.
-                reach=_web.Reach(hosts=_web.literal_hosts(url)),
-                limits=_web.WebLimits(body_bytes_max=files.LONG_DOCUMENT_BYTES_MAX),
-                deadline=time.monotonic() + LIST_S,
-                cancel=NEVER,
-            )
-            if answer.truncated:
-                why = f"it is longer than {files.LONG_DOCUMENT_BYTES_MAX} bytes"
-            elif answer.status != 200:
-                why = f"it was answered with HTTP status {answer.status}"
-            else:
-                body = answer.body
-        except _web.Unreached as no:
-            why = no.why
-        finally:
-            web.close()
-        error = ToolError(kind=Kind.UNAVAILABLE, message=why) if why is not None else None
-        self.audit.end(call, ToolResult(call_id=call.id, key=url, error=error))
+    def fetch_recorded(self, urls: Sequence[str]) -> list[tuple[bytes | None, str | None]]:
+        """The contents behind URLs, or why there are none: each begun and ended in the journal. All at once:
+        one that is slow or dead costs its own time."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(min(len(urls), _FETCHED_AT_ONCE) or 1, "fetch") as pool:
+            return list(pool.map(self._fetch_recorded, urls))
+
+    def _fetch_recorded(self, url: str) -> tuple[bytes | None, str | None]:
+        with self._recorded("fetch", url) as record:
+            if record is None:
+                return None, _UNWRITTEN
+            body, why = _fetched(url)
+            error = ToolError(kind=Kind.UNAVAILABLE, message=why) if why is not None else None
+            record.result = replace(record.result, error=error)
         return body, why
 
     @property
@@ -368,6 +357,44 @@ class Hands:
             parts = (self.keep, self.audit, self.sandbox, self._scripts, self._https, self._functions)
             for part in (*parts, self._pythons, *(() if self._servers is None else (self._servers,))):
                 ending.callback(part.close)
+
+
+class _Record:
+    """What the journal will say about how something ended."""
+
+    def __init__(self, result: ToolResult) -> None:
+        self.result = result
+
+
+_UNWRITTEN: Final = "the audit journal cannot be written"
+_UNEXPECTED: Final = ToolError(kind=Kind.INTERNAL, message="it ended in a way that nobody expected")
+
+
+def _fetched(url: str) -> tuple[bytes | None, str | None]:
+    from toolwright.runtimes import _web
+
+    web = _web.Web()
+    try:
+        answer = web.send(
+            _web.Request(method="GET", url=url, headers=(("Accept", "application/json, */*"),)),
+            # Whoever named this very address in a trusted source has granted it, and no other.
+            reach=_web.Reach(hosts=_web.literal_hosts(url)),
+            limits=_web.WebLimits(body_bytes_max=files.LONG_DOCUMENT_BYTES_MAX),
+            deadline=time.monotonic() + LIST_S,
+            cancel=NEVER,
+        )
+    except _web.Unreached as no:
+        return None, no.why
+    # Attack: an answer that breaks its reader, and so hides every other source.
+    except Exception as error:  # noqa: BLE001
+        return None, f"it cannot be read ({type(error).__name__})"
+    finally:
+        web.close()
+    if answer.truncated:
+        return None, f"it is longer than {files.LONG_DOCUMENT_BYTES_MAX} bytes"
+    if answer.status != 200:
+        return None, f"it was answered with HTTP status {answer.status}"
+    return answer.body, None
 
 
 class Closable(Protocol):

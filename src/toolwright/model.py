@@ -437,6 +437,8 @@ class Needs:
 
 TIMEOUT_S_MAX: Final = 86_400.0
 """No call takes longer than a day, whoever asks."""
+URL_CHARS_MAX: Final = 16_384
+"""Of a URL that is sent: what builds one and what sends it agree."""
 
 
 class Level(StrEnum):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -237,3 +239,22 @@ def test_no_files_make_a_load_raise(tmp_path_factory: Any, contents: dict[str, b
     assert again.warm
     assert (again.problems, again.catalog.skills) == (report.problems, report.catalog.skills)
     assert list(again.catalog.tools) == list(report.catalog.tools)
+
+
+def test_a_url_that_gave_nothing_is_asked_again_after_a_minute_and_others_meanwhile_are_not(
+    tmp_path: Path,
+) -> None:
+    wanted = [Source(path=f"http://127.0.0.1/{n}", format="openapi", named=True, starts=True) for n in "ab"]
+    document = b'{"openapi": "3.1.0", "info": {}, "servers": [{"url": "https://x.example"}], "paths": {}}'
+    asked: list[list[str]] = []
+
+    def fetcher(urls: Sequence[str]) -> list[tuple[bytes | None, str | None]]:
+        asked.append([url[-1] for url in urls])
+        return [(document, None) if url.endswith("a") else (None, "down") for url in urls]
+
+    for now in (1000.0, 1059.0, 1061.0):
+        at = replace(machine(), clock=partial(float, now), fetcher=fetcher)
+        report = loading.load(wanted, Rules(), at, keep=Cache(str(tmp_path / "cache")))
+        report.keep()
+        assert [problem.code for problem in report.problems].count("openapi.document.unreadable") == 1
+    assert asked == [["a", "b"], ["b"]]

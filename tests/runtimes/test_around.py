@@ -110,7 +110,7 @@ def test_a_call_whose_key_is_in_progress_is_told_to_wait_for_it(store: Store) ->
 def test_what_is_given_again_is_what_was_given(store: Store) -> None:
     first = Ending(
         end=End.RETURNED, stdout=b"\xff\0", stderr=b"e", stdout_bytes=2, stderr_bytes=1, value={"a": [1]},
-        kind_of_value="dict", reason="r",
+        kind_of_value="dict", blocks=(Text(text="t"),), reason="r", hint="h",
     )  # fmt: skip
     once = Once(ScriptedRuntime([first]), lambda: store)
     once.run(TOOL, asked("k"), Permit(), Cancel())
@@ -133,10 +133,10 @@ def test_what_must_not_exist_is_taken_away_and_the_call_is_denied(tmp_path: Path
                 (hooks / "deep").mkdir(parents=True)
             else:
                 hooks.symlink_to("/etc/passwd")
-            return GOOD
+            return replace(GOOD, value={"a": 1}, blocks=(Text(text="what it gave"),))
 
     ending = Watched(Making()).run(TOOL, asked("k"), Permit(forbidden=(str(hooks),)), Cancel())
-    assert ending.end is End.DENIED
+    assert (ending.end, ending.value, ending.blocks) == (End.DENIED, None, None)
     assert str(hooks) in ending.reason
     assert not hooks.is_symlink()
     assert not hooks.exists()

@@ -408,7 +408,7 @@ def test_calls_of_one_workshop_share_a_connection(project: Path) -> None:
 # -- credentials by name ------------------------------------------------------------------------------------
 
 
-def run_with(credential: Credential, url: str, *, env: tuple[str, ...]) -> Any:
+def run_with(credential: Credential, url: str, *, env: tuple[str, ...], secret: str = "user:pä55") -> Any:
     tool = Tool(
         key="openapi:x/y",
         name="y",
@@ -418,7 +418,7 @@ def run_with(credential: Credential, url: str, *, env: tuple[str, ...]) -> Any:
     )
     sandbox = Portable(Scratch())
     assert sandbox.level is Level.PORTABLE
-    host = Host(sandbox=sandbox, variables={"TOKEN": "user:pä55"}, cwd="/", python="")
+    host = Host(sandbox=sandbox, variables={"TOKEN": secret}, cwd="/", python="")
     tools = HttpTools(host, Web())
     try:
         permit = Permit(network=True, private=True, env=env)
@@ -450,6 +450,67 @@ def test_a_credential_goes_where_it_belongs_and_only_there(
     assert (ending.end, ending.value) == (End.RETURNED, " ".join(["***REDACTED***"] * 3))
     assert "user:p" not in repr(ending)
     assert ending.runs[0].env_names == ("TOKEN",)
+
+
+def raw(head: str, body: bytes = b"") -> bytes:
+    return f"HTTP/1.1 {head}\r\nContent-Length: {len(body)}\r\n\r\n".encode("latin-1") + body
+
+
+def told(secret: str, answer: bytes) -> Any:
+    """The ending of a call whose server repeats the credential somewhere."""
+    with Peer(answers(answer)) as peer:
+        credential = Credential(secret="TOKEN", place=Place.HEADER, name="X-Key")
+        ending = run_with(credential, peer.url(), env=("TOKEN",), secret=secret)
+    assert secret.lower() not in f"{ending} {ending.value} {ending.reason}".lower()
+    return ending
+
+
+TOKEN = "Tok/En-9xZ~1"
+_AS_JSON = "application/json"
+
+
+@pytest.mark.parametrize("spelled", [TOKEN, TOKEN.lower(), "Tok%2FEn-9xZ%7e1", r"Tok\u002fEn-9xZ~1"])
+def test_a_status_line_does_not_tell_the_credential(spelled: str) -> None:
+    assert told(TOKEN, raw(f"401 no {spelled}!")).reason == "HTTP 401 no ***REDACTED***!"
+
+
+def test_a_content_type_does_not_tell_the_credential_in_any_case() -> None:
+    value = told(TOKEN, raw(f"200 OK\r\nContent-Type: image/{TOKEN}", b"\xff\xfe\xfd")).value
+    assert value == {"media_type": "image/***redacted***", "base64": "//79"}
+
+
+@pytest.mark.parametrize(
+    ("spelled", "media_type"),
+    [
+        (TOKEN.encode(), "text/plain"),
+        (TOKEN.upper().encode(), "text/plain"),
+        (b"Tok\\/En-9xZ~1", _AS_JSON),
+        (b"\\u0054ok\\u002fEn-9x\\u005A~1", _AS_JSON),
+        (b"\\u0054ok\\u002FEn-9x\\u005a~1", "text/plain"),
+        (b"Tok%2fEn-9xZ%7E1", _AS_JSON),
+        (b"VG9rL0VuLTl4Wn4x", _AS_JSON),
+    ],
+)
+def test_a_body_does_not_tell_the_credential_however_it_is_spelled(spelled: bytes, media_type: str) -> None:
+    body = b'{"a": "<' + spelled + b'>"}'
+    for status in ("200 OK", "400 no"):
+        ending = told(TOKEN, raw(f"{status}\r\nContent-Type: {media_type}", body))
+        value = ending.value if status == "200 OK" else ending.reason
+        assert "<***REDACTED***>" in (value["a"] if isinstance(value, dict) else value)
+
+
+def test_a_body_does_not_tell_the_credential_in_wide_letters_or_as_the_header_had_it() -> None:
+    wide = TOKEN.encode("utf-16-le")
+    assert told(TOKEN, raw("200 OK\r\nContent-Type: text/plain; charset=utf-16", wide)).value is not None
+    latin = raw("200 OK\r\nContent-Type: text/plain; charset=iso-8859-1", "<gehäuse>".encode("latin-1"))
+    assert told("gehäuse", latin).value == "<***REDACTED***>"
+
+
+def test_a_redirect_does_not_tell_the_credential_as_a_host() -> None:
+    ending = told("Key-12345", raw("302 Found\r\nLocation: http://Key-12345.invalid/"))
+    assert ending.end is not End.RETURNED
+    assert "***REDACTED***.invalid" in ending.reason
+    assert ending.runs[-1].argv[1] == "http://***REDACTED***.invalid:80"
 
 
 def test_a_credential_that_was_not_granted_is_not_looked_up() -> None:

@@ -39,6 +39,7 @@ from toolwright.runtimes._web import (
     Web,
     WebLimits,
     check_headers,
+    literal_hosts,
     target_of,
 )
 from toolwright.sandbox import Cancel
@@ -138,7 +139,7 @@ def test_a_kept_connection_is_not_used_under_another_reach(web: Web) -> None:
 
 def test_a_named_host_may_lead_to_a_private_address_and_others_may_not(web: Web) -> None:
     with Peer(answers(response())) as peer:
-        reach = Reach(hosts=frozenset({"localhost"}))
+        reach = Reach(hosts=frozenset({("localhost", peer.port)}))
         assert send(web, peer.url(host="localhost"), reach=reach).status == 200
         assert unreached(lambda: send(web, peer.url(), reach=reach)).kind is Trouble.REFUSED
 
@@ -491,15 +492,31 @@ def test_a_redirect_to_an_address_that_is_never_reached_is_not_followed(web: Web
 @pytest.mark.battery("I12")
 @pytest.mark.parametrize("host", ["127.0.0.1", "2130706433", "[::1]", "localhost", "inside.example"])
 def test_a_redirect_from_a_named_host_to_a_private_address_is_not_followed(host: str) -> None:
-    reach = Reach(hosts=frozenset({"outer.example"}))
     with (
         Peer(answers(response(b"secret"))) as inner,
         Peer(answers(redirect(inner.url(host=host)))) as outer,
         loopback() as web,
     ):
+        reach = Reach(hosts=frozenset({("outer.example", outer.port)}))
         error = unreached(lambda: send(web, outer.url(host="outer.example"), reach=reach))
         assert error.kind is Trouble.REFUSED
         assert inner.connections == 0
+
+
+@pytest.mark.battery("I12")
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_redirect_from_a_named_address_to_another_port_of_it_is_not_followed(web: Web, host: str) -> None:
+    with (
+        Peer(answers(response(b"secret"))) as inner,
+        Peer(answers(redirect(inner.url(host=host)))) as outer,
+        Peer(answers(redirect("/there"), response(b"here"))) as itself,
+    ):
+        reach = Reach(hosts=literal_hosts(outer.url(host=host)))
+        error = unreached(lambda: send(web, outer.url(host=host), reach=reach))
+        assert (error.kind, error.sent) == (Trouble.REFUSED, True)
+        assert inner.connections == 0
+        url = itself.url(host=host)
+        assert send(web, url, reach=Reach(hosts=literal_hosts(url))).body == b"here"
 
 
 @pytest.mark.parametrize("location", ["http://a@b/", "ftp://x/", "http://a b/", "http://ｅ.example/", "/\\x"])
@@ -507,6 +524,22 @@ def test_a_redirect_to_what_is_no_url_is_a_broken_answer(web: Web, location: str
     data = redirect("X").replace(b"X", location.encode("utf-8"), 1)
     with Peer(answers(data)) as peer:
         assert unreached(lambda: send(web, peer.url())).kind is Trouble.BROKEN
+
+
+@pytest.mark.parametrize(
+    "location", ["http://[", "//[::1", "http://]/", "http://[v1.x]/", "http://[::1%25]/"]
+)
+@pytest.mark.parametrize("redirects_max", [0, 5])
+def test_a_redirect_to_half_an_address_is_a_broken_answer_and_its_connection_is_dropped(
+    web: Web, location: str, redirects_max: int
+) -> None:
+    limits = WebLimits(redirects_max=redirects_max)
+    data = f"HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 9\r\n\r\nunread".encode()
+    with Peer(answers(data)) as peer:
+        error = unreached(lambda: send(web, peer.url(), limits=limits))
+        assert (error.kind, error.sent) == (Trouble.BROKEN, True)
+        assert [contact.status for contact in error.contacts][:1] == [302]
+        assert peer.gone.wait(WAIT_S)
 
 
 def test_credentials_do_not_leak_to_another_origin_by_a_redirect(web: Web) -> None:

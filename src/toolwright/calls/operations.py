@@ -18,9 +18,8 @@ from urllib.parse import quote, unquote
 from toolwright.calls.requests import Outgoing
 from toolwright.errors import Kind
 from toolwright.jsontext import JsonObject, JsonValue, compact
-from toolwright.model import CallHttp, Place, Placed, ToolError
+from toolwright.model import URL_CHARS_MAX, CallHttp, Place, Placed, ToolError
 
-URL_CHARS_MAX: Final = 16_384
 BODY_BYTES_MAX: Final = 32 << 20
 PAIRS_MAX: Final = 10_000
 """How many fields one argument may become."""

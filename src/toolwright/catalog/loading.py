@@ -19,7 +19,7 @@ from toolwright import formats, jsontext, schema
 from toolwright.catalog import files, sources
 from toolwright.catalog.cache import Cache, Damaged, Kept, Loaded, Snapshot, aliases_of
 from toolwright.catalog.catalog import Catalog
-from toolwright.catalog.sources import Asker, Candidate, Listing, Prober, Source
+from toolwright.catalog.sources import Asker, Candidate, Fetcher, Listing, Prober, Source
 from toolwright.model import (
     Compiled,
     Condition,
@@ -50,8 +50,7 @@ class Machine:
     """Where a program lies on PATH."""
     clock: Callable[[], float] = time.time
     asker: Asker | None = None
-    fetch: Callable[[str], tuple[bytes | None, str | None]] | None = None
-    """The content behind a URL, or why there is none."""
+    fetcher: Fetcher | None = None
     changed: Callable[[str], files.Fingerprint] = lambda _digest: (0, 0, 0, 0)
     """When an MCP server last said that its tools are others now, by the digest of its definition."""
     rests: Callable[[str], bool] = lambda _digest: False
@@ -383,7 +382,7 @@ def _compiled(
     fresh: Sequence[Candidate], rules: Rules, machine: Machine
 ) -> Iterator[tuple[str | None, Compiled]]:
     for number, (candidate, document) in enumerate(
-        sources.documents(fresh, machine.prober, machine.asker, machine.fetch), 1
+        sources.documents(fresh, machine.prober, machine.asker, machine.fetcher), 1
     ):
         compiled = _compile(candidate, document, rules)
         if machine.progress is not None and (number % 200 == 0 or number == len(fresh)):

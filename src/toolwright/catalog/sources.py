@@ -41,6 +41,8 @@ Asker: TypeAlias = Callable[[Sequence["Candidate"]], Sequence[tuple[bytes | None
 """Asks MCP servers for their tools, all at once, in the order given: what they said, or why they said
 nothing and what to do about it. Starts them."""
 _LONG_VALUES_MAX: Final = 1_000_000
+Fetcher: TypeAlias = Callable[[Sequence[str]], Sequence[tuple[bytes | None, str | None]]]
+"""The contents behind URLs, all at once, in the order given, or why there are none."""
 
 Prober: TypeAlias = Callable[[Sequence[str]], Sequence[tuple[bytes, ProbeOutcome]]]
 """Asks programs for their schemas, in the order given. Runs them."""
@@ -771,19 +773,21 @@ def documents(
     candidates: Sequence[Candidate],
     prober: Prober,
     asker: Asker | None = None,
-    fetch: Callable[[str], tuple[bytes | None, str | None]] | None = None,
+    fetcher: Fetcher | None = None,
 ) -> Iterator[tuple[Candidate, Document]]:
-    """Read candidates; programs among them are asked for their schemas, all at once, and so are servers."""
+    """Read candidates; programs among them are asked for their schemas, all at once, and so are servers
+    and what lies behind URLs."""
     standing = [found for found in candidates if found.place == "mcp"]
     listed = iter(asker(standing) if asker is not None and standing else [_UNASKED] * len(standing))
     asked = [found.path for found in candidates if found.place == "executable" and not found.unreadable]
     answers = dict(zip(asked, prober(asked), strict=True)) if asked else {}
+    urls = [found.path for found in candidates if found.place != "mcp" and _is_url(found.path)]
+    fetched = iter(fetcher(urls) if fetcher is not None and urls else [_UNFETCHED] * len(urls))
     for candidate in candidates:
         if candidate.place == "mcp":
             yield candidate, _listed(candidate, *next(listed))
         elif _is_url(candidate.path):
-            fetched = (None, "nobody here fetches documents") if fetch is None else fetch(candidate.path)
-            yield candidate, _document(candidate, *fetched, {}, None)
+            yield candidate, _document(candidate, *next(fetched), {}, None)
         elif candidate.path in answers and candidate.place == "executable":
             content, outcome = answers[candidate.path]
             yield candidate, _document(candidate, content, None, {}, outcome)
@@ -794,6 +798,7 @@ def documents(
 
 
 _UNASKED: Final = (None, "nobody here asks servers", None)
+_UNFETCHED: Final = (None, "nobody here fetches documents")
 
 
 def _listed(candidate: Candidate, content: bytes | None, why: str | None, hint: str | None) -> Document:

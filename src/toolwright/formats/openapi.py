@@ -61,6 +61,8 @@ OUTPUT_PARTS_MAX: Final = 400
 OUTPUT_BYTES_MAX: Final = 16 << 10
 """Schemas of answers are only told where they are short: nothing needs them, and in an API whose objects
 refer to each other each of them holds nearly all of the document."""
+_REST_S: Final = 60.0
+"""How long a URL that gave no document is left alone: it is not asked at every start while it is down."""
 _LINES_DEPTH_MAX: Final = 6
 _PATH_CHARS_MAX: Final = 2_000
 
@@ -119,7 +121,8 @@ def compile_document(document: Document, rules: Rules) -> Compiled:
     read = _read(document, reader)
     if read is None:
         # What could not be fetched or read may be there the next time.
-        again_s = 0.0 if document.unreadable is not None else None
+        waited_s = _REST_S if document.path.startswith(("http://", "https://")) else 0.0
+        again_s = waited_s if document.unreadable is not None else None
         return Compiled(problems=tuple(reader.problems), again_s=again_s)
     root, lines, duplicates = read
     api = _Api(document, root, lines, duplicates, frozenset())

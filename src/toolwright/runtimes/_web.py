@@ -29,13 +29,13 @@ from functools import partial
 from typing import Final, TypeAlias, TypeVar
 from urllib.parse import urljoin
 
+from toolwright.model import URL_CHARS_MAX
 from toolwright.records import dataclass, replace
 from toolwright.runtimes._addresses import Zone, zone
 from toolwright.sandbox import Cancel
 
 REDIRECTS_MAX: Final = 5
 ADDRESSES_MAX: Final = 8
-URL_CHARS_MAX: Final = 16_384
 HEADERS_SENT_MAX: Final = 100
 HEADER_CHARS_MAX: Final = 16_384
 LOOKUPS_MAX: Final = 32
@@ -102,16 +102,17 @@ class Reach:
 
     private: bool = False
     """Loopback and private ranges, whatever the name is."""
-    hosts: frozenset[str] = frozenset()
-    """Names or addresses, in lower case as in the URL, that may lead to private ranges."""
+    hosts: frozenset[tuple[str, int]] = frozenset()
+    """Names or addresses, in lower case as in the URL, that may lead to private ranges, each with its port.
+    Attack: a local server that was named leads on to another one that listens beside it."""
 
-    def refusal(self, host: str, address: str) -> str | None:
-        """Why this address may not be reached under this name, or None."""
+    def refusal(self, host: str, port: int, address: str) -> str | None:
+        """Why this address may not be reached under this name and port, or None."""
         match zone(address):
             case Zone.PUBLIC:
                 return None
             case Zone.PRIVATE:
-                return None if self.private or host in self.hosts else "a private address"
+                return None if self.private or (host, port) in self.hosts else "a private address"
             case _:
                 return "an address that is never reached"
 
@@ -251,13 +252,14 @@ def target_of(url: str) -> Target:
     return Target(scheme, host, port, (path or "/") + (query or ""))
 
 
-def literal_hosts(url: str) -> frozenset[str]:
-    """The host of a URL, where it is an address or this machine by its name: whoever is trusted to write it
-    down has named the very place. A name that only leads there has not."""
+def literal_hosts(url: str) -> frozenset[tuple[str, int]]:
+    """The host and port of a URL, where the host is an address or this machine by its name: whoever may be
+    trusted to write it down has named the very place. A name that only leads there has not."""
     with suppress(Unreached):
-        host = target_of(url).host
+        target = target_of(url)
+        host = target.host
         if host == "localhost" or ":" in host or host.replace(".", "").isdigit():
-            return frozenset({host})
+            return frozenset({(host, target.port)})
     return frozenset()
 
 
@@ -924,7 +926,7 @@ class Web:
                 wire.take(min(deadline, now + share_s), cancel)
                 wire.connect((address, target.port))
                 peer = str(wire.socket.getpeername()[0])
-                refusal = terms.reach.refusal(target.host, peer)
+                refusal = terms.reach.refusal(target.host, target.port, peer)
                 if refusal is not None or ipaddress.ip_address(peer) != ipaddress.ip_address(address):
                     raise _refused(f"{target.host} was connected to another address than was checked")
                 wire.take(deadline, cancel)
@@ -964,7 +966,7 @@ class Web:
     def _addresses(self, target: Target, terms: _Terms) -> Sequence[str]:
         found = self._look_up(target, terms)
         for address in found:  # all of them: one that is refused taints the answer
-            refusal = terms.reach.refusal(target.host, address)
+            refusal = terms.reach.refusal(target.host, target.port, address)
             if refusal is not None:
                 raise _refused(
                     f"{target.host} leads to {refusal} ({address})",
@@ -1069,7 +1071,11 @@ def _redirected(request: Request, stream: Stream) -> Request | None:
         return None
     if request.method not in _SAFE and stream.status != 303:
         return None
-    url = urljoin(request.url, location)
+    try:
+        url = urljoin(request.url, location)
+    except ValueError:  # Attack: ``http://[``, at which the parser itself gives up
+        stream.close()
+        raise _broken("it leads to what is no URL") from None
     if stream.status != 303 or request.method in _SAFE:
         return replace(request, url=url)
     headers = tuple(pair for pair in request.headers if not pair[0].lower().startswith("content-"))

@@ -117,7 +117,7 @@ class Watched:
         if not made:
             return ending
         reason = f"it made {', '.join(made)}, which was removed"
-        return replace(ending, end=End.DENIED, reason=reason, value=None)
+        return replace(ending, end=End.DENIED, reason=reason, value=None, blocks=None)
 
 
 def _taken_away(path: str) -> bool:
@@ -323,6 +323,7 @@ def _written_ending(ending: Ending) -> jsontext.JsonObject:
         "value": ending.value,
         "kind_of_value": ending.kind_of_value,
         "reason": ending.reason,
+        "hint": ending.hint,
         "blocks": None if ending.blocks is None else cache.encode(ending.blocks).decode("utf-8"),
     }
 
@@ -339,6 +340,7 @@ def _read_ending(entry: jsontext.JsonObject) -> Ending:
         value=entry["value"],
         kind_of_value=entry["kind_of_value"],
         reason=entry["reason"],
+        hint=entry.get("hint"),
         blocks=None if entry.get("blocks") is None else _read_blocks(entry["blocks"]),
     )
 

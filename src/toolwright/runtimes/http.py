@@ -10,7 +10,8 @@ from __future__ import annotations
 import base64
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Final
 from urllib.parse import quote
 
@@ -19,7 +20,7 @@ from toolwright.calls import operations, requests
 from toolwright.calls.replies import grant_lines
 from toolwright.calls.requests import Outgoing
 from toolwright.errors import Kind
-from toolwright.journal.redaction import MARKER, is_secret_name
+from toolwright.journal.redaction import MARKER, VALUE_CHARS_MIN, is_secret_name
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import (
     CallHttp,
@@ -40,7 +41,6 @@ from toolwright.sandbox import Cancel
 TOLD_BYTES_MAX: Final = 2000
 """How much of the body of a failure is repeated."""
 AGAIN_S_MAX: Final = 86_400.0
-_SECRET_CHARS_MIN: Final = 4
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 _LAYERS: Final = ("addresses:checked",)
 
@@ -91,8 +91,8 @@ class HttpTools:
         proofs = [entry.secret for entry in described.credentials]
         names = tuple(dict.fromkeys((*tool.needs.env, *proofs)))
         telling = [*proofs, *filter(is_secret_name, tool.needs.env)]
-        secrets = [value for name in telling if (value := self._value(name, permit))]
-        ending = self._sent(tool, proven, permit, cancel, secrets)
+        cleaning = _Cleaning(value for name in telling if (value := self._value(name, permit)))
+        ending = self._sent(tool, proven, permit, cancel, cleaning)
         runs = tuple(replace(run, env_names=names) for run in ending.runs)
         return replace(ending, runs=runs, notes=(*prepared.notes, *ending.notes), layers=_LAYERS)
 
@@ -141,7 +141,7 @@ class HttpTools:
     # -- the exchange ---------------------------------------------------------------------------------------
 
     def _sent(
-        self, tool: Tool, outgoing: Outgoing, permit: Permit, cancel: Cancel, secrets: list[str]
+        self, tool: Tool, outgoing: Outgoing, permit: Permit, cancel: Cancel, cleaning: _Cleaning
     ) -> Ending:
         request = Request(
             method=outgoing.method, url=outgoing.url, headers=outgoing.headers, body=outgoing.body
@@ -155,16 +155,16 @@ class HttpTools:
                 cancel=cancel,
             )
         except Unreached as unreached:
-            return _unreached(tool, unreached, permit)
+            return _unreached(tool, unreached, permit, cleaning)
+        answer = cleaning.answer(answer)
         runs = _runs(answer.contacts, is_cut=answer.truncated)
         received_bytes = answer.contacts[-1].received_bytes
-        body = _without(answer.body, secrets)
         if answer.status >= 300:
-            return replace(_failure(answer, body), runs=runs, stdout_bytes=received_bytes)
+            return replace(_failure(answer), runs=runs, stdout_bytes=received_bytes)
         if answer.truncated:
             over = permit.limits.stdout_bytes_max + 1
             return Ending(end=End.TOO_LARGE, stdout_bytes=max(received_bytes, over), runs=runs)
-        value, notes = _value_of(answer, body)
+        value, notes = _value_of(answer)
         return Ending(
             end=End.RETURNED,
             value=value,
@@ -175,7 +175,7 @@ class HttpTools:
         )
 
 
-def _unreached(tool: Tool, unreached: Unreached, permit: Permit) -> Ending:
+def _unreached(tool: Tool, unreached: Unreached, permit: Permit, cleaning: _Cleaning) -> Ending:
     end = _ENDS[unreached.kind]
     hint = unreached.hint
     if unreached.sent and unreached.contacts[0].method not in _SAFE and end in (End.DENIED, End.UNAVAILABLE):
@@ -187,11 +187,11 @@ def _unreached(tool: Tool, unreached: Unreached, permit: Permit) -> Ending:
     limit = permit.limits.stdout_bytes_max
     return Ending(
         end=end,
-        reason=unreached.why,
+        reason=cleaning.text(unreached.why),
         hint=hint,
         again_s=0.0 if unreached.kind is Trouble.UNREACHABLE and not unreached.sent else None,
         stdout_bytes=limit + 1 if end is End.TOO_LARGE else 0,
-        runs=_runs(unreached.contacts, is_cut=end is End.TOO_LARGE),
+        runs=_runs(cleaning.contacts(unreached.contacts), is_cut=end is End.TOO_LARGE),
     )
 
 
@@ -219,7 +219,7 @@ def _runs(contacts: Iterable[Contact], *, is_cut: bool) -> tuple[Run, ...]:
 # -- answers ------------------------------------------------------------------------------------------------
 
 
-def _failure(answer: Answer, body: bytes) -> Ending:
+def _failure(answer: Answer) -> Ending:
     """An answer that is no success, in words that a model can act on."""
     said = f"HTTP {answer.status} {answer.reason}".rstrip()
     again_s: float | None = None
@@ -227,8 +227,8 @@ def _failure(answer: Answer, body: bytes) -> Ending:
     if answer.status < 400:
         said = f"{said}: it leads elsewhere, and this request is not sent to another place"
         hint = "the author must name the final URL"
-    elif text := body[:TOLD_BYTES_MAX].decode("utf-8", "replace").strip():
-        said = f"{said}: {text}{'…' if len(body) > TOLD_BYTES_MAX else ''}"
+    elif text := answer.body[:TOLD_BYTES_MAX].decode("utf-8", "replace").strip():
+        said = f"{said}: {text}{'…' if len(answer.body) > TOLD_BYTES_MAX else ''}"
     if answer.status in (429, 503):
         again_s = _again_s(answer.header("retry-after"))
         if answer.status == 429:
@@ -245,8 +245,9 @@ def _again_s(value: str | None) -> float | None:
     return min(float(value), AGAIN_S_MAX)
 
 
-def _value_of(answer: Answer, body: bytes) -> tuple[JsonValue, tuple[str, ...]]:
+def _value_of(answer: Answer) -> tuple[JsonValue, tuple[str, ...]]:
     """The body as a value: JSON where it says so and is, text where it is text, else its bytes."""
+    body = answer.body
     if not body:
         return None, ()
     media_type, charset = _media_type(answer.header("content-type"))
@@ -275,12 +276,81 @@ _CHARSETS: Final = frozenset({"utf-8", "us-ascii", "iso-8859-1", "windows-1252",
 """Attack: a charset that is one of Python's own codecs and does something else with the bytes."""
 
 
-def _without(body: bytes, secrets: Iterable[str]) -> bytes:
-    """Attack: a server that repeats the credentials it was sent, and so tells them to the model."""
-    for secret in secrets:
-        if len(secret) < _SECRET_CHARS_MIN:
-            continue
-        plain = secret.encode("utf-8", "surrogateescape")
-        for sent in (plain, quote(plain, safe="").encode("ascii"), base64.b64encode(plain)):
-            body = body.replace(sent, MARKER.encode("ascii"))
-    return body
+class _Cleaning:
+    """Takes the caller's credentials out of everything that came back.
+
+    Attack: a server that repeats the credentials it was sent, anywhere in its answer (the status line, the
+    content type, the body, the host of a redirect) and in any usual spelling, and so tells them to the model.
+    """
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        worth = {secret for secret in secrets if len(secret) >= VALUE_CHARS_MIN}
+        self._patterns = [
+            re.compile(form)
+            for secret in sorted(worth, key=lambda secret: (-len(secret), secret))
+            for form in _forms(secret)
+        ]
+
+    def __call__(self, data: bytes) -> bytes:
+        for pattern in self._patterns:
+            data = pattern.sub(_MARKER, data)
+        return data
+
+    def text(self, text: str) -> str:
+        return self(text.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
+
+    def header(self, text: str) -> str:
+        return self(text.encode("latin-1", "replace")).decode("latin-1")
+
+    def answer(self, answer: Answer) -> Answer:
+        return replace(
+            answer,
+            reason=self.header(answer.reason),
+            headers=tuple((name, self.header(value)) for name, value in answer.headers),
+            body=self(answer.body),
+            contacts=self.contacts(answer.contacts),
+        )
+
+    def contacts(self, contacts: Iterable[Contact]) -> tuple[Contact, ...]:
+        return tuple(replace(contact, host=self.text(contact.host)) for contact in contacts)
+
+
+_MARKER: Final = MARKER.encode("ascii")
+
+
+def _forms(secret: str) -> Iterator[bytes]:
+    """The patterns of a secret's spellings: as it is, in base64, and in the wide letters of UTF-16."""
+    plain = secret.encode("utf-8", "surrogateescape")
+    yield _spelled(secret)
+    for encoded in {base64.b64encode(plain), base64.urlsafe_b64encode(plain)}:
+        yield _spelled(encoded.decode("ascii").rstrip("=")) + b"(?:=|%3[dD])*"
+    for wide in ("utf-16-le", "utf-16-be"):
+        yield re.escape(secret.encode(wide, "surrogatepass"))
+
+
+def _spelled(text: str) -> bytes:
+    """A pattern for a text whose letters may be in either case, percent-encoded, or escaped as in JSON.
+
+    Every alternative begins with a plain byte, so that a search passes quickly over other text.
+    """
+    return b"".join(b"(?:" + b"|".join(_spellings(char)) + b")" for char in text)
+
+
+def _spellings(char: str) -> list[bytes]:
+    plain = char.encode("utf-8", "surrogateescape")
+    found = {
+        re.escape(case.encode("utf-8", "surrogateescape")) for case in (char, char.lower(), char.upper())
+    }
+    with suppress(UnicodeEncodeError):  # how it goes into a header
+        found.add(re.escape(char.encode("latin-1")))
+    found.add(_in_hex(b"%", plain, 1))
+    found.add(_in_hex(rb"\\u", char.encode("utf-16-be", "surrogatepass"), 2))
+    if char in '"\\/':
+        found.add(rb"\\" + re.escape(plain))
+    return sorted(found, key=lambda spelling: (-len(spelling), spelling))
+
+
+def _in_hex(mark: bytes, data: bytes, size: int) -> bytes:
+    numbers = (data[at : at + size].hex() for at in range(0, len(data), size))
+    either = (re.sub("[a-f]", lambda digit: f"[{digit[0]}{digit[0].upper()}]", number) for number in numbers)
+    return b"".join(mark + number.encode("ascii") for number in either)
