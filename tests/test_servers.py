@@ -21,11 +21,13 @@ from toolwright.app import Workshop
 from toolwright.config import Config, Environment, resolve
 from toolwright.doors import cli
 from toolwright.errors import ConfigError, Kind
+from toolwright.formats.mcp import Server
 from toolwright.journal.reading import entries
-from toolwright.model import CallHttp, Effect, Level, Problem
+from toolwright.model import CallHttp, Effect, Level, Problem, Tool
 from toolwright.sandbox import Cancel, probe
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox.portable import Portable
+from toolwright.servers import LIST_S, ServerLists
 
 SERVER = str(Path(__file__).parent / "peers" / "odd_server.py")
 BOUND_S = 20.0
@@ -233,6 +235,39 @@ def test_dead_servers_are_a_warning_each_and_hide_nothing(tmp_path: Path) -> Non
         assert told["dead"].hint == "its last words: odd server: \\x1b[31mcannot find its feet\\x1b[0m"
         assert "within 0.5 s" in told["mute"].message
         assert "has no end" in told["endless"].message
+
+
+def test_a_timeout_of_hundreds_of_digits_leaves_out_its_server_alone(tmp_path: Path) -> None:
+    """Attack: one entry of a list that makes the whole workshop fail to open."""
+    good = {"command": sys.executable, "args": ["-I", "-S", SERVER, "names=a"], "timeout": 60_000}
+    servers = {"bad": {**good, "timeout": 10**400}, "good": good}
+    (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
+    with opened(
+        tmp_path, resolve(surroundings(tmp_path), cwd=str(tmp_path), sources=[".mcp.json"])
+    ) as workshop:
+        assert keys(workshop) == ["mcp:good/a"]
+        assert codes(workshop.problems) == ["mcp.servers.wrong"]
+
+
+class Asked:
+    """Stands where servers are asked, and keeps how long each was given."""
+
+    def __init__(self) -> None:
+        self.given_s: list[float] = []
+
+    def listed(self, tool: Tool, timeout_s: float) -> list[Any]:
+        self.given_s.append(timeout_s)
+        return []
+
+
+def test_no_server_holds_up_the_opening_for_longer_than_any_other(tmp_path: Path) -> None:
+    """Attack: a server that never answers and gives itself hours."""
+    asked: Any = Asked()
+    lists = ServerLists(str(tmp_path), lambda: asked, lambda: None)
+    for timeout in ({}, {"timeout": 3}, {"timeout": 60_000}):
+        server = Server(name="s", definition={"command": "x", **timeout})
+        lists._listed([(server.text, "/x")])
+    assert asked.given_s == [LIST_S, 3, LIST_S]
 
 
 def test_a_server_that_is_down_is_not_asked_at_every_start(tmp_path: Path) -> None:

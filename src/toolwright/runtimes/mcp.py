@@ -23,7 +23,18 @@ from typing import Any, Final, TypeAlias
 from toolwright import jsontext
 from toolwright.dialects.mcp import read_blocks
 from toolwright.jsontext import JsonObject, JsonValue
-from toolwright.model import CallMcp, Effect, End, Ending, Permit, Run, TextBlock, Tool, ToolCall
+from toolwright.model import (
+    TIMEOUT_S_MAX,
+    CallMcp,
+    Effect,
+    End,
+    Ending,
+    Permit,
+    Run,
+    TextBlock,
+    Tool,
+    ToolCall,
+)
 from toolwright.records import dataclass, replace
 from toolwright.runtimes import Host, _mcp_http, _mcp_stdio, _web, environment, project_of
 from toolwright.runtimes import _mcp_wire as wire
@@ -98,7 +109,9 @@ def definition_of(name: str, key: str, text: bytes) -> Definition | str:
         env=_pairs(given.get("env")),
         headers=_pairs(given.get("headers")),
         cwd=given["cwd"] if isinstance(given.get("cwd"), str) else "",
-        timeout_s=float(timeout) if isinstance(timeout, (int, float)) and timeout > 0 else None,
+        timeout_s=float(min(timeout, TIMEOUT_S_MAX))
+        if isinstance(timeout, (int, float)) and timeout > 0
+        else None,
     )
 
 
