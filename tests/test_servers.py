@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ import pytest
 
 import toolwright
 from toolwright.app import Workshop
+from toolwright.catalog import sources
 from toolwright.config import Config, Environment, resolve
 from toolwright.doors import cli
 from toolwright.errors import ConfigError, Kind
@@ -255,7 +257,7 @@ class Asked:
     def __init__(self) -> None:
         self.given_s: list[float] = []
 
-    def listed(self, tool: Tool, timeout_s: float) -> list[Any]:
+    def listed(self, tool: Tool, timeout_s: float, cancel: Cancel) -> list[Any]:
         self.given_s.append(timeout_s)
         return []
 
@@ -298,6 +300,101 @@ def test_fifty_servers_are_ready_when_the_slowest_healthy_one_is(tmp_path: Path)
         assert codes(workshop.problems).count("mcp.server.unavailable") == 5
     # Not a measurement: one after the other, the slow and the others' starts alone would add up to more.
     assert took_s < slow_s + BOUND_S
+
+
+def is_running(pid: int) -> bool:
+    """Waited for a bounded time, while it still is."""
+    until = time.monotonic() + BOUND_S
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < until:
+        Cancel().wait(0.02)
+    return Path(f"/proc/{pid}").exists()
+
+
+def pids(folder: Path) -> list[int]:
+    return [int(line) for line in (folder / "marks").read_text(encoding="utf-8").splitlines()]
+
+
+def test_an_opening_that_fails_leaves_no_server_running(tmp_path: Path) -> None:
+    written(tmp_path, {"name": "s", "mcp": marking(tmp_path, "names=a")})
+    home = surroundings(tmp_path)
+    config = resolve(home, cwd=str(tmp_path), file="toolwright.toml")
+
+    def fail(done: int, of: int) -> None:
+        if starts(tmp_path):
+            raise KeyError("the host's own mistake")
+
+    with pytest.raises(KeyError):
+        toolwright.open(config, environment=home, sandbox=Portable(Scratch()), progress=fail)
+    assert not any(map(is_running, pids(tmp_path)))
+
+
+def test_an_interrupt_while_servers_are_asked_ends_at_once(tmp_path: Path) -> None:
+    written(tmp_path, {"name": "s", "mcp": marking(tmp_path, "mute")})
+    host = (
+        "import signal, sys, toolwright\nfrom toolwright.config import Environment, resolve\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from toolwright.sandbox._scratch import Scratch\nfrom toolwright.sandbox.portable import Portable\n"
+        "home = Environment.read()\n"
+        "config = resolve(home, cwd=sys.argv[1], file='toolwright.toml', state=sys.argv[1] + '/state')\n"
+        "toolwright.open(config, environment=home, sandbox=Portable(Scratch()))\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", host, str(tmp_path)], stderr=subprocess.PIPE)
+    try:
+        until = time.monotonic() + BOUND_S
+        while not starts(tmp_path) and time.monotonic() < until:
+            Cancel().wait(0.02)
+        process.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        _, told = process.communicate(timeout=BOUND_S)
+    finally:
+        process.kill()
+        process.wait()
+    assert time.monotonic() - began < LIST_S / 2
+    assert b"KeyboardInterrupt" in told
+    assert not any(map(is_running, pids(tmp_path)))
+    assert not [*(tmp_path / "state" / "servers").glob("*.failed")]  # it was not let finish
+
+
+def test_a_stopped_question_stops_no_later_one(tmp_path: Path) -> None:
+    heard: list[Cancel] = []
+
+    class Failing:
+        def listed(self, tool: Tool, timeout_s: float, cancel: Cancel) -> list[Any]:
+            heard.append(cancel)
+            if len(heard) == 1:
+                raise KeyError("once")
+            return []
+
+    asked: Any = Failing()
+    lists = ServerLists(str(tmp_path), lambda: asked, lambda: None)
+    text = Server(name="s", definition={"command": "x"}).text
+    with pytest.raises(KeyError):
+        lists._listed([(text, "/x")])
+    assert lists._listed([(text, "/x")]) == [[]]
+    assert [cancel.is_set for cancel in heard] == [True, False]
+    lists.close()
+    assert heard[1].is_set
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_refresh_that_fails_leaves_the_next_one_possible(tmp_path: Path) -> None:
+    reloaded = threading.Semaphore(0)
+
+    def fail() -> None:
+        reloaded.release()
+        raise KeyError("a mistake of ours")
+
+    asked: Any = Asked()
+    lists = ServerLists(str(tmp_path), lambda: asked, fail)
+    server = Server(name="s", definition={"command": "x"})
+    lists.know(sources.Listing(servers={server.digest: (server.text, "/x")}))
+    for _ in range(2):
+        lists.server_changed(server.digest)
+        assert reloaded.acquire(timeout=BOUND_S)
+        for thread in threading.enumerate():
+            if thread.name == "mcp-refresh":
+                thread.join(BOUND_S)
+    lists.close()
 
 
 # -- who may speak for whom ---------------------------------------------------------------------------------

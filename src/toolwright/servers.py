@@ -20,7 +20,8 @@ from toolwright import formats, jsontext
 from toolwright.catalog import files, sources
 from toolwright.errors import ToolwrightError
 from toolwright.jsontext import JsonValue
-from toolwright.model import Ending
+from toolwright.model import End, Ending
+from toolwright.sandbox import Cancel
 
 if TYPE_CHECKING:
     from toolwright.runtimes.mcp import McpTools
@@ -50,6 +51,8 @@ class ServerLists:
         self._refreshing = False
         self._doubted: set[str] = set()
         self._stop = threading.Event()
+        self._asking = Cancel()
+        """Stops whatever is being asked."""
 
     def defined(self, digest: str) -> str | None:
         """A server by the digest of its definition."""
@@ -65,10 +68,12 @@ class ServerLists:
         listed = self._listed([(candidate.defined, candidate.path) for candidate in candidates])
         answers: list[tuple[bytes | None, str | None, str | None]] = []
         for candidate, found in zip(candidates, listed, strict=True):
-            self._note("failed", candidate.server, there=isinstance(found, Ending))
             if isinstance(found, Ending):
+                # One that was not let finish has not failed.
+                self._note("failed", candidate.server, there=found.end is not End.CANCELLED)
                 answers.append((None, found.reason or found.end.value, found.hint))
             else:
+                self._note("failed", candidate.server, there=False)
                 content = jsontext.compact({"tools": found})
                 self._note("listed", candidate.server, hashlib.sha256(content).hexdigest())
                 answers.append((content, None, None))
@@ -83,13 +88,20 @@ class ServerLists:
             stated = server.definition.get("timeout")
             record = mcp.server_record(server, named[1])
             # Attack: a list of servers in which one, with all the time in the world, holds up every opening.
-            return runtime.listed(record, min(stated, LIST_S) if stated else LIST_S)
+            return runtime.listed(record, min(stated, LIST_S) if stated else LIST_S, cancel)
 
         if not servers:
             return []
-        runtime = self._runtime()
+        runtime, cancel = self._runtime(), self._asking
         with pools.ThreadPoolExecutor(min(len(servers), _SERVERS_AT_ONCE), "mcp-list") as pool:
-            return list(pool.map(ask, servers))
+            try:
+                return list(pool.map(ask, servers))
+            except BaseException:  # an interrupt: leaving the pool waits for the others, so they are stopped
+                cancel.set()
+                with self._lock:
+                    if not self._stop.is_set():
+                        self._asking = Cancel()
+                raise
 
     def states(self, servers: Mapping[str, tuple[str, str]]) -> tuple[ServerState, ...]:
         self._listed([*servers.values()])
@@ -159,9 +171,20 @@ class ServerLists:
             if self._refreshing or self._stop.is_set():
                 return
             self._refreshing = True
-        threading.Thread(target=self._refresh, name="mcp-refresh", daemon=True).start()
+        try:
+            threading.Thread(target=self._refresh, name="mcp-refresh", daemon=True).start()
+        except RuntimeError:  # no more threads for this user; the doubt stays for the next time
+            self._refreshing = False
 
     def _refresh(self) -> None:
+        try:
+            self._ask_again()
+        except BaseException:
+            with self._lock:
+                self._refreshing = False  # the next change is heard all the same
+            raise
+
+    def _ask_again(self) -> None:
         while True:
             with self._lock:
                 doubted, self._doubted = self._doubted, set()
@@ -188,4 +211,6 @@ class ServerLists:
         return content is None or content.decode("ascii", "replace") != seen
 
     def close(self) -> None:
-        self._stop.set()
+        with self._lock:
+            self._stop.set()
+            self._asking.set()

@@ -108,7 +108,7 @@ def test_a_server_of_the_sdk_is_called_in_either_era(which: str, request: pytest
         failed = result_of(house.ask("fail", text="no luck"))
         assert failed.error is not None
         assert "no luck" in failed.error.message
-        listed = house.tools.listed(house.tool(""), 10.0)
+        listed = house.tools.listed(house.tool(""), 10.0, Cancel())
         assert isinstance(listed, list)
         assert [tool["name"] for tool in listed][:3] == ["echo", "add", "fail"]
 

@@ -621,14 +621,14 @@ class McpTools:
 
     # -- lists ----------------------------------------------------------------------------------------------
 
-    def listed(self, tool: Tool, timeout_s: float) -> list[JsonValue] | Ending:
+    def listed(self, tool: Tool, timeout_s: float, cancel: Cancel) -> list[JsonValue] | Ending:
         """The tools of the server that a record stands for, or why there are none."""
         invocation = tool.invocation
         assert isinstance(invocation, CallMcp)
         server = self._server(tool, invocation, Permit())
         if isinstance(server, Ending):
             return server
-        deadline, cancel = time.monotonic() + timeout_s, Cancel()
+        deadline = time.monotonic() + timeout_s
         try:
             line, greeting = server.connected(deadline, cancel)
             return wire.list_tools(line, greeting, deadline, cancel)
@@ -636,6 +636,8 @@ class McpTools:
             return no.ending
         except wire.Refusal as refusal:
             return Ending(end=End.UNAVAILABLE, reason=f"it does not list its tools: {refusal.message[:300]}")
+        except wire.Stopped:
+            return Ending(end=End.CANCELLED)
         except wire.Unanswered as no:
             why = f"it did not list its tools within {timeout_s:g} s" if isinstance(no, wire.Late) else no.why
             return Ending(end=End.UNAVAILABLE, reason=why, hint=server.hint)
