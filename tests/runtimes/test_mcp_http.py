@@ -230,7 +230,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.sessions.append(session)
                 about = {"protocolVersion": "2025-06-18", **ABOUT}
                 self.result(message["id"], about, Mcp_Session_Id=session)
-            case "tools/call":
+            case "tools/call" | "tools/list":
                 type(self).answer(self, message)
             case _:
                 self.give(202)
@@ -284,6 +284,28 @@ def test_a_forgotten_session_is_begun_anew_and_the_call_made_once_more() -> None
     with raw_server(answer) as (url, kind), house_at(url) as house:
         assert words(house.ask("x")) == "hi"
         assert kind.sessions == ["s0", "s1"]
+
+
+def test_a_server_that_was_restarted_lists_its_tools_in_a_new_session() -> None:
+    def answer(handler: Handler, message: dict[str, Any]) -> None:
+        if handler.headers["Mcp-Session-Id"] == "s0":
+            handler.give(404)
+        else:
+            handler.result(message["id"], {"tools": [{"name": "x"}]})
+
+    with raw_server(answer) as (url, kind), house_at(url) as house:
+        assert house.tools.listed(house.tool(""), 10.0, Cancel()) == [{"name": "x"}]
+        assert kind.sessions == ["s0", "s1"]
+
+
+def test_a_server_that_forgets_every_session_is_unavailable() -> None:
+    with raw_server(lambda handler, message: handler.give(404)) as (url, kind), house_at(url) as house:
+        listed = house.tools.listed(house.tool(""), 10.0, Cancel())
+        assert isinstance(listed, Ending)
+        assert (listed.end, listed.reason) == (End.UNAVAILABLE, "it forgets its sessions at once")
+        ending = house.ask("x")
+        assert (ending.end, "forgets its sessions" in ending.reason) == (End.UNAVAILABLE, True)
+        assert len(kind.sessions) == 4
 
 
 def stream(*events: str) -> bytes:

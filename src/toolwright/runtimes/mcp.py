@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from toolwright import jsontext
 from toolwright.dialects.mcp import read_blocks
@@ -56,6 +56,7 @@ _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _HEADER_SAFE: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
+_Told = TypeVar("_Told")
 Opener: TypeAlias = Callable[[str, Start], Standing | Ending]
 """Starts a server's process, under the server's name, and writes that down."""
 
@@ -220,6 +221,8 @@ class _Server:
         self._why = ""
         self._stderr = b""
         self._is_closed = False
+        self.layers: tuple[str, ...] = ()
+        """What held its process when it was last asked."""
 
     # -- connecting -----------------------------------------------------------------------------------------
 
@@ -245,6 +248,20 @@ class _Server:
             raise attempt.outcome
         assert attempt.outcome is not None
         return attempt.outcome
+
+    def asked(
+        self, ask: Callable[[wire.Line, wire.Greeting], _Told], deadline: float, cancel: Cancel
+    ) -> _Told:
+        """What ``ask`` gets over the connection; once more with a new session where the server has forgotten
+        the old one, since nothing ran then. Raises _Unavailable, Refusal or Unanswered."""
+        for _ in range(2):
+            line, greeting = self.connected(deadline, cancel)
+            self.layers = line.layers
+            try:
+                return ask(line, greeting)
+            except _mcp_http.SessionOver:
+                self.forget(line)
+        raise wire.Unanswered("it forgets its sessions at once", sent=False)
 
     @property
     def name(self) -> str:
@@ -468,15 +485,15 @@ class _Server:
         if isinstance(line, _mcp_stdio.StdioLine) and line.why_closed is None:
             if line.is_busy:
                 return
-            self.forget()
+            self.forget(line)
         self._permit = permit
 
-    def forget(self) -> None:
-        """Drop a session that the server has forgotten."""
+    def forget(self, line: wire.Line) -> None:
+        """Drop a connection, unless another caller has done so and there is a new one by now."""
         with self._lock:
-            old, self._line, self.greeting = self._line, None, None
-        if old is not None:
-            old.close()
+            if self._line is line:
+                self._line, self.greeting = None, None
+        line.close()
 
     def close(self) -> None:
         with self._lock:
@@ -572,27 +589,22 @@ class McpTools:
         server = self._server(tool, invocation, permit)
         if isinstance(server, Ending):
             return server
-        for attempt in range(2):
-            try:
-                line, greeting = server.connected(deadline, cancel)
-            except _Unavailable as no:
-                return no.ending
-            try:
-                answer = self._ask(tool, invocation, call, line, greeting, deadline, cancel)
-            except _mcp_http.SessionOver:
-                server.forget()  # nothing ran: once more, with a session that it knows
-                if attempt == 0:
-                    continue
-                ending = Ending(end=End.UNAVAILABLE, reason=f"{server.name} forgets its sessions at once")
-            except wire.Refusal as refusal:
-                server.worked()
-                ending = Ending(end=End.RAISED, reason=refusal.message)
-            except wire.Unanswered as no:
-                ending = _unanswered(server, no)
-            else:
-                server.worked()
-                ending = _ending(answer, permit)
-            break
+
+        def ask(line: wire.Line, greeting: wire.Greeting) -> wire.Answer:
+            return self._ask(tool, invocation, call, line, greeting, deadline, cancel)
+
+        try:
+            answer = server.asked(ask, deadline, cancel)
+        except _Unavailable as no:
+            return no.ending
+        except wire.Refusal as refusal:
+            server.worked()
+            ending = Ending(end=End.RAISED, reason=refusal.message)
+        except wire.Unanswered as no:
+            ending = _unanswered(server, no)
+        else:
+            server.worked()
+            ending = _ending(answer, permit)
         run = Run(
             argv=("tools/call", invocation.server, invocation.tool),
             duration_ms=(time.monotonic() - began) * 1000,
@@ -600,7 +612,7 @@ class McpTools:
             exit_status=None,
             truncated=ending.end is End.TOO_LARGE,
         )
-        return replace(ending, runs=(run,), layers=line.layers)
+        return replace(ending, runs=(run,), layers=server.layers)
 
     def _ask(
         self,
@@ -629,9 +641,12 @@ class McpTools:
         if isinstance(server, Ending):
             return server
         deadline = time.monotonic() + timeout_s
-        try:
-            line, greeting = server.connected(deadline, cancel)
+
+        def ask(line: wire.Line, greeting: wire.Greeting) -> list[JsonValue]:
             return wire.list_tools(line, greeting, deadline, cancel)
+
+        try:
+            return server.asked(ask, deadline, cancel)
         except _Unavailable as no:
             return no.ending
         except wire.Refusal as refusal:
