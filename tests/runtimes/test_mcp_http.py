@@ -232,16 +232,24 @@ class Handler(BaseHTTPRequestHandler):
                 self.result(message["id"], about, Mcp_Session_Id=session)
             case "tools/call" | "tools/list":
                 type(self).answer(self, message)
+            case None:
+                self.told()
             case _:
                 self.give(202)
+
+    def told(self) -> None:
+        """We answered something that it asked."""
+        self.give(202)
 
 
 @contextmanager
 def raw_server(
-    answer: Callable[[Handler, dict[str, Any]], None], get: Callable[[Handler], None] | None = None
+    answer: Callable[[Handler, dict[str, Any]], None],
+    get: Callable[[Handler], None] | None = None,
+    kind: type[Handler] = Handler,
 ) -> Iterator[tuple[str, type[Handler]]]:
     own: dict[str, Any] = {"answer": staticmethod(answer), "seen": [], "sessions": []}
-    kind = type("Own", (Handler,), {**own, **({"do_GET": get} if get is not None else {})})
+    kind = type("Own", (kind,), {**own, **({"do_GET": get} if get is not None else {})})
     server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
@@ -329,6 +337,37 @@ def test_questions_in_the_stream_are_answered_and_strangers_ignored() -> None:
         told = {message["id"]: message for method, _, message in kind.seen if not method and message}
         assert told[77]["result"] == {}
         assert told[78]["error"]["code"] == -32601
+
+
+def test_a_call_can_be_stopped_while_the_server_does_not_take_our_answer() -> None:
+    """Attack: a server that asks whether we are there, and then never reads that we are."""
+    asked, over = threading.Event(), threading.Event()
+
+    class Deaf(Handler):
+        def told(self) -> None:
+            asked.set()
+            over.wait(BOUND_S)
+            super().told()
+
+    def answer(handler: Handler, message: dict[str, Any]) -> None:
+        body = stream(json.dumps({"jsonrpc": "2.0", "id": 77, "method": "ping"}))
+        handler.give(200, body, "text/event-stream")
+
+    cancel = Cancel()
+
+    def press() -> None:
+        asked.wait(BOUND_S)
+        cancel.set()
+
+    with raw_server(answer, kind=Deaf) as (url, _), house_at(url) as house:
+        threading.Thread(target=press, daemon=True).start()
+        began = time.monotonic()
+        ending = house.ask("x", cancel, timeout_s=BOUND_S)
+        took_s = time.monotonic() - began
+        over.set()
+    assert asked.is_set()
+    assert ending.end is End.CANCELLED
+    assert took_s < BOUND_S / 2
 
 
 def test_a_stream_that_the_server_ended_early_is_taken_up_again() -> None:

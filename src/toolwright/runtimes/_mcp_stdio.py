@@ -102,8 +102,8 @@ class StdioLine:
         finally:
             self._desk.forget(waiting)
 
-    def tell(self, method: str, *, deadline: float) -> None:
-        self._write(wire.notice(method), deadline, NEVER)
+    def tell(self, method: str, *, deadline: float, cancel: Cancel) -> None:
+        self._write(wire.notice(method), deadline, cancel)
 
     def listen(self, greeting: wire.Greeting) -> None:
         """The older era tells unasked. The stateless one is asked, by a question that stays open."""

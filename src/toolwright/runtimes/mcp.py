@@ -350,7 +350,7 @@ class _Server:
             return wire.discover(line, deadline, cancel)
         if isinstance(line, _mcp_http.HttpLine):
             line.use(greeting)
-        line.tell("notifications/initialized", deadline=deadline)
+        line.tell("notifications/initialized", deadline=deadline, cancel=cancel)
         return greeting
 
     def _opened(self) -> _mcp_stdio.StdioLine | _mcp_http.HttpLine:
