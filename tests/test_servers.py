@@ -376,6 +376,32 @@ def test_a_stopped_question_stops_no_later_one(tmp_path: Path) -> None:
     assert heard[1].is_set
 
 
+def test_a_server_that_no_source_names_any_more_ends_at_the_next_look(tmp_path: Path) -> None:
+    """Attack: a server that somebody took out of the list goes on, with what it was granted."""
+    path = tmp_path / ".mcp.json"
+    entry = {"command": sys.executable, "args": ["-I", "-S", SERVER, f"marks={tmp_path / 'marks'}"]}
+    path.write_text(json.dumps({"mcpServers": {"a": entry, "b": entry}}), encoding="utf-8")
+    config = resolve(surroundings(tmp_path), cwd=str(tmp_path), sources=[".mcp.json"])
+    with opened(tmp_path, config) as workshop:
+        assert workshop.call("mcp:b/echo", {"text": "x"}).content == "x"
+        first = pids(tmp_path)
+        assert len(first) == 2
+        path.write_text(json.dumps({"mcpServers": {"b": entry}}), encoding="utf-8")
+        workshop.reload()
+        assert {key.partition("/")[0] for key in keys(workshop)} == {"mcp:b"}
+        until = time.monotonic() + BOUND_S
+        while len(living(first)) > 1 and time.monotonic() < until:
+            Cancel().wait(0.02)
+        assert len(living(first)) == 1
+        assert workshop.call("mcp:b/echo", {"text": "y"}).content == "y"
+        assert pids(tmp_path) == first  # the one that is still named was not started again
+        assert [state.name for state in workshop.servers()] == ["b"]
+
+
+def living(processes: list[int]) -> list[int]:
+    return [pid for pid in processes if Path(f"/proc/{pid}").exists()]
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_refresh_that_fails_leaves_the_next_one_possible(tmp_path: Path) -> None:
     reloaded = threading.Semaphore(0)

@@ -259,6 +259,11 @@ class Workshop:
                 for digest in self._report.asked:
                     self._lists.note_change(digest)
             self._report = self._load(self._report)
+            left = self._lists.settle()
+            with self._lock:
+                hands = self._hands
+            if hands is not None:
+                hands.keep_servers(left)
 
     def migration(self) -> Migration:
         """How far the move of tools from code (``fallback``) to files has come: what files hide, where the

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
@@ -278,6 +278,13 @@ class Hands:
                     changed=self._lists.server_changed,
                 )
             return self._servers
+
+    def keep_servers(self, digests: Collection[str]) -> None:
+        """End the servers that no source names any more."""
+        with self._making:
+            servers = self._servers
+        if servers is not None:
+            servers.keep_only(digests)
 
     def _permit_server(self, tool: Tool) -> Permit | Ending:
         """What a server itself may do."""

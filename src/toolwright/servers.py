@@ -10,7 +10,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from itertools import islice
@@ -112,9 +112,15 @@ class ServerLists:
     # -- changes --------------------------------------------------------------------------------------------
 
     def know(self, found: sources.Listing) -> None:
-        """From now on this is what digests stand for."""
+        """From now on this is what digests stand for, besides what the old catalog still calls."""
         self._known = {**self._known, **found.servers}
         self._found = found
+
+    def settle(self) -> Collection[str]:
+        """The old catalog is gone: which definitions are left."""
+        if self._found is not None:
+            self._known = self._found.servers
+        return self._known.keys()
 
     def declarations(self) -> Iterator[str]:
         """Where declarations lie, before they are read: no server that is asked by then may write them."""

@@ -534,3 +534,38 @@ def test_arguments_go_into_headers_only_where_the_servers_schema_says_so() -> No
         "Mcp-Param-Dry": "true",
         "Mcp-Param-Id": "7",
     }
+
+
+# -- servers that nobody names any more ---------------------------------------------------------------------
+
+
+def test_a_server_that_is_still_asked_ends_after_its_answer() -> None:
+    with house_of() as house:
+        text = jsontext.compact({"name": "odd", "definition": {"command": sys.executable, "args": [SERVER]}})
+        house.tools._definitions = lambda digest: text.decode()
+        settings = jsontext.compact({"key": "mcp:odd/", "definition": "d"})
+
+        def tool(name: str) -> Tool:
+            return replace(tool_of(name), invocation=CallMcp(server="odd", tool=name, settings=settings))
+
+        assert house.tools.run(tool("echo"), call_of({}), OPEN, Cancel()).end is End.RETURNED
+        house.tools.keep_only(["d"])
+        (server,) = house.tools._servers.values()
+        line = server._line
+        assert line is not None
+        endings: list[Ending] = []
+        cancel = Cancel()
+        caller = threading.Thread(
+            target=lambda: endings.append(house.tools.run(tool("hang"), call_of({}), OPEN, cancel))
+        )
+        caller.start()
+        until = time.monotonic() + BOUND_S
+        while not server._users and time.monotonic() < until:
+            Cancel().wait(0.01)
+        house.tools.keep_only([])
+        assert house.tools.states() == ()
+        assert line.why_closed is None
+        cancel.set()
+        caller.join(BOUND_S)
+        assert [ending.end for ending in endings] == [End.CANCELLED]
+        assert line.why_closed is not None

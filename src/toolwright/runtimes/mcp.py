@@ -14,7 +14,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
@@ -221,6 +221,8 @@ class _Server:
         self._why = ""
         self._stderr = b""
         self._is_closed = False
+        self._users = 0
+        self._is_retired = False
         self.layers: tuple[str, ...] = ()
         """What held its process when it was last asked."""
 
@@ -254,14 +256,23 @@ class _Server:
     ) -> _Told:
         """What ``ask`` gets over the connection; once more with a new session where the server has forgotten
         the old one, since nothing ran then. Raises _Unavailable, Refusal or Unanswered."""
-        for _ in range(2):
-            line, greeting = self.connected(deadline, cancel)
-            self.layers = line.layers
-            try:
-                return ask(line, greeting)
-            except _mcp_http.SessionOver:
-                self.forget(line)
-        raise wire.Unanswered("it forgets its sessions at once", sent=False)
+        with self._lock:
+            self._users += 1
+        try:
+            for _ in range(2):
+                line, greeting = self.connected(deadline, cancel)
+                self.layers = line.layers
+                try:
+                    return ask(line, greeting)
+                except _mcp_http.SessionOver:
+                    self.forget(line)
+            raise wire.Unanswered("it forgets its sessions at once", sent=False)
+        finally:
+            with self._lock:
+                self._users -= 1
+                is_over = self._is_retired and not self._users
+            if is_over:
+                self.close()
 
     @property
     def name(self) -> str:
@@ -495,6 +506,14 @@ class _Server:
                 self._line, self.greeting = None, None
         line.close()
 
+    def retire(self) -> None:
+        """End it as soon as nobody waits for it."""
+        with self._lock:
+            self._is_retired = True
+            is_idle = not self._users
+        if is_idle:
+            self.close()
+
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
@@ -696,6 +715,8 @@ class McpTools:
             server = self._servers.get(place)
             if server is None:
                 server = self._servers[place] = _Server(self, tool, definition, permit)
+            elif definition.key:
+                server.tool = tool  # the same server by another definition, of which changes are told now
         server.protect(permit)
         with self._lock:
             if definition.key:
@@ -724,6 +745,23 @@ class McpTools:
             )
         return owner
 
+    def keep_only(self, digests: Collection[str]) -> None:
+        """End the servers that were defined by others than these, as soon as nobody waits for them."""
+        with self._lock:
+            others = {
+                place: server
+                for place, server in self._servers.items()
+                if server.definition.key and _reference_of(server.tool) not in digests
+            }
+            for place in others:
+                del self._servers[place]
+            gone = {*others.values()}
+            self._last = {key: last for key, last in self._last.items() if last[1] not in gone}
+            self._owners = {
+                place: owner for place, owner in self._owners.items() if _reference_of(owner) in digests
+            }
+        _each(_Server.retire, others.values())
+
     def changed(self, server: _Server) -> None:
         """Called by readers: a server says that its tools are others now."""
         if server.definition.key:
@@ -740,11 +778,16 @@ class McpTools:
             self._is_closed = True
             servers = list(self._servers.values())
             web, self._web = self._web, None
-        if servers:
-            with ThreadPoolExecutor(min(_CLOSE_THREADS, len(servers)), "mcp-close") as pool:
-                list(pool.map(_Server.close, servers))
+        _each(_Server.close, servers)
         if web is not None:
             web.close()
+
+
+def _each(end: Callable[[_Server], None], servers: Collection[_Server]) -> None:
+    """All at once: each may take its grace."""
+    if servers:
+        with ThreadPoolExecutor(min(_CLOSE_THREADS, len(servers)), "mcp-close") as pool:
+            list(pool.map(end, servers))
 
 
 # -- what came back -----------------------------------------------------------------------------------------
