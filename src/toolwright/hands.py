@@ -318,16 +318,13 @@ class Hands:
             ToolError(kind=Kind.UNAVAILABLE, message=opened.reason) if isinstance(opened, Ending) else None
         )
         run = Run(argv=start.argv, cwd=start.cwd, env_names=tuple(sorted(start.env)))
-        self.audit.end(
-            call,
-            ToolResult(
-                call_id=call.id,
-                key=key,
-                error=error,
-                isolation=opened.layers,
-                runs=(run,),
-            ),
-        )
+        result = ToolResult(call_id=call.id, key=key, error=error, isolation=opened.layers, runs=(run,))
+        try:
+            self.audit.end(call, result)
+        except BaseException:
+            if not isinstance(opened, Ending):
+                opened.close()  # nobody else knows of it
+            raise
         return opened
 
     def fetch_recorded(self, url: str) -> tuple[bytes | None, str | None]:

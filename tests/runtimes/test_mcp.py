@@ -536,6 +536,17 @@ def test_arguments_go_into_headers_only_where_the_servers_schema_says_so() -> No
     }
 
 
+def test_an_attempt_that_fails_by_our_own_mistake_is_followed_by_a_pause(house: House) -> None:
+    def fail(key: str, start: Start) -> Standing | Ending:
+        house.started.append(start)
+        raise KeyError("a mistake of ours")
+
+    house.tools.opener = fail
+    assert "cannot be reached: KeyError" in house.call("echo").reason
+    assert "is down: KeyError; it is tried again in" in house.call("echo").reason
+    assert len(house.started) == 1
+
+
 # -- servers that nobody names any more ---------------------------------------------------------------------
 
 

@@ -296,7 +296,10 @@ class _Server:
                 why = f"{self._why}; it is tried again in {left_s:.1f} s"
                 raise _Unavailable(End.UNAVAILABLE, f"{self.name} is down: {why}", self.hint)
             self._attempt = attempt
-        threading.Thread(target=self._try, args=(attempt,), name="mcp-connect", daemon=True).start()
+        try:
+            threading.Thread(target=self._try, args=(attempt,), name="mcp-connect", daemon=True).start()
+        except RuntimeError as error:  # no more threads for this user
+            self._give_up(attempt, error)
         return attempt
 
     def _try(self, attempt: _Attempt) -> None:
@@ -305,9 +308,16 @@ class _Server:
         except _Unavailable as no:
             attempt.outcome = no
         except Exception as error:  # noqa: BLE001 - one catch-all per thread boundary, no other
-            attempt.outcome = _Unavailable(End.UNAVAILABLE, f"{self.name}: {type(error).__name__}")
+            self._give_up(attempt, error)
         finally:
             attempt.over.set()
+
+    def _give_up(self, attempt: _Attempt, error: Exception) -> None:
+        """An attempt failed by what is no fault of the server; the next one waits all the same."""
+        why = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
+        self.failed(why)
+        attempt.outcome = _Unavailable(End.UNAVAILABLE, f"{self.name} cannot be reached: {why}")
+        attempt.over.set()
 
     def _connect(self, stop: Cancel) -> tuple[wire.Line, wire.Greeting]:
         now = time.monotonic()
@@ -334,6 +344,10 @@ class _Server:
                 why = f"it refused the greeting: {no.message[:300]}"
             self.failed(why)
             raise _Unavailable(End.UNAVAILABLE, f"{self.name} cannot be reached: {why}", self.hint) from None
+        except BaseException:
+            if line is not None:
+                line.close()
+            raise
         with self._lock:
             is_late = self._is_closed
             if not is_late:
