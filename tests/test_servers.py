@@ -23,9 +23,10 @@ from toolwright.catalog import sources
 from toolwright.config import Config, Environment, resolve
 from toolwright.doors import cli
 from toolwright.errors import ConfigError, Kind
-from toolwright.formats.mcp import Server
+from toolwright.formats.mcp import Server, server_record
+from toolwright.hands import Later, LaterServers
 from toolwright.journal.reading import entries
-from toolwright.model import CallHttp, Effect, Level, Problem, Tool
+from toolwright.model import CallHttp, Effect, End, Level, Permit, Problem, Tool, ToolCall
 from toolwright.sandbox import Cancel, probe
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox.portable import Portable
@@ -690,6 +691,47 @@ PETS = {
         "/shops": {"get": {"operationId": "listShops", "tags": ["shops"], "responses": {}}},
     },
 }
+
+
+def test_how_servers_stand_is_told_without_asking_again(tmp_path: Path) -> None:
+    written(tmp_path, {"name": "s", "mcp": marking(tmp_path, "names=a")})
+    with opened(tmp_path):
+        """The list is remembered now."""
+    with opened(tmp_path) as workshop:
+        assert starts(tmp_path) == 1
+        assert [state.alive for state in workshop.servers()] == [
+            True
+        ]  # not asked for anything yet: it is now
+        assert starts(tmp_path) == 2
+        os.kill(pids(tmp_path)[-1], signal.SIGKILL)
+        until = time.monotonic() + BOUND_S
+        while workshop.servers()[0].alive and time.monotonic() < until:
+            Cancel().wait(0.02)
+        (state,) = workshop.servers()
+        assert (state.alive, "killed by signal 9" in state.why) == (False, True)
+        assert starts(tmp_path) == 2
+
+
+def test_a_call_after_the_end_makes_no_runtime_that_nobody_ends(tmp_path: Path) -> None:
+    made: list[str] = []
+
+    def make() -> Any:
+        made.append("made")
+
+    later = Later(make)
+    later.close()
+    permit, tool = Permit(), server_record(Server(name="s", definition={"command": "x"}), "/x")
+    call = ToolCall(id="c", tool="t", arguments={})
+    assert later.run(tool, call, permit, Cancel()).reason == "the workshop is closed"
+    assert made == []
+    written(tmp_path, {"name": "s", "mcp": command("names=a")})
+    with opened(tmp_path):
+        """The list is remembered now."""
+    with opened(tmp_path) as workshop:
+        hands = workshop.hands
+    ending = LaterServers(lambda: hands.servers).run(tool, call, permit, Cancel())
+    assert (ending.end, ending.reason) == (End.UNAVAILABLE, "the workshop is closed")
+    assert hands._servers is None
 
 
 class Documents(BaseHTTPRequestHandler):

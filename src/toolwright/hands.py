@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from toolwright.runtimes.http import HttpTools
     from toolwright.runtimes.mcp import McpTools
 
+_CLOSED = "the workshop is closed"
 _LACKING = {
     Level.PORTABLE: "what tools declare is not enforced",
     Level.RESTRICTED: "the spawner does not work here, so what a tool leaves running is not ended",
@@ -160,6 +161,7 @@ class Hands:
         self._lists = lists
         self._servers: McpTools | None = None
         self._making = threading.Lock()
+        self._is_closed = False
         processes = process.ProcessTools(self._host, contents)
         self._functions = Later(lambda: _function_tools(functions, self._cwd))
         self.spill = around.Spill(os.path.join(config.state, "results"), config.result_bytes)
@@ -259,9 +261,12 @@ class Hands:
 
     @property
     def servers(self) -> McpTools:
-        """What talks to MCP servers; made, and its module imported, when first asked for."""
+        """What talks to MCP servers; made, and its module imported, when first asked for. Raises UsageError
+        where it would be made for nobody."""
         with self._making:
             if self._servers is None:
+                if self._is_closed:
+                    raise UsageError(_CLOSED, "call before its `with` block ends")
                 from toolwright.runtimes.mcp import McpTools
 
                 # Attack: the first server ever, asked before there is a state folder, reads what is written
@@ -368,9 +373,12 @@ class Hands:
         )
 
     def close(self) -> None:
+        with self._making:
+            self._is_closed = True
+            servers = () if self._servers is None else (self._servers,)
         with ExitStack() as ending:  # whatever fails, the others end: the last ones first
             parts = (self.keep, self.audit, self.sandbox, self._scripts, self._https, self._functions)
-            for part in (*parts, self._pythons, *(() if self._servers is None else (self._servers,))):
+            for part in (*parts, self._pythons, *servers):
                 ending.callback(part.close)
 
 
@@ -389,14 +397,22 @@ class Later:
         self._make = make
         self._lock = threading.Lock()
         self._made: Closable | None = None
+        self._is_closed = False
 
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
-        with self._lock:
-            if self._made is None:
-                self._made = self._make()
-        return self._made.run(tool, call, permit, cancel)
+        made = self._made
+        if made is None:
+            with self._lock:
+                if self._made is None:
+                    if self._is_closed:  # nobody would end what is made now
+                        return Ending(end=End.UNAVAILABLE, reason=_CLOSED)
+                    self._made = self._make()
+                made = self._made
+        return made.run(tool, call, permit, cancel)
 
     def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
         if self._made is not None:
             self._made.close()
 
@@ -408,7 +424,11 @@ class LaterServers:
         self._servers = servers
 
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
-        return self._servers().run(tool, call, permit, cancel)
+        try:
+            servers = self._servers()
+        except UsageError as closed:
+            return Ending(end=End.UNAVAILABLE, reason=closed.message)
+        return servers.run(tool, call, permit, cancel)
 
 
 def _javascript_tools(host: Host, contents: Contents, zygotes_max: int) -> Closable:

@@ -104,10 +104,16 @@ class ServerLists:
                 raise
 
     def states(self, servers: Mapping[str, tuple[str, str]]) -> tuple[ServerState, ...]:
-        self._listed([*servers.values()])
-        names = [formats.server_of(text).name for text, _ in servers.values()]
-        found = {state.name: state for state in self._runtime().states()} if names else {}
-        return tuple(found[name] for name in names if name in found)
+        """How servers stand. Only those that were not asked for anything yet are asked."""
+        if not servers:
+            return ()
+        named: dict[str, tuple[str, str]] = {}
+        for text, path in servers.values():
+            named.setdefault(formats.server_of(text).key, (text, path))  # the first of a name counts
+        known = {state.key for state in self._runtime().states()}
+        self._listed([where for key, where in named.items() if key not in known])
+        found = {state.key: state for state in self._runtime().states()}
+        return tuple(found[key] for key in named if key in found)
 
     # -- changes --------------------------------------------------------------------------------------------
 
