@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -493,6 +494,22 @@ def test_what_a_dying_server_complained_about_is_a_hint(house: House) -> None:
 
 def test_last_words_cannot_steer_a_terminal() -> None:
     assert tail_of(b"one\n\x1b[31mred\x1b[0m\x07\n\n", 5) == "one\n\\x1b[31mred\\x1b[0m\\x07"
+
+
+def test_a_server_is_not_looked_up_in_a_relative_folder_of_path(tmp_path: Path) -> None:
+    """Attack: a PATH whose entry is relative, in a folder that holds a fake program of the server's name."""
+    fake = tmp_path / "fake-npx"
+    fake.write_text("#!/bin/sh\n", encoding="utf-8")
+    fake.chmod(0o755)
+    folder = os.path.relpath(tmp_path)
+    with house_of(variables={"PATH": f"{folder}:.:"}) as house:
+        tool = tool_of("echo", command="fake-npx", cwd=str(tmp_path))
+        tool = replace(tool, needs=Needs(base_env=("PATH",)))
+        ending = house.tools.run(tool, call_of({}), OPEN, Cancel())
+        assert "there is no program 'fake-npx'" in ending.reason
+        tool = replace(tool_of("echo", command="./fake-npx", cwd=str(tmp_path)), needs=tool.needs)
+        house.tools.run(tool, call_of({}), OPEN, Cancel())
+        assert [start.program for start in house.started] == [str(fake)]
 
 
 def test_a_program_that_is_not_there_is_named(house: House) -> None:

@@ -36,7 +36,7 @@ from toolwright.model import (
     ToolCall,
 )
 from toolwright.records import dataclass, replace
-from toolwright.runtimes import Host, _mcp_http, _mcp_stdio, _web, environment, project_of
+from toolwright.runtimes import Host, _mcp_http, _mcp_stdio, _web, environment, find_program, project_of
 from toolwright.runtimes import _mcp_wire as wire
 from toolwright.sandbox import Cancel, Standing, Start
 
@@ -552,18 +552,8 @@ def tail_of(stderr: bytes, lines: int) -> str:
 
 
 def _program(name: str, path: str, cwd: str) -> str | None:
-    """Where a server's program lies: by its path, or on the host's PATH.
-
-    Attack: a PATH whose entry is ``.`` or relative, in a folder that holds a fake ``npx``: such entries are
-    passed over.
-    """
-    if "/" in name:
-        return os.path.normpath(os.path.join(cwd, name))
-    for folder in path.split(os.pathsep):
-        candidate = os.path.join(folder, name)
-        if os.path.isabs(folder) and os.path.isfile(candidate) and os.access(candidate, os.X_OK):
-            return candidate
-    return None
+    """Where a server's program lies: by its path, from the server's own folder, or on the host's PATH."""
+    return os.path.normpath(os.path.join(cwd, name)) if "/" in name else find_program(name, path)
 
 
 def _named_files(arguments: tuple[str, ...], cwd: str) -> Iterator[str]:
