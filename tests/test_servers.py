@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -19,14 +20,18 @@ import pytest
 import toolwright
 from tests.peers import Peer, Talk, answers, response
 from toolwright.app import Workshop
+from toolwright.catalog import sources
 from toolwright.config import Config, Environment, resolve
 from toolwright.doors import cli
 from toolwright.errors import ConfigError, Kind
+from toolwright.formats.mcp import Server, server_record
+from toolwright.hands import Later, LaterServers
 from toolwright.journal.reading import entries
-from toolwright.model import CallHttp, Effect, Ending, Level, Permit, Problem
+from toolwright.model import CallHttp, Effect, End, Ending, Level, Permit, Problem, Tool, ToolCall
 from toolwright.sandbox import Cancel, Start, probe
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox.portable import Portable
+from toolwright.servers import LIST_S, ServerLists
 
 SERVER = str(Path(__file__).parent / "peers" / "odd_server.py")
 BOUND_S = 20.0
@@ -236,6 +241,39 @@ def test_dead_servers_are_a_warning_each_and_hide_nothing(tmp_path: Path) -> Non
         assert "has no end" in told["endless"].message
 
 
+def test_a_timeout_of_hundreds_of_digits_leaves_out_its_server_alone(tmp_path: Path) -> None:
+    """Attack: one entry of a list that makes the whole workshop fail to open."""
+    good = {"command": sys.executable, "args": ["-I", "-S", SERVER, "names=a"], "timeout": 60_000}
+    servers = {"bad": {**good, "timeout": 10**400}, "good": good}
+    (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
+    with opened(
+        tmp_path, resolve(surroundings(tmp_path), cwd=str(tmp_path), sources=[".mcp.json"])
+    ) as workshop:
+        assert keys(workshop) == ["mcp:good/a"]
+        assert codes(workshop.problems) == ["mcp.servers.wrong"]
+
+
+class Asked:
+    """Stands where servers are asked, and keeps how long each was given."""
+
+    def __init__(self) -> None:
+        self.given_s: list[float] = []
+
+    def listed(self, tool: Tool, timeout_s: float, cancel: Cancel) -> list[Any]:
+        self.given_s.append(timeout_s)
+        return []
+
+
+def test_no_server_holds_up_the_opening_for_longer_than_any_other(tmp_path: Path) -> None:
+    """Attack: a server that never answers and gives itself hours."""
+    asked: Any = Asked()
+    lists = ServerLists(str(tmp_path), lambda: asked, lambda: None)
+    for timeout in ({}, {"timeout": 3}, {"timeout": 60_000}):
+        server = Server(name="s", definition={"command": "x", **timeout})
+        lists._listed([(server.text, "/x")])
+    assert asked.given_s == [LIST_S, 3, LIST_S]
+
+
 def test_a_server_that_is_down_is_not_asked_at_every_start(tmp_path: Path) -> None:
     written(tmp_path, {"name": "down", "mcp": marking(tmp_path, "version=0")})
     with opened(tmp_path) as workshop:
@@ -264,6 +302,127 @@ def test_fifty_servers_are_ready_when_the_slowest_healthy_one_is(tmp_path: Path)
         assert codes(workshop.problems).count("mcp.server.unavailable") == 5
     # Not a measurement: one after the other, the slow and the others' starts alone would add up to more.
     assert took_s < slow_s + BOUND_S
+
+
+def is_running(pid: int) -> bool:
+    """Waited for a bounded time, while it still is."""
+    until = time.monotonic() + BOUND_S
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < until:
+        Cancel().wait(0.02)
+    return Path(f"/proc/{pid}").exists()
+
+
+def pids(folder: Path) -> list[int]:
+    return [int(line) for line in (folder / "marks").read_text(encoding="utf-8").splitlines()]
+
+
+def test_an_opening_that_fails_leaves_no_server_running(tmp_path: Path) -> None:
+    written(tmp_path, {"name": "s", "mcp": marking(tmp_path, "names=a")})
+    home = surroundings(tmp_path)
+    config = resolve(home, cwd=str(tmp_path), file="toolwright.toml")
+
+    def fail(done: int, of: int) -> None:
+        if starts(tmp_path):
+            raise KeyError("the host's own mistake")
+
+    with pytest.raises(KeyError):
+        toolwright.open(config, environment=home, sandbox=Portable(Scratch()), progress=fail)
+    assert not any(map(is_running, pids(tmp_path)))
+
+
+def test_an_interrupt_while_servers_are_asked_ends_at_once(tmp_path: Path) -> None:
+    written(tmp_path, {"name": "s", "mcp": marking(tmp_path, "mute")})
+    host = (
+        "import signal, sys, toolwright\nfrom toolwright.config import Environment, resolve\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from toolwright.sandbox._scratch import Scratch\nfrom toolwright.sandbox.portable import Portable\n"
+        "home = Environment.read()\n"
+        "config = resolve(home, cwd=sys.argv[1], file='toolwright.toml', state=sys.argv[1] + '/state')\n"
+        "toolwright.open(config, environment=home, sandbox=Portable(Scratch()))\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", host, str(tmp_path)], stderr=subprocess.PIPE)
+    try:
+        until = time.monotonic() + BOUND_S
+        while not starts(tmp_path) and time.monotonic() < until:
+            Cancel().wait(0.02)
+        process.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        _, told = process.communicate(timeout=BOUND_S)
+    finally:
+        process.kill()
+        process.wait()
+    assert time.monotonic() - began < LIST_S / 2
+    assert b"KeyboardInterrupt" in told
+    assert not any(map(is_running, pids(tmp_path)))
+    assert not [*(tmp_path / "state" / "servers").glob("*.failed")]  # it was not let finish
+
+
+def test_a_stopped_question_stops_no_later_one(tmp_path: Path) -> None:
+    heard: list[Cancel] = []
+
+    class Failing:
+        def listed(self, tool: Tool, timeout_s: float, cancel: Cancel) -> list[Any]:
+            heard.append(cancel)
+            if len(heard) == 1:
+                raise KeyError("once")
+            return []
+
+    asked: Any = Failing()
+    lists = ServerLists(str(tmp_path), lambda: asked, lambda: None)
+    text = Server(name="s", definition={"command": "x"}).text
+    with pytest.raises(KeyError):
+        lists._listed([(text, "/x")])
+    assert lists._listed([(text, "/x")]) == [[]]
+    assert [cancel.is_set for cancel in heard] == [True, False]
+    lists.close()
+    assert heard[1].is_set
+
+
+def test_a_server_that_no_source_names_any_more_ends_at_the_next_look(tmp_path: Path) -> None:
+    """Attack: a server that somebody took out of the list goes on, with what it was granted."""
+    path = tmp_path / ".mcp.json"
+    entry = {"command": sys.executable, "args": ["-I", "-S", SERVER, f"marks={tmp_path / 'marks'}"]}
+    path.write_text(json.dumps({"mcpServers": {"a": entry, "b": entry}}), encoding="utf-8")
+    config = resolve(surroundings(tmp_path), cwd=str(tmp_path), sources=[".mcp.json"])
+    with opened(tmp_path, config) as workshop:
+        assert workshop.call("mcp:b/echo", {"text": "x"}).content == "x"
+        first = pids(tmp_path)
+        assert len(first) == 2
+        path.write_text(json.dumps({"mcpServers": {"b": entry}}), encoding="utf-8")
+        workshop.reload()
+        assert {key.partition("/")[0] for key in keys(workshop)} == {"mcp:b"}
+        until = time.monotonic() + BOUND_S
+        while len(living(first)) > 1 and time.monotonic() < until:
+            Cancel().wait(0.02)
+        assert len(living(first)) == 1
+        assert workshop.call("mcp:b/echo", {"text": "y"}).content == "y"
+        assert pids(tmp_path) == first  # the one that is still named was not started again
+        assert [state.name for state in workshop.servers()] == ["b"]
+
+
+def living(processes: list[int]) -> list[int]:
+    return [pid for pid in processes if Path(f"/proc/{pid}").exists()]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_refresh_that_fails_leaves_the_next_one_possible(tmp_path: Path) -> None:
+    reloaded = threading.Semaphore(0)
+
+    def fail() -> None:
+        reloaded.release()
+        raise KeyError("a mistake of ours")
+
+    asked: Any = Asked()
+    lists = ServerLists(str(tmp_path), lambda: asked, fail)
+    server = Server(name="s", definition={"command": "x"})
+    lists.know(sources.Listing(servers={server.digest: (server.text, "/x")}))
+    for _ in range(2):
+        lists.server_changed(server.digest)
+        assert reloaded.acquire(timeout=BOUND_S)
+        for thread in threading.enumerate():
+            if thread.name == "mcp-refresh":
+                thread.join(BOUND_S)
+    lists.close()
 
 
 # -- who may speak for whom ---------------------------------------------------------------------------------
@@ -533,6 +692,47 @@ PETS = {
         "/shops": {"get": {"operationId": "listShops", "tags": ["shops"], "responses": {}}},
     },
 }
+
+
+def test_how_servers_stand_is_told_without_asking_again(tmp_path: Path) -> None:
+    written(tmp_path, {"name": "s", "mcp": marking(tmp_path, "names=a")})
+    with opened(tmp_path):
+        """The list is remembered now."""
+    with opened(tmp_path) as workshop:
+        assert starts(tmp_path) == 1
+        assert [state.alive for state in workshop.servers()] == [
+            True
+        ]  # not asked for anything yet: it is now
+        assert starts(tmp_path) == 2
+        os.kill(pids(tmp_path)[-1], signal.SIGKILL)
+        until = time.monotonic() + BOUND_S
+        while workshop.servers()[0].alive and time.monotonic() < until:
+            Cancel().wait(0.02)
+        (state,) = workshop.servers()
+        assert (state.alive, "killed by signal 9" in state.why) == (False, True)
+        assert starts(tmp_path) == 2
+
+
+def test_a_call_after_the_end_makes_no_runtime_that_nobody_ends(tmp_path: Path) -> None:
+    made: list[str] = []
+
+    def make() -> Any:
+        made.append("made")
+
+    later = Later(make)
+    later.close()
+    permit, tool = Permit(), server_record(Server(name="s", definition={"command": "x"}), "/x")
+    call = ToolCall(id="c", tool="t", arguments={})
+    assert later.run(tool, call, permit, Cancel()).reason == "the workshop is closed"
+    assert made == []
+    written(tmp_path, {"name": "s", "mcp": command("names=a")})
+    with opened(tmp_path):
+        """The list is remembered now."""
+    with opened(tmp_path) as workshop:
+        hands = workshop.hands
+    ending = LaterServers(lambda: hands.servers).run(tool, call, permit, Cancel())
+    assert (ending.end, ending.reason) == (End.UNAVAILABLE, "the workshop is closed")
+    assert hands._servers is None
 
 
 class Documents(BaseHTTPRequestHandler):

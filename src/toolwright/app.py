@@ -176,8 +176,12 @@ class Workshop:
         self._is_closed = False
         self._loading = threading.Lock()
         self._lists = ServerLists(config.state, lambda: self.hands.servers, self.reload)
-        with self._loading:  # a server may say at once that its list changed
-            self._report = self._load()
+        try:
+            with self._loading:  # a server may say at once that its list changed
+                self._report = self._load()
+        except BaseException:  # nobody gets this workshop, so nobody else could end what it started
+            self._end()
+            raise
 
     def __enter__(self) -> Workshop:
         return self
@@ -197,13 +201,16 @@ class Workshop:
 
     def close(self) -> None:
         """End what was started, finish the records, and write down what makes the next start faster."""
+        self._end()
+        self._report.keep()
+
+    def _end(self) -> None:
         self._lists.close()
         with self._lock:
             hands, self._hands = self._hands, None
             self._is_closed = True
         if hands is not None:
             hands.close()
-        self._report.keep()
 
     # -- what there is --------------------------------------------------------------------------------------
 
@@ -252,6 +259,11 @@ class Workshop:
                 for digest in self._report.asked:
                     self._lists.note_change(digest)
             self._report = self._load(self._report)
+            left = self._lists.settle()
+            with self._lock:
+                hands = self._hands
+            if hands is not None:
+                hands.keep_servers(left)
 
     def migration(self) -> Migration:
         """How far the move of tools from code (``fallback``) to files has come: what files hide, where the

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from toolwright.runtimes.http import HttpTools
     from toolwright.runtimes.mcp import McpTools
 
+_CLOSED = "the workshop is closed"
 _LACKING = {
     Level.PORTABLE: "what tools declare is not enforced",
     Level.RESTRICTED: "the spawner does not work here, so what a tool leaves running is not ended",
@@ -161,6 +162,7 @@ class Hands:
         self._lists = lists
         self._servers: McpTools | None = None
         self._making = threading.Lock()
+        self._is_closed = False
         processes = process.ProcessTools(self._host, contents)
         self._functions = Later(lambda: _function_tools(functions, self._cwd))
         self.spill = around.Spill(os.path.join(config.state, "results"), config.result_bytes)
@@ -269,9 +271,12 @@ class Hands:
 
     @property
     def servers(self) -> McpTools:
-        """What talks to MCP servers; made, and its module imported, when first asked for."""
+        """What talks to MCP servers; made, and its module imported, when first asked for. Raises UsageError
+        where it would be made for nobody."""
         with self._making:
             if self._servers is None:
+                if self._is_closed:
+                    raise UsageError(_CLOSED, "call before its `with` block ends")
                 from toolwright.runtimes.mcp import McpTools
 
                 # Attack: the first server ever, asked before there is a state folder, reads what is written
@@ -288,6 +293,13 @@ class Hands:
                     changed=self._lists.server_changed,
                 )
             return self._servers
+
+    def keep_servers(self, digests: Collection[str]) -> None:
+        """End the servers that no source names any more."""
+        with self._making:
+            servers = self._servers
+        if servers is not None:
+            servers.keep_only(digests)
 
     def _permit_server(self, tool: Tool) -> Permit | Ending:
         """What a server itself may do."""
@@ -313,17 +325,23 @@ class Hands:
 
     def _open_recorded(self, key: str, start: Start) -> Standing | Ending:
         """Start a server: begun and ended in the journal, as far as starting it goes."""
-        with self._recorded(start.what, key) as record:
-            if record is None:
-                return Ending(end=End.UNAVAILABLE, reason=_UNWRITTEN)
-            opened = self.sandbox.open(start)
-            why = opened.reason if isinstance(opened, Ending) else None
-            record.result = replace(
-                record.result,
-                error=ToolError(kind=Kind.UNAVAILABLE, message=why) if why is not None else None,
-                isolation=opened.layers,
-                runs=(Run(argv=start.argv, cwd=start.cwd, env_names=tuple(sorted(start.env))),),
-            )
+        opened: Standing | Ending | None = None
+        try:
+            with self._recorded(start.what, key) as record:
+                if record is None:
+                    return Ending(end=End.UNAVAILABLE, reason=_UNWRITTEN)
+                opened = self.sandbox.open(start)
+                why = opened.reason if isinstance(opened, Ending) else None
+                record.result = replace(
+                    record.result,
+                    error=ToolError(kind=Kind.UNAVAILABLE, message=why) if why is not None else None,
+                    isolation=opened.layers,
+                    runs=(Run(argv=start.argv, cwd=start.cwd, env_names=tuple(sorted(start.env))),),
+                )
+        except BaseException:
+            if opened is not None and not isinstance(opened, Ending):
+                opened.close()  # nobody else knows of it
+            raise
         return opened
 
     # -- documents behind URLs ------------------------------------------------------------------------------
@@ -353,9 +371,12 @@ class Hands:
         )
 
     def close(self) -> None:
+        with self._making:
+            self._is_closed = True
+            servers = () if self._servers is None else (self._servers,)
         with ExitStack() as ending:  # whatever fails, the others end: the last ones first
             parts = (self.keep, self.audit, self.sandbox, self._scripts, self._https, self._functions)
-            for part in (*parts, self._pythons, *(() if self._servers is None else (self._servers,))):
+            for part in (*parts, self._pythons, *servers):
                 ending.callback(part.close)
 
 
@@ -412,14 +433,22 @@ class Later:
         self._make = make
         self._lock = threading.Lock()
         self._made: Closable | None = None
+        self._is_closed = False
 
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
-        with self._lock:
-            if self._made is None:
-                self._made = self._make()
-        return self._made.run(tool, call, permit, cancel)
+        made = self._made
+        if made is None:
+            with self._lock:
+                if self._made is None:
+                    if self._is_closed:  # nobody would end what is made now
+                        return Ending(end=End.UNAVAILABLE, reason=_CLOSED)
+                    self._made = self._make()
+                made = self._made
+        return made.run(tool, call, permit, cancel)
 
     def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
         if self._made is not None:
             self._made.close()
 
@@ -431,7 +460,11 @@ class LaterServers:
         self._servers = servers
 
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
-        return self._servers().run(tool, call, permit, cancel)
+        try:
+            servers = self._servers()
+        except UsageError as closed:
+            return Ending(end=End.UNAVAILABLE, reason=closed.message)
+        return servers.run(tool, call, permit, cancel)
 
 
 def _javascript_tools(host: Host, contents: Contents, zygotes_max: int) -> Closable:

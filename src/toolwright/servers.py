@@ -10,7 +10,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from itertools import islice
@@ -20,14 +20,15 @@ from toolwright import formats, jsontext
 from toolwright.catalog import files, sources
 from toolwright.errors import ToolwrightError
 from toolwright.jsontext import JsonValue
-from toolwright.model import Ending
+from toolwright.model import End, Ending
+from toolwright.sandbox import Cancel
 
 if TYPE_CHECKING:
     from toolwright.runtimes.mcp import McpTools
     from toolwright.runtimes.mcp import State as ServerState
 
 LIST_S: Final = 20.0
-"""For starting a server and asking it for its tools, where its definition has no time of its own."""
+"""The most for starting a server and asking it for its tools; its definition may give it less."""
 GUARDED_MAX: Final = 5000
 _SERVERS_AT_ONCE: Final = 64
 _REFRESH_S: Final = 1.0
@@ -50,6 +51,8 @@ class ServerLists:
         self._refreshing = False
         self._doubted: set[str] = set()
         self._stop = threading.Event()
+        self._asking = Cancel()
+        """Stops whatever is being asked."""
 
     def defined(self, digest: str) -> str | None:
         """A server by the digest of its definition."""
@@ -65,10 +68,12 @@ class ServerLists:
         listed = self._listed([(candidate.defined, candidate.path) for candidate in candidates])
         answers: list[tuple[bytes | None, str | None, str | None]] = []
         for candidate, found in zip(candidates, listed, strict=True):
-            self._note("failed", candidate.server, there=isinstance(found, Ending))
             if isinstance(found, Ending):
+                # One that was not let finish has not failed.
+                self._note("failed", candidate.server, there=found.end is not End.CANCELLED)
                 answers.append((None, found.reason or found.end.value, found.hint))
             else:
+                self._note("failed", candidate.server, there=False)
                 content = jsontext.compact({"tools": found})
                 self._note("listed", candidate.server, hashlib.sha256(content).hexdigest())
                 answers.append((content, None, None))
@@ -82,26 +87,46 @@ class ServerLists:
             server = mcp.Server.read(named[0])
             stated = server.definition.get("timeout")
             record = mcp.server_record(server, named[1])
-            return runtime.listed(record, float(stated) if stated else LIST_S)
+            # Attack: a list of servers in which one, with all the time in the world, holds up every opening.
+            return runtime.listed(record, min(stated, LIST_S) if stated else LIST_S, cancel)
 
         if not servers:
             return []
-        runtime = self._runtime()
+        runtime, cancel = self._runtime(), self._asking
         with pools.ThreadPoolExecutor(min(len(servers), _SERVERS_AT_ONCE), "mcp-list") as pool:
-            return list(pool.map(ask, servers))
+            try:
+                return list(pool.map(ask, servers))
+            except BaseException:  # an interrupt: leaving the pool waits for the others, so they are stopped
+                cancel.set()
+                with self._lock:
+                    if not self._stop.is_set():
+                        self._asking = Cancel()
+                raise
 
     def states(self, servers: Mapping[str, tuple[str, str]]) -> tuple[ServerState, ...]:
-        self._listed([*servers.values()])
-        names = [formats.server_of(text).name for text, _ in servers.values()]
-        found = {state.name: state for state in self._runtime().states()} if names else {}
-        return tuple(found[name] for name in names if name in found)
+        """How servers stand. Only those that were not asked for anything yet are asked."""
+        if not servers:
+            return ()
+        named: dict[str, tuple[str, str]] = {}
+        for text, path in servers.values():
+            named.setdefault(formats.server_of(text).key, (text, path))  # the first of a name counts
+        known = {state.key for state in self._runtime().states()}
+        self._listed([where for key, where in named.items() if key not in known])
+        found = {state.key: state for state in self._runtime().states()}
+        return tuple(found[key] for key in named if key in found)
 
     # -- changes --------------------------------------------------------------------------------------------
 
     def know(self, found: sources.Listing) -> None:
-        """From now on this is what digests stand for."""
+        """From now on this is what digests stand for, besides what the old catalog still calls."""
         self._known = {**self._known, **found.servers}
         self._found = found
+
+    def settle(self) -> Collection[str]:
+        """The old catalog is gone: which definitions are left."""
+        if self._found is not None:
+            self._known = self._found.servers
+        return self._known.keys()
 
     def declarations(self) -> Iterator[str]:
         """Where declarations lie, before they are read: no server that is asked by then may write them."""
@@ -158,9 +183,20 @@ class ServerLists:
             if self._refreshing or self._stop.is_set():
                 return
             self._refreshing = True
-        threading.Thread(target=self._refresh, name="mcp-refresh", daemon=True).start()
+        try:
+            threading.Thread(target=self._refresh, name="mcp-refresh", daemon=True).start()
+        except RuntimeError:  # no more threads for this user; the doubt stays for the next time
+            self._refreshing = False
 
     def _refresh(self) -> None:
+        try:
+            self._ask_again()
+        except BaseException:
+            with self._lock:
+                self._refreshing = False  # the next change is heard all the same
+            raise
+
+    def _ask_again(self) -> None:
         while True:
             with self._lock:
                 doubted, self._doubted = self._doubted, set()
@@ -187,4 +223,6 @@ class ServerLists:
         return content is None or content.decode("ascii", "replace") != seen
 
     def close(self) -> None:
-        self._stop.set()
+        with self._lock:
+            self._stop.set()
+            self._asking.set()

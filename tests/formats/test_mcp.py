@@ -216,6 +216,10 @@ def test_the_entries_of_other_hosts_are_understood() -> None:
         ({"command": "a", "env": ["B"]}, "env must be an object"),
         ({"url": "a", "headers": 1}, "headers must be an object"),
         ({"command": "a", "timeout": True}, "timeout must not be boolean"),
+        ({"command": "a", "timeout": 0}, "timeout must be above 0 and at most 86400 seconds"),
+        ({"command": "a", "timeout": -1.5}, "timeout must be above 0"),
+        ({"url": "a", "timeout": 86_401}, "at most 86400 seconds"),
+        ({"command": "a", "timeout": 10**400}, "at most 86400 seconds"),
         (3, "a server must be an object"),
     ],
 )

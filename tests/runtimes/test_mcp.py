@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -495,6 +496,22 @@ def test_last_words_cannot_steer_a_terminal() -> None:
     assert tail_of(b"one\n\x1b[31mred\x1b[0m\x07\n\n", 5) == "one\n\\x1b[31mred\\x1b[0m\\x07"
 
 
+def test_a_server_is_not_looked_up_in_a_relative_folder_of_path(tmp_path: Path) -> None:
+    """Attack: a PATH whose entry is relative, in a folder that holds a fake program of the server's name."""
+    fake = tmp_path / "fake-npx"
+    fake.write_text("#!/bin/sh\n", encoding="utf-8")
+    fake.chmod(0o755)
+    folder = os.path.relpath(tmp_path)
+    with house_of(variables={"PATH": f"{folder}:.:"}) as house:
+        tool = tool_of("echo", command="fake-npx", cwd=str(tmp_path))
+        tool = replace(tool, needs=Needs(base_env=("PATH",)))
+        ending = house.tools.run(tool, call_of({}), OPEN, Cancel())
+        assert "there is no program 'fake-npx'" in ending.reason
+        tool = replace(tool_of("echo", command="./fake-npx", cwd=str(tmp_path)), needs=tool.needs)
+        house.tools.run(tool, call_of({}), OPEN, Cancel())
+        assert [start.program for start in house.started] == [str(fake)]
+
+
 def test_a_program_that_is_not_there_is_named(house: House) -> None:
     tool = tool_of("echo", command="no-such-program-at-all", args=[])
     ending = house.tools.run(tool, call_of({}), OPEN, Cancel())
@@ -534,3 +551,49 @@ def test_arguments_go_into_headers_only_where_the_servers_schema_says_so() -> No
         "Mcp-Param-Dry": "true",
         "Mcp-Param-Id": "7",
     }
+
+
+def test_an_attempt_that_fails_by_our_own_mistake_is_followed_by_a_pause(house: House) -> None:
+    def fail(key: str, start: Start) -> Standing | Ending:
+        house.started.append(start)
+        raise KeyError("a mistake of ours")
+
+    house.tools.opener = fail
+    assert "cannot be reached: KeyError" in house.call("echo").reason
+    assert "is down: KeyError; it is tried again in" in house.call("echo").reason
+    assert len(house.started) == 1
+
+
+# -- servers that nobody names any more ---------------------------------------------------------------------
+
+
+def test_a_server_that_is_still_asked_ends_after_its_answer() -> None:
+    with house_of() as house:
+        text = jsontext.compact({"name": "odd", "definition": {"command": sys.executable, "args": [SERVER]}})
+        house.tools._definitions = lambda digest: text.decode()
+        settings = jsontext.compact({"key": "mcp:odd/", "definition": "d"})
+
+        def tool(name: str) -> Tool:
+            return replace(tool_of(name), invocation=CallMcp(server="odd", tool=name, settings=settings))
+
+        assert house.tools.run(tool("echo"), call_of({}), OPEN, Cancel()).end is End.RETURNED
+        house.tools.keep_only(["d"])
+        (server,) = house.tools._servers.values()
+        line = server._line
+        assert line is not None
+        endings: list[Ending] = []
+        cancel = Cancel()
+        caller = threading.Thread(
+            target=lambda: endings.append(house.tools.run(tool("hang"), call_of({}), OPEN, cancel))
+        )
+        caller.start()
+        until = time.monotonic() + BOUND_S
+        while not server._users and time.monotonic() < until:
+            Cancel().wait(0.01)
+        house.tools.keep_only([])
+        assert house.tools.states() == ()
+        assert line.why_closed is None
+        cancel.set()
+        caller.join(BOUND_S)
+        assert [ending.end for ending in endings] == [End.CANCELLED]
+        assert line.why_closed is not None

@@ -108,7 +108,7 @@ def test_a_server_of_the_sdk_is_called_in_either_era(which: str, request: pytest
         failed = result_of(house.ask("fail", text="no luck"))
         assert failed.error is not None
         assert "no luck" in failed.error.message
-        listed = house.tools.listed(house.tool(""), 10.0)
+        listed = house.tools.listed(house.tool(""), 10.0, Cancel())
         assert isinstance(listed, list)
         assert [tool["name"] for tool in listed][:3] == ["echo", "add", "fail"]
 
@@ -230,18 +230,26 @@ class Handler(BaseHTTPRequestHandler):
                 self.sessions.append(session)
                 about = {"protocolVersion": "2025-06-18", **ABOUT}
                 self.result(message["id"], about, Mcp_Session_Id=session)
-            case "tools/call":
+            case "tools/call" | "tools/list":
                 type(self).answer(self, message)
+            case None:
+                self.told()
             case _:
                 self.give(202)
+
+    def told(self) -> None:
+        """We answered something that it asked."""
+        self.give(202)
 
 
 @contextmanager
 def raw_server(
-    answer: Callable[[Handler, dict[str, Any]], None], get: Callable[[Handler], None] | None = None
+    answer: Callable[[Handler, dict[str, Any]], None],
+    get: Callable[[Handler], None] | None = None,
+    kind: type[Handler] = Handler,
 ) -> Iterator[tuple[str, type[Handler]]]:
     own: dict[str, Any] = {"answer": staticmethod(answer), "seen": [], "sessions": []}
-    kind = type("Own", (Handler,), {**own, **({"do_GET": get} if get is not None else {})})
+    kind = type("Own", (kind,), {**own, **({"do_GET": get} if get is not None else {})})
     server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
@@ -286,6 +294,28 @@ def test_a_forgotten_session_is_begun_anew_and_the_call_made_once_more() -> None
         assert kind.sessions == ["s0", "s1"]
 
 
+def test_a_server_that_was_restarted_lists_its_tools_in_a_new_session() -> None:
+    def answer(handler: Handler, message: dict[str, Any]) -> None:
+        if handler.headers["Mcp-Session-Id"] == "s0":
+            handler.give(404)
+        else:
+            handler.result(message["id"], {"tools": [{"name": "x"}]})
+
+    with raw_server(answer) as (url, kind), house_at(url) as house:
+        assert house.tools.listed(house.tool(""), 10.0, Cancel()) == [{"name": "x"}]
+        assert kind.sessions == ["s0", "s1"]
+
+
+def test_a_server_that_forgets_every_session_is_unavailable() -> None:
+    with raw_server(lambda handler, message: handler.give(404)) as (url, kind), house_at(url) as house:
+        listed = house.tools.listed(house.tool(""), 10.0, Cancel())
+        assert isinstance(listed, Ending)
+        assert (listed.end, listed.reason) == (End.UNAVAILABLE, "it forgets its sessions at once")
+        ending = house.ask("x")
+        assert (ending.end, "forgets its sessions" in ending.reason) == (End.UNAVAILABLE, True)
+        assert len(kind.sessions) == 4
+
+
 def stream(*events: str) -> bytes:
     return "".join(f"event: message\ndata: {event}\n\n" for event in events).encode()
 
@@ -307,6 +337,37 @@ def test_questions_in_the_stream_are_answered_and_strangers_ignored() -> None:
         told = {message["id"]: message for method, _, message in kind.seen if not method and message}
         assert told[77]["result"] == {}
         assert told[78]["error"]["code"] == -32601
+
+
+def test_a_call_can_be_stopped_while_the_server_does_not_take_our_answer() -> None:
+    """Attack: a server that asks whether we are there, and then never reads that we are."""
+    asked, over = threading.Event(), threading.Event()
+
+    class Deaf(Handler):
+        def told(self) -> None:
+            asked.set()
+            over.wait(BOUND_S)
+            super().told()
+
+    def answer(handler: Handler, message: dict[str, Any]) -> None:
+        body = stream(json.dumps({"jsonrpc": "2.0", "id": 77, "method": "ping"}))
+        handler.give(200, body, "text/event-stream")
+
+    cancel = Cancel()
+
+    def press() -> None:
+        asked.wait(BOUND_S)
+        cancel.set()
+
+    with raw_server(answer, kind=Deaf) as (url, _), house_at(url) as house:
+        threading.Thread(target=press, daemon=True).start()
+        began = time.monotonic()
+        ending = house.ask("x", cancel, timeout_s=BOUND_S)
+        took_s = time.monotonic() - began
+        over.set()
+    assert asked.is_set()
+    assert ending.end is End.CANCELLED
+    assert took_s < BOUND_S / 2
 
 
 def test_a_stream_that_the_server_ended_early_is_taken_up_again() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import select
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -155,3 +157,77 @@ def test_a_program_that_is_not_there_is_an_ending(level: Level) -> None:
             assert made.ended(BOUND_S)
             assert "No such file" in made.ending
             made.close()
+
+
+SHORT = """
+import os, resource, sys
+from toolwright.model import Permit, Profile
+from toolwright.runtimes import _mcp_stdio, _mcp_wire
+from toolwright.sandbox import Start, _standing, portable
+from toolwright.sandbox._scratch import Scratch
+
+permit = Permit(profile=Profile.OPEN, read=("/",), write=("/",), network=True)
+argv = (sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)")
+start = Start(program=sys.executable, argv=argv, env={"TMPDIR": ""}, cwd="/", permit=permit, what="server")
+soft = resource.getrlimit(resource.RLIMIT_NOFILE)
+folder = sys.argv[1]
+
+
+def with_few(left, make):
+    "Make something with so many descriptors left."
+    fillers = [os.dup(0) for _ in range(max(map(int, os.listdir("/proc/self/fd"))))]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(fillers) + 1 + left, soft[1]))
+    try:
+        return make()
+    except OSError:
+        return None
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, soft)
+        for fd in fillers:
+            os.close(fd)
+
+
+def is_over(process):
+    return process.returncode is not None
+
+
+finished, failed = [], [0, 0]
+for left in range(7):
+    open_before = len(os.listdir("/proc/self/fd"))
+    process = portable.spawn(start, folder, [], standing=True)
+    made = with_few(left, lambda: _standing.Watched(
+        process, start, scratch=folder, layers=(), finish=lambda: finished.append(left)
+    ))
+    if made is None:
+        failed[0] += 1
+    else:
+        line = with_few(left, lambda: _mcp_stdio.StdioLine(
+            made, _mcp_wire.WireLimits(), changed=lambda: None, ended=lambda why: None
+        ))
+        if line is None:
+            failed[1] += 1
+        else:
+            line.close()
+        assert made.ended(10), "the server goes on"
+    assert is_over(process), left
+    assert len(os.listdir("/proc/self/fd")) == open_before, left
+for left in range(2):
+    sandbox = portable.Portable(Scratch())
+    made = sandbox.open(start)
+    line = with_few(left, lambda: _mcp_stdio.StdioLine(
+        made, _mcp_wire.WireLimits(), changed=lambda: None, ended=lambda why: None
+    ))
+    assert line is None
+    assert made.ended(10), "the server goes on"
+    sandbox.close()
+print(*failed)
+"""
+
+
+def test_no_program_is_left_where_descriptors_run_out_while_it_is_taken_over(tmp_path: Path) -> None:
+    """Attack: a host without descriptors starts programs that nobody watches, one at each attempt."""
+    ran = subprocess.run(
+        [sys.executable, "-c", SHORT, str(tmp_path)], capture_output=True, timeout=60, check=False
+    )
+    assert ran.returncode == 0, ran.stderr.decode()
+    assert int(ran.stdout.split()[0]) > 0

@@ -18,6 +18,7 @@ from typing import Final
 from toolwright.formats._node import TOOLS_MAX, Reader, key_of, kind_of, seconds, shown
 from toolwright.jsontext import JsonObject, JsonValue, compact, digest, loads_own
 from toolwright.model import (
+    TIMEOUT_S_MAX,
     CallMcp,
     Compiled,
     Document,
@@ -132,7 +133,8 @@ def servers_in(document: Document) -> tuple[list[Server], list[Problem]]:
             continue
         definition = _definition(entry.value, folder)
         if isinstance(definition, str):
-            entry.error("mcp.servers.wrong", definition, hint="give it a command with args, or a url")
+            hint = "give it a command with args, or a url, and a timeout in seconds or none"
+            entry.error("mcp.servers.wrong", definition, hint=hint)
             continue
         plain = _ODD.sub("-", name).strip("-.")[:64]
         if not _SERVER_NAME.fullmatch(plain):
@@ -168,6 +170,9 @@ def _definition(entry: JsonObject, folder: str) -> JsonObject | str:
     ):
         if key in held and (not isinstance(held[key], wanted) or isinstance(held[key], bool)):
             return f"{key} must not be {kind_of(held[key])}"
+    if not 0 < held.get("timeout", 1) <= TIMEOUT_S_MAX:
+        # Attack: a number of hundreds of digits, which no float can hold and no clock can wait for.
+        return f"timeout must be above 0 and at most {TIMEOUT_S_MAX:.0f} seconds"
     for key in ("env", "headers"):
         if not isinstance(held.get(key, {}), dict):
             return f"{key} must be an object (got {kind_of(held[key])})"

@@ -20,6 +20,8 @@ from toolwright.runtimes import _web
 from toolwright.sandbox import NEVER, Cancel
 
 _GOODBYE_S: Final = 2.0
+_REPLY_S: Final = 5.0
+"""For answering what a server asks in the middle of its own answer."""
 _LISTEN_BYTES_MAX: Final = 256 << 20
 _LISTEN_PAUSE_S: Final = 5.0
 _RESUMES_MAX: Final = 3
@@ -118,12 +120,12 @@ class HttpLine:
                 content, is_cut = answer.read()
                 if is_cut:
                     raise self._too_long()
-                found = self._answer([content], number, deadline)
+                found = self._answer([content], number, deadline, cancel)
                 if found is None:
                     raise wire.Unanswered("its answer is to another question", sent=True)
                 return found
             events = _Events(answer, self._limits.message_bytes_max)
-            found = self._answer(events, number, deadline)
+            found = self._answer(events, number, deadline, cancel)
         return found or self._resumed(events.last_id, number, deadline, cancel)
 
     def _resumed(self, last_id: str | None, number: int, deadline: float, cancel: Cancel) -> wire.Answer:
@@ -148,13 +150,17 @@ class HttpLine:
                 if answer.status != 200:
                     break
                 events = _Events(answer, self._limits.message_bytes_max)
-                found = self._answer(events, number, deadline)
+                found = self._answer(events, number, deadline, cancel)
             if found is not None:
                 return found
             last_id = events.last_id or last_id
+        if cancel.is_set:
+            raise _web.Unreached(_web.Trouble.CANCELLED, "cancelled", sent=True)
         raise wire.Unanswered("the stream ended without the answer", sent=True)
 
-    def _answer(self, contents: Iterable[bytes], number: int, deadline: float) -> wire.Answer | None:
+    def _answer(
+        self, contents: Iterable[bytes], number: int, deadline: float, cancel: Cancel
+    ) -> wire.Answer | None:
         """The answer among what came; until then progress is counted, and the server's questions answered."""
         progress = 0
         for count, content in enumerate(contents):
@@ -170,7 +176,10 @@ class HttpLine:
                 elif "id" in message:
                     told = wire.reply_to(message)
                     if told is not None:
-                        self._send_quietly(told, deadline)
+                        # Attack: a server that asks and then does not take the answer, so that nobody can
+                        # stop the call.
+                        until = min(deadline, time.monotonic() + _REPLY_S)
+                        self._send_quietly(told, until, cancel)
                 elif message.get("method") == "notifications/progress":
                     progress += 1
                 elif wire.is_changed_list(message):
@@ -201,11 +210,11 @@ class HttpLine:
             yield "MCP-Protocol-Version", self._version
         yield from headers.items()
 
-    def tell(self, method: str, *, deadline: float) -> None:
-        self._send_quietly(wire.notice(method), deadline)
+    def tell(self, method: str, *, deadline: float, cancel: Cancel) -> None:
+        self._send_quietly(wire.notice(method), deadline, cancel)
 
-    def _send_quietly(self, message: bytes, deadline: float) -> None:
-        with suppress(_web.Unreached), self._post(message, {}, deadline, NEVER) as answer:
+    def _send_quietly(self, message: bytes, deadline: float, cancel: Cancel) -> None:
+        with suppress(_web.Unreached), self._post(message, {}, deadline, cancel) as answer:
             answer.read()
 
     # -- what went wrong ------------------------------------------------------------------------------------
@@ -256,7 +265,7 @@ class HttpLine:
         if method not in ("initialize", "server/discover"):
             params: JsonObject = {"requestId": number, "reason": "nobody waits for it any more"}
             message = wire.notice("notifications/cancelled", params)
-            self._send_quietly(message, time.monotonic() + _GOODBYE_S)
+            self._send_quietly(message, time.monotonic() + _GOODBYE_S, NEVER)
 
     def use(self, greeting: wire.Greeting) -> None:
         """Name this version in everything that is sent from now on."""

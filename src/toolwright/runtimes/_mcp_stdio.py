@@ -51,11 +51,18 @@ class StdioLine:
         self._stderr = bytearray()
         self._is_closed = False
         self._host = os.getpid()
-        os.set_blocking(standing.stdin, False)
-        self._wake_read, self._wake_write = os.pipe()
         self._closing = threading.Lock()
         self._reader = threading.Thread(target=self._read, name="mcp-reader", daemon=True)
-        self._reader.start()
+        held: tuple[int, ...] = ()
+        try:
+            os.set_blocking(standing.stdin, False)
+            held = self._wake_read, self._wake_write = os.pipe()
+            self._reader.start()
+        except BaseException:  # no descriptors or threads are left: nobody else knows of the process
+            standing.close()
+            for end in held:
+                os.close(end)
+            raise
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -102,8 +109,8 @@ class StdioLine:
         finally:
             self._desk.forget(waiting)
 
-    def tell(self, method: str, *, deadline: float) -> None:
-        self._write(wire.notice(method), deadline, NEVER)
+    def tell(self, method: str, *, deadline: float, cancel: Cancel) -> None:
+        self._write(wire.notice(method), deadline, cancel)
 
     def listen(self, greeting: wire.Greeting) -> None:
         """The older era tells unasked. The stateless one is asked, by a question that stays open."""

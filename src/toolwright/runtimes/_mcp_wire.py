@@ -305,7 +305,7 @@ class Line(Protocol):
         """Raises Refusal or Unanswered."""
         ...
 
-    def tell(self, method: str, *, deadline: float) -> None:
+    def tell(self, method: str, *, deadline: float, cancel: Cancel) -> None:
         """Send a notification."""
         ...
 

@@ -14,18 +14,29 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from toolwright import jsontext
 from toolwright.dialects.mcp import read_blocks
 from toolwright.jsontext import JsonObject, JsonValue
-from toolwright.model import CallMcp, Effect, End, Ending, Permit, Run, TextBlock, Tool, ToolCall
+from toolwright.model import (
+    TIMEOUT_S_MAX,
+    CallMcp,
+    Effect,
+    End,
+    Ending,
+    Permit,
+    Run,
+    TextBlock,
+    Tool,
+    ToolCall,
+)
 from toolwright.records import dataclass, replace
-from toolwright.runtimes import Host, _mcp_http, _mcp_stdio, _web, environment, project_of
+from toolwright.runtimes import Host, _mcp_http, _mcp_stdio, _web, environment, find_program, project_of
 from toolwright.runtimes import _mcp_wire as wire
 from toolwright.sandbox import Cancel, Standing, Start
 
@@ -45,6 +56,7 @@ _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _HEADER_SAFE: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
+_Told = TypeVar("_Told")
 Opener: TypeAlias = Callable[[str, Start], Standing | Ending]
 """Starts a server's process, under the server's name, and writes that down."""
 
@@ -98,7 +110,9 @@ def definition_of(name: str, key: str, text: bytes) -> Definition | str:
         env=_pairs(given.get("env")),
         headers=_pairs(given.get("headers")),
         cwd=given["cwd"] if isinstance(given.get("cwd"), str) else "",
-        timeout_s=float(timeout) if isinstance(timeout, (int, float)) and timeout > 0 else None,
+        timeout_s=float(min(timeout, TIMEOUT_S_MAX))
+        if isinstance(timeout, (int, float)) and timeout > 0
+        else None,
     )
 
 
@@ -207,6 +221,10 @@ class _Server:
         self._why = ""
         self._stderr = b""
         self._is_closed = False
+        self._users = 0
+        self._is_retired = False
+        self.layers: tuple[str, ...] = ()
+        """What held its process when it was last asked."""
 
     # -- connecting -----------------------------------------------------------------------------------------
 
@@ -233,6 +251,29 @@ class _Server:
         assert attempt.outcome is not None
         return attempt.outcome
 
+    def asked(
+        self, ask: Callable[[wire.Line, wire.Greeting], _Told], deadline: float, cancel: Cancel
+    ) -> _Told:
+        """What ``ask`` gets over the connection; once more with a new session where the server has forgotten
+        the old one, since nothing ran then. Raises _Unavailable, Refusal or Unanswered."""
+        with self._lock:
+            self._users += 1
+        try:
+            for _ in range(2):
+                line, greeting = self.connected(deadline, cancel)
+                self.layers = line.layers
+                try:
+                    return ask(line, greeting)
+                except _mcp_http.SessionOver:
+                    self.forget(line)
+            raise wire.Unanswered("it forgets its sessions at once", sent=False)
+        finally:
+            with self._lock:
+                self._users -= 1
+                is_over = self._is_retired and not self._users
+            if is_over:
+                self.close()
+
     @property
     def name(self) -> str:
         return f"the MCP server {self.definition.name!r}"
@@ -255,7 +296,10 @@ class _Server:
                 why = f"{self._why}; it is tried again in {left_s:.1f} s"
                 raise _Unavailable(End.UNAVAILABLE, f"{self.name} is down: {why}", self.hint)
             self._attempt = attempt
-        threading.Thread(target=self._try, args=(attempt,), name="mcp-connect", daemon=True).start()
+        try:
+            threading.Thread(target=self._try, args=(attempt,), name="mcp-connect", daemon=True).start()
+        except RuntimeError as error:  # no more threads for this user
+            self._give_up(attempt, error)
         return attempt
 
     def _try(self, attempt: _Attempt) -> None:
@@ -264,9 +308,16 @@ class _Server:
         except _Unavailable as no:
             attempt.outcome = no
         except Exception as error:  # noqa: BLE001 - one catch-all per thread boundary, no other
-            attempt.outcome = _Unavailable(End.UNAVAILABLE, f"{self.name}: {type(error).__name__}")
+            self._give_up(attempt, error)
         finally:
             attempt.over.set()
+
+    def _give_up(self, attempt: _Attempt, error: Exception) -> None:
+        """An attempt failed by what is no fault of the server; the next one waits all the same."""
+        why = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
+        self.failed(why)
+        attempt.outcome = _Unavailable(End.UNAVAILABLE, f"{self.name} cannot be reached: {why}")
+        attempt.over.set()
 
     def _connect(self, stop: Cancel) -> tuple[wire.Line, wire.Greeting]:
         now = time.monotonic()
@@ -293,6 +344,10 @@ class _Server:
                 why = f"it refused the greeting: {no.message[:300]}"
             self.failed(why)
             raise _Unavailable(End.UNAVAILABLE, f"{self.name} cannot be reached: {why}", self.hint) from None
+        except BaseException:
+            if line is not None:
+                line.close()
+            raise
         with self._lock:
             is_late = self._is_closed
             if not is_late:
@@ -320,7 +375,7 @@ class _Server:
             return wire.discover(line, deadline, cancel)
         if isinstance(line, _mcp_http.HttpLine):
             line.use(greeting)
-        line.tell("notifications/initialized", deadline=deadline)
+        line.tell("notifications/initialized", deadline=deadline, cancel=cancel)
         return greeting
 
     def _opened(self) -> _mcp_stdio.StdioLine | _mcp_http.HttpLine:
@@ -455,15 +510,23 @@ class _Server:
         if isinstance(line, _mcp_stdio.StdioLine) and line.why_closed is None:
             if line.is_busy:
                 return
-            self.forget()
+            self.forget(line)
         self._permit = permit
 
-    def forget(self) -> None:
-        """Drop a session that the server has forgotten."""
+    def forget(self, line: wire.Line) -> None:
+        """Drop a connection, unless another caller has done so and there is a new one by now."""
         with self._lock:
-            old, self._line, self.greeting = self._line, None, None
-        if old is not None:
-            old.close()
+            if self._line is line:
+                self._line, self.greeting = None, None
+        line.close()
+
+    def retire(self) -> None:
+        """End it as soon as nobody waits for it."""
+        with self._lock:
+            self._is_retired = True
+            is_idle = not self._users
+        if is_idle:
+            self.close()
 
     def close(self) -> None:
         with self._lock:
@@ -489,18 +552,8 @@ def tail_of(stderr: bytes, lines: int) -> str:
 
 
 def _program(name: str, path: str, cwd: str) -> str | None:
-    """Where a server's program lies: by its path, or on the host's PATH.
-
-    Attack: a PATH whose entry is ``.`` or relative, in a folder that holds a fake ``npx``: such entries are
-    passed over.
-    """
-    if "/" in name:
-        return os.path.normpath(os.path.join(cwd, name))
-    for folder in path.split(os.pathsep):
-        candidate = os.path.join(folder, name)
-        if os.path.isabs(folder) and os.path.isfile(candidate) and os.access(candidate, os.X_OK):
-            return candidate
-    return None
+    """Where a server's program lies: by its path, from the server's own folder, or on the host's PATH."""
+    return os.path.normpath(os.path.join(cwd, name)) if "/" in name else find_program(name, path)
 
 
 def _named_files(arguments: tuple[str, ...], cwd: str) -> Iterator[str]:
@@ -559,27 +612,22 @@ class McpTools:
         server = self._server(tool, invocation, permit)
         if isinstance(server, Ending):
             return server
-        for attempt in range(2):
-            try:
-                line, greeting = server.connected(deadline, cancel)
-            except _Unavailable as no:
-                return no.ending
-            try:
-                answer = self._ask(tool, invocation, call, line, greeting, deadline, cancel)
-            except _mcp_http.SessionOver:
-                server.forget()  # nothing ran: once more, with a session that it knows
-                if attempt == 0:
-                    continue
-                ending = Ending(end=End.UNAVAILABLE, reason=f"{server.name} forgets its sessions at once")
-            except wire.Refusal as refusal:
-                server.worked()
-                ending = Ending(end=End.RAISED, reason=refusal.message)
-            except wire.Unanswered as no:
-                ending = _unanswered(server, no)
-            else:
-                server.worked()
-                ending = _ending(answer, permit)
-            break
+
+        def ask(line: wire.Line, greeting: wire.Greeting) -> wire.Answer:
+            return self._ask(tool, invocation, call, line, greeting, deadline, cancel)
+
+        try:
+            answer = server.asked(ask, deadline, cancel)
+        except _Unavailable as no:
+            return no.ending
+        except wire.Refusal as refusal:
+            server.worked()
+            ending = Ending(end=End.RAISED, reason=refusal.message)
+        except wire.Unanswered as no:
+            ending = _unanswered(server, no)
+        else:
+            server.worked()
+            ending = _ending(answer, permit)
         run = Run(
             argv=("tools/call", invocation.server, invocation.tool),
             duration_ms=(time.monotonic() - began) * 1000,
@@ -587,7 +635,7 @@ class McpTools:
             exit_status=None,
             truncated=ending.end is End.TOO_LARGE,
         )
-        return replace(ending, runs=(run,), layers=line.layers)
+        return replace(ending, runs=(run,), layers=server.layers)
 
     def _ask(
         self,
@@ -608,21 +656,26 @@ class McpTools:
 
     # -- lists ----------------------------------------------------------------------------------------------
 
-    def listed(self, tool: Tool, timeout_s: float) -> list[JsonValue] | Ending:
+    def listed(self, tool: Tool, timeout_s: float, cancel: Cancel) -> list[JsonValue] | Ending:
         """The tools of the server that a record stands for, or why there are none."""
         invocation = tool.invocation
         assert isinstance(invocation, CallMcp)
         server = self._server(tool, invocation, Permit())
         if isinstance(server, Ending):
             return server
-        deadline, cancel = time.monotonic() + timeout_s, Cancel()
-        try:
-            line, greeting = server.connected(deadline, cancel)
+        deadline = time.monotonic() + timeout_s
+
+        def ask(line: wire.Line, greeting: wire.Greeting) -> list[JsonValue]:
             return wire.list_tools(line, greeting, deadline, cancel)
+
+        try:
+            return server.asked(ask, deadline, cancel)
         except _Unavailable as no:
             return no.ending
         except wire.Refusal as refusal:
             return Ending(end=End.UNAVAILABLE, reason=f"it does not list its tools: {refusal.message[:300]}")
+        except wire.Stopped:
+            return Ending(end=End.CANCELLED)
         except wire.Unanswered as no:
             why = f"it did not list its tools within {timeout_s:g} s" if isinstance(no, wire.Late) else no.why
             return Ending(end=End.UNAVAILABLE, reason=why, hint=server.hint)
@@ -666,6 +719,8 @@ class McpTools:
             server = self._servers.get(place)
             if server is None:
                 server = self._servers[place] = _Server(self, tool, definition, permit)
+            elif definition.key:
+                server.tool = tool  # the same server by another definition, of which changes are told now
         server.protect(permit)
         with self._lock:
             if definition.key:
@@ -694,6 +749,23 @@ class McpTools:
             )
         return owner
 
+    def keep_only(self, digests: Collection[str]) -> None:
+        """End the servers that were defined by others than these, as soon as nobody waits for them."""
+        with self._lock:
+            others = {
+                place: server
+                for place, server in self._servers.items()
+                if server.definition.key and _reference_of(server.tool) not in digests
+            }
+            for place in others:
+                del self._servers[place]
+            gone = {*others.values()}
+            self._last = {key: last for key, last in self._last.items() if last[1] not in gone}
+            self._owners = {
+                place: owner for place, owner in self._owners.items() if _reference_of(owner) in digests
+            }
+        _each(_Server.retire, others.values())
+
     def changed(self, server: _Server) -> None:
         """Called by readers: a server says that its tools are others now."""
         if server.definition.key:
@@ -710,11 +782,16 @@ class McpTools:
             self._is_closed = True
             servers = list(self._servers.values())
             web, self._web = self._web, None
-        if servers:
-            with ThreadPoolExecutor(min(_CLOSE_THREADS, len(servers)), "mcp-close") as pool:
-                list(pool.map(_Server.close, servers))
+        _each(_Server.close, servers)
         if web is not None:
             web.close()
+
+
+def _each(end: Callable[[_Server], None], servers: Collection[_Server]) -> None:
+    """All at once: each may take its grace."""
+    if servers:
+        with ThreadPoolExecutor(min(_CLOSE_THREADS, len(servers)), "mcp-close") as pool:
+            list(pool.map(end, servers))
 
 
 # -- what came back -----------------------------------------------------------------------------------------

@@ -87,13 +87,6 @@ class Watched:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        # Copies, so that nobody closes what another thread is reading from.
-        self.stdin, self.stdout, self.stderr = (
-            os.dup(pipe.fileno()) for pipe in (process.stdin, process.stdout, process.stderr)
-        )
-        for pipe in (process.stdin, process.stdout, process.stderr):
-            pipe.close()
-        process.stdin = process.stdout = process.stderr = None
         self.layers = layers
         self._exchange = _exchange.Exchange(process, start, scratch)
         self._finish = finish
@@ -101,9 +94,25 @@ class Watched:
         self._lock = threading.Lock()
         self._is_closed = False
         self._over = threading.Event()
-        self._stop_read, self._stop_write = os.pipe()
         self._thread = threading.Thread(target=self._watch, name="standing", daemon=True)
-        self._thread.start()
+        held: list[int] = []
+        try:
+            # Copies, so that nobody closes what another thread is reading from.
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                held.append(os.dup(pipe.fileno()))
+            self.stdin, self.stdout, self.stderr = held
+            self._stop_read, self._stop_write = os.pipe()
+            held += (self._stop_read, self._stop_write)
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                pipe.close()
+            process.stdin = process.stdout = process.stderr = None
+            self._thread.start()
+        except (
+            BaseException
+        ):  # no descriptors or threads are left: a program that nobody watches must not run
+            _close(*held)
+            self._exchange.finish()
+            raise
 
     def _watch(self) -> None:
         exchange = self._exchange

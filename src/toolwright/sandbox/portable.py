@@ -69,7 +69,12 @@ class Portable:
         finally:
             _kernel.close_all(sealed)
         finish = partial(scratch.give_back, folder) if scratch is not None else _nothing
-        return _standing.Watched(process, start, scratch=folder, layers=LAYERS, finish=finish)
+        try:
+            return _standing.Watched(process, start, scratch=folder, layers=LAYERS, finish=finish)
+        except (OSError, RuntimeError) as error:  # RuntimeError: no more threads for this user
+            finish()
+            why = error.strerror if isinstance(error, OSError) else None
+            return Ending(end=End.UNAVAILABLE, reason=f"cannot be watched: {why or error}")
 
     def close(self) -> None:
         if self._scratch is not None:

@@ -79,7 +79,7 @@ class Restricted:
             thread.join()
             if not isinstance(thread.outcome, subprocess.Popen):
                 return _exchange.not_started(start, thread.outcome, began)
-            _limit_from_outside(thread.outcome.pid, rules)
+            _limit_or_end(thread.outcome, start, folder, rules)
             made = _standing.Watched(
                 thread.outcome,
                 start,
@@ -117,7 +117,7 @@ class Restricted:
             thread.start()
             thread.join()
             if isinstance(thread.outcome, subprocess.Popen):
-                _limit_from_outside(thread.outcome.pid, rules)
+                _limit_or_end(thread.outcome, start, folder, rules)
                 ending = _exchange.watch(thread.outcome, start, cancel, began=began, scratch=folder)
             elif thread.restricted:
                 ending = _exchange.not_started(start, thread.outcome, began)
@@ -205,6 +205,15 @@ def _few_processes(rules: KernelRules) -> Iterator[None]:
             yield
         finally:
             resource.setrlimit(number, (soft, hard))
+
+
+def _limit_or_end(process: subprocess.Popen[bytes], start: Start, folder: str, rules: KernelRules) -> None:
+    """What cannot be limited does not run: nobody would watch it."""
+    try:
+        _limit_from_outside(process.pid, rules)
+    except BaseException:
+        _exchange.Exchange(process, start, folder).finish()
+        raise
 
 
 def _limit_from_outside(pid: int, rules: KernelRules) -> None:
