@@ -204,6 +204,29 @@ def test_a_fresh_look_asks_again(tmp_path: Path) -> None:
         assert keys(workshop) == ["mcp:s/a"]
 
 
+def test_a_look_that_fails_keeps_the_list_there_was(tmp_path: Path) -> None:
+    program = tmp_path / "server"
+    program.symlink_to(sys.executable)
+    written(tmp_path, {"name": "s", "mcp": [str(program), *command("names=a")[1:]]})
+    with opened(tmp_path) as workshop:
+        assert keys(workshop) == ["mcp:s/a"]
+    program.unlink()
+    with opened(tmp_path) as workshop:
+        workshop.reload(fresh=True)
+        assert keys(workshop) == ["mcp:s/a"]
+        (problem,) = workshop.problems
+        assert problem.code == "mcp.server.unavailable"
+        assert "its tools are those it listed last" in problem.message
+        error = workshop.call("mcp:s/a").error
+        assert error is not None
+        assert error.kind is Kind.UNAVAILABLE
+    program.symlink_to(sys.executable)
+    with opened(tmp_path) as workshop:
+        workshop.reload(fresh=True)
+        assert workshop.problems == ()
+        assert workshop.call("mcp:s/a").ok
+
+
 def test_a_list_that_changed_is_asked_for_again_meanwhile(tmp_path: Path) -> None:
     written(tmp_path, {"name": "s", "mcp": command()})
     with opened(tmp_path) as workshop:

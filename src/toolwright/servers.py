@@ -6,7 +6,6 @@ their tools are as records is ``formats/mcp.py``. It starts nothing by itself an
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 import time
@@ -31,6 +30,7 @@ LIST_S: Final = 20.0
 """The most for starting a server and asking it for its tools; its definition may give it less."""
 GUARDED_MAX: Final = 5000
 _SERVERS_AT_ONCE: Final = 64
+_LISTED_BYTES_MAX: Final = 64 << 20
 _REFRESH_S: Final = 1.0
 _REST_S: Final = 60.0
 """How long a server that gave no list is left alone."""
@@ -71,11 +71,14 @@ class ServerLists:
             if isinstance(found, Ending):
                 # One that was not let finish has not failed.
                 self._note("failed", candidate.server, there=found.end is not End.CANCELLED)
-                answers.append((None, found.reason or found.end.value, found.hint))
+                # The last list it gave stays until there is another: a look that failed must cost nothing.
+                answers.append(
+                    (self._remembered(candidate.server), found.reason or found.end.value, found.hint)
+                )
             else:
                 self._note("failed", candidate.server, there=False)
                 content = jsontext.compact({"tools": found})
-                self._note("listed", candidate.server, hashlib.sha256(content).hexdigest())
+                self._note("listed", candidate.server, content)
                 answers.append((content, None, None))
         return answers
 
@@ -155,7 +158,13 @@ class ServerLists:
         except OSError:
             return 0
 
-    def _note(self, what: str, digest: str, text: str = "", *, there: bool = True) -> None:
+    def _remembered(self, digest: str) -> bytes | None:
+        """What a server listed last."""
+        if self._state is None:
+            return None
+        return files.read(self._mark("listed", digest), _LISTED_BYTES_MAX)[0]
+
+    def _note(self, what: str, digest: str, text: bytes = b"", *, there: bool = True) -> None:
         if self._state is None:
             return
         path = self._mark(what, digest)
@@ -165,7 +174,7 @@ class ServerLists:
                 return
             os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-            with os.fdopen(os.open(path, flags, 0o600), "w", encoding="ascii") as file:
+            with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
                 file.write(text)
             os.utime(path)
 
@@ -218,9 +227,7 @@ class ServerLists:
         (listed,) = self._listed([self._known[digest]])
         if isinstance(listed, Ending):
             return False
-        seen = hashlib.sha256(jsontext.compact({"tools": listed})).hexdigest()
-        content, _ = files.read(self._mark("listed", digest)) if self._state is not None else (None, None)
-        return content is None or content.decode("ascii", "replace") != seen
+        return self._remembered(digest) != jsontext.compact({"tools": listed})
 
     def close(self) -> None:
         with self._lock:

@@ -226,17 +226,21 @@ def compile_document(document: Document, rules: Rules) -> Compiled:
         reader.add("mcp.server.unavailable", "nobody named the server that listed this", pointer=())
         return Compiled(problems=tuple(reader.problems))
     server = Server.read(document.server)
-    if document.unreadable is not None or parsed is None or not isinstance(parsed.value, dict):
+    listed = parsed.value if parsed is not None and isinstance(parsed.value, dict) else None
+    if document.unreadable is not None or listed is None:
         why = document.unreadable or "its answer is no list of tools"
+        what = "has no tools" if listed is None else "is not there, and its tools are those it listed last"
         reader.add(
             "mcp.server.unavailable",
-            f'the MCP server "{server.name}" has no tools: {why}',
+            f'the MCP server "{server.name}" {what}: {why}',
             severity=Severity.WARNING,
             name=server.name,
             hint=document.hint or "`toolwright doctor` shows how it stands; its tools come back when it does",
         )
+    if listed is None:
         return Compiled(problems=tuple(reader.problems), again_s=0.0)
-    return _Reading(server, document, reader).compiled(parsed.value.get("tools"))
+    compiled = _Reading(server, document, reader).compiled(listed.get("tools"))
+    return compiled if document.unreadable is None else replace(compiled, again_s=0.0)
 
 
 class _Reading:
