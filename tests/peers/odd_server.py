@@ -13,7 +13,7 @@ SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}}
 NAMES = [
     "echo", "env", "die", "hang", "long-line", "storm", "noise", "broken", "wrong-id", "twice", "ask-us",
     "steps", "slow-then-fast", "blocks", "fail", "grow", "daemon", "half", "huge", "refuse", "complain",
-    "not-fitting",
+    "not-fitting", "emoji", "torn",
 ]  # fmt: skip
 
 
@@ -139,6 +139,11 @@ class Server:
             text(number, "after the noise")
         elif name == "broken":
             say(f'{{"jsonrpc": "2.0", "id": {number}, "result": {{"content": []}}, "result": {{}}}}')
+        elif name == "emoji":
+            halved = '{"content": [{"type": "text", "text": "half a smile: \\ud83d"}]}'
+            say(f'{{"result": {halved}, "jsonrpc": "2.0", "id": {number}}}')
+        elif name == "torn":
+            say('{"jsonrpc": "2.0", "result": {"content": [')
         elif name == "wrong-id":
             text(number + 100_000, "for somebody else")
             text("1", "for a text")

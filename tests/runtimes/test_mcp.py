@@ -393,11 +393,28 @@ def test_lines_that_are_no_json_are_passed_over(house: House) -> None:
     assert house.text("noise") == "after the noise"
 
 
-def test_broken_json_ends_the_connection_and_says_why(house: House) -> None:
-    """Attack: a message with two results, of which every reader takes another one."""
-    ending = house.call("broken")
+@pytest.mark.parametrize(
+    ("tool", "why"),
+    [
+        # Attack: a message with two results, of which every reader takes another one.
+        ("broken", 'the key "result" stands there twice'),
+        ("emoji", "surrogate"),
+    ],
+)
+def test_an_answer_that_cannot_be_read_costs_its_own_call_and_no_other(
+    house: House, tool: str, why: str
+) -> None:
+    ending = house.call(tool)
+    assert ending.end is End.UNREADABLE
+    assert why in ending.reason
+    assert house.text("echo", "fine") == "fine"
+    assert len(house.started) == 1
+
+
+def test_broken_json_without_a_number_ends_the_connection_and_says_why(house: House) -> None:
+    ending = house.call("torn")
     assert ending.end is End.LOST
-    assert 'broken JSON: the key "result" stands there twice' in ending.reason
+    assert "broken JSON" in ending.reason
 
 
 @pytest.mark.battery("I15")

@@ -221,6 +221,8 @@ class StdioLine:
             return
         messages = wire.read(line)
         if isinstance(messages, str):
+            if self._desk.spoil(line, f"its answer cannot be read: {messages}"):
+                return
             raise wire.Unanswered(f"it sent broken JSON: {messages}", sent=True)
         for message in messages:
             if "method" in message and "id" in message:

@@ -8,6 +8,7 @@ and a server can ask nothing of us except whether we are there.
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 import time
 from collections.abc import Mapping
@@ -78,6 +79,10 @@ class Stopped(Unanswered):
 
 class TooLong(Unanswered):
     """The answer went over the limit."""
+
+
+class Unreadable(Unanswered):
+    """There is an answer, and it is none that everybody reads alike."""
 
 
 class Refusal(Exception):
@@ -166,18 +171,26 @@ def is_changed_list(message: JsonObject) -> bool:
     return message.get("method") == "notifications/tools/list_changed"
 
 
+_NUMBER_BYTES_MAX: Final = 200
+_NUMBER: Final = rb'(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*([0-9]{1,15})\s*'
+_NUMBERED: Final = re.compile(rb"\{\s*" + _NUMBER + rb",")
+_NUMBERED_LAST: Final = re.compile(rb"\}\s*,\s*" + _NUMBER + rb"\}$")
+"""Where common servers put the number of an answer: first, or last."""
+
+
 # -- questions that wait ------------------------------------------------------------------------------------
 
 
 class Waiting:
     """One question that waits for its answer."""
 
-    __slots__ = ("_gate", "message", "number", "progress", "size", "why")
+    __slots__ = ("_gate", "message", "number", "progress", "size", "unreadable", "why")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.message: JsonObject | None = None
         self.why: str | None = None
+        self.unreadable: str | None = None
         self.progress = 0
         self.size = 0
         self._gate = threading.Lock()
@@ -196,6 +209,8 @@ class Waiting:
                 break
             if cancel.is_set:
                 raise Stopped("cancelled", sent=True)
+        if self.unreadable is not None:
+            raise Unreadable(self.unreadable, sent=True)
         if self.message is None:
             raise Unanswered(self.why or "the connection ended", sent=True)
         return Answer(answer_of(self.message), self.progress, self.size)
@@ -248,6 +263,18 @@ class Desk:
                 if asked is not None:
                     asked.progress += 1
         self.count(1, size)
+
+    def spoil(self, line: bytes, why: str) -> bool:
+        """A line that is no sound JSON, but whose number can be seen, costs the one who asked and nobody
+        else: half an emoji in one tool's text must not end the calls of all others. Whether there was one."""
+        found = _NUMBERED.match(line) or _NUMBERED_LAST.search(line[-_NUMBER_BYTES_MAX:])
+        with self._lock:
+            waiting = self._waiting.pop(int(found[1]), None) if found is not None else None
+        if waiting is None:
+            return False
+        waiting.unreadable = why
+        waiting.open_gate()
+        return True
 
     def count(self, messages: int, size: int) -> None:
         """Raises Unanswered when a server sends more than anybody asked for."""

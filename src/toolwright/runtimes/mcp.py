@@ -805,6 +805,8 @@ def _unanswered(server: _Server, no: wire.Unanswered) -> Ending:
             return Ending(end=End.CANCELLED)
         case wire.TooLong():
             return Ending(end=End.TOO_LARGE, reason=no.why)
+        case wire.Unreadable():
+            return Ending(end=End.UNREADABLE, reason=f"{server.name}: {no.why}")
     if no.sent:
         return Ending(end=End.LOST, reason=f"{server.name}: {no.why}", hint=server.hint)
     return Ending(end=End.UNAVAILABLE, reason=f"{server.name}: {no.why}", hint=server.hint)
