@@ -136,6 +136,8 @@ class Listing:
     servers: dict[str, tuple[str, str]] = field(default_factory=dict)
     """MCP servers, each with the file that names it, by the digest of its definition. Not part of the stamp:
     a definition may hold secrets."""
+    owners: dict[tuple[str, str], str] = field(default_factory=dict)
+    """The path of the source that named a server or an API first, by format and name."""
 
     def home(self, home: _Home) -> int:
         self.homes.append(home)
@@ -221,6 +223,9 @@ class _Look:
         path = self.source.path
         if not _is_utf8(path):
             self.missing("its name is not UTF-8")
+            return
+        named = self.source.openapi
+        if named is not None and named.name and not self.claims("openapi", named.name, path):
             return
         if _is_url(path):
             self.fetched(path)
@@ -532,11 +537,36 @@ class _Look:
         return True
 
     def server(self, path: str, server: Server) -> None:
+        if not self.claims("mcp", server.name, path):
+            return
         digest = server.digest
         folder, name = os.path.split(path)
         home = _Home(folder, "mcp", server.name, self.rank, server=digest)
         self.found.servers[digest] = (server.text, path)
         self.found.rows.append((self.found.home(home), (name,), (self.changed(digest),), True, False, None))
+
+    def claims(self, format: str, name: str, path: str) -> bool:
+        """Whether this source is the first to name a server or an API so; the others are left out.
+
+        Attack: a second server of the same name, which gets the first one's name, and whatever was granted
+        to that, as soon as the first one is down. A name belongs to who named it first, alive or not, and
+        nothing of the others is started or asked.
+        """
+        owner = self.found.owners.get((format, name))
+        if owner is None:
+            self.found.owners[format, name] = path
+            return True
+        code, what = _CLASHES[format]
+        self.found.problems.append(
+            Problem(
+                code=code,
+                message=f'another {what} is called "{name}": this one is left out',
+                path=path,
+                name=name,
+                hint=f"give each {what} a name of its own",
+            )
+        )
+        return False
 
     def not_asked(self, path: str) -> None:
         """Attack: a clone whose list of servers is a list of programs to run."""
@@ -690,6 +720,10 @@ class _Look:
 
 
 _NEVER: Final[Fingerprint] = (0, 0, 0, 0)
+_CLASHES: Final = {
+    "mcp": ("mcp.servers.clash", "MCP server"),
+    "openapi": ("openapi.source.clash", "OpenAPI source"),
+}
 
 
 def _is_url(path: str) -> bool:

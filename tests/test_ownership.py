@@ -1,0 +1,71 @@
+"""Whose a name is: grants go by names, so that no source may take another one's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.test_servers import codes, command, keys, marking, opened, starts, written
+
+
+@pytest.mark.battery("I09")
+def test_a_name_stays_with_a_server_that_is_down(tmp_path: Path) -> None:
+    """Attack: a second server of the same name, which gets the first one's grants while that one is down."""
+    written(
+        tmp_path,
+        {"name": "bank", "mcp": ["/bin/false"]},
+        {"name": "bank", "mcp": marking(tmp_path, "names=transfer")},
+        {"name": "other", "mcp": command("names=a")},
+    )
+    for _ in range(2):
+        with opened(tmp_path) as workshop:
+            assert keys(workshop) == ["mcp:other/a"]
+            assert sorted(codes(workshop.problems)) == ["mcp.server.unavailable", "mcp.servers.clash"]
+    assert starts(tmp_path) == 0
+
+
+@pytest.mark.battery("I09")
+def test_a_list_cannot_take_the_name_of_a_server_of_the_configuration(tmp_path: Path) -> None:
+    python, *arguments = marking(tmp_path, "names=more")
+    listed = {"mcpServers": {"bank": {"command": python, "args": arguments}}}
+    (tmp_path / "list.json").write_text(json.dumps(listed), encoding="utf-8")
+    written(tmp_path, {"name": "bank", "mcp": command("names=a")}, {"path": "list.json"})
+    with opened(tmp_path) as workshop:
+        assert keys(workshop) == ["mcp:bank/a"]
+        assert codes(workshop.problems) == ["mcp.servers.clash"]
+    assert starts(tmp_path) == 0
+
+
+def api(path: Path, *names: str) -> str:
+    paths = {f"/{name}": {"get": {"operationId": name}} for name in names}
+    document = {"openapi": "3.0.3", "servers": [{"url": "https://a.example"}], "paths": paths}
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.battery("I09")
+def test_a_second_api_of_one_name_is_left_out_whether_or_not_the_first_can_be_read(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.json", api(tmp_path / "second.json", "echo", "other")
+    first.write_text("{", encoding="utf-8")
+    sources = [{"name": "loc", "openapi": str(first)}, {"name": "loc", "openapi": second}]
+    written(tmp_path, *sources)
+    with opened(tmp_path) as workshop:
+        assert keys(workshop) == []
+        assert "openapi.source.clash" in codes(workshop.problems)
+    api(first, "echo")
+    with opened(tmp_path) as workshop:
+        assert keys(workshop) == ["openapi:loc/echo"]
+        assert codes(workshop.problems) == ["openapi.source.clash"]
+
+
+@pytest.mark.battery("I09")
+def test_no_tool_of_a_second_api_falls_under_the_first_ones_scope(tmp_path: Path) -> None:
+    """Attack: a file called like an API that was granted something."""
+    named = [api(tmp_path / "a" / "loc.json", "echo"), api(tmp_path / "b" / "loc.json", "echo", "other")]
+    written(tmp_path, *({"openapi": path} for path in named))
+    with opened(tmp_path) as workshop:
+        assert keys(workshop) == ["openapi:loc/echo", "openapi:loc~2/echo", "openapi:loc~2/other"]
+        assert "openapi.source.renamed" in codes(workshop.problems)
