@@ -17,6 +17,7 @@ from tests.levels import each_level, sandbox_of
 from toolwright import jsontext
 from toolwright.calls import replies
 from toolwright.errors import Kind
+from toolwright.journal.redaction import MARKER
 from toolwright.model import (
     AudioBlock,
     CallMcp,
@@ -534,3 +535,39 @@ def test_arguments_go_into_headers_only_where_the_servers_schema_says_so() -> No
         "Mcp-Param-Dry": "true",
         "Mcp-Param-Id": "7",
     }
+
+
+# -- what a server was handed -------------------------------------------------------------------------------
+
+SECRET = 'sk-"9\\q/Zz-77é'
+
+
+def handed(name: str, text: str, permit: Permit = OPEN, **server: Any) -> tuple[Ending, str]:
+    """What came of a call of a server that has the secret, and how the server stands."""
+    with house_of(variables={"APIK": SECRET, "PLACE": "/usr"}) as house:
+        ending = house.tools.run(tool_of(name, **server), call_of({"text": text}), permit, Cancel())
+        if ending.end is End.LOST:  # once more: now it is told why it is down
+            again = house.tools.run(tool_of(name, **server), call_of({"text": text}), permit, Cancel())
+            assert again.end is not End.RETURNED
+            ending = replace(ending, notes=(*ending.notes, again.reason or "", again.hint or ""))
+        return ending, repr(house.tools.states())
+
+
+@pytest.mark.parametrize("server", [{"env": {"X": "${APIK}"}}, {"env": {"AUTH_TOKEN": SECRET}}, {}])
+@pytest.mark.parametrize("name", ["echo", "repeat", "fail", "refuse", "complain"])
+def test_a_server_cannot_tell_the_secrets_it_was_handed(name: str, server: dict[str, Any]) -> None:
+    """Attack: a server that repeats its credentials in its answer, its structured content, an error or its
+    stderr, and so tells them to the model, the record, the cache or the terminal."""
+    permit = replace(OPEN, env=("APIK",))
+    ending, states = handed(name, f"it is {SECRET}.", permit, **server)
+    told = json.dumps([repr(ending), states, ending.reason, ending.hint, ending.value], ensure_ascii=False)
+    assert "Zz-77" not in told
+    assert MARKER in told
+    if name == "repeat":
+        clean = f"it is {MARKER}."
+        assert ending.value == {"list": [clean], clean: 1}
+
+
+def test_what_is_no_secret_stays_in_answers() -> None:
+    ending, _ = handed("echo", "in /usr/share", replace(OPEN, env=("PLACE",)))
+    assert ending.blocks == (TextBlock(text="in /usr/share"),)
