@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.peers import Peer, answers, response
 from tests.test_servers import codes, command, keys, marking, opened, starts, written
+from toolwright.journal.redaction import MARKER
 
 
 @pytest.mark.battery("I09")
@@ -69,3 +71,31 @@ def test_no_tool_of_a_second_api_falls_under_the_first_ones_scope(tmp_path: Path
     with opened(tmp_path) as workshop:
         assert keys(workshop) == ["openapi:loc/echo", "openapi:loc~2/echo", "openapi:loc~2/other"]
         assert "openapi.source.renamed" in codes(workshop.problems)
+
+
+def test_a_secret_in_a_url_is_told_and_kept_nowhere(tmp_path: Path) -> None:
+    """Attack: whoever reads the journal, the cache or a message learns the key that a URL holds."""
+    document = Path(api(tmp_path / "api.json", "echo")).read_bytes()
+    with Peer(answers(response(document))) as peer:
+        url = peer.url("/openapi.json?key=sesame-77")
+        down = "http://127.0.0.1:1/mcp?token=sesame-78"
+        written(
+            tmp_path,
+            {"openapi": url},
+            {"openapi": f"{url}&n=2", "name": "gone"},
+            {"openapi": f"{url}&n=3", "name": "gone"},
+            {"name": "m", "mcp": down},
+        )
+        with opened(tmp_path) as workshop:
+            assert "openapi:openapi/echo" in keys(workshop)
+            assert "openapi.source.clash" in codes(workshop.problems)
+            (state,) = workshop.servers()
+            assert state.where == f"http://127.0.0.1:1/mcp?token={MARKER}"
+            told = repr((workshop.problems, workshop.tools, state))
+        with opened(tmp_path) as workshop:
+            told += repr((workshop.problems, workshop.tools))
+    assert "sesame" not in told
+    assert MARKER in told
+    kept = [path for path in (tmp_path / "state").rglob("*") if path.is_file()]
+    assert kept
+    assert [path for path in kept if b"sesame" in path.read_bytes()] == []

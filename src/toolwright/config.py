@@ -443,7 +443,10 @@ class _Reading:
             tags=tuple(table.get("tags", ())),
             paths=tuple(table.get("paths", ())),
             secret=table.get("secret", ""),
-            base_url=value if is_url else "",
+            # By name: few sources are URLs. No key of its query goes into addresses of tools.
+            base_url=import_module("toolwright.journal.redaction").shown_url(value).partition("?")[0]
+            if is_url
+            else "",
         )
         path = value if is_url else self.below(value)
         return Source(path=path, format="openapi", root=self.folder, openapi=options, starts=True)

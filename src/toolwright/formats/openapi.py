@@ -1030,7 +1030,10 @@ def _scope(document: Document, root: JsonObject) -> str:
     """
     if document.openapi is not None and document.openapi.name:
         return document.openapi.name
-    stem = document.path.rpartition("/")[2]
+    path = document.path
+    if path.startswith(("http://", "https://")):
+        path = path.partition("?")[0]
+    stem = path.rpartition("/")[2]
     for suffix in (".json", ".yaml", ".yml"):
         stem = stem.removesuffix(suffix)
     info = root.get("info")

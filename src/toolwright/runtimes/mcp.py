@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from toolwright import jsontext
 from toolwright.dialects.mcp import read_blocks
-from toolwright.journal.redaction import is_secret_name
+from toolwright.journal.redaction import is_secret_name, shown_url
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import BASE_ENV, CallMcp, Effect, End, Ending, Permit, Run, TextBlock, Tool, ToolCall
 from toolwright.records import dataclass, replace
@@ -491,7 +491,7 @@ class _Server:
         return State(
             name=definition.name,
             key=definition.key,
-            where=definition.url or " ".join(definition.command),
+            where=shown_url(definition.url) or " ".join(definition.command),
             alive=alive,
             why="" if alive else self._why,
             about=self.clean(about),
