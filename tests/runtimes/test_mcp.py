@@ -571,3 +571,26 @@ def test_a_server_cannot_tell_the_secrets_it_was_handed(name: str, server: dict[
 def test_what_is_no_secret_stays_in_answers() -> None:
     ending, _ = handed("echo", "in /usr/share", replace(OPEN, env=("PLACE",)))
     assert ending.blocks == (TextBlock(text="in /usr/share"),)
+
+
+def test_a_definition_cannot_make_its_program_load_code() -> None:
+    """Attack: `LD_PRELOAD` in a definition, which a reviewer takes for that of a known program."""
+    loaders = {"LD_PRELOAD": "", "NODE_OPTIONS": "--no-warnings", "BASH_FUNC_ls%%": "() { :; }", "PLAIN": "1"}
+    permit = replace(OPEN, env=("NODE_OPTIONS",))
+    ending, _ = handed("env", "", permit, env=loaders)
+    assert ending.blocks is not None
+    (block,) = ending.blocks
+    assert isinstance(block, TextBlock)
+    assert {*loaders} & {*json.loads(block.text)} == {"NODE_OPTIONS", "PLAIN"}
+    assert [note.split()[0] for note in ending.notes] == ["BASH_FUNC_ls%%", "LD_PRELOAD"]
+
+
+def test_a_program_is_looked_up_on_the_hosts_path(tmp_path: Path) -> None:
+    """Attack: a definition whose own PATH leads a known name to its author's program."""
+    fake = tmp_path / "env"
+    fake.write_text("#!/bin/sh\necho fake >&2\n", encoding="utf-8")
+    fake.chmod(0o755)
+    with house_of() as house:
+        tool = tool_of("echo", command="env", args=["true"], env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+        house.tools.run(tool, call_of({}), OPEN, Cancel())
+        assert [start.program for start in house.started] == ["/usr/bin/env"]

@@ -31,6 +31,7 @@ from toolwright.runtimes import Host, _mcp_http, _mcp_stdio, _web, environment, 
 from toolwright.runtimes import _mcp_wire as wire
 from toolwright.runtimes._cleaning import Cleaning
 from toolwright.sandbox import Cancel, Standing, Start
+from toolwright.trust.policy import is_loader
 
 CONNECT_S: Final = 60.0
 """For starting and greeting a server, where its definition says nothing else."""
@@ -250,6 +251,11 @@ class _Server:
         self._why = ""
         self._stderr = b""
         self._is_closed = False
+        # Attack: a definition that makes a known program load its author's code (`LD_PRELOAD`,
+        # `NODE_OPTIONS`). Only a grant, which the host wrote, may name such a variable.
+        self._left_out = frozenset(
+            name for name, _ in definition.env if is_loader(name) and not {name, "*"} & {*permit.env}
+        )
         handed = _handed(definition, house.host.variables, permit)
         # Attack: a server that writes its credentials to stderr or into a refusal, which goes into the cache,
         # the record and what `check` and `doctor` print.
@@ -383,7 +389,11 @@ class _Server:
 
         try:
             headers = [(name, _filled(text, host.variables, allowed)) for name, text in definition.headers]
-            own_env = {name: _filled(text, host.variables, allowed) for name, text in definition.env}
+            own_env = {
+                name: _filled(text, host.variables, allowed)
+                for name, text in definition.env
+                if name not in self._left_out
+            }
             argv = tuple(_filled(part, host.variables, allowed) for part in definition.command)
             url = _filled(definition.url, host.variables, allowed)
             cwd = _filled(definition.cwd, host.variables, allowed)
@@ -403,7 +413,8 @@ class _Server:
         if "TMPDIR" in self.tool.needs.base_env and "TMPDIR" not in own_env:
             env["TMPDIR"] = ""
         cwd = os.path.normpath(os.path.join(host.cwd, cwd))
-        program = _program(argv[0], env.get("PATH", ""), cwd)
+        # Attack: a definition with a PATH of its own, so that a known name leads to a program of its folder.
+        program = _program(argv[0], host.variables.get("PATH", ""), cwd)
         if program is None:
             raise _Unavailable(
                 End.UNAVAILABLE,
@@ -479,7 +490,15 @@ class _Server:
     @property
     def hint(self) -> str | None:
         said = self._said(HINT_LINES)
-        return f"its last words: {said}" if said else None
+        return "; ".join((*self.notes, *((f"its last words: {said}",) if said else ()))) or None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the definition asks for and the server does not get."""
+        return tuple(
+            f"{name} of its definition is left out: it makes programs load code, so a host grant must name it"
+            for name in sorted(self._left_out)
+        )
 
     def state(self) -> State:
         line, greeting = self._line, self.greeting
@@ -643,7 +662,7 @@ class McpTools:
             exit_status=None,
             truncated=ending.end is End.TOO_LARGE,
         )
-        return replace(ending, runs=(run,), layers=line.layers)
+        return replace(ending, runs=(run,), layers=line.layers, notes=(*server.notes, *ending.notes))
 
     def _ask(
         self,
