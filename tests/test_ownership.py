@@ -99,3 +99,24 @@ def test_a_secret_in_a_url_is_told_and_kept_nowhere(tmp_path: Path) -> None:
     kept = [path for path in (tmp_path / "state").rglob("*") if path.is_file()]
     assert kept
     assert [path for path in kept if b"sesame" in path.read_bytes()] == []
+
+
+@pytest.mark.battery("I09")
+def test_models_know_tools_of_different_servers_by_different_names(tmp_path: Path) -> None:
+    """Attack: a server and a tool whose names, put together, are those of another server's tool."""
+    written(
+        tmp_path,
+        {"name": "a_b", "mcp": command("names=c")},
+        {"name": "a", "mcp": command("names=b_c,b__c,_x")},
+        {"name": "a__b", "mcp": command("names=c")},
+    )
+    with opened(tmp_path) as workshop:
+        assert [tool.spoken for tool in workshop.tools] == [
+            "a_b__c", "a__b_c", "a__b__c", "a___x", "a__b__c",
+        ]  # fmt: skip
+        (clash,) = [found for found in workshop.problems if found.code == "mcp.tool.spoken-clash"]
+        assert "mcp:a__b/c and mcp:a/b__c" in clash.message
+        for dialect in ("openai", "anthropic", "mcp"):
+            names = workshop.declare(dialect).names.keys
+            assert len(names) == 5
+            assert names["a_b__c"] == "mcp:a_b/c"
