@@ -9,6 +9,7 @@ import pytest
 
 from tests.peers import Peer, answers, response
 from tests.test_servers import codes, command, keys, marking, opened, starts, written
+from toolwright.errors import ConfigError
 from toolwright.journal.redaction import MARKER
 
 
@@ -120,3 +121,43 @@ def test_models_know_tools_of_different_servers_by_different_names(tmp_path: Pat
             names = workshop.declare(dialect).names.keys
             assert len(names) == 5
             assert names["a_b__c"] == "mcp:a_b/c"
+
+
+# -- secrets that the configuration names -------------------------------------------------------------------
+
+
+def test_a_secret_that_a_source_names_is_handed_to_its_tools(tmp_path: Path) -> None:
+    with Peer(answers(response(b'{"ok": true}', content_type="application/json"))) as peer:
+        document = {
+            "openapi": "3.0.3",
+            "servers": [{"url": peer.url("")}],
+            "paths": {"/a": {"get": {"operationId": "a", "security": [{"k": []}]}}},
+            "components": {"securitySchemes": {"k": {"type": "apiKey", "in": "header", "name": "X-Key"}}},
+        }
+        (tmp_path / "api.json").write_text(json.dumps(document), encoding="utf-8")
+        grants = '[grants."openapi:*"]\nneeds = ["net.http", "net.private"]\n'
+        written(tmp_path, {"openapi": "api.json", "name": "x", "secret": "APIK"}, more=grants)
+        with opened(tmp_path, APIK="sesame-77") as workshop:
+            assert workshop.find("openapi:x/a").needs.env == ("APIK",)
+            result = workshop.call("openapi:x/a")
+            assert result.ok, result.error
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"openapi": "api.json", "secret": "sk-live 77"},
+        {"openapi": "api.json", "secret": "k=GOOD, l=sk-live-77"},
+        {"name": "s", "mcp": ["x"], "env": ["GOOD", "sk-live=77"]},
+        {"name": "s", "mcp": ["x"], "env": [""]},
+        {"openapi": "api.json", "secret": "GOOD,BAD"},
+        {"openapi": "api.json", "secret": "k=sk77=GOOD"},
+    ],
+)
+def test_what_is_no_name_of_a_variable_is_refused_and_not_repeated(
+    tmp_path: Path, source: dict[str, object]
+) -> None:
+    written(tmp_path, source)
+    with pytest.raises(ConfigError, match="must be the name of a variable") as raised:
+        opened(tmp_path)
+    assert "77" not in str(raised.value).replace(str(tmp_path), "")

@@ -538,7 +538,12 @@ class _Api:
                 credentials=credentials,
                 settings=b'{"body":"required"}' if body.required else b"{}",
             ),
-            needs=Needs(stated=True, capabilities=("net.http",)),
+            needs=Needs(
+                stated=True,
+                capabilities=("net.http",),
+                # Whoever named the secret on the source has handed it over: no second grant is needed.
+                env=tuple(dict.fromkeys(one.secret for one in credentials if one.secret)),
+            ),
             effect=_EFFECTS.get(operation.method, Effect.CHANGE),
             notes=Notes(
                 tags=tuple(_texts(operation.value.get("tags")))[:20],
