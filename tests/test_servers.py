@@ -92,7 +92,7 @@ def test_a_server_of_the_configuration_brings_its_tools(tmp_path: Path) -> None:
         assert keys(workshop) == ["mcp:files/read", "mcp:files/write"]
         assert workshop.problems == ()
         tool = workshop.find("mcp:files/read")
-        assert (tool.spoken, tool.description, tool.effect) == ("files_read", "does read", Effect.CHANGE)
+        assert (tool.spoken, tool.description, tool.effect) == ("files__read", "does read", Effect.CHANGE)
         result = workshop.call("mcp:files/read", {"text": "hello"})
         assert (result.ok, result.content) == (True, "hello")
         assert workshop.call("read", {"text": 3}).error is not None

@@ -437,13 +437,20 @@ class _Reading:
         value = table["openapi"]
         if not value:
             raise self.wrong(f"{where}.openapi", "must be a file or a URL")
+        secret = table.get("secret", "")
+        pairs = (part.partition("=")[2] for part in secret.split(","))
+        for name in pairs if "=" in secret else filter(None, (secret,)):
+            self.variable(f"{where}.secret", name.strip())
         is_url = value.startswith(("http://", "https://"))
         options = OpenApiOptions(
             name=table.get("name", ""),
             tags=tuple(table.get("tags", ())),
             paths=tuple(table.get("paths", ())),
             secret=table.get("secret", ""),
-            base_url=value if is_url else "",
+            # By name: few sources are URLs. No key of its query goes into addresses of tools.
+            base_url=import_module("toolwright.journal.redaction").shown_url(value).partition("?")[0]
+            if is_url
+            else "",
         )
         path = value if is_url else self.below(value)
         return Source(path=path, format="openapi", root=self.folder, openapi=options, starts=True)
@@ -458,6 +465,8 @@ class _Reading:
         name = table.get("name") or _name_of(value)
         if not _SERVER_NAME.fullmatch(name):
             raise self.wrong(f"{where}.name", "must be letters, digits, dots, dashes and underscores")
+        for number, variable in enumerate(table.get("env", ())):
+            self.variable(f"{where}.env[{number}]", variable)
         definition: dict[str, Any] = {key: table[key] for key in ("headers", "timeout") if key in table}
         if isinstance(value, str):
             definition["url"] = value
@@ -480,6 +489,11 @@ class _Reading:
             name=name, definition=definition, env=tuple(names), trusted=bool(table.get("trusted"))
         )
         return Source(path=self.path, format="mcp", named=True, server=server.text, starts=True)
+
+    def variable(self, where: str, name: str) -> None:
+        """A name is told and recorded; what is none may be the secret itself: it is not told."""
+        if not _VARIABLE_NAME.fullmatch(name):
+            raise self.wrong(where, "must be the name of a variable: letters, digits and underscores")
 
     def is_below(self, path: str) -> bool:
         """Whether a path lies in the file's own folder; one that does not exist is judged by its name."""
@@ -590,6 +604,7 @@ def _name_of(value: str | Sequence[str]) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:64]
 
 
+_VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SERVER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KIND_NAMES: Final[dict[type, str]] = {
     str: "a string",

@@ -24,6 +24,7 @@ from toolwright.config import Config, Environment, current_folder
 from toolwright.engine import Engine, Stock
 from toolwright.errors import Kind, StoreError, UsageError
 from toolwright.journal.audit import open_audit
+from toolwright.journal.redaction import shown_url
 from toolwright.model import (
     LEVELS,
     Allow,
@@ -355,7 +356,7 @@ class Hands:
             return list(pool.map(self._fetch_recorded, urls))
 
     def _fetch_recorded(self, url: str) -> tuple[bytes | None, str | None]:
-        with self._recorded("fetch", url) as record:
+        with self._recorded("fetch", shown_url(url)) as record:
             if record is None:
                 return None, _UNWRITTEN
             body, why = _fetched(url)

@@ -53,7 +53,7 @@ def test_a_tool_has_everything_that_the_server_says_about_it() -> None:
         "mcp:far/get.weather",
         "get.weather",
         "far",
-        "far_get.weather",
+        "far__get.weather",
     )
     assert tool.description == "The weather of a place"
     assert tool.input_schema is not None

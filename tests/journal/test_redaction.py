@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from toolwright.journal.redaction import MARKER, Redaction, is_secret_name
+from toolwright.journal.redaction import MARKER, Redaction, is_secret_name, shown_url
+from toolwright.journal.redaction import MARKER as M
 
 
 @pytest.mark.parametrize(
@@ -51,3 +52,16 @@ def test_what_was_handed_to_a_call_goes_too_but_not_the_base_environment() -> No
 def test_the_longer_secret_goes_first_and_short_ones_stay() -> None:
     redaction = Redaction({"A_KEY": "abcd", "B_KEY": "abcdef", "C_KEY": "x", "D_KEY": "line\n"})
     assert redaction("abcdef abcd x line") == f"{MARKER} {MARKER} x {MARKER}"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://a.example/v1/api.json", "https://a.example/v1/api.json"),
+        ("https://u:pw@a.example:81/x@y?k=v&flag&n=#f", f"https://{M}@a.example:81/x@y?k={M}&{M}&n={M}"),
+        ("https://a.example?key=v=w", f"https://a.example?key={M}"),
+        ("", ""),
+    ],
+)
+def test_a_url_is_shown_without_what_may_be_secret_in_it(url: str, shown: str) -> None:
+    assert shown_url(url) == shown

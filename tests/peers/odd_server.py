@@ -181,9 +181,17 @@ class Server:
         elif name == "fail":
             text(number, "it went wrong: " + arguments.get("text", ""), isError=True)
         elif name == "refuse":
-            send({"id": number, "error": {"code": -32602, "message": "Unknown tool"}})
+            send(
+                {
+                    "id": number,
+                    "error": {"code": -32602, "message": "Unknown tool" + arguments.get("text", "")},
+                }
+            )
         elif name == "not-fitting":
             text(number, "no", structuredContent={"here": 1})
+        elif name == "repeat":
+            words = arguments.get("text", "")
+            text(number, words, structuredContent={"list": [words], words: 1})
         elif name == "grow":
             self.extra.append(arguments.get("text", "grown"))
             text(number, "grown")

@@ -18,6 +18,7 @@ from tests.levels import each_level, sandbox_of
 from toolwright import jsontext
 from toolwright.calls import replies
 from toolwright.errors import Kind
+from toolwright.journal.redaction import MARKER
 from toolwright.model import (
     AudioBlock,
     CallMcp,
@@ -614,3 +615,62 @@ def test_a_server_that_is_still_asked_ends_after_its_answer() -> None:
         caller.join(BOUND_S)
         assert [ending.end for ending in endings] == [End.CANCELLED]
         assert line.why_closed is not None
+
+
+# -- what a server was handed -------------------------------------------------------------------------------
+
+SECRET = 'sk-"9\\q/Zz-77é'
+
+
+def handed(name: str, text: str, permit: Permit = OPEN, **server: Any) -> tuple[Ending, str]:
+    """What came of a call of a server that has the secret, and how the server stands."""
+    with house_of(variables={"APIK": SECRET, "PLACE": "/usr"}) as house:
+        ending = house.tools.run(tool_of(name, **server), call_of({"text": text}), permit, Cancel())
+        if ending.end is End.LOST:  # once more: now it is told why it is down
+            again = house.tools.run(tool_of(name, **server), call_of({"text": text}), permit, Cancel())
+            assert again.end is not End.RETURNED
+            ending = replace(ending, notes=(*ending.notes, again.reason or "", again.hint or ""))
+        return ending, repr(house.tools.states())
+
+
+@pytest.mark.parametrize("server", [{"env": {"X": "${APIK}"}}, {"env": {"AUTH_TOKEN": SECRET}}, {}])
+@pytest.mark.parametrize("name", ["echo", "repeat", "fail", "refuse", "complain"])
+def test_a_server_cannot_tell_the_secrets_it_was_handed(name: str, server: dict[str, Any]) -> None:
+    """Attack: a server that repeats its credentials in its answer, its structured content, an error or its
+    stderr, and so tells them to the model, the record, the cache or the terminal."""
+    permit = replace(OPEN, env=("APIK",))
+    ending, states = handed(name, f"it is {SECRET}.", permit, **server)
+    told = json.dumps([repr(ending), states, ending.reason, ending.hint, ending.value], ensure_ascii=False)
+    assert "Zz-77" not in told
+    assert MARKER in told
+    if name == "repeat":
+        clean = f"it is {MARKER}."
+        assert ending.value == {"list": [clean], clean: 1}
+
+
+def test_what_is_no_secret_stays_in_answers() -> None:
+    ending, _ = handed("echo", "in /usr/share", replace(OPEN, env=("PLACE",)))
+    assert ending.blocks == (TextBlock(text="in /usr/share"),)
+
+
+def test_a_definition_cannot_make_its_program_load_code() -> None:
+    """Attack: `LD_PRELOAD` in a definition, which a reviewer takes for that of a known program."""
+    loaders = {"LD_PRELOAD": "", "NODE_OPTIONS": "--no-warnings", "BASH_FUNC_ls%%": "() { :; }", "PLAIN": "1"}
+    permit = replace(OPEN, env=("NODE_OPTIONS",))
+    ending, _ = handed("env", "", permit, env=loaders)
+    assert ending.blocks is not None
+    (block,) = ending.blocks
+    assert isinstance(block, TextBlock)
+    assert {*loaders} & {*json.loads(block.text)} == {"NODE_OPTIONS", "PLAIN"}
+    assert [note.split()[0] for note in ending.notes] == ["BASH_FUNC_ls%%", "LD_PRELOAD"]
+
+
+def test_a_program_is_looked_up_on_the_hosts_path(tmp_path: Path) -> None:
+    """Attack: a definition whose own PATH leads a known name to its author's program."""
+    fake = tmp_path / "env"
+    fake.write_text("#!/bin/sh\necho fake >&2\n", encoding="utf-8")
+    fake.chmod(0o755)
+    with house_of() as house:
+        tool = tool_of("echo", command="env", args=["true"], env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+        house.tools.run(tool, call_of({}), OPEN, Cancel())
+        assert [start.program for start in house.started] == ["/usr/bin/env"]

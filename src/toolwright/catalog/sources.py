@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
 from functools import cached_property
+from importlib import import_module
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -92,6 +93,8 @@ class Candidate(NamedTuple):
     defined: str = ""
     """The definition itself, which is only ever in memory."""
     openapi: OpenApiOptions | None = None
+    url: str = ""
+    """The URL of a document that is fetched, which is only ever in memory: it may hold secrets."""
 
 
 class _Home(NamedTuple):
@@ -108,6 +111,8 @@ class _Home(NamedTuple):
     among_groups: bool = False
     server: str = ""
     openapi: OpenApiOptions | None = None
+    fetched: str = ""
+    """The digest of a URL."""
 
 
 class _Row(NamedTuple):
@@ -131,11 +136,13 @@ class Listing:
     problems: list[Problem] = field(default_factory=list)
     entries: int = 0
     paths: set[str] = field(default_factory=set)
-    fetched: list[str] = field(default_factory=list)
-    """Digests of the URLs of documents that are fetched."""
+    fetched: dict[str, str] = field(default_factory=dict)
+    """The URLs of documents that are fetched, by their digests. Not part of the stamp."""
     servers: dict[str, tuple[str, str]] = field(default_factory=dict)
     """MCP servers, each with the file that names it, by the digest of its definition. Not part of the stamp:
     a definition may hold secrets."""
+    owners: dict[tuple[str, str], str] = field(default_factory=dict)
+    """The path of the source that named a server or an API first, by format and name."""
 
     def home(self, home: _Home) -> int:
         self.homes.append(home)
@@ -164,6 +171,7 @@ class Listing:
             home.server,
             self.servers[home.server][0] if home.server else "",
             home.openapi,
+            self.fetched[home.fetched] if home.fetched else "",
         )
 
     @cached_property
@@ -221,6 +229,9 @@ class _Look:
         path = self.source.path
         if not _is_utf8(path):
             self.missing("its name is not UTF-8")
+            return
+        named = self.source.openapi
+        if named is not None and named.name and not self.claims("openapi", named.name, path):
             return
         if _is_url(path):
             self.fetched(path)
@@ -498,12 +509,12 @@ class _Look:
     def fetched(self, url: str) -> None:
         """A document behind a URL, where it may be fetched. Attack: a clone that makes us send requests."""
         if not self.source.starts:
-            self.refuse(url, "only a configuration that a person named may have documents fetched")
+            self.refuse(_shown(url), "only a configuration that a person named may have documents fetched")
             return
-        folder, _, name = url.rpartition("/")
+        folder, _, name = _shown(url).rpartition("/")
         digest = hashlib.sha256(url.encode("utf-8")).hexdigest()
-        self.found.fetched.append(digest)
-        home = _Home(folder, "openapi", "", self.rank, openapi=self.openapi)
+        self.found.fetched[digest] = url
+        home = _Home(folder, "openapi", "", self.rank, openapi=self.openapi, fetched=digest)
         self.found.rows.append((self.found.home(home), (name,), (self.changed(digest),), True, False, None))
 
     # -- MCP servers ----------------------------------------------------------------------------------------
@@ -532,11 +543,36 @@ class _Look:
         return True
 
     def server(self, path: str, server: Server) -> None:
+        if not self.claims("mcp", server.name, path):
+            return
         digest = server.digest
         folder, name = os.path.split(path)
         home = _Home(folder, "mcp", server.name, self.rank, server=digest)
         self.found.servers[digest] = (server.text, path)
         self.found.rows.append((self.found.home(home), (name,), (self.changed(digest),), True, False, None))
+
+    def claims(self, format: str, name: str, path: str) -> bool:
+        """Whether this source is the first to name a server or an API so; the others are left out.
+
+        Attack: a second server of the same name, which gets the first one's name, and whatever was granted
+        to that, as soon as the first one is down. A name belongs to who named it first, alive or not, and
+        nothing of the others is started or asked.
+        """
+        owner = self.found.owners.get((format, name))
+        if owner is None:
+            self.found.owners[format, name] = path
+            return True
+        code, what = _CLASHES[format]
+        self.found.problems.append(
+            Problem(
+                code=code,
+                message=f'another {what} is called "{name}": this one is left out',
+                path=_shown(path) if _is_url(path) else path,
+                name=name,
+                hint=f"give each {what} a name of its own",
+            )
+        )
+        return False
 
     def not_asked(self, path: str) -> None:
         """Attack: a clone whose list of servers is a list of programs to run."""
@@ -690,10 +726,20 @@ class _Look:
 
 
 _NEVER: Final[Fingerprint] = (0, 0, 0, 0)
+_CLASHES: Final = {
+    "mcp": ("mcp.servers.clash", "MCP server"),
+    "openapi": ("openapi.source.clash", "OpenAPI source"),
+}
 
 
 def _is_url(path: str) -> bool:
     return path.startswith(("http://", "https://"))
+
+
+def _shown(url: str) -> str:
+    # By name: few sources are URLs.
+    shown: str = import_module("toolwright.journal.redaction").shown_url(url)
+    return shown
 
 
 def _is_openapi_only(name: str, status: os.stat_result) -> bool:
@@ -781,12 +827,12 @@ def documents(
     listed = iter(asker(standing) if asker is not None and standing else [_UNASKED] * len(standing))
     asked = [found.path for found in candidates if found.place == "executable" and not found.unreadable]
     answers = dict(zip(asked, prober(asked), strict=True)) if asked else {}
-    urls = [found.path for found in candidates if found.place != "mcp" and _is_url(found.path)]
+    urls = [found.url for found in candidates if found.url]
     fetched = iter(fetcher(urls) if fetcher is not None and urls else [_UNFETCHED] * len(urls))
     for candidate in candidates:
         if candidate.place == "mcp":
             yield candidate, _listed(candidate, *next(listed))
-        elif _is_url(candidate.path):
+        elif candidate.url:
             yield candidate, _document(candidate, *next(fetched), {}, None)
         elif candidate.path in answers and candidate.place == "executable":
             content, outcome = answers[candidate.path]

@@ -316,7 +316,8 @@ class _Reading:
             self.record,
             key=key_of(NAME, self.server.name, name),
             name=name,
-            spoken=f"{self.server.name}_{name}",
+            # Attack: the tool `c` of a server `a_b`, which a model would know by the name of `b_c` of `a`.
+            spoken=f"{self.server.name}__{name}",
             description=text,
             invocation=replace(invocation, tool=name),
             input_schema=Schema.of(schema),
@@ -350,22 +351,22 @@ def _escaped(name: str) -> str:
 
 
 def link(units: Sequence[Unit], rules: Rules) -> Linked:
-    """Servers stand side by side. Attack: a second source of the same name, whose tools would pass for the
-    first one's: it is left out."""
-    tools: list[Tool] = []
-    problems: list[Problem] = []
-    owners: dict[str, int] = {}
-    for number, unit in enumerate(units):
-        for tool in unit.compiled.tools[:1]:
-            if owners.setdefault(tool.scope, number) != number:
-                problems.append(
-                    Problem(
-                        code="mcp.servers.clash",
-                        message=f'another MCP server is called "{tool.scope}": this one is left out',
-                        path=unit.path,
-                        name=tool.scope,
-                        hint="give each server a name of its own",
-                    )
-                )
-        tools += [tool for tool in unit.compiled.tools if owners.get(tool.scope) == number]
-    return Linked(tools=tuple(tools), problems=tuple(problems))
+    """Servers stand side by side: no two have one name, because a name belongs to whoever names it first.
+
+    Names with two underscores may still come out alike for models; dialects tell them apart, and we say so.
+    """
+    tools = tuple(tool for unit in units for tool in unit.compiled.tools)
+    first: dict[str, Tool] = {}
+    problems = [
+        Problem(
+            code="mcp.tool.spoken-clash",
+            severity=Severity.WARNING,
+            message=f'models would know {tool.key} and {first[tool.spoken].key} as "{tool.spoken}"',
+            path=tool.origin.path,
+            name=tool.name,
+            hint="rename one of the servers; until then both names get an ending of their own",
+        )
+        for tool in tools
+        if first.setdefault(tool.spoken, tool) is not tool
+    ]
+    return Linked(tools=tools, problems=tuple(problems))

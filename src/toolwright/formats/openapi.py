@@ -41,13 +41,14 @@ from toolwright.model import (
     Origin,
     Place,
     Placed,
+    Problem,
     Rules,
     Schema,
     Severity,
     Tool,
     Unit,
 )
-from toolwright.records import dataclass
+from toolwright.records import dataclass, replace
 
 NAME: Final = "openapi"
 BYTES_MAX: Final = 16 << 20
@@ -143,8 +144,37 @@ def compile_document(document: Document, rules: Rules) -> Compiled:
 
 
 def link(units: Sequence[Unit], rules: Rules) -> Linked:
-    """Documents know nothing of each other: their tools stand side by side under their own keys."""
-    return Linked(tools=tuple(tool for unit in units for tool in unit.compiled.tools))
+    """Documents know nothing of each other: their tools stand side by side, each under its own scope.
+
+    Attack: a document whose file or title is called like another API, and whose operations so fall under
+    what was granted to that API's tools: all of them get a scope that no other document has.
+    """
+    tools: list[Tool] = []
+    problems: list[Problem] = []
+    taken: set[str] = {unit.compiled.tools[0].scope for unit in units if unit.compiled.tools}
+    first: dict[str, str] = {}
+    for unit in units:
+        own = unit.compiled.tools
+        if own and own[0].scope in first:
+            name = own[0].scope
+            scope = next(f"{name}~{n}" for n in range(2, len(units) + 3) if f"{name}~{n}" not in taken)
+            taken.add(scope)
+            own = tuple(replace(tool, key=key_of(NAME, scope, tool.name), scope=scope) for tool in own)
+            problems.append(
+                Problem(
+                    code="openapi.source.renamed",
+                    severity=Severity.WARNING,
+                    message=f'the OpenAPI document {first[name]} is called "{name}": '
+                    f'the tools of this one have keys with "{scope}"',
+                    path=unit.path,
+                    name=scope,
+                    hint="name its source in the configuration",
+                )
+            )
+        elif own:
+            first[own[0].scope] = unit.path
+        tools += own
+    return Linked(tools=tuple(tools), problems=tuple(problems))
 
 
 _Read = tuple[JsonObject, Mapping[Pointer, int], Sequence[Duplicate]]
@@ -508,7 +538,12 @@ class _Api:
                 credentials=credentials,
                 settings=b'{"body":"required"}' if body.required else b"{}",
             ),
-            needs=Needs(stated=True, capabilities=("net.http",)),
+            needs=Needs(
+                stated=True,
+                capabilities=("net.http",),
+                # Whoever named the secret on the source has handed it over: no second grant is needed.
+                env=tuple(dict.fromkeys(one.secret for one in credentials if one.secret)),
+            ),
             effect=_EFFECTS.get(operation.method, Effect.CHANGE),
             notes=Notes(
                 tags=tuple(_texts(operation.value.get("tags")))[:20],
@@ -1000,7 +1035,10 @@ def _scope(document: Document, root: JsonObject) -> str:
     """
     if document.openapi is not None and document.openapi.name:
         return document.openapi.name
-    stem = document.path.rpartition("/")[2]
+    path = document.path
+    if path.startswith(("http://", "https://")):
+        path = path.partition("?")[0]
+    stem = path.rpartition("/")[2]
     for suffix in (".json", ".yaml", ".yml"):
         stem = stem.removesuffix(suffix)
     info = root.get("info")

@@ -34,6 +34,19 @@ def is_secret_name(name: str) -> bool:
     return name not in _NO_SECRETS and _SECRET_NAME.search(name) is not None
 
 
+def shown_url(url: str) -> str:
+    """A URL as it may be told and recorded: where it leads. Attack: a key in the query or before the host,
+    which whoever reads a message, the record or the cache would learn."""
+    head, mark, query = url.partition("#")[0].partition("?")
+    scheme, colon, rest = head.partition("://")
+    authority, slash, path = rest.partition("/")
+    if "@" in authority:
+        authority = f"{MARKER}@{authority.rpartition('@')[2]}"
+    pairs = (pair.partition("=") for pair in query.split("&") if pair)
+    told = "&".join(f"{name}={MARKER}" if equals else MARKER for name, equals, _ in pairs)
+    return f"{scheme}{colon}{authority}{slash}{path}{mark}{told}"
+
+
 class Redaction:
     """What has to go, and the way to do it."""
 

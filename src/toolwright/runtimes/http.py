@@ -10,8 +10,7 @@ from __future__ import annotations
 import base64
 import re
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable
 from typing import Final
 from urllib.parse import quote
 
@@ -20,7 +19,7 @@ from toolwright.calls import operations, requests
 from toolwright.calls.replies import grant_lines
 from toolwright.calls.requests import Outgoing
 from toolwright.errors import Kind
-from toolwright.journal.redaction import MARKER, VALUE_CHARS_MIN, is_secret_name
+from toolwright.journal.redaction import is_secret_name
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import (
     CallHttp,
@@ -35,6 +34,7 @@ from toolwright.model import (
 )
 from toolwright.records import replace
 from toolwright.runtimes import Host, _settings, project_of
+from toolwright.runtimes._cleaning import Cleaning
 from toolwright.runtimes._web import Answer, Contact, Reach, Request, Trouble, Unreached, Web, WebLimits
 from toolwright.sandbox import Cancel
 
@@ -91,7 +91,7 @@ class HttpTools:
         proofs = [entry.secret for entry in described.credentials]
         names = tuple(dict.fromkeys((*tool.needs.env, *proofs)))
         telling = [*proofs, *filter(is_secret_name, tool.needs.env)]
-        cleaning = _Cleaning(value for name in telling if (value := self._value(name, permit)))
+        cleaning = Cleaning(value for name in telling if (value := self._value(name, permit)))
         ending = self._sent(tool, proven, permit, cancel, cleaning)
         runs = tuple(replace(run, env_names=names) for run in ending.runs)
         return replace(ending, runs=runs, notes=(*prepared.notes, *ending.notes), layers=_LAYERS)
@@ -141,7 +141,7 @@ class HttpTools:
     # -- the exchange ---------------------------------------------------------------------------------------
 
     def _sent(
-        self, tool: Tool, outgoing: Outgoing, permit: Permit, cancel: Cancel, cleaning: _Cleaning
+        self, tool: Tool, outgoing: Outgoing, permit: Permit, cancel: Cancel, cleaning: Cleaning
     ) -> Ending:
         request = Request(
             method=outgoing.method, url=outgoing.url, headers=outgoing.headers, body=outgoing.body
@@ -156,7 +156,7 @@ class HttpTools:
             )
         except Unreached as unreached:
             return _unreached(tool, unreached, permit, cleaning)
-        answer = cleaning.answer(answer)
+        answer = _cleaned(answer, cleaning)
         runs = _runs(answer.contacts, is_cut=answer.truncated)
         received_bytes = answer.contacts[-1].received_bytes
         if answer.status >= 300:
@@ -175,7 +175,7 @@ class HttpTools:
         )
 
 
-def _unreached(tool: Tool, unreached: Unreached, permit: Permit, cleaning: _Cleaning) -> Ending:
+def _unreached(tool: Tool, unreached: Unreached, permit: Permit, cleaning: Cleaning) -> Ending:
     end = _ENDS[unreached.kind]
     hint = unreached.hint
     if unreached.sent and unreached.contacts[0].method not in _SAFE and end in (End.DENIED, End.UNAVAILABLE):
@@ -191,7 +191,7 @@ def _unreached(tool: Tool, unreached: Unreached, permit: Permit, cleaning: _Clea
         hint=hint,
         again_s=0.0 if unreached.kind is Trouble.UNREACHABLE and not unreached.sent else None,
         stdout_bytes=limit + 1 if end is End.TOO_LARGE else 0,
-        runs=_runs(cleaning.contacts(unreached.contacts), is_cut=end is End.TOO_LARGE),
+        runs=_runs(_cleaned_contacts(unreached.contacts, cleaning), is_cut=end is End.TOO_LARGE),
     )
 
 
@@ -276,81 +276,17 @@ _CHARSETS: Final = frozenset({"utf-8", "us-ascii", "iso-8859-1", "windows-1252",
 """Attack: a charset that is one of Python's own codecs and does something else with the bytes."""
 
 
-class _Cleaning:
-    """Takes the caller's credentials out of everything that came back.
-
-    Attack: a server that repeats the credentials it was sent, anywhere in its answer (the status line, the
-    content type, the body, the host of a redirect) and in any usual spelling, and so tells them to the model.
-    """
-
-    def __init__(self, secrets: Iterable[str]) -> None:
-        worth = {secret for secret in secrets if len(secret) >= VALUE_CHARS_MIN}
-        self._patterns = [
-            re.compile(form)
-            for secret in sorted(worth, key=lambda secret: (-len(secret), secret))
-            for form in _forms(secret)
-        ]
-
-    def __call__(self, data: bytes) -> bytes:
-        for pattern in self._patterns:
-            data = pattern.sub(_MARKER, data)
-        return data
-
-    def text(self, text: str) -> str:
-        return self(text.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
-
-    def header(self, text: str) -> str:
-        return self(text.encode("latin-1", "replace")).decode("latin-1")
-
-    def answer(self, answer: Answer) -> Answer:
-        return replace(
-            answer,
-            reason=self.header(answer.reason),
-            headers=tuple((name, self.header(value)) for name, value in answer.headers),
-            body=self(answer.body),
-            contacts=self.contacts(answer.contacts),
-        )
-
-    def contacts(self, contacts: Iterable[Contact]) -> tuple[Contact, ...]:
-        return tuple(replace(contact, host=self.text(contact.host)) for contact in contacts)
+def _cleaned(answer: Answer, cleaning: Cleaning) -> Answer:
+    """Attack: a server that repeats credentials anywhere in its answer: the status line, the content type,
+    the body, the host of a redirect."""
+    return replace(
+        answer,
+        reason=cleaning.header(answer.reason),
+        headers=tuple((name, cleaning.header(value)) for name, value in answer.headers),
+        body=cleaning(answer.body),
+        contacts=_cleaned_contacts(answer.contacts, cleaning),
+    )
 
 
-_MARKER: Final = MARKER.encode("ascii")
-
-
-def _forms(secret: str) -> Iterator[bytes]:
-    """The patterns of a secret's spellings: as it is, in base64, and in the wide letters of UTF-16."""
-    plain = secret.encode("utf-8", "surrogateescape")
-    yield _spelled(secret)
-    for encoded in {base64.b64encode(plain), base64.urlsafe_b64encode(plain)}:
-        yield _spelled(encoded.decode("ascii").rstrip("=")) + b"(?:=|%3[dD])*"
-    for wide in ("utf-16-le", "utf-16-be"):
-        yield re.escape(secret.encode(wide, "surrogatepass"))
-
-
-def _spelled(text: str) -> bytes:
-    """A pattern for a text whose letters may be in either case, percent-encoded, or escaped as in JSON.
-
-    Every alternative begins with a plain byte, so that a search passes quickly over other text.
-    """
-    return b"".join(b"(?:" + b"|".join(_spellings(char)) + b")" for char in text)
-
-
-def _spellings(char: str) -> list[bytes]:
-    plain = char.encode("utf-8", "surrogateescape")
-    found = {
-        re.escape(case.encode("utf-8", "surrogateescape")) for case in (char, char.lower(), char.upper())
-    }
-    with suppress(UnicodeEncodeError):  # how it goes into a header
-        found.add(re.escape(char.encode("latin-1")))
-    found.add(_in_hex(b"%", plain, 1))
-    found.add(_in_hex(rb"\\u", char.encode("utf-16-be", "surrogatepass"), 2))
-    if char in '"\\/':
-        found.add(rb"\\" + re.escape(plain))
-    return sorted(found, key=lambda spelling: (-len(spelling), spelling))
-
-
-def _in_hex(mark: bytes, data: bytes, size: int) -> bytes:
-    numbers = (data[at : at + size].hex() for at in range(0, len(data), size))
-    either = (re.sub("[a-f]", lambda digit: f"[{digit[0]}{digit[0].upper()}]", number) for number in numbers)
-    return b"".join(mark + number.encode("ascii") for number in either)
+def _cleaned_contacts(contacts: Iterable[Contact], cleaning: Cleaning) -> tuple[Contact, ...]:
+    return tuple(replace(contact, host=cleaning.text(contact.host)) for contact in contacts)

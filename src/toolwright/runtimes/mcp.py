@@ -19,11 +19,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final, TypeAlias, TypeVar
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from toolwright import jsontext
 from toolwright.dialects.mcp import read_blocks
+from toolwright.journal.redaction import is_secret_name, shown_url
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import (
+    BASE_ENV,
     TIMEOUT_S_MAX,
     CallMcp,
     Effect,
@@ -38,7 +41,9 @@ from toolwright.model import (
 from toolwright.records import dataclass, replace
 from toolwright.runtimes import Host, _mcp_http, _mcp_stdio, _web, environment, find_program, project_of
 from toolwright.runtimes import _mcp_wire as wire
+from toolwright.runtimes._cleaning import Cleaning
 from toolwright.sandbox import Cancel, Standing, Start
+from toolwright.trust.policy import is_loader
 
 CONNECT_S: Final = 60.0
 """For starting and greeting a server, where its definition says nothing else."""
@@ -52,6 +57,7 @@ _GRACE_S: Final = 0.5
 _CLOSE_S: Final = 5.0
 _STEP_S: Final = 0.05
 _CLOSE_THREADS: Final = 16
+_TELLING_CHARS_MIN: Final = 8
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _HEADER_SAFE: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -169,6 +175,45 @@ def _filled(text: str, variables: Mapping[str, str], allowed: Callable[[str], bo
     return _VARIABLE.sub(value, text)
 
 
+def _handed(definition: Definition, variables: Mapping[str, str], permit: Permit) -> dict[str, str]:
+    """The values that a server is handed and nobody else is to learn, by their names."""
+    texts = (*definition.command, definition.url, definition.cwd)
+    named = (text for _, text in (*definition.env, *definition.headers))
+    names = {match[1] for text in (*texts, *named) for match in _VARIABLE.finditer(text)} | {*permit.env}
+    if "*" in permit.env:
+        names |= {name for name in variables if is_secret_name(name)}
+    found = {
+        name: variables[name]
+        for name in sorted(names)
+        if variables.get(name) and (is_secret_name(name) or not _is_base(name))
+    }
+    written = {name: text for name, text in definition.env if is_secret_name(name)}
+    for name, text in definition.headers:
+        if is_secret_name(name.replace("-", "_")) or name.lower() in ("authorization", "cookie"):
+            written[name] = text.rpartition(" ")[2]
+    for number, text in enumerate(_within(definition.url)):
+        written[f"url {number}"] = text
+    return {**{name: text for name, text in written.items() if not _VARIABLE.search(text)}, **found}
+
+
+def _is_base(name: str) -> bool:
+    return any(name == known or (known[-1] == "*" and name.startswith(known[:-1])) for known in BASE_ENV)
+
+
+def _within(url: str) -> Iterator[str]:
+    """The parts of a URL that may be secrets: the password, and the values of its query."""
+    with suppress(ValueError):
+        parts = urlsplit(url)
+        yield from (unquote(text) for text in (parts.password,) if text)
+        yield from (text for name, text in parse_qsl(parts.query) if is_secret_name(name) or len(text) >= 16)
+
+
+def _is_telling(name: str, value: str) -> bool:
+    """Whether a value is taken out of answers, too: a region or a folder is what a call may be about."""
+    is_place = os.path.isabs(value) and os.path.exists(value)
+    return is_secret_name(name) or (len(value) >= _TELLING_CHARS_MIN and not is_place)
+
+
 # -- one server ---------------------------------------------------------------------------------------------
 
 
@@ -225,6 +270,17 @@ class _Server:
         self._is_retired = False
         self.layers: tuple[str, ...] = ()
         """What held its process when it was last asked."""
+        # Attack: a definition that makes a known program load its author's code (`LD_PRELOAD`,
+        # `NODE_OPTIONS`). Only a grant, which the host wrote, may name such a variable.
+        self._left_out = frozenset(
+            name for name, _ in definition.env if is_loader(name) and not {name, "*"} & {*permit.env}
+        )
+        handed = _handed(definition, house.host.variables, permit)
+        # Attack: a server that writes its credentials to stderr or into a refusal, which goes into the cache,
+        # the record and what `check` and `doctor` print.
+        self._words = Cleaning(handed.values())
+        self.answers = Cleaning(value for name, value in handed.items() if _is_telling(name, value))
+        """Takes out of answers what the server was handed."""
 
     # -- connecting -----------------------------------------------------------------------------------------
 
@@ -337,11 +393,11 @@ class _Server:
             if line is not None:
                 line.close()
                 self._stderr = line.stderr() or self._stderr
-            why = str(no)
+            why = self.clean(str(no))
             if isinstance(no, wire.Late):
                 why = f"it did not answer the greeting within {limit_s:.1f} s"
             elif isinstance(no, wire.Refusal) and no.code:
-                why = f"it refused the greeting: {no.message[:300]}"
+                why = f"it refused the greeting: {self.clean(no.message)[:300]}"
             self.failed(why)
             raise _Unavailable(End.UNAVAILABLE, f"{self.name} cannot be reached: {why}", self.hint) from None
         except BaseException:
@@ -389,7 +445,11 @@ class _Server:
 
         try:
             headers = [(name, _filled(text, host.variables, allowed)) for name, text in definition.headers]
-            own_env = {name: _filled(text, host.variables, allowed) for name, text in definition.env}
+            own_env = {
+                name: _filled(text, host.variables, allowed)
+                for name, text in definition.env
+                if name not in self._left_out
+            }
             argv = tuple(_filled(part, host.variables, allowed) for part in definition.command)
             url = _filled(definition.url, host.variables, allowed)
             cwd = _filled(definition.cwd, host.variables, allowed)
@@ -409,7 +469,8 @@ class _Server:
         if "TMPDIR" in self.tool.needs.base_env and "TMPDIR" not in own_env:
             env["TMPDIR"] = ""
         cwd = os.path.normpath(os.path.join(host.cwd, cwd))
-        program = _program(argv[0], env.get("PATH", ""), cwd)
+        # Attack: a definition with a PATH of its own, so that a known name leads to a program of its folder.
+        program = _program(argv[0], host.variables.get("PATH", ""), cwd)
         if program is None:
             raise _Unavailable(
                 End.UNAVAILABLE,
@@ -462,7 +523,7 @@ class _Server:
 
     def failed(self, why: str) -> None:
         self._failures += 1
-        self._why = why
+        self._why = self.clean(why)
         pause_s = min(PAUSE_S_MAX, FIRST_PAUSE_S * 2 ** min(self._failures - 1, 20))
         # Not all of many servers that died together are started in the same moment.
         self._retry_at = time.monotonic() + pause_s * self._house.jitter(0.75, 1.25)
@@ -475,10 +536,25 @@ class _Server:
         if self.greeting is not None:
             self.failed(why)
 
+    def clean(self, text: str) -> str:
+        """What the server said, without what it was handed."""
+        return self._words.text(text)
+
+    def _said(self, lines: int) -> str:
+        return tail_of(self._words(self._line.stderr() if self._line is not None else self._stderr), lines)
+
     @property
     def hint(self) -> str | None:
-        said = tail_of(self._line.stderr() if self._line is not None else self._stderr, HINT_LINES)
-        return f"its last words: {said}" if said else None
+        said = self._said(HINT_LINES)
+        return "; ".join((*self.notes, *((f"its last words: {said}",) if said else ()))) or None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the definition asks for and the server does not get."""
+        return tuple(
+            f"{name} of its definition is left out: it makes programs load code, so a host grant must name it"
+            for name in sorted(self._left_out)
+        )
 
     def state(self) -> State:
         line, greeting = self._line, self.greeting
@@ -490,11 +566,11 @@ class _Server:
         return State(
             name=definition.name,
             key=definition.key,
-            where=definition.url or " ".join(definition.command),
+            where=shown_url(definition.url) or " ".join(definition.command),
             alive=alive,
             why="" if alive else self._why,
-            about=about,
-            stderr=tail_of(line.stderr() if line is not None else self._stderr, 20),
+            about=self.clean(about),
+            stderr=self._said(20),
         )
 
     def protect(self, permit: Permit) -> None:
@@ -622,12 +698,12 @@ class McpTools:
             return no.ending
         except wire.Refusal as refusal:
             server.worked()
-            ending = Ending(end=End.RAISED, reason=refusal.message)
+            ending = Ending(end=End.RAISED, reason=server.clean(refusal.message))
         except wire.Unanswered as no:
             ending = _unanswered(server, no)
         else:
             server.worked()
-            ending = _ending(answer, permit)
+            ending = _ending(answer, permit, server.answers)
         run = Run(
             argv=("tools/call", invocation.server, invocation.tool),
             duration_ms=(time.monotonic() - began) * 1000,
@@ -635,7 +711,7 @@ class McpTools:
             exit_status=None,
             truncated=ending.end is End.TOO_LARGE,
         )
-        return replace(ending, runs=(run,), layers=server.layers)
+        return replace(ending, runs=(run,), layers=server.layers, notes=(*server.notes, *ending.notes))
 
     def _ask(
         self,
@@ -669,15 +745,18 @@ class McpTools:
             return wire.list_tools(line, greeting, deadline, cancel)
 
         try:
-            return server.asked(ask, deadline, cancel)
+            return [server.answers.value(entry) for entry in server.asked(ask, deadline, cancel)]
         except _Unavailable as no:
             return no.ending
         except wire.Refusal as refusal:
-            return Ending(end=End.UNAVAILABLE, reason=f"it does not list its tools: {refusal.message[:300]}")
+            reason = f"it does not list its tools: {server.clean(refusal.message)[:300]}"
+            return Ending(end=End.UNAVAILABLE, reason=reason)
         except wire.Stopped:
             return Ending(end=End.CANCELLED)
         except wire.Unanswered as no:
-            why = f"it did not list its tools within {timeout_s:g} s" if isinstance(no, wire.Late) else no.why
+            why = f"it did not list its tools within {timeout_s:g} s"
+            if not isinstance(no, wire.Late):
+                why = server.clean(no.why)
             return Ending(end=End.UNAVAILABLE, reason=why, hint=server.hint)
 
     def states(self) -> tuple[State, ...]:
@@ -804,18 +883,20 @@ def _unanswered(server: _Server, no: wire.Unanswered) -> Ending:
         case wire.Stopped():
             return Ending(end=End.CANCELLED)
         case wire.TooLong():
-            return Ending(end=End.TOO_LARGE, reason=no.why)
+            return Ending(end=End.TOO_LARGE, reason=server.clean(no.why))
         case wire.Unreadable():
-            return Ending(end=End.UNREADABLE, reason=f"{server.name}: {no.why}")
+            return Ending(end=End.UNREADABLE, reason=f"{server.name}: {server.clean(no.why)}")
     if no.sent:
-        return Ending(end=End.LOST, reason=f"{server.name}: {no.why}", hint=server.hint)
-    return Ending(end=End.UNAVAILABLE, reason=f"{server.name}: {no.why}", hint=server.hint)
+        return Ending(end=End.LOST, reason=f"{server.name}: {server.clean(no.why)}", hint=server.hint)
+    return Ending(end=End.UNAVAILABLE, reason=f"{server.name}: {server.clean(no.why)}", hint=server.hint)
 
 
-def _ending(answer: wire.Answer, permit: Permit) -> Ending:
+def _ending(answer: wire.Answer, permit: Permit, cleaning: Cleaning) -> Ending:
     if answer.size > permit.limits.stdout_bytes_max:
         return Ending(end=End.TOO_LARGE, stdout_bytes=answer.size)
-    result = answer.result
+    # Attack: a server that repeats the credentials it was handed, and so tells them to the model.
+    result = cleaning.value(answer.result)
+    assert isinstance(result, dict)
     if result.get("resultType", "complete") != "complete":
         reason = "the server wants more input from a person, which it cannot be given here"
         return Ending(end=End.RAISED, reason=reason)
