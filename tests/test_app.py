@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import subprocess
@@ -244,6 +245,26 @@ def test_the_hosts_checks_decide_about_context(tmp_path: Path) -> None:
     assert [choice.name for choice in workshop.select("x", context={"day": "sat"}).chosen] == ["add_note"]
     assert workshop.select("x", context={"day": "mon"}).chosen == ()
     assert workshop.select("x").note
+
+
+class AsyncCheck:
+    async def __call__(self, context: object) -> bool:
+        return False
+
+
+async def async_check(context: object) -> bool:
+    return False
+
+
+@pytest.mark.parametrize(
+    "check",
+    [async_check, AsyncCheck(), functools.partial(async_check), True, "x"],
+    ids=["async", "object", "partial", "bool", "text"],
+)
+def test_a_context_check_that_could_not_be_asked_is_refused(tmp_path: Path, check: Any) -> None:
+    group(tmp_path / "g", {"strategy": "context", "check": "mine"})
+    with pytest.raises(UsageError, match="context_checks\\['mine'\\]: must"):
+        toolwright.open(tmp_path / "g", context_checks={"mine": check}, environment=surroundings(tmp_path))
 
 
 def test_the_configuration_says_how_keywords_match(tmp_path: Path) -> None:

@@ -82,6 +82,8 @@ def open(
     """
     surroundings = environment or Environment.read()
     cwd = current_folder()
+    if context_checks:
+        _check_checks(context_checks)
     if isinstance(paths, Config):
         if config is not None:
             raise UsageError("two configurations were given", "hand over one Config")
@@ -110,6 +112,18 @@ def open(
         in_process=in_process,
         sandbox=sandbox,
     )
+
+
+def _check_checks(checks: Mapping[str, object]) -> None:
+    import inspect
+
+    for name, check in checks.items():
+        where = f"context_checks[{name!r}]"
+        if not callable(check):
+            raise UsageError(f"{where}: must be a function (got {type(check).__name__})")
+        if inspect.iscoroutinefunction(check) or inspect.iscoroutinefunction(type(check).__call__):
+            # Attack: what an async check gives is true before anybody has awaited it.
+            raise UsageError(f"{where}: must not be async", "look it up before, and hand it over in context=")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
