@@ -81,12 +81,15 @@ class FunctionTools:
             raise
         except _loops.Late as late:
             took_s = time.monotonic() - began
-            told = {"end": End.TIMED_OUT}
+            told = {"end": End.TIMED_OUT, "hint": late.hint}
             notes = () if late.stopped else (_ON_ITS_OWN,)
         except _loops.GivenUp as given_up:
             took_s = time.monotonic() - began
             told = {"end": End.CANCELLED}
             notes = () if given_up.stopped else (_ON_ITS_OWN,)
+        except _loops.Unfit as unfit:
+            took_s = time.monotonic() - began
+            told = {"end": End.RAISED, "reason": str(unfit), "hint": unfit.hint}
         except BaseException as error:  # noqa: BLE001 - whatever else it raises, leaving included, is an ending
             took_s = time.monotonic() - began
             told = _raised(error, function)
