@@ -101,7 +101,7 @@ def as_module() -> types.ModuleType:
         {"journal": Journal().execute_journal_tool},
         {"journal": Caller()},
         {"journal": SimpleNamespace(execute_journal_tool=execute_journal_tool)},
-        {"recall_journal": execute_journal_tool, "journal": object()},
+        {"recall_journal": execute_journal_tool, "journal": print},
     ],
 )
 def test_a_handler_may_be_a_module_a_callable_or_an_object(
