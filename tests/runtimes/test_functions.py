@@ -152,6 +152,25 @@ def test_wrong_arguments_say_where_and_why_and_nothing_runs(
     assert message in result.error.message
 
 
+def test_integers_of_any_length_are_written_or_refused(tmp_path: Path) -> None:
+    for number in (2**63 - 1, -(2**63), 2**64, 10**100):
+        assert result_of(tmp_path, lambda number=number: number).content == str(number)
+    result = result_of(tmp_path, lambda: 10**5000)
+    assert result.error is not None
+    assert result.error.kind is Kind.FAILED
+    assert "no JSON form" in result.error.message
+
+
+def test_a_hint_is_a_text_that_can_be_sent(tmp_path: Path) -> None:
+    def fails() -> None:
+        raise toolwright.Failed("no \ud800", hint="try \ud800 again")
+
+    result = result_of(tmp_path, fails)
+    assert result.error is not None
+    assert result.error.hint == "try ? again"
+    assert result.error.message == "no ?"
+
+
 def test_a_result_that_breaks_its_promise_is_refused(tmp_path: Path) -> None:
     def count() -> Answer:
         return {"total": "many"}  # type: ignore[typeddict-item]
@@ -331,6 +350,21 @@ def test_an_async_function_that_refuses_to_stop_is_given_up(tmp_path: Path) -> N
     assert result.error is not None
     assert result.error.kind is Kind.TIMED_OUT
     assert "still runs" in result.notes[0]
+
+
+def test_an_async_function_that_swallows_its_cancellation_is_told_so(tmp_path: Path) -> None:
+    async def swallowing() -> str:
+        try:
+            await asyncio.sleep(WAIT_S)
+        except asyncio.CancelledError:
+            return "done"
+        return ""
+
+    result = result_of(tmp_path, swallowing, timeout_s=0.1)
+    assert result.error is not None
+    assert result.error.kind is Kind.TIMED_OUT
+    assert "asyncio.CancelledError" in (result.error.hint or "")
+    assert "not async" not in (result.error.hint or "")
 
 
 def test_a_press_on_the_button_stops_an_async_function(tmp_path: Path) -> None:
