@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -246,6 +248,26 @@ def test_the_hosts_checks_decide_about_context(tmp_path: Path) -> None:
     assert workshop.select("x").note
 
 
+class AsyncCheck:
+    async def __call__(self, context: object) -> bool:
+        return False
+
+
+async def async_check(context: object) -> bool:
+    return False
+
+
+@pytest.mark.parametrize(
+    "check",
+    [async_check, AsyncCheck(), functools.partial(async_check), True, "x"],
+    ids=["async", "object", "partial", "bool", "text"],
+)
+def test_a_context_check_that_could_not_be_asked_is_refused(tmp_path: Path, check: Any) -> None:
+    group(tmp_path / "g", {"strategy": "context", "check": "mine"})
+    with pytest.raises(UsageError, match="context_checks\\['mine'\\]: must"):
+        toolwright.open(tmp_path / "g", context_checks={"mine": check}, environment=surroundings(tmp_path))
+
+
 def test_the_configuration_says_how_keywords_match(tmp_path: Path) -> None:
     group(tmp_path / "g", {"strategy": "keyword", "keywords": ["may"]})
     home = surroundings(tmp_path)
@@ -259,7 +281,57 @@ def test_the_hosts_handlers_stand_in_for_files(tmp_path: Path) -> None:
     group(tmp_path / "g", {"strategy": "always"}, executor="hosted")
     home = surroundings(tmp_path)
     assert toolwright.open(tmp_path / "g", environment=home).problems
-    assert toolwright.open(tmp_path / "g", handlers={"hosted": object()}, environment=home).problems == ()
+    assert toolwright.open(tmp_path / "g", handlers={"hosted": print}, environment=home).problems == ()
+
+
+@pytest.mark.parametrize(
+    ("handlers", "words"),
+    [
+        ([print], "must be a mapping (got list)"),
+        ({3: print}, "must be under the name"),
+        ({"hosted": "module"}, "is no function and has none (got str)"),
+        ({"hosted": object()}, "is no function and has none (got object)"),
+        ({"hosted": Path}, "Path is a class"),
+    ],
+)
+def test_handlers_that_could_not_be_called_are_refused(tmp_path: Path, handlers: Any, words: str) -> None:
+    group(tmp_path / "g", {"strategy": "always"}, executor="hosted")
+    with pytest.raises(UsageError, match=re.escape(words)):
+        toolwright.open(tmp_path / "g", handlers=handlers, environment=surroundings(tmp_path))
+
+
+def test_an_object_with_the_function_is_a_handler(tmp_path: Path) -> None:
+    class Hosted:
+        def execute_hosted_tool(self, name: str, arguments: object) -> str:
+            return name
+
+    group(tmp_path / "g", {"strategy": "always"}, executor="hosted")
+    home = surroundings(tmp_path)
+    assert toolwright.open(tmp_path / "g", handlers={"hosted": Hosted()}, environment=home).problems == ()
+
+
+def add(a: int, b: int) -> int:
+    """Add."""
+    return a + b
+
+
+def test_a_configuration_can_be_named_by_its_path(tmp_path: Path) -> None:
+    group(tmp_path / "g", {"strategy": "keyword", "keywords": ["may"]})
+    file = tmp_path / "mine.toml"
+    file.write_text('[selection]\nkeyword_match = "substring"\n', encoding="utf-8")
+    home = surroundings(tmp_path)
+    for named in (file, str(file)):
+        workshop = toolwright.open(tmp_path / "g", config=named, environment=home)
+        assert workshop.config.keyword_match == "substring"
+        assert workshop.config.trusted
+        assert [tool.name for tool in workshop.tools] == ["add_note"]
+    alone = toolwright.open(tools=[add], config=file, environment=home)
+    assert [tool.name for tool in alone.tools] == ["add"]
+    wrong: Any = {"selection": {}}
+    with pytest.raises(UsageError, match=r"config: must be a Config, or the path .*\(got dict\)"):
+        toolwright.open(tmp_path / "g", config=wrong, environment=home)
+    with pytest.raises(SourceError, match="no such file"):
+        toolwright.open(tmp_path / "g", config=tmp_path / "none.toml", environment=home)
 
 
 def test_rye_items_are_searched_by_their_own_language(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def as_module() -> types.ModuleType:
         {"journal": Journal().execute_journal_tool},
         {"journal": Caller()},
         {"journal": SimpleNamespace(execute_journal_tool=execute_journal_tool)},
-        {"recall_journal": execute_journal_tool, "journal": object()},
+        {"recall_journal": execute_journal_tool, "journal": print},
     ],
 )
 def test_a_handler_may_be_a_module_a_callable_or_an_object(
@@ -309,6 +309,21 @@ def test_code_that_cannot_be_imported_is_wrong_usage(tmp_path: Path) -> None:
         said = checked(tmp_path, "--code", name)
         assert said.status == 2
         assert f"--code {name}" in said.err
+
+
+def test_code_that_leaves_while_it_is_imported_is_wrong_usage(tmp_path: Path) -> None:
+    (tmp_path / "leaves.py").write_text("raise SystemExit(0)\n", encoding="utf-8")
+    said = checked(tmp_path, "--code", "leaves", "--json")
+    assert (said.status, said.out) == (2, "")
+    assert "--code leaves: SystemExit: 0" in said.err
+
+
+def test_what_code_prints_while_it_is_imported_stays_out_of_the_document(tmp_path: Path) -> None:
+    (tmp_path / "loud.py").write_text("print('hello')\nTOOLS = []\n", encoding="utf-8")
+    said = checked(tmp_path, "--code", "loud:TOOLS", "--json")
+    assert said.status == 0
+    assert json.loads(said.out)["tools"] == 1
+    assert "hello" in said.err
 
 
 def test_a_clones_modules_shadow_nothing(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from toolwright import jsontext
 from toolwright.catalog import loading, sources
 from toolwright.catalog.cache import Cache
 from toolwright.catalog.catalog import Catalog, Tools
-from toolwright.config import Config, Environment, current_folder, named_source
+from toolwright.config import Config, Environment, current_folder, named_source, resolve
 from toolwright.errors import UsageError
 from toolwright.model import (
     TIMEOUT_S_MAX,
@@ -57,7 +57,7 @@ ContextCheck = Callable[[Mapping[str, object]], object]
 def open(
     paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Config | None = None,
     *,
-    config: Config | None = None,
+    config: Config | str | os.PathLike[str] | None = None,
     context_checks: Mapping[str, ContextCheck] | None = None,
     handlers: Mapping[str, object] | None = None,
     tools: Sequence[object] = (),
@@ -78,10 +78,15 @@ def open(
     their parameters of certain types are given, which no model sees. ``fallback`` are tools that are still
     declared in code, as functions or as mappings like those in a group's file: used where no file declares
     their name.
+    ``config`` may be the path of a file: it counts as with ``--config``, over the user's own.
     ``progress`` is told how many documents of how many have been read.
     """
     surroundings = environment or Environment.read()
     cwd = current_folder()
+    if context_checks:
+        _check_checks(context_checks)
+    if handlers is not None:
+        _check_handlers(handlers)
     if isinstance(paths, Config):
         if config is not None:
             raise UsageError("two configurations were given", "hand over one Config")
@@ -94,6 +99,8 @@ def open(
         named = [os.fspath(path) for path in paths]
     if config is None:
         config = Config(state=surroundings.state)
+    else:
+        config = _read_config(config, surroundings, cwd, alone=bool(tools or fallback))
     if named:
         config = replace(config, sources=tuple(named_source(text, cwd) for text in named))
     elif not config.sources and not tools and not fallback:
@@ -112,6 +119,49 @@ def open(
     )
 
 
+def _read_config(config: object, environment: Environment, cwd: str, *, alone: bool) -> Config:
+    """A configuration, or the one of a file that the host names. ``alone``: there are tools without sources,
+    so that the current folder is not looked at where nothing else is named."""
+    if isinstance(config, Config):
+        return config
+    if not isinstance(config, (str, os.PathLike)):
+        what = type(config).__name__
+        raise UsageError(f"config: must be a Config, or the path of a configuration file (got {what})")
+    found = resolve(environment, cwd=cwd, file=os.fspath(config))
+    is_unnamed = found.sources == (sources.Source(path=cwd, named=True),)
+    return replace(found, sources=()) if alone and is_unnamed else found
+
+
+def _check_checks(checks: Mapping[str, object]) -> None:
+    import inspect
+
+    for name, check in checks.items():
+        where = f"context_checks[{name!r}]"
+        if not callable(check):
+            raise UsageError(f"{where}: must be a function (got {type(check).__name__})")
+        if inspect.iscoroutinefunction(check) or inspect.iscoroutinefunction(type(check).__call__):
+            # Attack: what an async check gives is true before anybody has awaited it.
+            raise UsageError(f"{where}: must not be async", "look it up before, and hand it over in context=")
+
+
+def _check_handlers(handlers: object) -> None:
+    if not isinstance(handlers, Mapping):
+        what = type(handlers).__name__
+        raise UsageError(f"handlers: must be a mapping (got {what})", "write handlers={EXECUTOR: FUNCTION}")
+    for name, handler in handlers.items():
+        where = f"handlers[{name!r}]"
+        if not isinstance(name, str):
+            raise UsageError(f"{where}: must be under the name of an executor, a group or a tool")
+        if isinstance(handler, type):
+            raise UsageError(f"{where}: {handler.__name__} is a class", "hand over an instance")
+        named = (each for each in dir(handler) if each.startswith("execute_") and each.endswith("_tool"))
+        if not callable(handler) and not any(named):
+            raise UsageError(
+                f"{where}: is no function and has none (got {type(handler).__name__})",
+                f"hand over a function, or a module or object with execute_{name}_tool",
+            )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnTools:
     """What the host itself brings: its functions, and tools that it still declares in code."""
@@ -125,7 +175,7 @@ class OwnTools:
 def _own_tools(
     tools: Sequence[object], fallback: Sequence[object], provide: Mapping[Any, object] | None, rules: Rules
 ) -> OwnTools:
-    if not tools and not fallback:
+    if not tools and not fallback and provide is None:
         return OwnTools()
     from toolwright.formats import capability
     from toolwright.functions import register

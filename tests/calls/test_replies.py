@@ -747,6 +747,28 @@ def test_what_no_grant_gives_is_said_to_be_protected() -> None:
 
 
 @pytest.mark.parametrize(
+    "stderr",
+    [
+        b'File "/srv/p/.ai/a.py", line 3\n  os.kill(1, 9)\nPermissionError: Operation not permitted',
+        b"Error: kill EPERM\n    at f (file:///srv/p/.ai/tools/a.mjs:3:1)",
+        b"/srv/p/.ai/tools/a.sh: line 3: kill: (1) - Operation not permitted",
+        b"/srv/p/.ai/tools/a.sh: 3: cannot create /etc/a: Permission denied",
+    ],
+    ids=["python", "node", "bash", "other path"],
+)
+def test_a_refusal_of_something_else_is_not_said_to_be_of_what_is_protected(stderr: bytes) -> None:
+    permit: dict[str, Any] = {
+        **STATED,
+        "read": ("/srv/p",),
+        "write": ("/srv/p",),
+        "protected": ("/srv/p/.ai",),
+    }
+    found = reply(SKILL, exited(1, b"", stderr, layers=(*HELD, "protected:read-only")), **permit)
+    assert found.error is not None
+    assert found.error.hint is None
+
+
+@pytest.mark.parametrize(
     ("stderr", "layers", "permit"),
     [
         (b"cat: a: Permission denied", (), STATED),

@@ -7,6 +7,7 @@ import functools
 import inspect
 import json
 import math
+import re
 import subprocess
 import sys
 import types
@@ -502,3 +503,22 @@ def test_type_statements_and_type_parameters_are_understood() -> None:
     assert found["tree"] == {"$ref": "#/$defs/Tree"}
     assert found["pair"]["prefixItems"] == [{"type": "string"}, {"type": "string"}]
     assert found["count"] == {"type": "integer"}
+
+
+@pytest.mark.parametrize(
+    ("provide", "words"),
+    [
+        ([Database()], "provide: must be a mapping (got list)"),
+        ({"db": Database()}, "provide: 'db' is no type"),
+        ({Database: Database}, "provide[Database]: must be an instance of it (got the class Database)"),
+        ({Database: None}, "provide[Database]: must be an instance of it (got NoneType)"),
+    ],
+)
+def test_what_could_not_be_provided_is_refused(provide: Any, words: str) -> None:
+    def query(db: Database) -> None:
+        """Query."""
+
+    with pytest.raises(UsageError, match=re.escape(words)):
+        one(query, provide=provide)
+    with pytest.raises(UsageError, match=re.escape(words)):
+        toolwright.open(tools=[query], provide=provide)

@@ -152,6 +152,25 @@ def test_wrong_arguments_say_where_and_why_and_nothing_runs(
     assert message in result.error.message
 
 
+def test_integers_of_any_length_are_written_or_refused(tmp_path: Path) -> None:
+    for number in (2**63 - 1, -(2**63), 2**64, 10**100):
+        assert result_of(tmp_path, lambda number=number: number).content == str(number)
+    result = result_of(tmp_path, lambda: 10**5000)
+    assert result.error is not None
+    assert result.error.kind is Kind.FAILED
+    assert "no JSON form" in result.error.message
+
+
+def test_a_hint_is_a_text_that_can_be_sent(tmp_path: Path) -> None:
+    def fails() -> None:
+        raise toolwright.Failed("no \ud800", hint="try \ud800 again")
+
+    result = result_of(tmp_path, fails)
+    assert result.error is not None
+    assert result.error.hint == "try ? again"
+    assert result.error.message == "no ?"
+
+
 def test_a_result_that_breaks_its_promise_is_refused(tmp_path: Path) -> None:
     def count() -> Answer:
         return {"total": "many"}  # type: ignore[typeddict-item]
@@ -333,6 +352,21 @@ def test_an_async_function_that_refuses_to_stop_is_given_up(tmp_path: Path) -> N
     assert "still runs" in result.notes[0]
 
 
+def test_an_async_function_that_swallows_its_cancellation_is_told_so(tmp_path: Path) -> None:
+    async def swallowing() -> str:
+        try:
+            await asyncio.sleep(WAIT_S)
+        except asyncio.CancelledError:
+            return "done"
+        return ""
+
+    result = result_of(tmp_path, swallowing, timeout_s=0.1)
+    assert result.error is not None
+    assert result.error.kind is Kind.TIMED_OUT
+    assert "asyncio.CancelledError" in (result.error.hint or "")
+    assert "not async" not in (result.error.hint or "")
+
+
 def test_a_press_on_the_button_stops_an_async_function(tmp_path: Path) -> None:
     began, cancel = threading.Event(), Cancel()
 
@@ -369,6 +403,111 @@ def test_async_functions_of_plain_calls_share_one_loop(tmp_path: Path) -> None:
             ]
         assert len({found["loop"] for found in loops}) == 1
         assert [found["tenant"] for found in loops[:2]] == ["ann", "ann"]
+
+
+async def stop_loop() -> None:
+    """Stop."""
+    asyncio.get_running_loop().stop()
+    await asyncio.sleep(WAIT_S)
+
+
+async def leave_from_a_task() -> None:
+    """Leave."""
+
+    async def leave() -> None:
+        raise SystemExit(4)
+
+    task = asyncio.create_task(leave())
+    await asyncio.sleep(WAIT_S)
+    await task
+
+
+@pytest.mark.parametrize("ends_loop", [stop_loop, leave_from_a_task])
+def test_a_function_that_ends_the_event_loop_fails_and_the_next_one_runs(
+    tmp_path: Path, ends_loop: Any
+) -> None:
+    async def quick() -> int:
+        return 1
+
+    with opened(tmp_path, toolwright.tool(name="ends")(ends_loop), quick) as workshop:
+        for _ in range(2):
+            result = workshop.call("ends")
+            assert result.error is not None
+            assert result.error.kind is Kind.FAILED
+            assert "stopped the event loop" in result.error.message
+            assert workshop.call("quick").data == 1
+        assert workshop.call("ends").error is not None
+
+
+def test_a_call_inside_an_async_function_must_be_awaited(tmp_path: Path) -> None:
+    async def inner() -> int:
+        return 1
+
+    async def blocking() -> str:
+        error = workshop.call("inner").error
+        return f"{error.message}: {error.hint}" if error else ""
+
+    async def awaiting() -> Any:
+        return (await workshop.call_async("inner")).data
+
+    with opened(tmp_path, inner, blocking, awaiting) as workshop:
+        began = time.monotonic()
+        said = workshop.call("blocking").content
+        assert time.monotonic() - began < WAIT_S
+        assert "blocks the event loop" in said
+        assert "call_async" in said
+        assert workshop.call("awaiting").data == 1
+
+
+def test_a_call_that_never_began_says_so(tmp_path: Path) -> None:
+    blocked, free = threading.Event(), threading.Event()
+    ran: list[str] = []
+
+    async def block() -> None:
+        blocked.set()
+        free.wait(WAIT_S)
+
+    async def quick() -> None:
+        ran.append("quick")
+
+    with opened(tmp_path, block, quick) as workshop, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(workshop.call, "block")
+        try:
+            assert blocked.wait(WAIT_S)
+            result = workshop.call("quick", timeout_s=0.1)
+        finally:
+            free.set()
+        assert first.result(WAIT_S).ok
+    assert result.error is not None
+    assert result.error.kind is Kind.TIMED_OUT
+    assert "never began" in (result.error.hint or "")
+    assert result.notes == ()
+    assert ran == []
+
+
+def test_closing_cancels_what_runs_on_the_callers_loop(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    async def main() -> ToolResult:
+        began = asyncio.Event()
+
+        async def slow() -> None:
+            began.set()
+            try:
+                await asyncio.sleep(WAIT_S)
+            except asyncio.CancelledError:
+                seen.append("cancelled")
+                raise
+
+        with opened(tmp_path, slow) as workshop:
+            call = asyncio.create_task(workshop.call_async("slow"))
+            await asyncio.wait_for(began.wait(), WAIT_S)
+        return await asyncio.wait_for(call, WAIT_S)
+
+    result = asyncio.run(main())
+    assert seen == ["cancelled"]
+    assert result.error is not None
+    assert result.error.kind is Kind.CANCELLED
 
 
 def test_async_functions_run_on_the_loop_that_awaits_them(tmp_path: Path) -> None:

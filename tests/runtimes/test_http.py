@@ -243,6 +243,19 @@ def test_a_wrong_configuration_is_reported_when_it_is_loaded(
         assert code in [problem.code for problem in opened.problems]
 
 
+@pytest.mark.parametrize(
+    ("method", "expected"), [("GET", Kind.FAILED), ("POST", Kind.UNKNOWN_OUTCOME)]
+)  # fmt: skip
+@pytest.mark.parametrize("location", ["/again", "file:///etc/hosts"])
+def test_a_redirect_that_is_not_followed_leaves_reading_no_doubt(
+    project: Path, method: str, expected: Kind, location: str
+) -> None:
+    with Peer(answers(*[response(b"", "303 See Other", location=location)] * 20)) as peer:
+        declare(project, peer.url("/one"), config={"method": method})
+        result = ask(project)
+    assert kind(result) is expected
+
+
 def test_the_record_names_whom_was_connected_to_and_no_query_or_header(project: Path) -> None:
     with Peer(answers(response(b"", "302 Found", location="/two"), response(b"hi"))) as peer:
         declare(project, peer.url("/one?fixed=zebra"), config={"method": "GET"})

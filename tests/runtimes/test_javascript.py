@@ -437,10 +437,32 @@ def test_a_function_that_ends_its_process_leaves_its_status(bench: Bench) -> Non
     assert (ending.end, ending.exit_status) == (End.EXITED, 137)
 
 
+def test_what_node_prints_of_our_own_driver_is_left_out(bench: Bench) -> None:
+    ending = bench.call(bench.function("process.abort();", name="abort.mjs"))
+    assert ending.end is End.EXITED
+    assert b"data:text/javascript" not in ending.stderr
+
+
 @pytest.mark.parametrize(
     ("source", "kind", "reason"),
     [
-        ("export default function (", "SyntaxError", ""),
+        ("export default function (", "SyntaxError", "SyntaxError in tool.mjs:1: Unexpected end of input"),
+        (
+            "\n\nconst a = ;\nexport default a",
+            "SyntaxError",
+            "SyntaxError in tool.mjs:3: Unexpected token ';'",
+        ),
+        (
+            "await 1;\nexport default () => 1;\nlet b = 1;\nlet b = 2;",
+            "SyntaxError",
+            "SyntaxError in tool.mjs:4: Identifier 'b' has already been declared",
+        ),
+        (
+            "import { nothing } from 'node:fs';",
+            "SyntaxError",
+            "SyntaxError in tool.mjs:1: The requested module 'node:fs'",
+        ),
+        ("JSON.parse('{');", "SyntaxError", "Expected property name"),
         ("import 'nothing-of-this-name';", "Error", "Cannot find package 'nothing-of-this-name'"),
         ("throw new TypeError('at the top');", "TypeError", "at the top"),
         ("export const a = 1;", "TypeError", "tool.mjs has no default export and no execute() to call"),

@@ -182,6 +182,24 @@ def test_a_check_that_raises_counts_as_no_and_is_reported_once() -> None:
     assert len(asked) == 1
 
 
+def test_a_check_that_nobody_awaits_counts_as_no() -> None:
+    """Attack: a check that was never awaited, and so holds for everybody."""
+
+    async def later() -> bool:
+        return True
+
+    begun: list[Any] = []
+
+    def check(context: object) -> object:
+        begun.append(later())
+        return begun[-1]
+
+    selected = choose([tool("a", OnContext(check="later")), tool("c", Always())], checks={"later": check})
+    assert [choice.name for choice in selected.chosen] == ["c"]
+    assert selected.note == 'context check "later" is async and counts as no'
+    assert begun[0].cr_frame is None  # closed, so nothing warns that it was never awaited
+
+
 @pytest.mark.requirement("capability.select.order")
 def test_tools_come_in_the_order_given() -> None:
     calendar = OnKeywords(keywords=("meeting",))

@@ -773,6 +773,8 @@ _OF_WRITING: Final = (
     r"read-only|\berofs\b|creat|writ|mkdir|touch|remov|delet|renam|unlink|sav(?:e|ing)|mkstemp|lock"
 )
 _OF_STARTING: Final = r"\bexec\b|\bexec[lv]|spawn|popen|cannot run|failed to run"
+_OF_SIGNALS: Final = r"\bp?kill\b"
+_SCRIPT: Final = r"^[^:]+: (?:line )?\d+: "
 _OF_GIT: Final = r"\.git/|\.gitconfig|/git/config"
 _HELD: Final = {"protected:read-only", "protected:read-only-parents"}
 _LOOKED_AT_BYTES: Final = 4096
@@ -783,14 +785,17 @@ def _why_refused(tool: Tool, ending: Ending, permit: Permit, error: ToolError) -
     if error.kind is not Kind.FAILED or ending.end is End.OVER_LIMIT:
         return None
     tails = (ending.stderr[-_LOOKED_AT_BYTES:], ending.stdout[-_LOOKED_AT_BYTES:])
-    said = " ".join(tail.decode("utf-8", "replace") for tail in tails)
-    said = f"{said} {error.message[-_LOOKED_AT_BYTES:]}".lower()
+    said = "\n".join(tail.decode("utf-8", "replace") for tail in tails)
+    said = f"{said}\n{error.message[-_LOOKED_AT_BYTES:]}".lower()
     needs = _missing(said, ending, permit)
     if needs:
         lines = grant_lines(tool.key, needs)
         return f"it was not granted what it seems to need; to grant it, configure\n{lines}"
-    if _HELD & {*ending.layers} and re.search(_REFUSED, said):
-        held = next((path for path in permit.protected if path.lower() in said), None)
+    if _HELD & {*ending.layers}:
+        # The very line that tells of the refusal; where a shell puts its script before it, that is no object.
+        told = (re.sub(_SCRIPT, "", line) for line in said.splitlines() if re.search(_REFUSED, line))
+        refused = "\n".join(line for line in told if not re.search(_OF_SIGNALS, line))
+        held = next((path for path in permit.protected if path.lower() in refused), None)
         return f"{held} is protected: no tool may change it" if held else None
     return None
 

@@ -273,6 +273,8 @@ def register(
     """
     if callable(given) or isinstance(given, (str, Mapping, types.ModuleType)):
         raise UsageError("tools: must be a list of functions", "write tools=[…]")
+    if provide is not None:
+        _check_provided(provide)
     tools: list[Tool] = []
     problems: list[Problem] = []
     functions: dict[str, Function] = {}
@@ -289,6 +291,27 @@ def register(
             problems += compiled.problems
             functions[target] = prepared
     return Registered(tools=tuple(tools), problems=tuple(problems), functions=functions)
+
+
+def _check_provided(provide: object) -> None:
+    if not isinstance(provide, Mapping):
+        what = type(provide).__name__
+        raise UsageError(f"provide: must be a mapping (got {what})", "write provide={TYPE: OBJECT}")
+    for wanted, value in provide.items():
+        origin: object = typing.get_origin(wanted)
+        plain = wanted if origin is None else origin
+        if isinstance(plain, typing.NewType):
+            continue  # nothing at run time tells what is one
+        name = getattr(wanted, "__name__", None) or repr(wanted)[:60]
+        if not isinstance(plain, type):
+            raise UsageError(f"provide: {name} is no type", "use the type that parameters are annotated with")
+        try:
+            fits = isinstance(value, plain)
+        except TypeError:  # a protocol that is for type checkers alone
+            fits = not isinstance(value, type)
+        if not fits:
+            what = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+            raise UsageError(f"provide[{name}]: must be an instance of it (got {what})")
 
 
 def _members(thing: object) -> Iterator[Any]:

@@ -121,7 +121,48 @@ function find(space, file) {
   throw new TypeError(`${path.basename(file)} has no default export and no execute() to call`);
 }
 
-const load = async (file) => find(await import(url.pathToFileURL(file).href), file);
+/** The line of a file that breaks its syntax; Node knows it, and tells it of scripts only. So the file is made one,
+ * roughly, and its line counts where it is refused in the same words. */
+async function brokenLine(file, message) {
+  const { Script } = await import("node:vm");
+  const blank = (found) => found.replace(/[^\n]/g, " ");
+  const body = readFileSync(file, "utf8")
+    .replace(/^#!/, "//")
+    .replace(/^[ \t]*import\b[^;'"()]*['"][^'"\n]*['"]/gm, blank)
+    .replace(/^([ \t]*)export[ \t]+default\b/gm, "$1_=")
+    .replace(/^([ \t]*)export\b/gm, "$1")
+    .replace(/\bimport\.meta\b/g, "Object");
+  for (const script of [`"use strict";${body}`, `"use strict";(async()=>{${body}\n})`]) {
+    try {
+      new Script(script, { filename: "tool" });
+    } catch (error) {
+      const [, line] = /^tool:(\d+)\n/.exec(error.stack) ?? [];
+      if (line && error.message === message) return line;
+    }
+  }
+  return "";
+}
+
+/** What a file that is no JavaScript is told by: where, and what. */
+async function located(error, file) {
+  if (!(error instanceof SyntaxError) || !isText(error.stack)) return error;
+  const { message, stack } = error;
+  const [, other, at] = /^(\S.*):(\d+)\n/.exec(stack) ?? [];
+  if (!at && /\n +at .*\bfile:/.test(stack)) return error;  // thrown by code, JSON.parse for example
+  const line = at ?? (await brokenLine(file, message).catch(() => ""));
+  const place = path.basename(other ?? file) + (line ? `:${line}` : ", or in a file that it imports");
+  return { name: "SyntaxError", message: `SyntaxError in ${place}: ${message}`, stack };
+}
+
+async function load(file) {
+  let space;
+  try {
+    space = await import(url.pathToFileURL(file).href);
+  } catch (error) {
+    throw await located(error, file);
+  }
+  return find(space, file);
+}
 
 function dress(argv) {
   process.argv.splice(0, process.argv.length, ...argv);

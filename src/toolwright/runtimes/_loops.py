@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from contextlib import suppress
 from contextvars import ContextVar
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -31,18 +32,40 @@ CALLER: Final[ContextVar[asyncio.AbstractEventLoop | None]] = ContextVar("toolwr
 class Late(Exception):
     """It was cancelled at its time limit."""
 
-    def __init__(self, *, stopped: bool) -> None:
+    def __init__(self, *, stopped: bool, begun: bool = True) -> None:
         super().__init__()
         self.stopped = stopped
         """False: it goes on all the same."""
+        self.hint = None if begun else _BLOCKED
 
 
 class GivenUp(Exception):
-    """It was cancelled because its caller gave up."""
+    """It was cancelled because its caller gave up, or because everything ends."""
 
     def __init__(self, *, stopped: bool) -> None:
         super().__init__()
         self.stopped = stopped
+
+
+class Unfit(Exception):
+    """There is no loop that could bring it to its end."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+_BLOCKED: Final = (
+    "it never began: another function blocks the event loop; let that one await, or do its work in "
+    "asyncio.to_thread"
+)
+
+
+def _stopped() -> Unfit:
+    return Unfit(
+        "the function stopped the event loop, or another one on the same loop did",
+        "a function must neither stop the loop that runs it nor leave the program from a task of its own",
+    )
 
 
 def is_awaitable(value: object) -> bool:
@@ -56,72 +79,139 @@ def running() -> asyncio.AbstractEventLoop | None:
 
 
 class Loops:
-    """Awaits for threads that have no loop. Used from many threads; ``close`` ends our own loop."""
+    """Awaits for threads that have no loop. Used from many threads; ``close`` cancels what runs, wherever it
+    does, and ends our own loop."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._own: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._host = 0
+        self._running: set[_Running] = set()
+        self._is_closed = False
 
     def finish(self, value: Any, limit_s: float, cancel: Cancel) -> object:
-        """Await a value. Raises what it raises, ``Late`` or ``GivenUp``."""
+        """Await a value. Raises what it raises, ``Late``, ``GivenUp`` or ``Unfit``."""
         asyncio = import_module("asyncio")
-        running = _Running(asyncio, value, limit_s)
-        loop = self._loop(asyncio)
-        asyncio.run_coroutine_threadsafe(running.run(), loop)  # takes this thread's context variables along
+        try:
+            running = self._begin(asyncio, value, limit_s)
+        except BaseException:
+            _drop(value)
+            raise
         deadline = time.monotonic() + limit_s + _GRACE_S
         try:
             while not running.over.wait(_STEP_S):
                 if cancel.is_set:
-                    raise GivenUp(stopped=running.cancel(loop))
-                if time.monotonic() > deadline or not loop.is_running():
-                    raise Late(stopped=False)
+                    raise GivenUp(stopped=running.cancel())
+                if time.monotonic() > deadline:
+                    begun = running.begun
+                    running.give_up()
+                    raise Late(stopped=not begun, begun=begun)
+                if not running.loop.is_running() and running.loop is not self._own:
+                    raise _stopped()
         except KeyboardInterrupt:
-            running.cancel(loop)
+            running.cancel()
             raise
+        finally:
+            with self._lock:
+                self._running.discard(running)
         return running.outcome()
 
     def close(self) -> None:
         with self._lock:
             loop, thread, self._own = self._own, self._thread, None
+            self._is_closed = True
+            left = [*self._running] if self._host in (0, os.getpid()) else []
+        for one in left:
+            one.give_up()
+        here = running() if left else None
+        deadline = time.monotonic() + _GRACE_S
+        for one in left:
+            if one.loop is not here:  # this thread would wait for itself
+                one.over.wait(max(deadline - time.monotonic(), 0.0))
         if loop is not None and thread is not None and self._host == os.getpid():
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join(_GRACE_S)
+            with suppress(RuntimeError):  # a function has ended it
+                loop.call_soon_threadsafe(loop.stop)
+            if thread is not threading.current_thread():
+                thread.join(_GRACE_S)
+
+    def _begin(self, asyncio: Any, value: Any, limit_s: float) -> _Running:
+        with self._lock:
+            if self._is_closed:
+                raise GivenUp(stopped=True)
+            loop = self._loop(asyncio)
+            one = _Running(asyncio, loop, value, limit_s)
+            self._running.add(one)
+        work = one.run()
+        try:
+            asyncio.run_coroutine_threadsafe(work, loop)  # takes this thread's context variables along
+        except RuntimeError:  # it was closed just now
+            work.close()
+            with self._lock:
+                self._running.discard(one)
+            raise _stopped() from None
+        return one
 
     def _loop(self, asyncio: Any) -> asyncio.AbstractEventLoop:
-        caller = CALLER.get()
-        if caller is not None and caller.is_running() and asyncio._get_running_loop() is not caller:
+        caller, here = CALLER.get(), asyncio._get_running_loop()
+        if caller is not None and caller.is_running() and here is not caller:
             return caller
-        with self._lock:
-            if self._own is None or self._host != os.getpid():  # a fork has the loop and not its thread
-                self._own, self._host = asyncio.new_event_loop(), os.getpid()
-                self._thread = threading.Thread(
-                    target=_serve, args=(asyncio, self._own), name="toolwright-loop", daemon=True
-                )
-                self._thread.start()
-            return self._own
+        is_ours = self._host == os.getpid()  # a fork has the loop and not its thread
+        if self._own is None or self._thread is None or not is_ours or not self._thread.is_alive():
+            self._own, self._host = asyncio.new_event_loop(), os.getpid()
+            self._thread = threading.Thread(
+                target=self._serve, args=(asyncio, self._own), name="toolwright-loop", daemon=True
+            )
+            self._thread.start()
+        elif here is self._own:
+            raise Unfit(
+                "an async function waits for another one, and blocks the event loop that both need",
+                "await workshop.call_async(…) in async functions",
+            )
+        assert self._own is not None
+        return self._own
+
+    def _serve(self, asyncio: Any, loop: Any) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            with suppress(SystemExit, KeyboardInterrupt):  # of a task that a function began
+                loop.run_forever()
+            with self._lock:
+                if self._own is loop:  # nobody asked for that: the next call gets a new one
+                    self._own = None
+                ended = [one for one in self._running if one.loop is loop]
+            for one in ended:
+                one.is_orphaned = True
+            left = asyncio.all_tasks(loop)
+            for task in left:
+                task.cancel()
+            with suppress(SystemExit, KeyboardInterrupt, RuntimeError):
+                if left:
+                    loop.run_until_complete(asyncio.wait(left, timeout=_GRACE_S))
+                loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
+            loop.close()
+            with self._lock:
+                ended = [one for one in self._running if one.loop is loop]
+            for one in ended:
+                one.abandon()
 
 
-def _serve(asyncio: Any, loop: Any) -> None:
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-        left = asyncio.all_tasks(loop)
-        for task in left:
-            task.cancel()
-        if left:
-            loop.run_until_complete(asyncio.wait(left, timeout=_GRACE_S))
-        loop.run_until_complete(loop.shutdown_asyncgens())
-    finally:
-        loop.close()
+def _drop(value: Any) -> None:
+    """Let go of what was not awaited and never will be."""
+    if hasattr(value, "close"):
+        value.close()
 
 
 class _Running:
     """One awaited value."""
 
-    def __init__(self, asyncio: Any, value: Any, limit_s: float) -> None:
+    def __init__(self, asyncio: Any, loop: asyncio.AbstractEventLoop, value: Any, limit_s: float) -> None:
+        self.loop = loop
         self.over = threading.Event()
+        self.begun = False
+        self.is_orphaned = False
+        """Its loop was stopped under it."""
         self._asyncio = asyncio
         self._value = value
         self._limit_s = limit_s
@@ -132,8 +222,13 @@ class _Running:
 
     async def run(self) -> None:
         self._task = self._asyncio.current_task()
-        if self._given_up:  # before it began
-            self._task.cancel()
+        is_too_late = self._given_up
+        if is_too_late:
+            _drop(self._value)
+            self._error = GivenUp(stopped=True)
+            self.over.set()
+            return
+        self.begun = True
         limit = self._asyncio.timeout(self._limit_s)
         try:
             async with limit:
@@ -145,6 +240,8 @@ class _Running:
                 self._error = Late(stopped=True)
             elif cancelled and self._given_up:
                 self._error = GivenUp(stopped=True)
+            elif cancelled and self.is_orphaned:
+                self._error = _stopped()
             elif cancelled:
                 self._error = RuntimeError("it was cancelled, and not by its caller")
             else:
@@ -152,15 +249,23 @@ class _Running:
         finally:
             self.over.set()
 
-    def cancel(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Cancel it; whether it came to its end."""
+    def give_up(self) -> None:
+        """Cancel it; it comes to its end some time later, if ever."""
         self._given_up = True
-        try:
+        with suppress(RuntimeError):  # the loop is closed, and everything on it over
             if self._task is not None:
-                loop.call_soon_threadsafe(self._task.cancel)
-        except RuntimeError:  # the loop is closed, and everything on it over
-            return True
-        return self.over.wait(_GRACE_S)
+                self.loop.call_soon_threadsafe(self._task.cancel)
+
+    def cancel(self) -> bool:
+        """Cancel it; whether it came to its end."""
+        self.give_up()
+        return self.loop.is_closed() or self.over.wait(_GRACE_S) or not self.begun
+
+    def abandon(self) -> None:
+        """Its loop is gone."""
+        if not self.over.is_set():
+            self._error = GivenUp(stopped=True) if self._given_up else _stopped()
+            self.over.set()
 
     def outcome(self) -> object:
         if self._error is not None:

@@ -29,6 +29,8 @@ _LOG: Final = logging.getLogger("toolwright.functions")
 _LAYERS: Final = ("in-process",)
 _REASON_CHARS_MAX: Final = 20_000
 _PLAIN: Final = (str, int, bool)
+_INT_BITS_MAX: Final = 63
+"""What every reader of JSON can hold; longer ones may not even have a text."""
 _ON_ITS_OWN: Final = "it did not stop when it was cancelled, and still runs"
 
 
@@ -70,10 +72,11 @@ class FunctionTools:
         notes: tuple[str, ...] = ()
         try:
             value = function.run(call.arguments or {}, context)
-            if _loops.is_awaitable(value):
+            is_async = _loops.is_awaitable(value)
+            if is_async:
                 value = self._loops.finish(value, limit_s - (time.monotonic() - began), cancel)
             took_s = time.monotonic() - began
-            told = _given(value, permit) if took_s <= limit_s else _late(took_s)
+            told = _given(value, permit) if took_s <= limit_s else _late(took_s, is_async=is_async)
         except Mismatch as mismatch:
             took_s = time.monotonic() - began
             told = {"end": End.REFUSED, "reason": str(mismatch)}
@@ -81,12 +84,15 @@ class FunctionTools:
             raise
         except _loops.Late as late:
             took_s = time.monotonic() - began
-            told = {"end": End.TIMED_OUT}
+            told = {"end": End.TIMED_OUT, "hint": late.hint}
             notes = () if late.stopped else (_ON_ITS_OWN,)
         except _loops.GivenUp as given_up:
             took_s = time.monotonic() - began
             told = {"end": End.CANCELLED}
             notes = () if given_up.stopped else (_ON_ITS_OWN,)
+        except _loops.Unfit as unfit:
+            took_s = time.monotonic() - began
+            told = {"end": End.RAISED, "reason": str(unfit), "hint": unfit.hint}
         except BaseException as error:  # noqa: BLE001 - whatever else it raises, leaving included, is an ending
             took_s = time.monotonic() - began
             told = _raised(error, function)
@@ -97,12 +103,12 @@ class FunctionTools:
         self._loops.close()
 
 
-def _late(took_s: float) -> dict[str, object]:
-    return {
-        "end": End.TIMED_OUT,
-        "hint": f"it ran to its end, which took {took_s:.1f} s: a function that is not async cannot be "
-        "stopped; look at Context.cancelled in it, or allow it more time",
-    }
+def _late(took_s: float, *, is_async: bool) -> dict[str, object]:
+    why = "a function that is not async cannot be stopped; look at Context.cancelled in it"
+    if is_async:
+        why = "it went on when it was cancelled; let asyncio.CancelledError through"
+    hint = f"it ran to its end, which took {took_s:.1f} s: {why}, or allow it more time"
+    return {"end": End.TIMED_OUT, "hint": hint}
 
 
 def _given(value: object, permit: Permit) -> dict[str, object]:
@@ -111,7 +117,7 @@ def _given(value: object, permit: Permit) -> dict[str, object]:
         return {"end": End.RETURNED, "blocks": ()}
     most = permit.limits.stdout_bytes_max
     kind = type(value).__name__
-    if type(value) in _PLAIN:
+    if type(value) in _PLAIN and not (isinstance(value, int) and value.bit_length() > _INT_BITS_MAX):
         size = _size(value) if isinstance(value, str) else 0
         if size > most:
             return {"end": End.TOO_LARGE, "stdout_bytes": size}
@@ -142,9 +148,14 @@ def _size(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 
+def _cut(text: str) -> str:
+    """A text of the function's own, short enough and without halves of characters."""
+    return str(text)[:_REASON_CHARS_MAX].encode("utf-8", "replace").decode("utf-8")
+
+
 def _raised(error: BaseException, function: Function) -> dict[str, object]:
     if isinstance(error, Failed):
-        return {"end": End.RAISED, "reason": error.message[:_REASON_CHARS_MAX], "hint": error.hint}
+        return {"end": End.RAISED, "reason": _cut(error.message), "hint": error.hint and _cut(error.hint)}
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("toolwright."):
         trace = trace.tb_next  # the host's log need not show our own frames

@@ -178,8 +178,11 @@ class HttpTools:
 def _unreached(tool: Tool, unreached: Unreached, permit: Permit, cleaning: Cleaning) -> Ending:
     end = _ENDS[unreached.kind]
     hint = unreached.hint
-    if unreached.sent and unreached.contacts[0].method not in _SAFE and end in (End.DENIED, End.UNAVAILABLE):
+    is_safe = bool(unreached.contacts) and unreached.contacts[0].method in _SAFE
+    if unreached.sent and not is_safe and end in (End.DENIED, End.UNAVAILABLE):
         end = End.LOST  # it was processed, and only its answer led where we do not go
+    if unreached.kind is Trouble.BROKEN and is_safe:
+        end = End.RAISED  # nothing was changed, so nothing about it is unknown
     if unreached.kind is Trouble.REFUSED and hint is not None:
         hint = f"{hint}:\n{grant_lines(tool.key, ('net.http', 'net.private'))}"
     if unreached.kind is Trouble.TIMED_OUT and not unreached.sent:

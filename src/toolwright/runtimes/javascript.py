@@ -15,6 +15,7 @@ import base64
 import importlib.util
 import json
 import os
+import re
 import secrets
 import struct
 import time
@@ -62,6 +63,9 @@ _RESERVED_BYTES: Final = 1 << 30
 _FOLDERS_MAX: Final = 32
 _BAD_OPTION: Final = 9
 """How Node ends where it does not know an option."""
+_OURS_AT: Final = b"data:text/javascript"
+_OURS: Final = rb"data:text/javascript[^ )\n]*"
+"""How our own driver is called in a stack: by all of its text."""
 _RULES: Final = struct.Struct("<QQ4I")
 _LIMIT: Final = struct.Struct("<IIQ")
 
@@ -140,6 +144,8 @@ class JavaScriptTools:
             ending = _script(self._host, asked, command.stdin or b"", cancel)
         else:
             ending = self._function(asked, cancel)
+        if _OURS_AT in ending.stderr:  # where Node itself prints the stack: an abort, no memory left
+            ending = replace(ending, stderr=re.sub(_OURS, b"toolwright", ending.stderr))
         notes = (*prepared.notes, *ending.notes)
         return replace(ending, notes=notes) if notes else ending
 

@@ -395,6 +395,7 @@ def _inside(
     began = time.perf_counter()
     request = _request(tool, prepared, project, call.context)
     end, reason, result = End.RETURNED, "", None
+    hint: str | None = None
     try:
         value = _loader.call_function(load(), invocation.style.value, request, finish)
         kind = type(value).__name__
@@ -403,6 +404,9 @@ def _inside(
         raise
     except (_loops.Late, _loops.GivenUp) as stopped:
         end, kind = End.TIMED_OUT if isinstance(stopped, _loops.Late) else End.CANCELLED, ""
+        hint = stopped.hint if isinstance(stopped, _loops.Late) else None
+    except _loops.Unfit as unfit:
+        end, reason, kind, hint = End.RAISED, str(unfit), "", unfit.hint
     except _TooLarge:
         end, kind = End.TOO_LARGE, type(value).__name__
     except BaseException as error:  # noqa: BLE001 - whatever else a tool raises, leaving included, is an ending
@@ -412,6 +416,7 @@ def _inside(
     return Ending(
         end=end,
         reason=reason,
+        hint=hint,
         value=result,
         kind_of_value=kind,
         stdout_bytes=limits.stdout_bytes_max + 1 if end is End.TOO_LARGE else 0,

@@ -234,7 +234,14 @@ class _Judge:
     def holds(self, check: str) -> bool:
         if check not in self.by_check:
             try:
-                self.by_check[check] = bool(self.checks[check](self.context))
+                said = self.checks[check](self.context)
+                if hasattr(type(said), "__await__"):
+                    # Attack: a check that was never awaited, and so holds for everybody.
+                    if hasattr(said, "close"):
+                        said.close()
+                    self.failures.append(f'context check "{check}" is async and counts as no')
+                    said = False
+                self.by_check[check] = bool(said)
             except Exception as error:  # noqa: BLE001 (the host's code may raise anything; it counts as no)
                 self.by_check[check] = False
                 self.failures.append(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from fnmatch import fnmatchcase
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -86,10 +86,11 @@ def _in_code(text: str) -> list[object]:
         # Attack: a clone's json.py. At the end, the folder shadows nothing.
         sys.path.append(folder)
     try:
-        thing: object = import_module(module)
-        if name:
-            thing = getattr(thing, name)
-    except Exception as error:  # noqa: BLE001 - importing runs whatever the module does
+        with redirect_stdout(sys.stderr):  # what the module prints is no part of our document
+            thing: object = import_module(module)
+            if name:
+                thing = getattr(thing, name)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - importing runs whatever the module does
         what = f"--code {text}: {type(error).__name__}: {error}"
         raise UsageError(what[:500], "name a module that can be imported here, and a name in it") from None
     return [*thing] if isinstance(thing, (list, tuple)) else [thing]
