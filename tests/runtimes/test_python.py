@@ -1012,7 +1012,8 @@ def test_a_tool_that_speaks_in_the_zygotes_place_harms_itself_alone(warm: Bench,
         ending = warm.call(hostile)
         assert ending.end is End.RAISED or ending.value == "mine", ending
         fds.append(len(os.listdir("/proc/self/fd")))
-    assert min(fds[6:]) <= min(fds[:6]), fds  # those of the last one may still be closing
+    # Those of the last one may still be closing, and another test's thread may open one; twelve leave more.
+    assert min(fds[6:]) <= min(fds[:6]) + 2, fds
     assert warm.call(honest).value == "fine"
 
 

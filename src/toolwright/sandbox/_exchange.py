@@ -188,13 +188,21 @@ class Exchange:
         """
         if not stopped:
             return self.counted()
+        leader = self.process.pid
+        stood_still = _stands_still(leader)
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGSTOP)
+            os.killpg(leader, signal.SIGSTOP)
         over = self.counted()
-        if not over:
+        if over:
+            return over
+        with suppress(ProcessLookupError, PermissionError):
+            if not stood_still:
+                os.killpg(leader, signal.SIGCONT)
+                return ""
+        for pid in family(leader)[1:]:  # the leader stopped itself, and must not go on because of us
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.process.pid, signal.SIGCONT)
-        return over
+                os.kill(pid, signal.SIGCONT)
+        return ""
 
     def counted(self) -> str:
         limits = self.limits
@@ -375,6 +383,14 @@ def tasks() -> int:
     with suppress(OSError, ValueError, IndexError), open("/proc/loadavg", "rb") as file:
         return int(file.read(128).split()[3].partition(b"/")[2])
     return 0
+
+
+def _stands_still(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read(512).rpartition(b") ")[2][:1] == b"T"
+    except OSError:
+        return False
 
 
 def _memory(pid: int) -> int:
