@@ -124,7 +124,7 @@ def run(
         exactly("flaws in the journal", len(verdict.flaws)),
         *kept,
         *(
-            [at_most("host memory growth", _growth_bytes(memory) / (1 << 20), 2 * cap / (1 << 20), "MiB")]
+            [at_most("host memory growth", (memory[-1] - memory[0]) / (1 << 20), 2 * cap / (1 << 20), "MiB")]
             if calls >= WARM_CALLS
             else []  # the allocator of every thread is still taking what it needs
         ),
@@ -133,6 +133,7 @@ def run(
         f"{took_s:.0f} s, {len(done) / took_s:,.0f} calls/s, level {reached}, "
         f"{'C' if tools.compiled else 'Python'} tools, seed {seed}",
         f"host memory after each part: {', '.join(str(size >> 20) for size in memory)} MiB",
+        *([f"by a line through them {_growth_bytes(memory) / (1 << 20):.1f} MiB"] if len(memory) > 2 else []),
         f"quiet within {quiet.slowest_s * 1000:.0f} ms after the last call of a batch",
         *([f"late by {_spread(late)}"] if late else []),
         *(f"wrong: {text} ({count} times)" for text, count in Counter(wrong).most_common(WRONG_SHOWN)),

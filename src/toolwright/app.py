@@ -443,20 +443,6 @@ class Workshop:
         What goes wrong with the call is a value in the result; only wrong use of this method raises.
         ``progress`` is told what a function says of its own (``Context.progress``): done, total, message.
         """
-        if progress is not None:
-            return self._listening(
-                progress,
-                lambda: self.call(
-                    name,
-                    arguments,
-                    context=context,
-                    timeout_s=timeout_s,
-                    dry_run=dry_run,
-                    idempotency_key=idempotency_key,
-                    caller=caller,
-                    cancel=cancel,
-                ),
-            )
         given = dict(arguments or {})
         try:
             jsontext.plain(given)
@@ -475,15 +461,13 @@ class Workshop:
             dry_run=dry_run,
             idempotency_key=idempotency_key,
         )
-        return self.hands.engine.call(call, cancel or NEVER)
-
-    @staticmethod
-    def _listening(progress: Report, call: Callable[[], ToolResult]) -> ToolResult:
+        if progress is None:
+            return self.hands.engine.call(call, cancel or NEVER)
         from toolwright.functions import PROGRESS
 
         heard = PROGRESS.set(progress)
         try:
-            return call()
+            return self.hands.engine.call(call, cancel or NEVER)
         finally:
             PROGRESS.reset(heard)
 

@@ -86,10 +86,6 @@ class HttpLine:
             raise wire.Unanswered(self._why, sent=False)
         waiting = self._numbers.take_number()
         try:
-            if method == "tools/call":
-                meta = params.get("_meta")
-                meta = meta if isinstance(meta, dict) else {}
-                params = {**params, "_meta": {**meta, "progressToken": waiting.number}}
             body = wire.question(waiting.number, method, params)
             return self._ask(method, waiting.number, body, headers or {}, deadline, cancel)
         except _web.Unreached as no:

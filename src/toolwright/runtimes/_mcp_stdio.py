@@ -95,10 +95,6 @@ class StdioLine:
     ) -> wire.Answer:
         waiting = self._desk.take_number()
         try:
-            if method == "tools/call":
-                meta = params.get("_meta")
-                meta = meta if isinstance(meta, dict) else {}
-                params = {**params, "_meta": {**meta, "progressToken": waiting.number}}
             self._write(wire.question(waiting.number, method, params), deadline, cancel)
             return waiting.wait(deadline, cancel)
         except (wire.Late, wire.Stopped) as late:

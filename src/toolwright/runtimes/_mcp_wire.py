@@ -110,6 +110,10 @@ class Answer:
 
 
 def question(number: int | str, method: str, params: JsonObject) -> bytes:
+    """A question; a call of a tool also says under which number its progress is heard."""
+    if method == "tools/call":
+        meta = params.get("_meta")
+        params = {**params, "_meta": {**(meta if isinstance(meta, dict) else {}), "progressToken": number}}
     return jsontext.compact({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
 
 

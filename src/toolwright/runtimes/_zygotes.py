@@ -22,15 +22,15 @@ import struct
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import field
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from toolwright import jsontext
 from toolwright.catalog import files
-from toolwright.model import End, Ending, Limits, Permit, Usage
+from toolwright.model import End, Ending, Limits, Permit, Run, Usage
 from toolwright.records import dataclass, replace
 from toolwright.runtimes import _loader, _zygote
 from toolwright.sandbox import Cancel, Start
@@ -283,6 +283,32 @@ class Slot:
         if self.children >= 0:
             os.close(self.children)
             self.children = -1
+
+
+def with_run(
+    ending: Ending,
+    told: Mapping[str, Any],
+    *,
+    argv: tuple[str, ...],
+    cwd: str,
+    env: Mapping[str, str],
+    began: float,
+) -> Ending:
+    """The ending of a child's call with what its frame told of it, and the run that the record shows."""
+    end: End = told.get("end", ending.end)
+    status = told.get("exit_status", ending.exit_status) or 0
+    stopped = end not in (End.EXITED, End.RETURNED, End.RAISED, End.UNREADABLE)
+    run = Run(
+        argv=argv,
+        cwd=cwd,
+        env_names=tuple(env),
+        exit_status=None if end is End.NOT_STARTED else -1 if stopped else status,
+        duration_ms=(time.monotonic() - began) * 1e3,
+        stdout_bytes=ending.stdout_bytes,
+        stderr_bytes=ending.stderr_bytes,
+        truncated=end is End.TOO_LARGE,
+    )
+    return replace(ending, **told, runs=(run,))
 
 
 class Zygote:

@@ -33,7 +33,6 @@ from toolwright.model import (
     JavaScriptStyle,
     Level,
     Permit,
-    Run,
     Tool,
     ToolCall,
     ToolError,
@@ -391,20 +390,7 @@ def _warm(zygotes: _zygotes.Zygotes, addon: str, asked: _Asked, cancel: Cancel) 
     # Attack: a call that says of itself that nothing ran, so that it is run again. Only a zygote may say so.
     if told.get("end") is End.UNAVAILABLE:
         told = {"end": End.RAISED, "reason": "its answer cannot be read"}
-    end: End = told.get("end", ending.end)
-    status = ending.exit_status or 0
-    stopped = end not in (End.EXITED, End.RETURNED, End.RAISED, End.UNREADABLE)
-    run = Run(
-        argv=asked.argv,
-        cwd=asked.cwd,
-        env_names=tuple(asked.env),
-        exit_status=None if end is End.NOT_STARTED else -1 if stopped else status,
-        duration_ms=(time.monotonic() - began) * 1e3,
-        stdout_bytes=ending.stdout_bytes,
-        stderr_bytes=ending.stderr_bytes,
-        truncated=end is End.TOO_LARGE,
-    )
-    return replace(ending, **told, runs=(run,))
+    return _zygotes.with_run(ending, told, argv=asked.argv, cwd=asked.cwd, env=asked.env, began=began)
 
 
 def _recipe(addon: str, asked: _Asked) -> _zygotes.Recipe:

@@ -537,20 +537,7 @@ def _warm(zygotes: _zygotes.Zygotes, asked: _Asked, cancel: Cancel) -> Ending | 
         return None
     ending = answer.ending
     told = _told_nothing(ending, asked) if answer.frame is None else _told(answer.frame, asked)
-    end: End = told.get("end", ending.end)
-    status = told.get("exit_status", ending.exit_status) or 0
-    stopped = end not in (End.EXITED, End.RETURNED, End.RAISED)
-    run = Run(
-        argv=asked.argv,
-        cwd=asked.cwd,
-        env_names=tuple(asked.env),
-        exit_status=None if end is End.NOT_STARTED else -1 if stopped else status,
-        duration_ms=(time.monotonic() - began) * 1e3,
-        stdout_bytes=ending.stdout_bytes,
-        stderr_bytes=ending.stderr_bytes,
-        truncated=end is End.TOO_LARGE,
-    )
-    return replace(ending, **told, runs=(run,))
+    return _zygotes.with_run(ending, told, argv=asked.argv, cwd=asked.cwd, env=asked.env, began=began)
 
 
 def _recipe(asked: _Asked) -> _zygotes.Recipe:

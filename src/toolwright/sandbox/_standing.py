@@ -39,22 +39,16 @@ class _Service(Protocol):
     def kill(self) -> None: ...
 
 
-class Supervision:
-    """A program that the spawner supervises: its whole tree ends with it, with us, or with the host."""
+class _Piped:
+    """What both kinds do with their pipes. ``stop`` ends the program; it is called once."""
 
-    def __init__(self, service: _Service, pipes: tuple[int, int, int], layers: tuple[str, ...]) -> None:
-        self.stdin, self.stdout, self.stderr = pipes
-        self.layers = layers
-        self._service = service
+    def __init__(self) -> None:
+        self.stdin = self.stdout = self.stderr = -1
         self._lock = threading.Lock()
         self._is_closed = False
 
-    def ended(self, timeout_s: float = 0.0) -> bool:
-        return self._service.ended(timeout_s)
-
-    @property
-    def ending(self) -> str:
-        return self._service.ending
+    def stop(self) -> None:
+        raise NotImplementedError
 
     def hang_up(self) -> None:
         with self._lock:
@@ -68,11 +62,31 @@ class Supervision:
             if self._is_closed:
                 return
             self._is_closed = True
-        self._service.kill()
+        self.stop()
         _close(self.stdout, self.stderr)
 
 
-class Watched:
+class Supervision(_Piped):
+    """A program that the spawner supervises: its whole tree ends with it, with us, or with the host."""
+
+    def __init__(self, service: _Service, pipes: tuple[int, int, int], layers: tuple[str, ...]) -> None:
+        super().__init__()
+        self.stdin, self.stdout, self.stderr = pipes
+        self.layers = layers
+        self._service = service
+
+    def ended(self, timeout_s: float = 0.0) -> bool:
+        return self._service.ended(timeout_s)
+
+    @property
+    def ending(self) -> str:
+        return self._service.ending
+
+    def stop(self) -> None:
+        self._service.kill()
+
+
+class Watched(_Piped):
     """A program of a level without a supervisor: a thread of ours looks after it."""
 
     def __init__(
@@ -87,12 +101,11 @@ class Watched:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
+        super().__init__()
         self.layers = layers
         self._exchange = _exchange.Exchange(process, start, scratch)
         self._finish = finish
         self._ending = ""
-        self._lock = threading.Lock()
-        self._is_closed = False
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="standing", daemon=True)
         held: list[int] = []
@@ -107,9 +120,8 @@ class Watched:
                 pipe.close()
             process.stdin = process.stdout = process.stderr = None
             self._thread.start()
-        except (
-            BaseException
-        ):  # no descriptors or threads are left: a program that nobody watches must not run
+        except BaseException:
+            # No descriptors or threads are left: a program that nobody watches must not run.
             _close(*held)
             self._exchange.finish()
             raise
@@ -148,22 +160,11 @@ class Watched:
     def ending(self) -> str:
         return self._ending
 
-    def hang_up(self) -> None:
-        with self._lock:
-            if self.stdin >= 0:
-                _close(self.stdin)
-                self.stdin = -1
-
-    def close(self) -> None:
-        self.hang_up()
-        with self._lock:
-            if self._is_closed:
-                return
-            self._is_closed = True
+    def stop(self) -> None:
         with suppress(OSError):
             os.write(self._stop_write, b"x")
         self._thread.join(_DEATH_S)
-        _close(self.stdout, self.stderr, self._stop_read, self._stop_write)
+        _close(self._stop_read, self._stop_write)
 
 
 def _words(status: int) -> str:
