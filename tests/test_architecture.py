@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import toolwright
+from tests.syntax import tree
 
 SOURCE = Path(toolwright.__file__).parent
 PACKAGE = "toolwright"
@@ -61,10 +62,6 @@ def sources() -> Iterator[Path]:
     for path in sorted(SOURCE.rglob("*.py")):
         if "templates" not in path.parts:
             yield path
-
-
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def imports(path: Path) -> Iterator[str]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests import cases
+from tests.syntax import tree
 
 HERE = Path(__file__).parent
 KINDS = ("load", "lint", "select", "declare", "execute", "audit")
@@ -26,7 +27,7 @@ def requirements() -> dict[str, str]:
 def named_by_tests() -> Iterator[tuple[str, str]]:
     """Every id named by a ``pytest.mark.requirement`` or a conformance case, with who names it."""
     for path in sorted(HERE.rglob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.requirement":
                 for argument in node.args:
                     assert isinstance(argument, ast.Constant), f"{path}: write requirement ids as literals"

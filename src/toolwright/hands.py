@@ -221,7 +221,7 @@ class Hands:
         return policy.decide(
             tool,
             call,
-            trust=policy.trust_of(tool),
+            vetted=policy.unvetted(tool),
             house=self._house,
             ground=self._grounds.of(tool, project=project, cwd=self._cwd, named=named),
             state=policy.HostState(disabled=disabled, now=now),
@@ -313,7 +313,7 @@ class Hands:
         decision = policy.decide(
             tool,
             None,
-            trust=policy.trust_of(tool),
+            vetted=policy.unvetted(tool),
             house=self._server_house,
             ground=self._grounds.of(tool, project=self._cwd, cwd=self._cwd, named=named),
             state=policy.HostState(disabled=disabled, now=now),

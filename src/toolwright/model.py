@@ -558,6 +558,18 @@ class Trust(StrEnum):
     DRIFTED = "drifted"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vetted:
+    """What was found out about a tool's bytes, at one moment. Whether it may run is policy's business."""
+
+    trust: Trust = Trust.UNSIGNED
+    message: str = ""
+    """What is amiss, in the format's own words; empty where nothing is."""
+    hint: str | None = None
+    signer: str = ""
+    """The id of the key that signed it, where one did and is trusted."""
+
+
 # -- when a tool is shown -----------------------------------------------------------------------------------
 
 

@@ -23,6 +23,7 @@ import yaml
 import toolwright
 from tests.levels import tried
 from tests.program import PATH, PROGRAM, WAIT_S
+from tests.syntax import tree
 from toolwright import config
 from toolwright.dialects import DIALECTS
 from toolwright.doors import cli
@@ -232,7 +233,7 @@ def codes() -> set[str]:
     found = set()
     for path in SOURCE.rglob("*.py"):
         if "templates" not in path.parts:
-            for node in ast.walk(ast.parse(text(path))):
+            for node in ast.walk(tree(path)):
                 if (
                     isinstance(node, ast.Constant)
                     and isinstance(node.value, str)

@@ -33,6 +33,7 @@ from toolwright.model import (
     Tool,
     ToolCall,
     Trust,
+    Vetted,
 )
 from toolwright.trust import policy
 from toolwright.trust.policy import Ground, HostState, HouseRules, Unsigned
@@ -74,11 +75,16 @@ def decide(
     asked: ToolCall | None = None,
     house: HouseRules | None = None,
     ground: Ground = GROUND,
-    trust: Trust = Trust.UNSIGNED,
+    vetted: Vetted | None = None,
     state: HostState | None = None,
 ) -> Any:
     return policy.decide(
-        what, asked, trust=trust, house=house or HouseRules(), ground=ground, state=state or HostState()
+        what,
+        asked,
+        vetted=vetted or policy.unvetted(what),
+        house=house or HouseRules(),
+        ground=ground,
+        state=state or HostState(),
     )
 
 
@@ -364,8 +370,8 @@ def test_an_unsigned_tool_is_refused_in_the_formats_own_words():
 @pytest.mark.parametrize("unsigned", [*Unsigned])
 def test_a_signature_of_a_key_that_nobody_trusts_is_refused(unsigned):
     signed = tool(**{**RYE, "signature": Signature(key="4b987fd4e40303ac", item="tool:text/outline")})
-    assert policy.trust_of(signed) is Trust.UNTRUSTED
-    decision = decide(signed, trust=policy.trust_of(signed), house=HouseRules(unsigned=unsigned))
+    assert policy.unvetted(signed).trust is Trust.UNTRUSTED
+    decision = decide(signed, house=HouseRules(unsigned=unsigned))
     assert decision.message == (
         "Untrusted key 4b987fd4e40303ac for /p/.ai/tools/text/outline.py\n"
         "  Item signed by: 4b987fd4e40303ac\n  Trusted keys: none\n"
@@ -375,11 +381,12 @@ def test_a_signature_of_a_key_that_nobody_trusts_is_refused(unsigned):
 
 @pytest.mark.parametrize("trust", [Trust.TAMPERED, Trust.DRIFTED])
 def test_changed_bytes_are_refused_even_where_unsigned_ones_run(trust):
-    assert isinstance(decide(tool(**RYE), trust=trust, house=HouseRules(unsigned=Unsigned.WARN)), Deny)
+    house = HouseRules(unsigned=Unsigned.WARN)
+    assert isinstance(decide(tool(**RYE), vetted=Vetted(trust=trust), house=house), Deny)
 
 
 def test_formats_without_signatures_are_not_asked_for_one():
-    assert policy.trust_of(tool()) is Trust.UNSIGNED
+    assert policy.unvetted(tool()) == Vetted(trust=Trust.UNSIGNED)
     assert isinstance(decide(tool()), Allow)
 
 
@@ -470,23 +477,24 @@ _tools = st.builds(
     effect=st.sampled_from([*Effect]),
     signature=st.none() | st.just(Signature(item="tool:x")) | st.just(Signature(key="k", item="tool:x")),
 )
+_vetted = st.builds(Vetted, trust=st.sampled_from([*Trust]), message=st.sampled_from(["", "amiss"]))
 _ORDER = {Deny: 0, Ask: 1, Allow: 2}
 
 
-@given(_tools, _houses, st.sampled_from([*Trust]), st.booleans())
-def test_the_same_values_always_give_the_same_decision(what, house, trust, named):
+@given(_tools, _houses, _vetted, st.booleans())
+def test_the_same_values_always_give_the_same_decision(what, house, vetted, named):
     ground = replace(GROUND, named=named)
-    first = decide(what, house=house, trust=trust, ground=ground, asked=call())
-    assert first == decide(what, house=house, trust=trust, ground=ground, asked=call())
+    first = decide(what, house=house, vetted=vetted, ground=ground, asked=call())
+    assert first == decide(what, house=house, vetted=vetted, ground=ground, asked=call())
     if isinstance(first, Allow):
         assert 0 < first.permit.limits.timeout_s <= TIMEOUT_S_MAX
 
 
-@given(_tools, _houses, st.sampled_from([*Trust]), _tables, st.integers(0, 4))
-def test_adding_a_refusal_never_allows_more(what, house, trust, table, place):
+@given(_tools, _houses, _vetted, _tables, st.integers(0, 4))
+def test_adding_a_refusal_never_allows_more(what, house, vetted, table, place):
     refusing = policy.rules_of([{**table, "decision": "deny"}])
     stricter = replace(house, policy=(*house.policy[:place], *refusing, *house.policy[place:]))
-    before, after = (decide(what, house=rules, trust=trust) for rules in (house, stricter))
+    before, after = (decide(what, house=rules, vetted=vetted) for rules in (house, stricter))
     assert _ORDER[type(after)] <= _ORDER[type(before)]
     if isinstance(after, Allow):
         assert isinstance(before, Allow)

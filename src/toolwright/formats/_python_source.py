@@ -78,7 +78,12 @@ def read(text: str, wanted: Set[str]) -> PythonSource:
 def _parse(text: str) -> ast.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an author's doubtful escape is not our user's warning
-        return ast.parse(text)
+        try:
+            return ast.parse(text)
+        except (
+            SystemError
+        ):  # before 3.11.8 and 3.12.2: a finaliser that printed a traceback meanwhile confuses it
+            return ast.parse(text)
 
 
 def _broken(message: str, line: int, column: int) -> PythonSource:

@@ -356,11 +356,20 @@ def _carried(
     return carried, notes
 
 
+def _parse(source: bytes) -> ast.Module:
+    try:
+        return ast.parse(source)
+    except (
+        SystemError
+    ):  # before 3.11.8 and 3.12.2: a finaliser that printed a traceback meanwhile confuses it
+        return ast.parse(source)
+
+
 @lru_cache(maxsize=64)
 def _parameters(source: bytes, names: tuple[str, ...]) -> frozenset[str] | None:
     """The parameters that a handler names; None where it takes whatever there is, or cannot be seen."""
     try:
-        body = ast.parse(source).body
+        body = _parse(source).body
     except (SyntaxError, ValueError, RecursionError):
         return None
     found = {

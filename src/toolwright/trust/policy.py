@@ -36,6 +36,7 @@ from toolwright.model import (
     Tool,
     ToolCall,
     Trust,
+    Vetted,
 )
 from toolwright.records import dataclass, replace
 
@@ -128,22 +129,35 @@ class HostState:
     now: float = 0.0
 
 
-def trust_of(tool: Tool) -> Trust:
+def unvetted(tool: Tool) -> Vetted:
     """What is known about a tool's bytes while no key is trusted: that a key signed them says nothing yet."""
-    return Trust.UNTRUSTED if tool.signature is not None and tool.signature.key else Trust.UNSIGNED
+    if tool.signature is None:
+        return Vetted()
+    path, fix, key = tool.origin.path, f"rye sign {tool.signature.item}", tool.signature.key
+    if not key:
+        return Vetted(
+            trust=Trust.UNSIGNED,
+            message=f"Unsigned item: {path}\n  Kind: tool\n  Expected: rye:signed: header\n  Fix: {fix}",
+            hint='sign it, or let unsigned tools run: [trust] unsigned = "warn"',
+        )
+    return Vetted(
+        trust=Trust.UNTRUSTED,
+        message=f"Untrusted key {key} for {path}\n  Item signed by: {key}\n  Trusted keys: none\n"
+        f"  Fix: Add this key to your trust store, or re-sign:\n    {fix}",
+    )
 
 
 def decide(
     tool: Tool,
     call: ToolCall | None,
     *,
-    trust: Trust,
+    vetted: Vetted,
     house: HouseRules,
     ground: Ground,
     state: HostState,
 ) -> Decision:
     """Whether the tool may run, and with what. Without a call: whether it might."""
-    refusal = _off(tool, state) or _not_callable(tool) or _bad_signature(tool, trust, house.unsigned)
+    refusal = _off(tool, state) or _not_callable(tool) or _amiss(vetted, house.unsigned)
     if refusal is not None:
         return refusal
     known = _KNOWN.get(tool.key)
@@ -174,9 +188,9 @@ def decide(
         because = strongest.because or "a rule asks for it"
         return Ask(question=f"May {tool.name} run? ({because})", because=because)
     timeout_s = call.timeout_s if call is not None else None
-    allow = known.allowed.get((timeout_s, trust))
+    allow = known.allowed.get((timeout_s, vetted))
     if allow is None:
-        allow = _allow(known, timeout_s, trust)
+        allow = _allow(known, timeout_s, vetted)
     return allow
 
 
@@ -194,7 +208,7 @@ class _Known:
     asked: _Asked
     permit: Permit
     because: str
-    allowed: dict[tuple[float | None, Trust], Allow]
+    allowed: dict[tuple[float | None, Vetted], Allow]
 
 
 _KNOWN: Final[dict[str, _Known]] = {}
@@ -213,17 +227,17 @@ def _know(tool: Tool, house: HouseRules, ground: Ground) -> _Known:
     return known
 
 
-def _allow(known: _Known, timeout_s: float | None, trust: Trust) -> Allow:
+def _allow(known: _Known, timeout_s: float | None, vetted: Vetted) -> Allow:
     because, notes = known.because, known.asked.notes
     if known.strongest is not None:
         because = known.strongest.because or because
-    if known.tool.signature is not None and trust is Trust.UNSIGNED:
+    if vetted.message and vetted.trust is Trust.UNSIGNED:
         notes = (*notes, "unsigned: the configuration lets it run")
     permit = replace(known.permit, limits=_limits(known.tool, timeout_s, known.house))
     allow = Allow(permit=permit, because=because, notes=notes)
     if len(known.allowed) >= _ALLOWED_MAX:
         known.allowed.clear()
-    known.allowed[timeout_s, trust] = allow
+    known.allowed[timeout_s, vetted] = allow
     return allow
 
 
@@ -267,31 +281,14 @@ def _not_callable(tool: Tool) -> Deny | None:
     return None
 
 
-def _bad_signature(tool: Tool, trust: Trust, unsigned: Unsigned) -> Deny | None:
-    """A refusal in the format's own words. A format without signatures refuses nothing here."""
-    signature = tool.signature
-    if signature is None or trust in (Trust.SIGNED, Trust.PINNED):
+def _amiss(vetted: Vetted, unsigned: Unsigned) -> Deny | None:
+    """A refusal in the format's own words, where something is amiss with the bytes."""
+    if vetted.trust in (Trust.SIGNED, Trust.PINNED):
         return None
-    path, fix = tool.origin.path, f"rye sign {signature.item}"
-    if trust is Trust.UNSIGNED:
-        if unsigned is Unsigned.WARN:
-            return None
-        return Deny(
-            message=f"Unsigned item: {path}\n  Kind: tool\n  Expected: rye:signed: header\n  Fix: {fix}",
-            because="unsigned",
-            hint='sign it, or let unsigned tools run: [trust] unsigned = "warn"',
-        )
-    if trust is Trust.UNTRUSTED:
-        key = signature.key or "unknown"
-        return Deny(
-            message=f"Untrusted key {key} for {path}\n  Item signed by: {key}\n  Trusted keys: none\n"
-            f"  Fix: Add this key to your trust store, or re-sign:\n    {fix}",
-            because="untrusted",
-        )
-    return Deny(
-        message=f"Content modified since signing: {path}\n  Fix: Re-sign after editing:\n    {fix}",
-        because=str(trust),
-    )
+    if vetted.trust is Trust.UNSIGNED and (not vetted.message or unsigned is Unsigned.WARN):
+        return None
+    message = vetted.message or f"its files are {vetted.trust}"
+    return Deny(message=message, because=str(vetted.trust), hint=vetted.hint)
 
 
 # -- [[policy]] ---------------------------------------------------------------------------------------------
