@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from callers import GROUP, prepare
+from callers import GROUP, begin_bytes, prepare
 from measuring import ROOT, Contestant, Round, Row, WrongAnswer, contested, medians, per_second, timed
 
 from toolwright.runtimes.javascript import find_node
@@ -85,6 +85,9 @@ class _Setting:
         kind, _, variant = name.partition(":")
         if kind == "bare":
             argv = [str(self._bare), str(self._echo)]
+            if variant == "synced":
+                record = begin_bytes(self._folder / "state-record")
+                argv += [str(self._folder / "record"), str(len(record))]
         elif kind in PEERS:
             argv = [str(self._peers.python), str(HERE / "peers.py"), kind, str(self._echo)]
         else:
@@ -107,7 +110,7 @@ class _Setting:
 
     def process(self, _skipped: list[str]) -> list[Row]:
         peers = [name for name in PROCESS_PEERS if name in self._peers.names]
-        with self._contestants("bare", "stated", "default", "sync", *peers) as contestants:
+        with self._contestants("bare", "bare:synced", "stated", "default", "sync", *peers) as contestants:
             found = contested(self._rounds * 2, contestants, 200)
         bare, synced = found["bare"], found["sync"]
         rows = []
@@ -117,8 +120,10 @@ class _Setting:
         ):
             apart = _ratios(found[name], bare, less=synced)
             detail = (
-                f"{_ms(found[name])} as it is ({_ratios(found[name], bare):.2f} x), a bare fdatasync of the "
-                f"begin {_ms(synced)}, bare C {_ms(bare)}; aim {aim} x"
+                f"{_ms(found[name])} as it is ({_ratios(found[name], bare):.2f} x; "
+                f"{_ratios(found[name], found['bare:synced']):.2f} x bare C that syncs as many bytes first, "
+                f"{_ms(found['bare:synced'])}), a bare fdatasync of the begin {_ms(synced)}, "
+                f"bare C {_ms(bare)}; aim {aim} x"
             )
             rows.append(_at_most(f"{words}, the sync apart, to bare C", apart, "x", goal, detail))
         rows += [

@@ -1,5 +1,6 @@
 /* The yardstick: bare posix_spawn of the same tool with pipes, its answer read and checked, its end waited for.
- * No isolation, no limits, no record. Reads lines "COUNT THREADS" and answers with one line for each:
+ * No isolation, no limits, no record; with a file and a number as further arguments each call first appends so many
+ * bytes to the file, and waits until they are on the disk. Reads lines "COUNT THREADS" and answers with one line for each:
  * "MEDIAN_NS WALL_NS WRONG". */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -14,6 +15,9 @@
 #include <unistd.h>
 
 static const char *tool;
+static int record = -1;
+static char begin[4096];
+static size_t begin_bytes;
 static const char input[] = "{\"value\":7}";
 static const char expected[] = "{\"echo\":{\"value\":7}}\n";
 static long count;
@@ -28,6 +32,8 @@ static uint64_t now(void) {
 }
 
 static int once(void) {
+    if (record >= 0 && (write(record, begin, begin_bytes) != (ssize_t)begin_bytes || fdatasync(record) != 0))
+        return 0;
     int in[2], out[2], err[2];
     if (pipe2(in, O_CLOEXEC) || pipe2(out, O_CLOEXEC) || pipe2(err, O_CLOEXEC))
         return 0;
@@ -84,9 +90,15 @@ static int ascending(const void *a, const void *b) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 2)
+    if (argc != 2 && argc != 4)
         return 2;
     tool = argv[1];
+    if (argc == 4) {
+        record = open(argv[2], O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+        begin_bytes = strtoul(argv[3], NULL, 10);
+        if (record < 0 || begin_bytes > sizeof begin)
+            return 2;
+    }
     long threads;
     while (scanf("%ld %ld", &count, &threads) == 2) {
         took = calloc((size_t)count, sizeof *took);
