@@ -26,7 +26,7 @@ import pytest
 from tests.native.compiling import checked_spawner, spawner, trouble
 from tests.sandbox.hosting import NOBODY, Elsewhere, Here, request_of, start_of
 from toolwright.model import End, Ending
-from toolwright.sandbox import Cancel, supervised
+from toolwright.sandbox import Cancel, _wire, supervised
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the spawner is for Linux")
 
@@ -920,8 +920,8 @@ def test_a_request_that_makes_no_sense_is_refused_without_harm(here, message):
     with ours, theirs:
         socket.send_fds(connection.socket, [message or b"\0"], [theirs.fileno()])
         ours.settimeout(WAIT_S)
-        report = supervised._Report.read(ours.recv(4096))
+        report = _wire.Report.read(ours.recv(4096))
     assert report is not None
-    assert (report.reason, report.stage) == (supervised._Reason.NOT_STARTED, supervised._Stage.REQUEST)
+    assert (report.reason, report.stage) == (_wire.Reason.NOT_STARTED, _wire.Stage.REQUEST)
     assert here.run([trouble(), "exit", "3"]).exit_status == 3
     assert here.sandbox._connection is connection

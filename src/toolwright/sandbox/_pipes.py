@@ -1,0 +1,288 @@
+"""The pipes of one call at the supervised level, and what came through them.
+
+It carries bytes until the report is there and says how the call ended; what a report means on the wire is
+``_wire.py``'s.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+import socket
+import time
+from _socket import socketpair as _socketpair  # the public one asks the kernel twice what it just made
+from contextlib import suppress
+from typing import Final
+
+from toolwright.model import End, Ending, Run, Usage
+from toolwright.sandbox import Cancel, Start
+from toolwright.sandbox._wire import STAGES, TASKS_PER_PROCESS, Reason, Report, Stage, received
+from toolwright.sandbox.rules import KernelRules
+
+QUICK_S: Final = 0.0015
+"""A call that takes no longer is worth looking for: a processor that sleeps takes a tenth of a millisecond to
+wake up, and finds its caches cold."""
+LARGE_BYTES: Final = 1 << 20
+PIPE_BYTES: Final = 65_536
+CHUNK_BYTES: Final = 65_536
+QUICK_MS: Final = 5
+"""How long output is left in the pipes before anybody looks at it."""
+PIPE_BYTES_MIN: Final = 4096
+"""What every pipe takes at once."""
+
+
+class Exchange:
+    """The pipes of one call and what came through them; used by one thread.
+
+    We keep our copies of the tool's ends until the report is there. So the pipes never hang up, which would
+    only wake us for nothing: the report alone says that the tool and all it started are dead, and by then
+    everything they wrote lies in the pipes. Attack: a process that holds a pipe open, here or elsewhere; it
+    is not waited for.
+    """
+
+    def __init__(self, start: Start, cancel: Cancel) -> None:
+        self.start = start
+        self.cancelled = cancel.fileno()
+        self.unsent = memoryview(start.stdin)
+        self.stdout: list[bytes] = []
+        self.large: mmap.mmap | None = None
+        """Where stdout goes once it is long: pieces of a flood would stay with the C library for good."""
+        self.stderr: list[bytes] = []
+        self.stdout_bytes = self.stderr_bytes = 0
+        self.stopped: End | None = None
+        self.is_silent = False
+        self._opened: list[int] = []
+        self.ours, self.theirs = _socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        opened = self._opened
+        try:
+            opened += os.pipe()
+            opened += os.pipe()
+            opened += os.pipe()
+            (
+                self.stdin_read, self.stdin_write, self.stdout_read, self.stdout_write,
+                self.stderr_read, self.stderr_write,
+            ) = opened  # fmt: skip
+            if len(self.unsent) > PIPE_BYTES_MIN:
+                os.set_blocking(self.stdin_write, False)
+            self.feed()
+            if not self.unsent:
+                self._close_stdin()
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def of_service(cls, null: int, stderr: int) -> Exchange:
+        made = cls.__new__(cls)
+        made._opened = []
+        made.large = None
+        made.stdin_read = made.stdout_write = null
+        made.stderr_write = stderr
+        made.ours, made.theirs = _socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return made
+
+    def close(self) -> None:
+        self.ours.close()
+        self.theirs.close()
+        if self.large is not None:
+            self.large.close()
+        for fd in self._opened:
+            os.close(fd)
+        self._opened = []
+
+    def _close_stdin(self) -> None:
+        self._opened.remove(self.stdin_write)
+        os.close(self.stdin_write)
+
+    def feed(self) -> None:
+        """Write what the pipe takes now."""
+        with suppress(BlockingIOError):
+            while self.unsent:
+                self.unsent = self.unsent[os.write(self.stdin_write, self.unsent[:PIPE_BYTES]) :]
+
+    def until_report(self, until: float, *, looking: bool = False) -> Report | None:
+        """Carry bytes until the report comes. None: contact is lost, or (``is_silent``) nobody speaks.
+
+        ``looking``: first look for the report again and again, for as long as a quick call takes.
+        """
+        wait = select.poll()
+        control, stop = self.ours.fileno(), self.cancelled
+        wait.register(control, select.POLLIN)
+        wait.register(stop, select.POLLIN)
+        if self.unsent:
+            wait.register(self.stdin_write, select.POLLOUT)
+        ready: list[tuple[int, int]] = []
+        if looking:
+            enough = time.monotonic() + QUICK_S
+            while not (ready := wait.poll(0)) and time.monotonic() < enough:
+                pass
+        # A quick tool's output fits into the pipes: until then, being woken for it would only cost time.
+        ready = ready or wait.poll(QUICK_MS)
+        wait.register(self.stdout_read, select.POLLIN)
+        wait.register(self.stderr_read, select.POLLIN)
+        while True:
+            left_ms = (until - time.monotonic()) * 1000
+            if left_ms <= 0:
+                self.is_silent = True
+                return None
+            for fd, _ in ready or wait.poll(left_ms):
+                if fd == control:
+                    report = received(self.ours)
+                    self._drain()
+                    return report
+                if fd == stop:
+                    wait.unregister(stop)
+                    self._stop(End.CANCELLED)
+                elif fd == self.stdout_read or fd == self.stderr_read:
+                    if self.stopped is None:
+                        self._read(fd)
+                    else:
+                        wait.unregister(fd)  # a flood is not read while it is being stopped
+                else:
+                    self.feed()
+                    if not self.unsent:
+                        wait.unregister(fd)
+                        self._close_stdin()
+            ready = []
+
+    def _stop(self, end: End) -> None:
+        if self.stopped is None:
+            self.stopped = end
+            with suppress(OSError):
+                self.ours.send(b"c")
+
+    def _read(self, fd: int) -> int:
+        limits = self.start.permit.limits
+        if fd == self.stdout_read:
+            size = self._read_stdout(limits.stdout_bytes_max)
+            self.stdout_bytes += size
+            if self.stdout_bytes > limits.stdout_bytes_max:
+                self._stop(End.TOO_LARGE)
+        else:
+            chunk = os.read(fd, CHUNK_BYTES)
+            size = len(chunk)
+            self.stderr_bytes += size
+            self.stderr.append(chunk)
+            most = limits.stderr_bytes_max
+            if self.stderr_bytes > most:
+                self._stop(End.TOO_LARGE)
+                joined = b"".join(self.stderr)
+                self.stderr = [joined[-most:]] if most else []
+        return size
+
+    def _read_stdout(self, most: int) -> int:
+        """What lies in the pipe, kept as far as the limit goes; how much it was."""
+        at = self.stdout_bytes
+        if at > most:
+            return len(os.read(self.stdout_read, CHUNK_BYTES))
+        if at + CHUNK_BYTES <= LARGE_BYTES:
+            chunk = os.read(self.stdout_read, CHUNK_BYTES)
+            self.stdout.append(chunk)
+            return len(chunk)
+        if self.large is None:
+            self.large = mmap.mmap(-1, most + CHUNK_BYTES)
+            self.large[:at] = b"".join(self.stdout)
+            self.stdout.clear()
+        with memoryview(self.large) as whole, whole[at : at + CHUNK_BYTES] as room:
+            return os.readv(self.stdout_read, [room])
+
+    def _kept_stdout(self) -> bytes:
+        most = self.start.permit.limits.stdout_bytes_max
+        if self.stdout_bytes > most:  # nobody reads the middle of a flood
+            return bytes(self.large[:CHUNK_BYTES]) if self.large else b"".join(self.stdout)[:most]
+        return self.large[: self.stdout_bytes] if self.large else b"".join(self.stdout)
+
+    def _drain(self) -> None:
+        """What the dead left in the pipes."""
+        wait = select.poll()
+        wait.register(self.stdout_read, select.POLLIN)
+        wait.register(self.stderr_read, select.POLLIN)
+        # A pipe holds 1 MiB at most; somebody outside who still writes is not waited for.
+        for _ in range((1 << 20) // CHUNK_BYTES + 1):
+            more = False
+            for fd, _ in wait.poll(0):
+                more = self._read(fd) == CHUNK_BYTES or more
+            if not more:
+                return
+
+    def ending(
+        self, report: Report | None, rules: KernelRules, layers: tuple[str, ...], began: float
+    ) -> Ending:
+        end, reason, status, number, hint = self._outcome(report, rules)
+        is_own = end is End.EXITED
+        limits = self.start.permit.limits
+        run = Run(
+            argv=self.start.argv,
+            cwd=self.start.cwd,
+            env_names=tuple(self.start.env),
+            exit_status=status if is_own else None if end is End.NOT_STARTED else -1,
+            duration_ms=(time.monotonic() - began) * 1000,
+            stdout_bytes=self.stdout_bytes,
+            stderr_bytes=self.stderr_bytes,
+            truncated=self.stdout_bytes > limits.stdout_bytes_max
+            or self.stderr_bytes > limits.stderr_bytes_max,
+            what=self.start.what,
+        )
+        notes: tuple[str, ...] = ()
+        if report is not None and report.strays and end is End.EXITED:
+            notes = (f"{report.strays} process(es) that it left behind were killed",)
+        if report is not None and report.survivors:
+            notes = (*notes, f"{report.survivors} process(es) could not be killed yet")
+        return Ending(
+            end=end,
+            exit_status=status,
+            signal=number,
+            stdout=self._kept_stdout(),
+            stderr=b"".join(self.stderr),
+            stdout_bytes=self.stdout_bytes,
+            stderr_bytes=self.stderr_bytes,
+            reason=reason,
+            hint=hint,
+            usage=report.usage if report is not None else Usage(),
+            layers=layers if end is not End.NOT_STARTED else (),
+            runs=(run,),
+            notes=notes,
+        )
+
+    def _outcome(
+        self, report: Report | None, rules: KernelRules
+    ) -> tuple[End, str, int | None, int | None, str | None]:
+        if report is None:
+            return End.LOST, "the spawner does not answer" if self.is_silent else "", None, None, None
+        if report.reason == Reason.NOT_STARTED:
+            if self.stopped is End.CANCELLED:
+                return End.CANCELLED, "", None, None, None
+            return End.NOT_STARTED, self._why_not(report), None, None, None
+        if self.stopped is not None:
+            return self.stopped, "", None, None, None
+        limits = rules.limits
+        match report.reason:
+            case Reason.EXITED if os.WIFSIGNALED(report.status):
+                number = os.WTERMSIG(report.status)
+                return End.EXITED, "", 128 + number, number, None
+            case Reason.EXITED:
+                return End.EXITED, "", os.WEXITSTATUS(report.status), None, None
+            case Reason.SWAPPED:
+                return End.DENIED, "one of its files changed while it was started", None, None, None
+            case Reason.DEADLINE:
+                return End.TIMED_OUT, "", None, None, None
+            case Reason.PROCESSES:
+                what = f"it had more than {limits.processes_max} processes"
+                if report.detail:
+                    what = f"its processes had more than {TASKS_PER_PROCESS * limits.processes_max} threads"
+            case Reason.MEMORY:
+                what = f"its processes took more than {limits.memory_bytes_max} bytes of memory"
+            case Reason.SCRATCH:
+                what = f"its temporary files took more than {limits.scratch_bytes_max} bytes"
+            case _:
+                return End.CANCELLED, "", None, None, None
+        return End.OVER_LIMIT, what, None, None, None
+
+    def _why_not(self, report: Report) -> str:
+        what = os.strerror(report.error)
+        if report.stage == Stage.EXEC:
+            return what
+        if report.stage == Stage.CWD:
+            return f"working directory {self.start.cwd}: {what}"
+        return f"{STAGES.get(Stage(report.stage), 'start')}: {what}"
