@@ -34,6 +34,7 @@ RYE = EXAMPLES / "rye"
 PATH = f"{os.path.dirname(os.path.realpath(sys.executable))}:/usr/bin:/bin"
 WAIT_S = 60
 
+PROBES_MAX = 10
 KEYS = [
     "skill:git/git_status",
     "skill:git/git_log",
@@ -127,6 +128,10 @@ def shop_in(place: Path, level: Level, *, grants: bool = True) -> Iterator[Shop]
             sandbox_of(level) as sandbox,
             toolwright.open(settings, environment=environment, sandbox=sandbox) as workshop,
         ):
+            for _ in range(PROBES_MAX):  # a program has a second to describe itself: much, on a busy machine
+                if {tool.key for tool in workshop.tools} >= set(KEYS):
+                    break
+                workshop.reload()
             yield Shop(folder, workshop, level)
     finally:
         os.chdir(here)

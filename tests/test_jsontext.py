@@ -251,10 +251,10 @@ def test_a_megabyte_is_read_in_linear_time() -> None:
         '"' + "\\u0041" * count + "\\ud83d\\ude00" + '"',
         "\n" * count * 5 + "[x]",
     ):
-        start = time.monotonic()
+        start = time.process_time()
         jsontext.read(text.encode())
         careful(text)
-        assert time.monotonic() - start < 10
+        assert time.process_time() - start < 10
 
 
 # -- places -------------------------------------------------------------------------------------------------
