@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from toolwright.functions import Function, Report
     from toolwright.hands import Hands
     from toolwright.runtimes.mcp import State as ServerState
+    from toolwright.trust.pinning import Pins
 
 ContextCheck = Callable[[Mapping[str, object]], object]
 
@@ -295,6 +296,24 @@ class Workshop:
     def find(self, name: str) -> Tool:
         """The tool of a key or a bare name. Raises UnknownTool."""
         return self.catalog.find(name)
+
+    @property
+    def asks(self) -> bool:
+        """Whether some of what there is was asked for over a wire."""
+        return bool(self._report.asked)
+
+    def pins(self) -> Pins:
+        """The lock of the sources, whether there is one yet or not."""
+        from toolwright.catalog.digests import Contents
+        from toolwright.hands import open_pins
+
+        return open_pins(self.config, self._environment, lambda: self._report, Contents())
+
+    def lock_problems(self) -> tuple[Problem, ...]:
+        """What is not as it was locked; nothing where there is no lock. Reads the files of every tool."""
+        from toolwright.trust.policy import unvetted
+
+        return tuple(self.pins().problems(self.tools, unvetted))
 
     def changed(self) -> bool:
         """Whether the sources look different from when they were last read. Reads and runs nothing."""

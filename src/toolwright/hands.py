@@ -22,7 +22,7 @@ from toolwright.catalog.catalog import Catalog
 from toolwright.catalog.digests import Contents, own_files
 from toolwright.config import Config, Environment, current_folder
 from toolwright.engine import Engine, Stock
-from toolwright.errors import Kind, StoreError, UsageError
+from toolwright.errors import Kind, StoreError, UnknownTool, UsageError
 from toolwright.journal.audit import open_audit
 from toolwright.journal.redaction import shown_url
 from toolwright.model import (
@@ -48,6 +48,7 @@ from toolwright.model import (
     ToolCall,
     ToolError,
     ToolResult,
+    Vetted,
 )
 from toolwright.records import replace
 from toolwright.runtimes import Host, around, process, project_of
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from toolwright.runtimes.functions import FunctionTools
     from toolwright.runtimes.http import HttpTools
     from toolwright.runtimes.mcp import McpTools
+    from toolwright.trust.pinning import Pins
 
 _CLOSED = "the workshop is closed"
 _LACKING = {
@@ -156,6 +158,7 @@ class Hands:
             container_engine=config.container_engine,
         )
         contents = self._contents = Contents()
+        self._pins = LaterPins(lambda: open_pins(config, environment, report, contents), config, environment)
         self._pythons = Later(lambda: _python_tools(self._host, contents, config.zygotes))
         self._https = Later(lambda: _http_tools(self._host))
         self._containers = Later(lambda: _container_tools(self._host))
@@ -221,7 +224,7 @@ class Hands:
         return policy.decide(
             tool,
             call,
-            vetted=policy.unvetted(tool),
+            vetted=self._pins.vet(tool, call, policy.unvetted(tool)),
             house=self._house,
             ground=self._grounds.of(tool, project=project, cwd=self._cwd, named=named),
             state=policy.HostState(disabled=disabled, now=now),
@@ -452,6 +455,58 @@ class Later:
             self._is_closed = True
         if self._made is not None:
             self._made.close()
+
+
+class LaterPins:
+    """The lock of a host, whose modules are imported only once there is one: without it, two looks."""
+
+    def __init__(self, make: Callable[[], Pins], config: Config, environment: Environment) -> None:
+        self._make = make
+        self._lock = os.path.join(lock_folder(config, environment), "toolwright.lock")
+        self._memory = os.path.join(config.state, "locks") if config.state else ""
+        self._pins: Pins | None = None
+
+    def vet(self, tool: Tool, call: ToolCall | None, vetted: Vetted) -> Vetted:
+        if self._pins is None:
+            if not os.path.lexists(self._lock) and not os.path.lexists(self._memory):
+                return vetted
+            self._pins = self._make()
+        return self._pins.vet(tool, call, vetted)
+
+
+def lock_folder(config: Config, environment: Environment) -> str:
+    """Where the lock lies: beside the configuration of the project, else in the current folder."""
+    if config.file is None or config.file == environment.user_config:
+        return current_folder()
+    return os.path.dirname(os.path.abspath(config.file))
+
+
+def open_pins(
+    config: Config, environment: Environment, report: Callable[[], loading.LoadReport], contents: Contents
+) -> Pins:
+    """The lock of the sources, as calls and the command ``lock`` see it."""
+    from toolwright.catalog import coverage
+    from toolwright.trust.pinning import Pins
+
+    folder, home = lock_folder(config, environment), environment.user_space
+
+    def item(name: str) -> str | None:
+        with suppress(UnknownTool):
+            return report().catalog.find(f"rye:{name}").origin.path
+        return None
+
+    def defined(digest: str) -> str | None:
+        found = report().servers.get(digest)
+        return found[0] if found is not None else None
+
+    return Pins(
+        folder,
+        home=home,
+        state=config.state,
+        path=environment.path,
+        contents=contents,
+        watch=lambda tool: coverage.watched(tool, base=folder, home=home, item=item, defined=defined),
+    )
 
 
 class LaterServers:
