@@ -307,13 +307,23 @@ class Workshop:
         from toolwright.catalog.digests import Contents
         from toolwright.hands import open_pins
 
-        return open_pins(self.config, self._environment, lambda: self._report, Contents())
+        return open_pins(self.config, self._environment, lambda: self._report, Contents(), self._lists)
+
+    def server_records(self) -> list[Tool]:
+        """The records that stand for the MCP servers of the sources themselves."""
+        if not self._report.servers:
+            return []
+        from toolwright.formats import mcp
+
+        named = self._report.servers.values()
+        return [mcp.server_record(mcp.Server.read(text), path) for text, path in named]
 
     def lock_problems(self) -> tuple[Problem, ...]:
         """What is not as it was locked; nothing where there is no lock. Reads the files of every tool."""
         from toolwright.trust.policy import unvetted
 
-        return tuple(self.pins().problems(self.tools, unvetted))
+        pins = self.pins()
+        return tuple(pins.problems([*self.tools, *self.server_records()], unvetted)) if pins.exists else ()
 
     def changed(self) -> bool:
         """Whether the sources look different from when they were last read. Reads and runs nothing."""

@@ -158,7 +158,9 @@ class Hands:
             container_engine=config.container_engine,
         )
         contents = self._contents = Contents()
-        self._pins = LaterPins(lambda: open_pins(config, environment, report, contents), config, environment)
+        self._pins = LaterPins(
+            lambda: open_pins(config, environment, report, contents, lists), config, environment
+        )
         self._pythons = Later(lambda: _python_tools(self._host, contents, config.zygotes))
         self._https = Later(lambda: _http_tools(self._host))
         self._containers = Later(lambda: _container_tools(self._host))
@@ -316,7 +318,8 @@ class Hands:
         decision = policy.decide(
             tool,
             None,
-            vetted=policy.unvetted(tool),
+            # Attack: a list of servers whose command was changed after its tools were approved.
+            vetted=self._pins.vet(tool, None, policy.unvetted(tool)),
             house=self._server_house,
             ground=self._grounds.of(tool, project=self._cwd, cwd=self._cwd, named=named),
             state=policy.HostState(disabled=disabled, now=now),
@@ -482,7 +485,11 @@ def lock_folder(config: Config, environment: Environment) -> str:
 
 
 def open_pins(
-    config: Config, environment: Environment, report: Callable[[], loading.LoadReport], contents: Contents
+    config: Config,
+    environment: Environment,
+    report: Callable[[], loading.LoadReport],
+    contents: Contents,
+    lists: ServerLists,
 ) -> Pins:
     """The lock of the sources, as calls and the command ``lock`` see it."""
     from toolwright.catalog import coverage
@@ -495,17 +502,13 @@ def open_pins(
             return report().catalog.find(f"rye:{name}").origin.path
         return None
 
-    def defined(digest: str) -> str | None:
-        found = report().servers.get(digest)
-        return found[0] if found is not None else None
-
     return Pins(
         folder,
         home=home,
         state=config.state,
         path=environment.path,
         contents=contents,
-        watch=lambda tool: coverage.watched(tool, base=folder, home=home, item=item, defined=defined),
+        watch=lambda tool: coverage.watched(tool, base=folder, home=home, item=item, defined=lists.defined),
     )
 
 

@@ -5,7 +5,8 @@ Pure but for looking which of several files is there. Reading them, and comparin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -42,13 +43,18 @@ def watched(
             programs = ["node"]
         case CallMcp(settings=settings):
             named = jsontext.loads_own(settings)
-            text = defined(str(named.get("definition", ""))) if isinstance(named, dict) else None
+            assert isinstance(named, dict)
+            text = defined(str(named.get("definition", "")))
             if text is not None:
                 server = _without_secrets(jsontext.loads_own(text.encode("utf-8")))
                 parts["settings"] = server
                 source = f"mcp server {server['name']}"
-                command = server["definition"].get("command")
-                programs = [command] if isinstance(command, str) else []
+                command, scripts = _started(server["definition"], os.path.dirname(tool.origin.path), base)
+            else:
+                held = named.get("server")
+                project = tool.origin.path.partition("/.ai/tools/")[0]
+                command, scripts = _started(held if isinstance(held, dict) else {}, project, base)
+            programs, pinned = [command], tuple(dict.fromkeys((*pinned, *scripts)))
     kind: jsontext.JsonObject = {"kind": type(invocation).__name__, **parts}
     return Watched(
         how=digests.how(invocation),
@@ -58,10 +64,23 @@ def watched(
         own=digests.own_files(tool),
         files=pinned,
         folders=folders,
-        programs=tuple(dict.fromkeys(name for name in programs if "/" not in name)),
+        programs=tuple(dict.fromkeys(name for name in programs if name and "/" not in name)),
         started=started,
         source=source,
     )
+
+
+def _started(definition: Mapping[str, Any], folder: str, base: str) -> tuple[str, tuple[str, ...]]:
+    """The program that starts a server, and the files below the lock's folder that it is handed."""
+    told = definition.get("command")
+    words = [told] if isinstance(told, str) else told if isinstance(told, list) else []
+    more = definition.get("args")
+    words = [word for word in (*words, *(more if isinstance(more, list) else ())) if isinstance(word, str)]
+    cwd = definition.get("cwd")
+    place = os.path.join(folder, cwd.replace("{project_path}", folder) if isinstance(cwd, str) else "")
+    paths = (os.path.normpath(os.path.join(place, word.replace("{project_path}", folder))) for word in words)
+    found = tuple(path for path in paths if path.startswith(f"{base}/") and os.path.isfile(path))
+    return words[0] if words else "", found
 
 
 def _placed(value: jsontext.JsonValue, roots: tuple[tuple[str, str], ...]) -> jsontext.JsonValue:

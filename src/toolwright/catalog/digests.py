@@ -132,7 +132,7 @@ def pinned_files(
             candidates = jsontext.loads_own(settings)
             paths = candidates.get("files", ()) if isinstance(candidates, dict) else ()
             found |= dict.fromkeys(map(Aside, paths))
-        case CallMcp(server=server) if (defined := item(server)) is not None:
+        case CallMcp(server=server) if tool.chain and (defined := item(server)) is not None:
             found[defined] = None
     if not (isinstance(tool.invocation, CallMcp) and not tool.chain):  # a list of servers is no tool's own
         found[tool.origin.path] = None

@@ -484,7 +484,7 @@ def moves(lock: Lock, now: Sequence[Entry]) -> Iterator[Move]:
     gone = [entry for key, entry in lock.entries.items() if key not in present]
     by_name = names(lock)
     for new in now:
-        if new.key in lock.entries:
+        if new.key in lock.entries or new.key.endswith("/"):
             continue
         renamed = next((old for old in gone if _is_same_tool(old, new)), None)
         shadowed = by_name.get(new.name)
@@ -495,9 +495,9 @@ def moves(lock: Lock, now: Sequence[Entry]) -> Iterator[Move]:
 
 
 def names(lock: Lock) -> dict[str, Entry]:
-    """The bare names that a lock knows, each with its first owner."""
+    """The bare names that a lock knows, each with its first owner. MCP servers themselves have none."""
     found: dict[str, Entry] = {}
-    for key in sorted(lock.entries):
+    for key in sorted(key for key in lock.entries if not key.endswith("/")):
         found.setdefault(lock.entries[key].name, lock.entries[key])
     return found
 

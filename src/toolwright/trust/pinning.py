@@ -25,6 +25,7 @@ from toolwright import jsontext
 from toolwright.errors import SourceError, StoreError
 from toolwright.model import (
     CallFunction,
+    CallMcp,
     NotCallable,
     Problem,
     Role,
@@ -143,6 +144,11 @@ def is_covered(tool: Tool) -> bool:
     )
 
 
+def is_server(tool: Tool) -> bool:
+    """Whether a record stands for an MCP server itself."""
+    return isinstance(tool.invocation, CallMcp) and not tool.invocation.tool
+
+
 class Pins:
     """The lock in one folder, for one host. Used from many threads."""
 
@@ -199,6 +205,8 @@ class Pins:
                     hint="call it again once nobody is writing to them",
                 )
         if found.trust is Trust.UNSIGNED:
+            if is_server(tool):  # asking a new server what it offers is no call of what it offers
+                return vetted
             if vetted.trust is not Trust.UNSIGNED or tool.signature is not None:
                 return vetted
             hint = f"look at it, then `toolwright lock --update {tool.key}` approves it"
@@ -237,7 +245,7 @@ class Pins:
             if approved is not None and not book.trusted:
                 # Attack: taking an entry out of the lock, so that the tool counts as one nobody looked at.
                 return Trust.DRIFTED, f"{tool.name}: its entry was taken out of {locks.FILE_NAME}"
-            owner = book.names.get(tool.name)
+            owner = book.names.get(tool.name) if not is_server(tool) else None
             if owner is not None:
                 # Attack: a new tool that takes the name under which a model knows an approved one.
                 message = f"{tool.key} takes the name {tool.name}, which is locked as {owner.key}"

@@ -88,7 +88,7 @@ def _forget(workshop: Workshop, as_json: bool) -> int:
 def _check(workshop: Workshop, pins: Pins, shared: Shared, as_json: bool) -> int:
     if not pins.exists:
         raise SourceError(f"{_render.shown_path(pins.path)}: no such file", "`toolwright lock` writes one")
-    survey = pins.survey(workshop.tools, unvetted)
+    survey = pins.survey([*workshop.tools, *workshop.server_records()], unvetted)
     if survey.refusal is not None:
         raise _Broken(survey.refusal.message, survey.refusal.hint)
     moved = {move.key: move for move in survey.moves}
@@ -177,10 +177,13 @@ def _write(workshop: Workshop, pins: Pins, shared: Shared, names: tuple[str, ...
         complain(f"{broken.message}; it is written anew", None)
     if names and not pins.exists:
         raise SourceError(f"{_render.shown_path(pins.path)}: no such file", "`toolwright lock` writes one")
+    servers = workshop.server_records()
+    meant = [record for record in servers if not names or any(fnmatchcase(record.key, n) for n in names)]
+    _approve_servers(workshop, pins, meant, as_json=as_json)
     if names:
         tools, without = _named(workshop, held, names)
     else:
-        tools, without = list(workshop.tools), ()
+        tools, without = [*workshop.tools, *servers], ()
     entries, unlockable = pins.locked_now(tools)
     if not names:
         present = {tool.key for tool in tools}
@@ -213,20 +216,34 @@ def _write(workshop: Workshop, pins: Pins, shared: Shared, names: tuple[str, ...
     return _REFUSED if unlockable else 0
 
 
+def _approve_servers(workshop: Workshop, pins: Pins, servers: list[Tool], *, as_json: bool) -> None:
+    """A server that was changed is not even asked for its tools until it was approved; then it is."""
+    held = pins.lock().entries
+    entries, _ = pins.locked_now(servers)
+    changed = [entry for entry in entries if entry.key in held and held[entry.key] != entry]
+    if changed and pins.broken is None:
+        diffs, paths = _Diffs(pins), {record.key: record.origin.path for record in servers}
+        for entry in changed if not as_json else ():
+            _show_written(_written(diffs, held[entry.key], entry, paths[entry.key]))
+        pins.approve(changed)
+        workshop.reload(fresh=True)
+
+
 def _named(
     workshop: Workshop, held: locks.Lock, names: tuple[str, ...]
 ) -> tuple[list[Tool], tuple[str, ...]]:
     """The tools that are meant, and the entries without a tool."""
     tools: dict[str, Tool] = {}
     without: dict[str, None] = {}
+    there = {tool.key: tool for tool in (*workshop.tools, *workshop.server_records())}
     for name in names:
         if "*" in name:
-            fitting = [tool for tool in workshop.tools if is_covered(tool) and fnmatchcase(tool.key, name)]
+            fitting = [tool for tool in there.values() if is_covered(tool) and fnmatchcase(tool.key, name)]
             gone = [key for key in held.entries if fnmatchcase(key, name)]
         else:
             gone = [key for key, entry in held.entries.items() if name in (key, entry.name)]
             try:
-                fitting = [workshop.find(name)]
+                fitting = [there[name] if name in there else workshop.find(name)]
             except UnknownTool:
                 if not gone:
                     raise
@@ -235,7 +252,6 @@ def _named(
             if not is_covered(tool):
                 raise UsageError(f"{tool.key} is not locked: it is the host's own, or cannot be called")
         tools |= {tool.key: tool for tool in fitting}
-        there = {tool.key for tool in workshop.tools}
         without |= dict.fromkeys(key for key in gone if key not in there)
         if not fitting and not gone:
             raise UnknownTool(f"there is no tool {name!r}", "`toolwright list` shows what there is")
