@@ -1,8 +1,8 @@
 """An MCP server on stdin and stdout whose description of a tool is what a file says when it is asked.
 
 Arguments: the file with the description, and a file that gets a line for each call that reaches the server.
-Its tool ``stir`` writes the given text into the description and says that the list changed. It imports only the
-standard library.
+Its tool ``stir`` writes the given text into the description and says that the list changed. It imports only
+the standard library.
 """
 
 import json

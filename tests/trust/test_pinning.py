@@ -48,9 +48,11 @@ SKILL = {
     "execution": [
         {
             "tool": "daily",
-            "command": "echo",
+            "binary": "echo",
             "subcommand": "note",
-            "args": [{"param": "path", "kind": "positional", "resolve": {"script": "resolve-daily-path.sh"}}],
+            "args": [
+                {"param": "path", "kind": "positional", "resolveCommand": {"script": "resolve-daily-path.sh"}}
+            ],
         }
     ],
 }
@@ -92,7 +94,7 @@ class Project:
     def edit(self, name: str, old: str, new: str) -> None:
         text = (self.folder / name).read_text(encoding="utf-8")
         assert old in text
-        self.write(name, text.replace(old, new))
+        self.write(name, text.replace(old, new, 1))
 
     @contextmanager
     def opened(self, **config: Any) -> Iterator[Workshop]:
@@ -134,7 +136,7 @@ def project(tmp_path: Path) -> Project:
     made.write("rye/.ai/tools/my/shower.yaml", runtime)
     made.write(
         "rye/.ai/tools/text/shown.yaml",
-        'version: "1.0.0"\ntool_type: script\ncategory: text\nexecutor_id: my/shower\ndescription: shows itself\n',
+        'version: "1.0.0"\ntool_type: script\ncategory: text\nexecutor_id: my/shower\ndescription: itself\n',
     )
     made.write(
         "toolwright.toml",
@@ -148,10 +150,6 @@ def refusal(result: ToolResult) -> str:
     assert result.error is not None
     assert result.error.kind is Kind.DENIED, result.error
     return result.error.message
-
-
-def is_allowed(result: ToolResult) -> bool:
-    return result.ok
 
 
 # -- every format -------------------------------------------------------------------------------------------
@@ -178,7 +176,7 @@ CHANGES: dict[str, tuple[str, str, str, str]] = {
     "skill, its instructions": (
         "skill:notes/daily",
         "skills/notes/SKILL.md",
-        "notes",
+        "description: notes",
         "skills/notes/SKILL.md was changed",
     ),
     "capability": (
@@ -190,19 +188,19 @@ CHANGES: dict[str, tuple[str, str, str, str]] = {
     "capability, its handler": (
         "capability:document/list_documents",
         "handlers/document.py",
-        "import",
+        "the documents of a project in SQLite",
         "handlers/document.py was changed",
     ),
     "rye in Python": (
         "rye:text/outline-markdown",
         "rye/.ai/tools/text/outline-markdown.py",
-        "import",
+        "List the headings of a Markdown file with their",
         ".ai/tools/text/outline-markdown.py was changed",
     ),
     "rye in TypeScript": (
         "rye:data/diff-json",
         "rye/.ai/tools/data/diff-json.ts",
-        "export",
+        "Lists what differs",
         ".ai/tools/data/diff-json.ts was changed",
     ),
     "rye in Bash": (
@@ -220,13 +218,13 @@ CHANGES: dict[str, tuple[str, str, str, str]] = {
     "rye, the server of its tool": (
         "rye:mcp/units/convert-units",
         "rye/servers/units.py",
-        "import",
+        "An MCP server with one tool",
         "rye/servers/units.py was changed",
     ),
     "executable": (
         "executable:bin/checksum",
         "bin/checksum-tool",
-        "import",
+        "# checksum: the SHA-256",
         "bin/checksum-tool was changed",
     ),
     "OpenAPI": (
@@ -571,9 +569,9 @@ def test_a_tool_without_an_entry_counts_as_unsigned(project: Project) -> None:
     manifest = json.loads((project.folder / "manifest/tools.json").read_text(encoding="utf-8"))
     project.write(
         "more/tools.json",
-        json.dumps({"tools": [{**manifest["tools"][0], "name": "news", "command": ["./news"]}]}),
+        json.dumps({"tools": [{**manifest["tools"][0], "name": "news", "command": ["./tools/bin/news"]}]}),
     )
-    project.write("more/news", "#!/bin/sh\necho '{}'\n").chmod(0o755)
+    project.write("more/tools/bin/news", "#!/bin/sh\necho '{}'\n").chmod(0o755)
     project.edit(
         "toolwright.toml",
         '[[source]]\npath = "skills"',
@@ -604,7 +602,8 @@ def test_a_tool_that_takes_the_name_of_a_locked_one_is_refused(project: Project)
     )
     with project.opened() as workshop:
         found = {problem.code for problem in workshop.lock_problems()}
-        assert found == {"lock.shadowed"}
+        # And the locked one is spoken otherwise now, so that models can tell them apart.
+        assert found == {"lock.shadowed", "lock.drifted"}
 
 
 def test_another_source_that_provides_a_locked_key_is_refused(project: Project) -> None:
@@ -661,9 +660,9 @@ def test_an_interpreter_of_another_name_is_refused_anywhere(tmp_path: Path) -> N
     link.symlink_to("lang1")
     path = f"{tmp_path / 'bin'}:/usr/bin:/bin"
     project = Project(tmp_path / "project", tmp_path / "state", path)
-    tool = {"name": "t", "description": "d", "schema": {"type": "object"}, "command": ["./t"]}
+    tool = {"name": "t", "description": "d", "schema": {"type": "object"}, "command": ["./tools/bin/t"]}
     project.write("tools.json", json.dumps({"tools": [tool]}))
-    project.write("t", "#!/usr/bin/env lang\n").chmod(0o755)
+    project.write("tools/bin/t", "#!/usr/bin/env lang\n").chmod(0o755)
     project.write("toolwright.toml", '[[source]]\npath = "."\n')
     project.lock()
     assert '"lang": "lang1"' in project.locked
@@ -709,18 +708,18 @@ def test_what_is_compared_is_what_the_call_says_it_runs(project: Project) -> Non
 
 def test_no_call_runs_bytes_that_were_not_locked_while_they_are_swapped(tmp_path: Path) -> None:
     project = Project(tmp_path / "project", tmp_path / "state")
-    tool = {"name": "t", "description": "d", "schema": {"type": "object"}, "command": ["./t"]}
+    tool = {"name": "t", "description": "d", "schema": {"type": "object"}, "command": ["./tools/bin/t"]}
     project.write("tools.json", json.dumps({"tools": [tool]}))
     project.write("toolwright.toml", '[[source]]\npath = "."\n')
     good, evil = '#!/bin/sh\necho \'{"it":"good"}\'\n', '#!/bin/sh\necho \'{"it":"evil"}\'\n'
-    project.write("t", good).chmod(0o755)
+    project.write("tools/bin/t", good).chmod(0o755)
     project.lock()
     stop = threading.Event()
 
     def swap() -> None:
         while not stop.is_set():
-            project.write("t", evil)
-            project.write("t", good)
+            project.write("tools/bin/t", evil)
+            project.write("tools/bin/t", good)
 
     swapper = threading.Thread(target=swap)
     said: dict[str, int] = {}
@@ -851,7 +850,7 @@ def test_a_lock_holds_no_secret_of_a_server_nor_anything_to_guess_it_from(tmp_pa
     """Attack: a secret that is written out in a definition, and is guessed from the digest that gets
     committed."""
     placed = []
-    for number, token in enumerate(("hunter2", "other")):
+    for number, token in enumerate(("hunter2", "hunter3")):
         project = Project(tmp_path / str(number), tmp_path / "state")
         project.write("description", "d")
         command = [sys.executable, "-I", "-S", CHANGING, "description", "reached"]
@@ -871,5 +870,5 @@ def test_what_is_known_about_an_unsigned_tool_stays_what_its_format_says(project
         tool = workshop.find("rye:text/outline-markdown")
         assert workshop.pins().vet(tool, None, unvetted(tool)) == unvetted(tool)
     assert "Unsigned item" in refusal(
-        project.called("rye:text/outline-markdown", {"path": "x"}, unsigned="refuse")
+        project.called("rye:text/outline-markdown", {"file_path": "x"}, unsigned="refuse")
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 from toolwright import jsontext
 from toolwright.calls import commands
@@ -16,6 +16,8 @@ from toolwright.catalog import digests
 from toolwright.journal.redaction import is_secret_name, shown_url
 from toolwright.model import CallJavaScript, CallMcp, RunProcess, Tool
 from toolwright.trust.lock import ANCHOR, Watched, ordered
+
+_CODE: Final = (".py", ".pyz", ".js", ".mjs", ".cjs", ".ts", ".mts", ".sh", ".rb", ".pl", ".php", ".jar")
 
 
 def watched(
@@ -28,6 +30,8 @@ def watched(
 ) -> Watched:
     """What a lock in ``base`` looks at for a tool. ``defined`` knows MCP servers by their digests."""
     invocation = tool.invocation
+    near = (base, home, os.path.dirname(tool.origin.path))
+    foreign = tuple(path for path in digests.own_files(tool) if not _is_below(path, near))
     pinned, folders = digests.pinned_files(tool, item)
     source, programs, started = "", list[str](), tuple[str, ...]()
     parts = {key: digests.plain(value) for key, value in asdict(invocation).items()}
@@ -42,6 +46,8 @@ def watched(
         case CallJavaScript():
             programs = ["node"]
         case CallMcp(settings=settings):
+            if tool.key.endswith("/"):  # the server itself, whichever of its tools is called
+                parts["tool"] = ""
             named = jsontext.loads_own(settings)
             assert isinstance(named, dict)
             text = defined(str(named.get("definition", "")))
@@ -62,16 +68,25 @@ def watched(
         seen=digests.seen(tool),
         shown=ordered(digests.shown(tool)),
         own=digests.own_files(tool),
-        files=pinned,
+        files=tuple(path for path in pinned if path not in foreign),
         folders=folders,
-        programs=tuple(dict.fromkeys(name for name in programs if name and "/" not in name)),
+        programs=tuple(dict.fromkeys((*(name for name in programs if name and "/" not in name), *foreign))),
         started=started,
         source=source,
     )
 
 
+def _is_below(path: str, folders: tuple[str, ...]) -> bool:
+    return any(path.startswith(f"{folder}/") for folder in folders if folder)
+
+
+def _is_code(path: str) -> bool:
+    return os.path.isfile(path) and (path.endswith(_CODE) or os.access(path, os.X_OK))
+
+
 def _started(definition: Mapping[str, Any], folder: str, base: str) -> tuple[str, tuple[str, ...]]:
-    """The program that starts a server, and the files below the lock's folder that it is handed."""
+    """The program that starts a server, and the code below the lock's folder that it is handed. What else it
+    is handed may be data, which changes."""
     told = definition.get("command")
     words = [told] if isinstance(told, str) else told if isinstance(told, list) else []
     more = definition.get("args")
@@ -79,7 +94,7 @@ def _started(definition: Mapping[str, Any], folder: str, base: str) -> tuple[str
     cwd = definition.get("cwd")
     place = os.path.join(folder, cwd.replace("{project_path}", folder) if isinstance(cwd, str) else "")
     paths = (os.path.normpath(os.path.join(place, word.replace("{project_path}", folder))) for word in words)
-    found = tuple(path for path in paths if path.startswith(f"{base}/") and os.path.isfile(path))
+    found = tuple(path for path in paths if path.startswith(f"{base}/") and _is_code(path))
     return words[0] if words else "", found
 
 

@@ -126,11 +126,11 @@ class Watched:
     own: tuple[str, ...] = ()
     """The files that a call runs: ``how`` and their digests make the digest of a call."""
     files: tuple[str, ...] = ()
-    """What is pinned besides."""
+    """What is pinned. A program that lies elsewhere on the machine is none of it, though a call runs it."""
     folders: tuple[str, ...] = ()
     """Whatever lies in them is pinned, too."""
     programs: tuple[str, ...] = ()
-    """Programs that are looked for on PATH."""
+    """Programs of the machine: names that are looked for on PATH, and paths."""
     started: tuple[str, ...] = ()
     """Files that are started as programs, so that their first lines name what runs them."""
     source: str = ""
@@ -379,7 +379,7 @@ def _shown_changes(entry: Entry, now: Entry) -> Iterator[Change]:
         return
     old, new = entry.document, now.document
     if old["name"] != new["name"]:
-        yield Change(what="its name", how=f"was {_quoted(str(old['name']))}")
+        yield Change(what="the name that models see", how=f"was {_quoted(str(old['name']))}")
     if old["description"] != new["description"]:
         lines = tuple(text_lines(str(old["description"]), str(new["description"])))
         yield Change(what="its description", how="was changed", lines=lines)
@@ -394,6 +394,8 @@ def _shown_changes(entry: Entry, now: Entry) -> Iterator[Change]:
 
 def text_lines(old: str, new: str) -> Iterator[str]:
     """Two texts compared line by line, as ``diff -u`` does."""
+    if old.endswith("\n") and new.endswith("\n"):
+        old, new = old[:-1], new[:-1]
     was, is_ = old.split("\n"), new.split("\n")
     if len(was) > _LINES_MAX or len(is_) > _LINES_MAX:
         yield f"({len(was):,} lines were, {len(is_):,} are: too many to compare here)"

@@ -19,7 +19,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from toolwright import jsontext
 from toolwright.errors import SourceError, StoreError
@@ -52,6 +52,7 @@ _DEPTH_MAX: Final = 24
 _KNOWN_MAX: Final = 4096
 _NO_STAMP: Final = (0, 0, 0, 0, 0)
 _CHECK: Final = "`toolwright lock --check` shows the difference"
+_PINNED: Final = Vetted(trust=Trust.PINNED)
 _REFUSED: Final = (Trust.UNTRUSTED, Trust.TAMPERED, Trust.DRIFTED)
 
 _Stamp = tuple[int, int, int, int, int]
@@ -78,7 +79,7 @@ class Contents(Protocol):
 
     def file(self, path: str) -> Held | None: ...
 
-    def runs(self, how_digest: str, paths: tuple[str, ...]) -> str | None: ...
+    def together(self, how_digest: str, held: tuple[Any, ...]) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,13 +120,25 @@ class _Book:
 
 
 @dataclass(frozen=True, slots=True)
+class _Look:
+    """One look at a tool's files and programs. Everything that is compared is compared with the same look.
+
+    Attack: a file that is good whenever the lock is asked, and another one whenever the call is.
+    """
+
+    paths: tuple[str, ...]
+    held: tuple[Held | None, ...]
+    programs: tuple[tuple[str, str], ...]
+    """Names, each with where it really lies."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Finding:
     """What is known about a tool for the very files that were looked at."""
 
     book: _Book
     tool: Tool
-    held: tuple[Held | None, ...]
-    programs: tuple[str, ...]
+    look: _Look | None
     trust: Trust | None
     """DRIFTED; UNSIGNED: the lock does not know it; PINNED: approved here; None: as another locked it."""
     message: str = ""
@@ -146,7 +159,7 @@ def is_covered(tool: Tool) -> bool:
 
 def is_server(tool: Tool) -> bool:
     """Whether a record stands for an MCP server itself."""
-    return isinstance(tool.invocation, CallMcp) and not tool.invocation.tool
+    return isinstance(tool.invocation, CallMcp) and tool.key.endswith("/")
 
 
 class Pins:
@@ -190,20 +203,11 @@ class Pins:
             return vetted
         if book.refusal is not None:
             return book.refusal
-        found = self._finding(book, tool)
+        watched = self._watching(tool)
+        found = self._finding(book, tool, watched)
         if found.trust is Trust.DRIFTED:
             hint = f"{_CHECK}, `toolwright lock --update {tool.key}` approves it"
             return Vetted(trust=Trust.DRIFTED, message=found.message, hint=hint)
-        if call is not None and found.trust is not Trust.UNSIGNED:
-            watched = self._watching(tool)
-            # Attack: a file that is replaced after the digest of the call was made and put back for this
-            # look. What runtimes let run is what the call's digest says, so that is what is compared.
-            if self._contents.runs(watched.how, watched.own) != call.runs_digest:
-                return Vetted(
-                    trust=Trust.DRIFTED,
-                    message=f"{tool.name}: its files are being changed",
-                    hint="call it again once nobody is writing to them",
-                )
         if found.trust is Trust.UNSIGNED:
             if is_server(tool):  # asking a new server what it offers is no call of what it offers
                 return vetted
@@ -211,35 +215,33 @@ class Pins:
                 return vetted
             hint = f"look at it, then `toolwright lock --update {tool.key}` approves it"
             return Vetted(trust=Trust.UNSIGNED, message=found.message, hint=hint)
+        # Attack: a file that is replaced between the digest of the call and this look. Runtimes let run what
+        # the call's digest says, so it must speak of the very files that were compared with the lock.
+        if call is not None and self._runs(watched, found.look) != call.runs_digest:
+            return Vetted(
+                trust=Trust.DRIFTED,
+                message=f"{tool.name}: its files are being changed",
+                hint="call it again once nobody is writing to them",
+            )
         if found.trust is Trust.PINNED and vetted.trust is Trust.UNSIGNED and not vetted.message:
-            return Vetted(trust=Trust.PINNED)
+            return _PINNED
         return vetted
 
-    def _finding(self, book: _Book, tool: Tool) -> _Finding:
-        watched = self._watching(tool)
+    def _finding(self, book: _Book, tool: Tool, watched: Watched) -> _Finding:
         try:
-            paths = self._paths(watched)
-            held = tuple([self._contents.file(path) for path in paths])
-            programs = tuple([self._program(name) for name in self._named_programs(watched, paths, held)])
+            look = self._look(watched)
         except _Unlockable as why:
-            return _Finding(book, tool, (), (), Trust.DRIFTED, f"{tool.name}: {why}")
+            return _Finding(book, tool, None, Trust.DRIFTED, f"{tool.name}: {why}")
         known = self._found.get(tool.key)
-        if (
-            known is not None
-            and known.book is book
-            and known.tool is tool
-            and known.held == held
-            and known.programs == programs
-        ):
+        if known is not None and known.book is book and known.tool is tool and known.look == look:
             return known
-        trust, message = self._judge(book, tool)
-        found = _Finding(book, tool, held, programs, trust, message)
+        found = _Finding(book, tool, look, *self._judge(book, tool, watched, look))
         if len(self._found) >= _KNOWN_MAX:
             self._found.clear()
         self._found[tool.key] = found
         return found
 
-    def _judge(self, book: _Book, tool: Tool) -> tuple[Trust | None, str]:
+    def _judge(self, book: _Book, tool: Tool, watched: Watched, look: _Look) -> tuple[Trust | None, str]:
         entry, approved = book.lock.entries.get(tool.key), book.approved.get(tool.key)
         if entry is None:
             if approved is not None and not book.trusted:
@@ -252,7 +254,7 @@ class Pins:
                 return Trust.DRIFTED, message
             return Trust.UNSIGNED, f"{tool.name} is not in {locks.FILE_NAME}"
         try:
-            now = self.now(tool)
+            now = self._entry(tool, watched, look)
         except _Unlockable as why:
             return Trust.DRIFTED, f"{tool.name}: {why}"
         differs = locks.drift(entry, now)
@@ -266,29 +268,43 @@ class Pins:
             # Attack: a change that comes with a lock changed to fit it.
             message = f"{tool.name}: {locks.FILE_NAME} says something else than was approved on this machine"
             return Trust.DRIFTED, message
-        moved = self._moved_program(book, tool)
-        return (Trust.DRIFTED, f"{tool.name}: {moved}") if moved else (Trust.PINNED, "")
-
-    def _moved_program(self, book: _Book, tool: Tool) -> str:
-        """Attack: a program of the same name in a folder that comes earlier on PATH."""
-        watched = self._watching(tool)
-        paths = self._paths(watched)
-        held = tuple(self._contents.file(path) for path in paths)
-        for name in self._named_programs(watched, paths, held):
-            was, is_ = book.programs.get(name), self._program(name)
+        for name, is_ in look.programs:
+            was = book.programs.get(name)
             if was and is_ and was != is_:
-                return f"the program {os.path.basename(name)} was {was} and is {is_}"
-        return ""
+                # Attack: a program of the same name in a folder that comes earlier on PATH.
+                message = f"{tool.name}: the program {os.path.basename(name)} was {was} and is {is_}"
+                return Trust.DRIFTED, message
+        return Trust.PINNED, ""
 
     # -- a tool as it is now --------------------------------------------------------------------------------
 
     def now(self, tool: Tool) -> Entry:
         """The entry of a tool as it is. Raises _Unlockable."""
         watched = self._watching(tool)
+        return self._entry(tool, watched, self._look(watched))
+
+    def _look(self, watched: Watched) -> _Look:
         paths = self._paths(watched)
-        held = tuple(self._contents.file(path) for path in paths)
+        held = tuple([self._contents.file(path) for path in paths])
+        names = self._named_programs(watched, paths, held)
+        return _Look(paths, held, tuple([(name, self._program(name)) for name in names]))
+
+    def _runs(self, watched: Watched, look: _Look | None) -> str | None:
+        """The digest that a call would carry which runs what was looked at."""
+        assert look is not None
+        places = look.paths
+        own = tuple(
+            [
+                look.held[places.index(path)] if path in places else self._contents.file(path)
+                for path in watched.own
+            ]
+        )
+        return self._contents.together(watched.how, own)
+
+    def _entry(self, tool: Tool, watched: Watched, look: _Look) -> Entry:
+        by_path = dict(zip(look.paths, look.held, strict=True))
         files: dict[str, PinnedFile] = {}
-        for path, file in zip(paths, held, strict=True):
+        for path, file in by_path.items():
             if file is None:
                 raise _Unlockable(f"{self._shown(path)} cannot be read")
             if file.digest != self._contents.absent:
@@ -297,10 +313,8 @@ class Pins:
                 files[shown] = PinnedFile(path=shown, digest=digest, mode=mode)
         if len(files) > locks.FILES_MAX:
             raise _Unlockable(f"it has more than {locks.FILES_MAX:,} files")
-        own = held[: len(watched.own)]
-        programs: dict[str, str] = {}
-        for name in self._named_programs(watched, paths, held):
-            programs[os.path.basename(name)] = os.path.basename(self._program(name))
+        own = [by_path[path] for path in watched.own if path in by_path]
+        programs = {os.path.basename(name): os.path.basename(real) for name, real in look.programs}
         return Entry(
             key=tool.key,
             name=tool.name,
@@ -322,11 +336,11 @@ class Pins:
         return known[1]
 
     def _paths(self, watched: Watched) -> tuple[str, ...]:
-        """What a call runs first, then the other files."""
+        """Every file that is pinned."""
         if not watched.folders:
-            return (*watched.own, *watched.files)
-        inside = [path for folder in watched.folders for path in self._inside(folder)]
-        return (*watched.own, *watched.files, *inside)
+            return watched.files
+        inside = (path for folder in watched.folders for path in self._inside(folder))
+        return tuple(dict.fromkeys((*watched.files, *inside)))
 
     def _inside(self, folder: str) -> tuple[str, ...]:
         """Every file in a folder, listed again only when it or a folder in it changed."""
