@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ TOOL = {
 }
 
 
-def manifest(folder: Path, *tools: dict[str, object]) -> None:
+def manifest(folder: Path, *tools: Mapping[str, object]) -> None:
     (folder / "tools.json").write_text(json.dumps({"tools": tools}, indent=1) + "\n", encoding="utf-8")
 
 

@@ -644,6 +644,7 @@ def test_a_program_earlier_on_path_is_refused_where_it_was_locked(tmp_path: Path
     with project.opened() as workshop:
         assert workshop.call("daily", {"path": "x"}).content.strip() == "good"
         shutil.copy(program, tmp_path / "first" / "echo")
+        Cancel().wait(0.02)  # programs are looked for as of a hundredth of a second ago
         message = refusal(workshop.call("daily", {"path": "x"}))
         assert message == f"daily: the program echo was {program} and is {tmp_path / 'first' / 'echo'}"
     elsewhere = Project(project.folder, tmp_path / "another machine", path)

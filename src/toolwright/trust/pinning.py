@@ -17,6 +17,7 @@ import hashlib
 import os
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol
@@ -50,6 +51,8 @@ _APPROVED: Final = "approved.json"
 _GUARD: Final = "guard"
 _DEPTH_MAX: Final = 24
 _KNOWN_MAX: Final = 4096
+_FRESH_S: Final = 0.01
+_SETTLED_NS: Final = 50_000_000
 _NO_STAMP: Final = (0, 0, 0, 0, 0)
 _CHECK: Final = "`toolwright lock --check` shows the difference"
 _PINNED: Final = Vetted(trust=Trust.PINNED)
@@ -190,7 +193,10 @@ class Pins:
         self._watched: dict[str, tuple[Tool, Watched]] = {}
         self._found: dict[str, _Finding] = {}
         self._listed: dict[str, tuple[tuple[tuple[str, _Stamp], ...], tuple[str, ...]]] = {}
+        self._missing: dict[str, tuple[str, _Stamp, Held]] = {}
         self._programs: dict[str, tuple[tuple[tuple[str, _Stamp], ...], str]] = {}
+        self._fresh: set[str] = set()
+        self._searched = -1.0
 
     # -- one call -------------------------------------------------------------------------------------------
 
@@ -285,9 +291,31 @@ class Pins:
 
     def _look(self, watched: Watched) -> _Look:
         paths = self._paths(watched)
-        held = tuple([self._contents.file(path) for path in paths])
+        stamps: dict[str, _Stamp] = {}
+        held = tuple([self._file(path, stamps) for path in paths])
         names = self._named_programs(watched, paths, held)
         return _Look(paths, held, tuple([(name, self._program(name)) for name in names]))
+
+    def _file(self, path: str, stamps: dict[str, _Stamp]) -> Held | None:
+        """A file as it is. One that need not be there, and was not, is looked for again only when its folder
+        changed. ``stamps`` are the folders that were looked at just now."""
+        missing = self._missing.get(path)
+        if missing is not None:
+            folder, stamp, held = missing
+            now = stamps.get(folder)
+            if now is None:
+                now = stamps[folder] = _stamp(folder)
+            if now == stamp:
+                return held
+            del self._missing[path]
+        folder = os.path.dirname(path)
+        stamp = stamps.get(folder) or _stamp(folder)
+        found = self._contents.file(path)
+        if found is not None and found.digest == self._contents.absent and _is_settled(stamp):
+            if len(self._missing) >= _KNOWN_MAX:
+                self._missing.clear()
+            self._missing[path] = (folder, stamp, found)
+        return found
 
     def _runs(self, watched: Watched, look: _Look | None) -> str | None:
         """The digest that a call would carry which runs what was looked at."""
@@ -350,10 +378,12 @@ class Pins:
         folders: list[tuple[str, _Stamp]] = []
         found: list[str] = []
         _list(folder, folders, found, _DEPTH_MAX)
-        if len(self._listed) >= _KNOWN_MAX:
-            self._listed.clear()
-        self._listed[folder] = (tuple(folders), tuple(sorted(found)))
-        return self._listed[folder][1]
+        inside = tuple(sorted(found))
+        if all(_is_settled(stamp) for _, stamp in folders):
+            if len(self._listed) >= _KNOWN_MAX:
+                self._listed.clear()
+            self._listed[folder] = (tuple(folders), inside)
+        return inside
 
     def _shown(self, path: str) -> str:
         """A path as the lock holds it: beside the lock, else in the user's home, else from the lock on."""
@@ -382,9 +412,15 @@ class Pins:
                     break
 
     def _program(self, name: str) -> str:
-        """Where a program really lies; empty where there is none. Asked of the disk again only when a folder
-        that is searched, or the program itself, changed."""
-        known = self._programs.get(name)
+        """Where a program really lies, as of a hundredth of a second ago; empty where there is none. Searched
+        for again only when a folder that is searched, or the program itself, changed."""
+        known, now = self._programs.get(name), time.monotonic()
+        if not self._searched <= now < self._searched + _FRESH_S:
+            self._searched = now
+            self._fresh.clear()
+        if known is not None and name in self._fresh:
+            return known[1]
+        self._fresh.add(name)
         if known is not None and all(_stamp(path) == stamp for path, stamp in known[0]):
             return known[1]
         stamps: list[tuple[str, _Stamp]] = []
@@ -698,6 +734,12 @@ def _stamp(path: str) -> _Stamp:
     except OSError:
         return _NO_STAMP
     return status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns, status.st_dev
+
+
+def _is_settled(stamp: _Stamp) -> bool:
+    """Whether the next change shows. Attack: a file that is added to a folder within the same tick of the
+    file system's clock in which we looked, so that the folder seems unchanged."""
+    return not 0 <= time.time_ns() - stamp[1] < _SETTLED_NS
 
 
 def _stamp_of(path: str) -> _Stamp | None:
