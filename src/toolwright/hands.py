@@ -72,6 +72,7 @@ _LACKING = {
 }
 """What a person should know about a level before calling."""
 _FETCHED_AT_ONCE: Final = 16
+LOCK_NAME: Final = "toolwright.lock"
 
 
 class Hands:
@@ -137,7 +138,10 @@ class Hands:
         )
         self._grounds = ground.Grounds(
             hidden=[config.state],
-            guarded=[path for path in (config.file, environment.user_config) if path],
+            guarded=[
+                *(path for path in (config.file, environment.user_config) if path),
+                os.path.join(lock_folder(config, environment), LOCK_NAME),
+            ],
             temporary=[tempfile.gettempdir()],
             git_settings=environment.git_settings(),
         )
@@ -465,7 +469,7 @@ class LaterPins:
 
     def __init__(self, make: Callable[[], Pins], config: Config, environment: Environment) -> None:
         self._make = make
-        self._lock = os.path.join(lock_folder(config, environment), "toolwright.lock")
+        self._lock = os.path.join(lock_folder(config, environment), LOCK_NAME)
         self._memory = os.path.join(config.state, "locks") if config.state else ""
         self._pins: Pins | None = None
 

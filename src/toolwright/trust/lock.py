@@ -17,8 +17,11 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field
 from typing import Final
+
+import orjson
 
 from toolwright import jsontext
 from toolwright.jsontext import JsonObject, JsonValue
@@ -40,6 +43,7 @@ _LINES_MAX: Final = 5_000
 _SHOWN_LINES_MAX: Final = 400
 _VALUE_CHARS_MAX: Final = 200
 _NAMED_MAX: Final = 4
+_PATH_CHARS_MAX: Final = 100
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _FILE: Final = re.compile(r"([0-7]{4}) (sha256:[0-9a-f]{64})")
 _MEMBERS: Final = ("asks", "files", "from", "name", "programs", "runs", "seen", "shown")
@@ -150,6 +154,8 @@ def mode_text(mode: int) -> str:
 
 def ordered(document: JsonObject) -> bytes:
     """A document as entries hold it: compact, its members sorted."""
+    with suppress(TypeError):  # an integer beyond 64 bits
+        return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
     return json.dumps(document, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode("utf-8")
 
 
@@ -324,10 +330,16 @@ class Drift:
     @property
     def sentence(self) -> str:
         """One sentence for whoever called it."""
-        told = [f"{change.what} {change.how}" for change in self.changes[:_NAMED_MAX]]
+        told = [f"{_told_path(change.what)} {change.how}" for change in self.changes[:_NAMED_MAX]]
         if len(self.changes) > _NAMED_MAX:
             told.append(f"and {len(self.changes) - _NAMED_MAX} more")
         return f"{self.name} is not as it was locked: {', '.join(told)}"
+
+
+def _told_path(path: str) -> str:
+    """Attack: a file whose name is a message to the model."""
+    cut = path if len(path) <= _PATH_CHARS_MAX else f"…{path[1 - _PATH_CHARS_MAX :]}"
+    return cut if cut.isprintable() else ascii(cut)
 
 
 Texts = Callable[[PinnedFile], "str | None"]

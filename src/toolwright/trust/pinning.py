@@ -55,6 +55,10 @@ _FRESH_S: Final = 0.01
 _SETTLED_NS: Final = 50_000_000
 _NO_STAMP: Final = (0, 0, 0, 0, 0)
 _CHECK: Final = "`toolwright lock --check` shows the difference"
+_FORGOTTEN: Final = (
+    "what was locked on this machine cannot be read",
+    "run `toolwright lock` again, or `toolwright lock --forget`",
+)
 _PINNED: Final = Vetted(trust=Trust.PINNED)
 _REFUSED: Final = (Trust.UNTRUSTED, Trust.TAMPERED, Trust.DRIFTED)
 
@@ -335,6 +339,8 @@ class Pins:
         for path, file in by_path.items():
             if file is None:
                 raise _Unlockable(f"{self._shown(path)} cannot be read")
+            if not _is_text(path):
+                raise _Unlockable("a file of it has a name that is not UTF-8")
             if file.digest != self._contents.absent:
                 shown = self._shown(path)
                 digest, mode = f"sha256:{file.digest}", locks.mode_text(file.mode)
@@ -458,16 +464,13 @@ class Pins:
             refusal = Vetted(trust=Trust.DRIFTED, message=message, hint=hint)
             return _Book(lock=Lock(), approved={}, programs={}, names={}, refusal=refusal)
 
-        approved, programs = Lock(), dict[str, str]()
+        text, programs = b"", dict[str, str]()
         if approved_there is not None:
             remembered = _read_approved(self._approved_path)
             if remembered is None:
                 # Attack: damage that makes the host forget what it approved.
-                return refuse(
-                    "what was locked on this machine cannot be read", "run `toolwright lock` again, or "
-                    "`toolwright lock --forget`",
-                )  # fmt: skip
-            approved, programs = remembered
+                return refuse(*_FORGOTTEN)
+            text, programs = remembered
         if there is None:
             # Attack: deleting the lock unlocks.
             return refuse(
@@ -481,6 +484,10 @@ class Pins:
         if isinstance(found, locks.Defect):
             line = f":{found.line}" if found.line else ""
             return refuse(f"{locks.FILE_NAME}{line}: {found.message}", found.hint)
+        # What was approved is nearly always what is there: it is read a second time only where it is not.
+        approved = found if text == content else locks.read(text) if text else Lock()
+        if isinstance(approved, locks.Defect):
+            return refuse(*_FORGOTTEN)
         trusted = self._trusted(self.path, hashlib.sha256(content).hexdigest())
         return _Book(
             lock=found,
@@ -719,6 +726,14 @@ def _asked(tool: Tool) -> jsontext.JsonObject:
     }
 
 
+def _is_text(path: str) -> bool:
+    try:
+        path.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _text(content: bytes) -> str | None:
     try:
         text = content.decode("utf-8")
@@ -775,15 +790,15 @@ def _list(folder: str, folders: list[tuple[str, _Stamp]], found: list[str], dept
             found.append(entry.path)
 
 
-def _read_approved(path: str) -> tuple[Lock, dict[str, str]] | None:
+def _read_approved(path: str) -> tuple[bytes, dict[str, str]] | None:
+    """The text of the lock that was approved, and where programs lay then."""
     content = _read_plain(path, 2 * locks.BYTES_MAX)
     if not isinstance(content, bytes):
         return None
     with suppress(ValueError, KeyError, TypeError, AttributeError):
         told = jsontext.loads_own(content)
-        found = locks.read(told["tools"].encode("utf-8"))
-        if isinstance(found, Lock):
-            return found, {str(name): str(place) for name, place in told["programs"].items()}
+        places = {str(name): str(place) for name, place in told["programs"].items()}
+        return told["tools"].encode("utf-8"), places
     return None
 
 
