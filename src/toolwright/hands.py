@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 from toolwright.catalog import files, loading, sources
 from toolwright.catalog.catalog import Catalog
 from toolwright.catalog.digests import Contents, own_files
-from toolwright.config import Config, Environment, current_folder
+from toolwright.config import LOCK_NAME, Config, Environment, current_folder, lock_folder
 from toolwright.engine import Engine, Stock
-from toolwright.errors import Kind, StoreError, UnknownTool, UsageError
+from toolwright.errors import Kind, StoreError, UsageError
 from toolwright.journal.audit import open_audit
 from toolwright.journal.redaction import shown_url
 from toolwright.model import (
@@ -72,7 +72,6 @@ _LACKING = {
 }
 """What a person should know about a level before calling."""
 _FETCHED_AT_ONCE: Final = 16
-LOCK_NAME: Final = "toolwright.lock"
 
 
 class Hands:
@@ -92,6 +91,7 @@ class Hands:
         in_process: bool,
         sandbox: Sandbox | None,
         lists: ServerLists,
+        pins: Callable[[Contents], Pins],
     ) -> None:
         if config.state is None:
             raise UsageError(
@@ -162,9 +162,7 @@ class Hands:
             container_engine=config.container_engine,
         )
         contents = self._contents = Contents()
-        self._pins = LaterPins(
-            lambda: open_pins(config, environment, report, contents, lists), config, environment
-        )
+        self._pins = LaterPins(lambda: pins(contents), config, environment)
         self._pythons = Later(lambda: _python_tools(self._host, contents, config.zygotes))
         self._https = Later(lambda: _http_tools(self._host))
         self._containers = Later(lambda: _container_tools(self._host))
@@ -479,41 +477,6 @@ class LaterPins:
                 return vetted
             self._pins = self._make()
         return self._pins.vet(tool, call, vetted)
-
-
-def lock_folder(config: Config, environment: Environment) -> str:
-    """Where the lock lies: beside the configuration of the project, else in the current folder."""
-    if config.file is None or config.file == environment.user_config:
-        return current_folder()
-    return os.path.dirname(os.path.abspath(config.file))
-
-
-def open_pins(
-    config: Config,
-    environment: Environment,
-    report: Callable[[], loading.LoadReport],
-    contents: Contents,
-    lists: ServerLists,
-) -> Pins:
-    """The lock of the sources, as calls and the command ``lock`` see it."""
-    from toolwright.catalog import coverage
-    from toolwright.trust.pinning import Pins
-
-    folder, home = lock_folder(config, environment), environment.user_space
-
-    def item(name: str) -> str | None:
-        with suppress(UnknownTool):
-            return report().catalog.find(f"rye:{name}").origin.path
-        return None
-
-    return Pins(
-        folder,
-        home=home,
-        state=config.state,
-        path=environment.path,
-        contents=contents,
-        watch=lambda tool: coverage.watched(tool, base=folder, home=home, item=item, defined=lists.defined),
-    )
 
 
 class LaterServers:
