@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,8 @@ from toolwright import jsontext
 from toolwright.catalog import loading, sources
 from toolwright.catalog.cache import Cache
 from toolwright.catalog.catalog import Catalog, Tools
-from toolwright.config import Config, Environment, current_folder, named_source, resolve
-from toolwright.errors import UsageError
+from toolwright.config import Config, Environment, current_folder, lock_folder, named_source, resolve
+from toolwright.errors import UnknownTool, UsageError
 from toolwright.model import (
     TIMEOUT_S_MAX,
     Choice,
@@ -45,11 +46,14 @@ from toolwright.servers import ServerLists
 from toolwright.store.keep import STORE_NAME, Keep
 
 if TYPE_CHECKING:
+    from toolwright.catalog.digests import Contents
     from toolwright.dialects import Dialect
     from toolwright.formats.capability import Migration
     from toolwright.functions import Function, Report
     from toolwright.hands import Hands
     from toolwright.runtimes.mcp import State as ServerState
+    from toolwright.trust.lock import Watched
+    from toolwright.trust.pinning import Pins
 
 ContextCheck = Callable[[Mapping[str, object]], object]
 
@@ -295,6 +299,51 @@ class Workshop:
     def find(self, name: str) -> Tool:
         """The tool of a key or a bare name. Raises UnknownTool."""
         return self.catalog.find(name)
+
+    @property
+    def asks(self) -> bool:
+        """Whether some of what there is was asked for over a wire."""
+        return bool(self._report.asked)
+
+    def pins(self, contents: Contents | None = None) -> Pins:
+        """The lock of the sources, whether there is one yet or not."""
+        from toolwright.catalog import coverage, digests
+        from toolwright.trust.pinning import Pins
+
+        folder, home = lock_folder(self.config, self._environment), self._environment.user_space
+
+        def item(name: str) -> str | None:
+            with suppress(UnknownTool):
+                return self.catalog.find(f"rye:{name}").origin.path
+            return None
+
+        def watch(tool: Tool) -> Watched:
+            return coverage.watched(tool, base=folder, home=home, item=item, defined=self._lists.defined)
+
+        return Pins(
+            folder,
+            home=home,
+            state=self.config.state,
+            path=self._environment.path,
+            contents=contents or digests.Contents(),
+            watch=watch,
+        )
+
+    def server_records(self) -> list[Tool]:
+        """The records that stand for the MCP servers of the sources themselves."""
+        if not self._report.servers:
+            return []
+        from toolwright.formats import mcp
+
+        named = self._report.servers.values()
+        return [mcp.server_record(mcp.Server.read(text), path) for text, path in named]
+
+    def lock_problems(self) -> tuple[Problem, ...]:
+        """What is not as it was locked; nothing where there is no lock. Reads the files of every tool."""
+        from toolwright.trust.policy import unvetted
+
+        pins = self.pins()
+        return tuple(pins.problems([*self.tools, *self.server_records()], unvetted)) if pins.exists else ()
 
     def changed(self) -> bool:
         """Whether the sources look different from when they were last read. Reads and runs nothing."""
@@ -624,6 +673,7 @@ class Workshop:
                     in_process=self._in_process,
                     sandbox=self._sandbox,
                     lists=self._lists,
+                    pins=self.pins,
                 )
             return self._hands
 

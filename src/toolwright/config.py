@@ -33,6 +33,7 @@ from toolwright.model import (
 from toolwright.records import dataclass, replace
 
 FILE_NAME: Final = "toolwright.toml"
+LOCK_NAME: Final = "toolwright.lock"
 FORMATS: Final = ("skill", "manifest", "capability", "rye", "executable")
 NAMED_FORMATS: Final = (*FORMATS, "mcp", "openapi")
 """What may stand before a path on the command line."""
@@ -154,6 +155,13 @@ class Config:
             executors=tuple(sorted(executors)),
             windows=sys.platform == "win32",
         )
+
+
+def lock_folder(config: Config, environment: Environment) -> str:
+    """Where the lock lies: beside the configuration of the project, else in the current folder."""
+    if config.file is None or config.file == environment.user_config:
+        return current_folder()
+    return os.path.dirname(os.path.abspath(config.file))
 
 
 # -- what may stand in a file -------------------------------------------------------------------------------

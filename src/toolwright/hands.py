@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from toolwright.catalog import files, loading, sources
 from toolwright.catalog.catalog import Catalog
 from toolwright.catalog.digests import Contents, own_files
-from toolwright.config import Config, Environment, current_folder
+from toolwright.config import LOCK_NAME, Config, Environment, current_folder, lock_folder
 from toolwright.engine import Engine, Stock
 from toolwright.errors import Kind, StoreError, UsageError
 from toolwright.journal.audit import open_audit
@@ -48,6 +48,7 @@ from toolwright.model import (
     ToolCall,
     ToolError,
     ToolResult,
+    Vetted,
 )
 from toolwright.records import replace
 from toolwright.runtimes import Host, around, process, project_of
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from toolwright.runtimes.functions import FunctionTools
     from toolwright.runtimes.http import HttpTools
     from toolwright.runtimes.mcp import McpTools
+    from toolwright.trust.pinning import Pins
 
 _CLOSED = "the workshop is closed"
 _LACKING = {
@@ -89,6 +91,7 @@ class Hands:
         in_process: bool,
         sandbox: Sandbox | None,
         lists: ServerLists,
+        pins: Callable[[Contents], Pins],
     ) -> None:
         if config.state is None:
             raise UsageError(
@@ -135,7 +138,10 @@ class Hands:
         )
         self._grounds = ground.Grounds(
             hidden=[config.state],
-            guarded=[path for path in (config.file, environment.user_config) if path],
+            guarded=[
+                *(path for path in (config.file, environment.user_config) if path),
+                os.path.join(lock_folder(config, environment), LOCK_NAME),
+            ],
             temporary=[tempfile.gettempdir()],
             git_settings=environment.git_settings(),
         )
@@ -156,6 +162,7 @@ class Hands:
             container_engine=config.container_engine,
         )
         contents = self._contents = Contents()
+        self._pins = LaterPins(lambda: pins(contents), config, environment)
         self._pythons = Later(lambda: _python_tools(self._host, contents, config.zygotes))
         self._https = Later(lambda: _http_tools(self._host))
         self._containers = Later(lambda: _container_tools(self._host))
@@ -221,7 +228,7 @@ class Hands:
         return policy.decide(
             tool,
             call,
-            vetted=policy.unvetted(tool),
+            vetted=self._pins.vet(tool, call, policy.unvetted(tool)),
             house=self._house,
             ground=self._grounds.of(tool, project=project, cwd=self._cwd, named=named),
             state=policy.HostState(disabled=disabled, now=now),
@@ -313,7 +320,8 @@ class Hands:
         decision = policy.decide(
             tool,
             None,
-            vetted=policy.unvetted(tool),
+            # Attack: a list of servers whose command was changed after its tools were approved.
+            vetted=self._pins.vet(tool, None, policy.unvetted(tool)),
             house=self._server_house,
             ground=self._grounds.of(tool, project=self._cwd, cwd=self._cwd, named=named),
             state=policy.HostState(disabled=disabled, now=now),
@@ -452,6 +460,23 @@ class Later:
             self._is_closed = True
         if self._made is not None:
             self._made.close()
+
+
+class LaterPins:
+    """The lock of a host, whose modules are imported only once there is one: without it, two looks."""
+
+    def __init__(self, make: Callable[[], Pins], config: Config, environment: Environment) -> None:
+        self._make = make
+        self._lock = os.path.join(lock_folder(config, environment), LOCK_NAME)
+        self._memory = os.path.join(config.state, "locks") if config.state else ""
+        self._pins: Pins | None = None
+
+    def vet(self, tool: Tool, call: ToolCall | None, vetted: Vetted) -> Vetted:
+        if self._pins is None:
+            if not os.path.lexists(self._lock) and not os.path.lexists(self._memory):
+                return vetted
+            self._pins = self._make()
+        return self._pins.vet(tool, call, vetted)
 
 
 class LaterServers:

@@ -214,7 +214,7 @@ def test_every_dialect_and_format_is_described() -> None:
 
 # -- codes --------------------------------------------------------------------------------------------------
 
-FAMILIES = ("source", "catalog", "schema", "config", "python", *FORMATS)
+FAMILIES = ("source", "catalog", "schema", "config", "python", "lock", *FORMATS)
 CODE = re.compile(rf"(?:{'|'.join(FAMILIES)})\.[a-z][a-z0-9-]*(?:\.[a-z][a-z0-9-]*)*")
 NO_CODES = {"config.toml", "config.server"}
 """A file name and a place in a YAML file."""
@@ -432,6 +432,19 @@ def test_the_guide_to_calling_shows_what_is_really_printed(workshop: Path) -> No
             assert fits(shown, printed), (line, printed)
         else:
             assert status == 0, (line, printed)
+
+
+def test_the_guide_to_locking_shows_what_is_really_printed(workshop: Path) -> None:
+    needs_supervision()
+    sessions = [
+        session
+        for block in blocks(DOCS / "guides" / "locking.md", "console")
+        for session in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
+    ]
+    assert len(sessions) == 7
+    for line, shown in sessions:
+        _, printed = in_shell(f"exec 2>&1\n{line}", workshop)
+        assert fits(shown, printed), (line, printed)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import hashlib
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import lru_cache
 from operator import is_
@@ -20,7 +20,7 @@ from typing import Final
 from toolwright import jsontext
 from toolwright.calls import commands
 from toolwright.catalog import files
-from toolwright.model import CallJavaScript, CallPython, Invocation, RunProcess, Tool
+from toolwright.model import CallJavaScript, CallMcp, CallPython, Invocation, RunProcess, Tool
 from toolwright.records import dataclass
 
 KEPT_BYTES_MAX: Final = 16 << 20
@@ -45,6 +45,7 @@ class Held:
     digest: str
     content: bytes | None
     """None: too long to be kept, or absent."""
+    mode: int = 0
 
 
 class Aside(str):
@@ -55,14 +56,17 @@ class Aside(str):
 
 def seen(tool: Tool) -> str:
     """The digest of what a model is told about a tool."""
-    return jsontext.digest(
-        {
-            "name": tool.spoken or tool.name,
-            "description": tool.description,
-            "input_schema": tool.input_schema.document if tool.input_schema else None,
-            "output_schema": tool.output_schema.document if tool.output_schema else None,
-        }
-    )
+    return jsontext.digest(shown(tool))
+
+
+def shown(tool: Tool) -> jsontext.JsonObject:
+    """What a model is told about a tool."""
+    return {
+        "name": tool.spoken or tool.name,
+        "description": tool.description,
+        "input_schema": tool.input_schema.document if tool.input_schema else None,
+        "output_schema": tool.output_schema.document if tool.output_schema else None,
+    }
 
 
 def own_files(tool: Tool) -> tuple[str, ...]:
@@ -89,20 +93,52 @@ def _scripts(run: RunProcess) -> Iterator[Aside]:
 @lru_cache(maxsize=4096)
 def how(invocation: Invocation) -> str:
     """The digest of an invocation itself, without the files it names."""
-    parts = {key: _plain(value) for key, value in asdict(invocation).items()}
+    parts = {key: plain(value) for key, value in asdict(invocation).items()}
     return jsontext.digest({"kind": type(invocation).__name__, **parts})
 
 
-def _plain(value: object) -> jsontext.JsonValue:
+def plain(value: object) -> jsontext.JsonValue:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, dict):
-        return {str(key): _plain(part) for key, part in value.items()}
+        return {str(key): plain(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
+        return [plain(part) for part in value]
     if value is None or isinstance(value, (str, int, float)):
         return value
     return str(value)
+
+
+# -- what a lock covers -------------------------------------------------------------------------------------
+
+_BESIDE_SKILL: Final = ("SKILL.md", "tools.json", "allowlist.json", "execution.json")
+
+
+def pinned_files(
+    tool: Tool, item: Callable[[str], str | None] = lambda _item: None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The files that a lock of the tool covers, and the folders in which it covers every file.
+
+    ``item`` is where an item lies that the tool's chain or its server names; None where it lies in no file.
+    """
+    found: dict[str, None] = {}
+    folders: tuple[str, ...] = ()
+    match tool.invocation:
+        case RunProcess(skill_dir=str() as folder):
+            found |= dict.fromkeys(Aside(os.path.join(folder, name)) for name in _BESIDE_SKILL)
+            folders = (os.path.join(folder, "scripts"),)
+        case CallPython(settings=settings, executor=str()):
+            # Attack: a handler of the same name in a place that is looked at before that of the locked one.
+            candidates = jsontext.loads_own(settings)
+            paths = candidates.get("files", ()) if isinstance(candidates, dict) else ()
+            found |= dict.fromkeys(map(Aside, paths))
+        case CallMcp(server=server) if tool.chain and (defined := item(server)) is not None:
+            found[defined] = None
+    if not (isinstance(tool.invocation, CallMcp) and not tool.chain):  # a list of servers is no tool's own
+        found[tool.origin.path] = None
+    found |= dict.fromkeys(path for name in tool.chain[1:] if (path := item(name)) is not None)
+    found |= dict.fromkeys(path for path in own_files(tool) if path not in found)
+    return tuple(path for path in found if os.path.isabs(path)), folders
 
 
 def _together(how_digest: str, held: tuple[Held | None, ...]) -> str | None:
@@ -116,6 +152,8 @@ def _together(how_digest: str, held: tuple[Held | None, ...]) -> str | None:
 
 class Contents:
     """Own files by path, read again only when they changed. Used from many threads."""
+
+    absent: Final = ABSENT
 
     def __init__(self) -> None:
         self._held: dict[str, Held] = {}
@@ -194,4 +232,5 @@ def _read(path: str) -> Held | None:
                 keep = len(content) <= KEPT_BYTES_MAX
     finally:
         os.close(descriptor)
-    return Held(path, files.fingerprint(status), digest.hexdigest(), bytes(content) if keep else None)
+    kept = bytes(content) if keep else None
+    return Held(path, files.fingerprint(status), digest.hexdigest(), kept, status.st_mode)

@@ -32,6 +32,7 @@ _COMMANDS = {
     "select": "Show which tools a message would see, and why.",
     "call": "Run one call through the whole engine.",
     "audit": "Show and verify the record of every call.",
+    "lock": "Approve the tools as they are, and see what changed since.",
     "enable": "Switch a tool on again.",
     "disable": "Switch a tool off, for a while or for good.",
     "export": "Print what a model provider would be sent.",

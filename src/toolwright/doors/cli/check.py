@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections import Counter
 from contextlib import redirect_stdout, suppress
 from fnmatch import fnmatchcase
 from importlib import import_module
@@ -128,7 +129,7 @@ def _report(
     fixed: int | None = None,
 ) -> int:
     unstated = _unstated(workshop)
-    problems = workshop.problems
+    problems = (*workshop.problems, *workshop.lock_problems())
     if sarif is not None:
         _render.write_file(sarif, _sarif.document(problems))
     if as_json:
@@ -232,7 +233,8 @@ def _summary(workshop: Workshop, shared: Shared, problems: tuple[Problem, ...], 
         )
     counts = [(tools, "tool"), (support, "support item"), (skills, "skill")]
     text = ", ".join(_render.plural(number, noun) for number, noun in counts if number or noun == "tool")
-    text += ": " + (_render.count_problems(workshop.severities) or "no problems")
+    severities = Counter(problem.severity for problem in problems)
+    text += ": " + (_render.count_problems(severities) or "no problems")
     if not shared.verbose and any(problem.severity is Severity.INFO for problem in problems):
         text += " (-v shows the notes)"
     return text + (f"; fixed {_render.plural(fixed, 'problem')}" if fixed is not None else "")

@@ -1,0 +1,301 @@
+"""``toolwright lock``: approve the tools as they are, and see what changed since."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+import click
+
+from toolwright.app import Workshop
+from toolwright.doors.cli import Shared, _input, _render, complain, examples, shared_options
+from toolwright.errors import SourceError, UnknownTool, UsageError
+from toolwright.journal.audit import open_audit
+from toolwright.jsontext import JsonObject
+from toolwright.model import Tool, Trust
+from toolwright.trust import lock as locks
+from toolwright.trust.lock import Drift, Entry
+from toolwright.trust.pinning import Item, Pins, is_covered
+from toolwright.trust.policy import unvetted
+
+_REFUSED: Final = 77
+_RECORDED_MAX: Final = 200
+_GOOD: Final = (Trust.SIGNED, Trust.PINNED)
+_COLOURS: Final = {"pinned": "green", "signed": "green", "drifted": "red", "tampered": "red"}
+
+
+@click.command(
+    "lock",
+    epilog=examples(
+        "toolwright lock",
+        "toolwright lock --check",
+        "toolwright lock --update get_time",
+        "toolwright lock --update 'mcp:files/*' --json",
+        "toolwright lock --forget",
+    ),
+)
+@click.option("--check", "check", is_flag=True, help="Write nothing; show what is not as it was locked.")
+@click.option(
+    "--update", "names", metavar="NAME", multiple=True,
+    help="Approve only this tool again (a key, a bare name, or a key pattern with *); repeatable.",
+)  # fmt: skip
+@click.option(
+    "--forget", is_flag=True, help="Give locking up: forget that a lock was written on this machine."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@shared_options
+@click.pass_obj
+def command(shared: Shared, check: bool, names: tuple[str, ...], forget: bool, as_json: bool) -> int:
+    """Write down in toolwright.lock what every tool shows to models, runs and consists of.
+
+    From then on a tool that differs is refused until it is approved again. The lock lies beside the
+    configuration file, else in the current folder, and is made to be committed.
+
+    Exit status: 0 when everything is as it was locked (or now is), 77 when something is not.
+    """
+    if check + bool(names) + forget > 1:
+        raise click.UsageError("--check, --update and --forget exclude each other.")
+    for name in names:
+        _input.check_text(name, "--update")
+    workshop = shared.workshop()
+    if forget:
+        return _forget(workshop, as_json)
+    if workshop.asks:
+        workshop.reload(fresh=True)  # what a server says now, not what it said when it was last asked
+    pins = workshop.pins()
+    if check:
+        return _check(workshop, pins, shared, as_json)
+    return _write(workshop, pins, shared, names, as_json)
+
+
+def _forget(workshop: Workshop, as_json: bool) -> int:
+    pins = workshop.pins()
+    had = pins.forget()
+    if as_json:
+        _render.write_json(
+            [{"path": _render.shown_path(pins.path), "status": "forgotten" if had else "unknown"}]
+        )
+    else:
+        what = "is forgotten; delete the file as well to unlock" if had else "was not written on this machine"
+        click.echo(f"{_render.printable(_render.shown_path(pins.path))} {what}")
+    return 0
+
+
+# -- looking ------------------------------------------------------------------------------------------------
+
+
+def _check(workshop: Workshop, pins: Pins, shared: Shared, as_json: bool) -> int:
+    if not pins.exists:
+        raise SourceError(f"{_render.shown_path(pins.path)}: no such file", "`toolwright lock` writes one")
+    survey = pins.survey([*workshop.tools, *workshop.server_records()], unvetted)
+    if survey.refusal is not None:
+        raise _Broken(survey.refusal.message, survey.refusal.hint)
+    moved = {move.key: move for move in survey.moves}
+    diffs = _Diffs(pins)
+    rows: list[dict[str, Any]] = []
+    for item in survey.items:
+        row: dict[str, Any] = {
+            "path": _render.shown_path(item.path),
+            "key": item.key,
+            "status": item.trust.value,
+            "change": item.change,
+            "message": item.message or None,
+            "diff": diffs.lines(item.drift) if item.trust is Trust.DRIFTED else [],
+        }
+        move = moved.get(item.key)
+        if move is not None:
+            row["code"] = "lock.renamed" if move.is_rename else "lock.shadowed"
+            row["locked_as"] = move.entry.key
+        rows.append(row)
+    bad = [row for row, item in zip(rows, survey.items, strict=True) if not _is_good(item)]
+    if as_json:
+        _render.write_json(rows)
+        return _REFUSED if bad else 0
+    for row in rows if shared.verbose else bad:
+        _show(row)
+    if not shared.quiet:
+        total = _render.plural(len(rows), "tool")
+        click.echo(
+            f"{len(bad)} of {total} not as locked; `toolwright lock --update NAME` approves one as it is"
+            if bad
+            else f"{total} as locked"
+        )
+    return _REFUSED if bad else 0
+
+
+class _Broken(SourceError):
+    exit_code = _REFUSED
+
+
+def _is_good(item: Item) -> bool:
+    """As somebody else locked it is good as well: only who vouches for it is open then."""
+    return item.trust in _GOOD or (item.change == "same" and item.trust is not Trust.DRIFTED)
+
+
+def _show(row: dict[str, Any]) -> None:
+    status = click.style(f"{row['status']:9}", fg=_COLOURS.get(row["status"], "yellow"), bold=True)
+    click.echo(f"{status} {_render.printable(row['key'])}")
+    if "code" in row:
+        what = "the tool locked as" if row["code"] == "lock.renamed" else "takes the name of"
+        click.echo(f"    {what} {_render.printable(row['locked_as'])} [{row['code']}]")
+    elif row["message"] and not row["diff"]:
+        for line in row["message"].split("\n"):
+            click.echo(f"    {_render.printable(line)}")
+    _show_lines(row["diff"])
+
+
+def _show_lines(lines: Sequence[str]) -> None:
+    for line in lines:
+        text = _render.printable(line)
+        colour = {"+": "green", "-": "red", "@": "cyan"}.get(text[2:3]) if text.startswith("  ") else None
+        click.echo(f"    {click.style(text, fg=colour) if colour else text}")
+
+
+class _Diffs:
+    """The differences of one run: what several tools share is shown once."""
+
+    def __init__(self, pins: Pins) -> None:
+        self._pins = pins
+        self._told: set[tuple[locks.PinnedFile | None, locks.PinnedFile | None]] = set()
+
+    def lines(self, drift: Drift | None) -> list[str]:
+        if drift is None:
+            return []
+        pins = self._pins
+        return [*locks.diff_lines(drift, was=pins.text_was, is_=pins.text_is, told=self._told)]
+
+
+# -- writing ------------------------------------------------------------------------------------------------
+
+
+def _write(workshop: Workshop, pins: Pins, shared: Shared, names: tuple[str, ...], as_json: bool) -> int:
+    held, broken = pins.lock(), pins.broken
+    if broken is not None:
+        if names:
+            raise _Broken(broken.message, broken.hint)
+        complain(f"{broken.message}; it is written anew", None)
+    if names and not pins.exists:
+        raise SourceError(f"{_render.shown_path(pins.path)}: no such file", "`toolwright lock` writes one")
+    servers = workshop.server_records()
+    meant = [record for record in servers if not names or any(fnmatchcase(record.key, n) for n in names)]
+    _approve_servers(workshop, pins, meant, as_json=as_json)
+    if names:
+        tools, without = _named(workshop, held, names)
+    else:
+        tools, without = [*workshop.tools, *servers], ()
+    entries, unlockable = pins.locked_now(tools)
+    if not names:
+        present = {tool.key for tool in tools}
+        without = tuple(key for key in sorted(held.entries) if key not in present)
+    diffs = _Diffs(pins)
+    paths = {tool.key: tool.origin.path for tool in tools}
+    rows = [
+        *(_written(diffs, held.entries.get(entry.key), entry, paths[entry.key]) for entry in entries),
+        *(
+            {"path": held.entries[key].source, "key": key, "status": "unsigned", "change": "removed",
+             "diff": []}
+            for key in without
+        ),
+        *(
+            {"path": _render.shown_path(tool.origin.path), "key": tool.key, "status": "drifted",
+             "change": "refused", "message": f"{tool.name}: {why}", "diff": []}
+            for tool, why in unlockable
+        ),
+    ]  # fmt: skip
+    if not as_json:  # before it is approved: what is approved was shown
+        for row in rows:
+            if row["change"] != "same":
+                _show_written(row)
+    pins.approve(entries, without=without, whole=not names)
+    _record(workshop, shared, [row["key"] for row in rows if row["change"] not in ("same", "refused")])
+    if as_json:
+        _render.write_json(rows)
+    elif not shared.quiet:
+        click.echo(_summary(pins, rows))
+    return _REFUSED if unlockable else 0
+
+
+def _approve_servers(workshop: Workshop, pins: Pins, servers: list[Tool], *, as_json: bool) -> None:
+    """A server that was changed is not even asked for its tools until it was approved; then it is."""
+    held = pins.lock().entries
+    entries, _ = pins.locked_now(servers)
+    changed = [entry for entry in entries if entry.key in held and held[entry.key] != entry]
+    if changed and pins.broken is None:
+        diffs, paths = _Diffs(pins), {record.key: record.origin.path for record in servers}
+        for entry in changed if not as_json else ():
+            _show_written(_written(diffs, held[entry.key], entry, paths[entry.key]))
+        pins.approve(changed)
+        workshop.reload(fresh=True)
+
+
+def _named(
+    workshop: Workshop, held: locks.Lock, names: tuple[str, ...]
+) -> tuple[list[Tool], tuple[str, ...]]:
+    """The tools that are meant, and the entries without a tool."""
+    tools: dict[str, Tool] = {}
+    without: dict[str, None] = {}
+    there = {tool.key: tool for tool in (*workshop.tools, *workshop.server_records())}
+    for name in names:
+        if "*" in name:
+            fitting = [tool for tool in there.values() if is_covered(tool) and fnmatchcase(tool.key, name)]
+            gone = [key for key in held.entries if fnmatchcase(key, name)]
+        else:
+            gone = [key for key, entry in held.entries.items() if name in (key, entry.name)]
+            try:
+                fitting = [there[name] if name in there else workshop.find(name)]
+            except UnknownTool:
+                if not gone:
+                    raise
+                fitting = []
+        for tool in fitting:
+            if not is_covered(tool):
+                raise UsageError(f"{tool.key} is not locked: it is the host's own, or cannot be called")
+        tools |= {tool.key: tool for tool in fitting}
+        without |= dict.fromkeys(key for key in gone if key not in there)
+        if not fitting and not gone:
+            raise UnknownTool(f"there is no tool {name!r}", "`toolwright list` shows what there is")
+    return [*tools.values()], tuple(without)
+
+
+def _written(diffs: _Diffs, old: Entry | None, new: Entry, path: str) -> dict[str, Any]:
+    drift = locks.drift(old, new) if old is not None else None
+    change = "added" if old is None else "same" if old == new else "changed"
+    return {
+        "path": _render.shown_path(path),
+        "key": new.key,
+        "status": Trust.PINNED.value,
+        "change": change,
+        "diff": diffs.lines(drift),
+    }
+
+
+def _show_written(row: dict[str, Any]) -> None:
+    click.echo(f"{click.style(row['change'], bold=True)} {_render.printable(row['key'])}")
+    if row.get("message"):
+        click.echo(f"    {_render.printable(row['message'])}")
+    _show_lines(row["diff"])
+
+
+def _summary(pins: Pins, rows: list[dict[str, Any]]) -> str:
+    counted = [
+        (word, sum(row["change"] == word for row in rows))
+        for word in ("added", "changed", "removed", "refused")
+    ]
+    told = ", ".join(f"{number} {word}" for word, number in counted if number) or "nothing changed"
+    total = _render.plural(len(pins.lock().entries), "tool")
+    return f"{_render.printable(_render.shown_path(pins.path))}: {total} locked ({told})"
+
+
+def _record(workshop: Workshop, shared: Shared, keys: list[str]) -> None:
+    """Who approved what, in the journal beside the calls."""
+    state = workshop.config.state
+    if state is None or not keys:
+        return
+    audit = open_audit(state)
+    told: list[Any] = keys[:_RECORDED_MAX]
+    body: JsonObject = {"tools": told, "count": len(keys), "caller": shared.environment.user}
+    if not audit.note("", "lock", body):
+        why, hint = audit.why_not
+        complain(f"the lock holds but is not recorded: {why}", hint)
+    audit.close()
