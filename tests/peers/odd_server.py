@@ -63,7 +63,10 @@ class Server:
             names = [f"tool_{number}" for number in range(int(self.options["tools"]))]
         if "names" in self.options:
             names = self.options["names"].split(",")
-        tools = [{"name": name, "description": f"does {name}", "inputSchema": SCHEMA} for name in names]
+        says = self.options.get("says", "does {}")
+        tools = [
+            {"name": name, "description": says.replace("{}", name), "inputSchema": SCHEMA} for name in names
+        ]
         for tool in tools:
             if tool["name"] == "not-fitting":
                 tool["outputSchema"] = {"type": "object", "required": ["there"]}

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import cached_property
+from importlib import import_module
 from typing import Final, TypeVar
 
 from toolwright import formats, jsontext, schema
@@ -212,12 +213,21 @@ class LoadReport:
 
     @cached_property
     def problems(self) -> tuple[Problem, ...]:
-        """Everything that is wrong, each with its line where the file tells it."""
-        return _located(self.without_lines)
+        """Everything that is wrong or suspicious, each with its line where the file tells it."""
+        return _located([*self.without_lines, *self.suspicious])
+
+    @cached_property
+    def suspicious(self) -> Sequence[Problem]:
+        """What the declarations say besides what they declare. Looked for when problems are asked for, never
+        while loading: it takes every tool down from the shelf. It leaves nothing out, and is in no cache."""
+        found: Sequence[Problem] = import_module("toolwright.trust.hygiene").look(
+            list(self.catalog.tools), self.catalog.skills
+        )
+        return found
 
     @cached_property
     def without_lines(self) -> Sequence[Problem]:
-        """The same, before the files are read again for the lines of their places."""
+        """What is wrong, before the files are read again for the lines of their places."""
         units = self._shelves.ask(lambda held: held.reports)
         unmet = (
             condition.otherwise
