@@ -22,6 +22,7 @@ from toolwright.catalog.cache import Cache, Damaged, Kept, Loaded, Snapshot, ali
 from toolwright.catalog.catalog import Catalog
 from toolwright.catalog.sources import Asker, Candidate, Fetcher, Listing, Prober, Source
 from toolwright.model import (
+    CallMcp,
     Compiled,
     Condition,
     ConditionKind,
@@ -39,6 +40,7 @@ from toolwright.records import dataclass, replace
 
 _AGAIN_S_MAX: Final = 86_400.0
 """However long a format would let it count that a document told nothing."""
+_SHARED_MAX: Final = 5
 _Answer = TypeVar("_Answer")
 
 
@@ -447,6 +449,7 @@ def _distinct(tools: Sequence[Tool], problems: list[Problem]) -> list[Tool]:
     """Give every tool a key of its own, and report bare names that need one."""
     taken: dict[str, Tool] = {}
     names: dict[str, Tool] = {}
+    servers: dict[tuple[str, str], list[tuple[Tool, Tool]]] = {}
     for tool in tools:
         key = tool.key
         number = 2
@@ -466,6 +469,9 @@ def _distinct(tools: Sequence[Tool], problems: list[Problem]) -> list[Tool]:
         other = names.setdefault(tool.name, tool)
         same = other.origin.format == tool.origin.format
         if other is not tool and not (same and tool.habits.namesakes is not Namesakes.REPORTED):
+            if isinstance(tool.invocation, CallMcp) and isinstance(other.invocation, CallMcp):
+                servers.setdefault((other.scope, tool.scope), []).append((tool, other))
+                continue
             problems.append(
                 _clash(
                     tool,
@@ -474,7 +480,19 @@ def _distinct(tools: Sequence[Tool], problems: list[Problem]) -> list[Tool]:
                     f"shares its name with {other.key!r} of {other.origin.path}",
                 )
             )
+    problems += [_shared_names(first, second, pairs) for (first, second), pairs in servers.items()]
     return list(taken.values())
+
+
+def _shared_names(first: str, second: str, pairs: Sequence[tuple[Tool, Tool]]) -> Problem:
+    """Two servers with tools of the same names, told once: models know them apart by their servers' names."""
+    told = ", ".join(tool.name for tool, _ in pairs[:_SHARED_MAX])
+    more = f" and {len(pairs) - _SHARED_MAX} more" if len(pairs) > _SHARED_MAX else ""
+    return replace(
+        _clash(*pairs[0], "catalog.name-clash", ""),
+        severity=Severity.INFO,
+        message=f'the servers "{first}" and "{second}" share names of tools: {told}{more}',
+    )
 
 
 def _clash(tool: Tool, other: Tool, code: str, what: str) -> Problem:
