@@ -63,10 +63,7 @@ class Server:
             names = [f"tool_{number}" for number in range(int(self.options["tools"]))]
         if "names" in self.options:
             names = self.options["names"].split(",")
-        says = self.options.get("says", "does {}")
-        tools = [
-            {"name": name, "description": says.replace("{}", name), "inputSchema": SCHEMA} for name in names
-        ]
+        tools = [{"name": name, "description": f"does {name}", "inputSchema": SCHEMA} for name in names]
         for tool in tools:
             if tool["name"] == "not-fitting":
                 tool["outputSchema"] = {"type": "object", "required": ["there"]}

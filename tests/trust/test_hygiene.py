@@ -579,9 +579,24 @@ def test_a_poisoned_parameter_is_told_in_every_format(place: str, tmp_path: Path
             assert [each.role for each in workshop.tools] == [Role.TOOL]  # told, and left where it is
 
 
+SERVER = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    tool = {"name": "a", "description": POISON, "inputSchema": {"type": "object"}}
+    about = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
+             "serverInfo": {"name": "s", "version": "1"}}
+    answer = {"initialize": about, "tools/list": {"tools": [tool]}}.get(asked["method"])
+    if answer is not None:
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": answer}), flush=True)
+"""
+
+
 @pytest.mark.battery("I11")
 def test_what_servers_and_apis_say_is_looked_at_as_well(tmp_path: Path) -> None:
-    server = [sys.executable, "-I", "-S", str(Path(__file__).parent.parent / "peers" / "odd_server.py")]
+    program = tmp_path / "server.py"
+    program.write_text(f"POISON = {POISON!r}\n{SERVER}", encoding="utf-8")
+    server = [sys.executable, "-I", "-S", str(program)]
     document = {
         "openapi": "3.1.0",
         "info": {"title": "t", "version": "1"},
@@ -590,8 +605,7 @@ def test_what_servers_and_apis_say_is_looked_at_as_well(tmp_path: Path) -> None:
     }
     (tmp_path / "api.json").write_text(json.dumps(document), encoding="utf-8")
     (tmp_path / "toolwright.toml").write_text(
-        f'[[source]]\nname = "odd"\nmcp = {json.dumps([*server, "names=a", f"says={POISON}"])}\n'
-        '[[source]]\nopenapi = "api.json"\n',
+        f'[[source]]\nname = "odd"\nmcp = {json.dumps(server)}\n[[source]]\nopenapi = "api.json"\n',
         encoding="utf-8",
     )
     home = surroundings(tmp_path / ".h")

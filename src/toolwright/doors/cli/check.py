@@ -247,9 +247,8 @@ def _summary(workshop: Workshop, shared: Shared, problems: tuple[Problem, ...], 
         )
     counts = [(tools, "tool"), (support, "support item"), (skills, "skill")]
     text = ", ".join(_render.plural(number, noun) for number, noun in counts if number or noun == "tool")
-    text += ": " + (
-        _render.count_problems(Counter(problem.severity for problem in problems)) or "no problems"
-    )
+    severities = Counter(problem.severity for problem in problems)
+    text += ": " + (_render.count_problems(severities) or "no problems")
     if not shared.verbose and any(problem.severity is Severity.INFO for problem in problems):
         text += " (-v shows the notes)"
     return text + (f"; fixed {_render.plural(fixed, 'problem')}" if fixed is not None else "")
