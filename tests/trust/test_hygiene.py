@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -622,6 +623,23 @@ def test_functions_of_the_host_are_looked_at_as_well(tmp_path: Path) -> None:
 
     with toolwright.open(tools=[add], environment=surroundings(tmp_path)) as workshop:
         assert suspicious(workshop.problems) == [INSTRUCTIONS]
+
+
+def test_loading_and_listing_do_not_wait_for_it(tmp_path: Path) -> None:
+    (tmp_path / "tools.json").write_text(PLACES["manifest"][1](), encoding="utf-8")
+    code = (
+        "import sys, toolwright\n"
+        f"with toolwright.open({str(tmp_path)!r}) as workshop:\n"
+        "    print(len(workshop.tools), dict(workshop.severities) != {}, end=' ')\n"
+        "    print('toolwright.trust.hygiene' in sys.modules, end=' ')\n"
+        "    workshop.problems\n"
+        "    print('toolwright.trust.hygiene' in sys.modules)\n"
+    )
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path / ".home")}
+    said = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert said.stdout == "1 True False True\n"
 
 
 # -- the corpus ---------------------------------------------------------------------------------------------
