@@ -27,7 +27,7 @@ from toolwright.errors import ConfigError, Kind
 from toolwright.formats.mcp import Server, server_record
 from toolwright.hands import Later, LaterServers
 from toolwright.journal.reading import entries
-from toolwright.model import CallHttp, Effect, End, Ending, Level, Permit, Problem, Tool, ToolCall
+from toolwright.model import CallHttp, Effect, End, Ending, Level, Permit, Problem, Severity, Tool, ToolCall
 from toolwright.sandbox import Cancel, Start, probe
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox.portable import Portable
@@ -474,6 +474,29 @@ def test_servers_with_tools_of_the_same_name_are_told_apart(tmp_path: Path) -> N
         names = [entry["name"] for entry in workshop.declare("openai-responses").payload]
         assert len(set(names)) == 4
         assert workshop.find("mcp:bank/transfer").invocation.server == "bank"  # type: ignore[union-attr]
+
+
+def test_servers_that_share_names_are_told_once_for_each_pair(tmp_path: Path) -> None:
+    many = ",".join(f"t{number}" for number in range(7))
+    written(
+        tmp_path,
+        {"name": "one", "mcp": command(f"names={many}")},
+        {"name": "two", "mcp": command(f"names={many}")},
+        {"name": "three", "mcp": command("names=t3")},
+    )
+    with opened(tmp_path) as workshop:
+        found = [problem for problem in workshop.problems if problem.code == "catalog.name-clash"]
+        assert [(problem.severity, problem.message) for problem in found] == [
+            (
+                Severity.INFO,
+                'the servers "one" and "two" share names of tools: t0, t1, t2, t3, t4 and 2 more',
+            ),
+            (Severity.INFO, 'the servers "one" and "three" share names of tools: t3'),
+        ]
+        assert found[0].hint == "name them by key: mcp:one/t0 or mcp:two/t0"
+        error = workshop.call("t0").error
+        assert error is not None
+        assert error.kind is Kind.UNKNOWN_TOOL
 
 
 @pytest.mark.battery("I09")

@@ -288,7 +288,8 @@ class Workshop:
 
     @property
     def severities(self) -> Counter[Severity]:
-        """How many problems there are of each severity; cheaper than asking for the problems."""
+        """How many problems there are of each severity, without what is merely suspicious (``hygiene``): much
+        cheaper than asking for the problems."""
         return Counter(problem.severity for problem in (*self.config.problems, *self._report.without_lines))
 
     @property

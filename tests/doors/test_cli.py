@@ -1050,3 +1050,45 @@ def test_an_empty_idempotency_key_is_refused_because_all_calls_would_share_it(
     said = here("--from", project / "clock", "call", "get_time", "--idempotency-key", "")
     assert (said.status, said.out) == (2, "")
     assert "must not be empty" in said.err
+
+
+# -- what is merely suspicious ------------------------------------------------------------------------------
+
+
+def poisoned(folder: Path, count: int, *more: dict[str, Any]) -> None:
+    program = folder / "tools" / "bin" / "x"
+    program.parent.mkdir(parents=True)
+    program.touch(0o755)
+    tools = [
+        {"name": f"t{number}", "description": f"Does\u200b {number}", "command": ["./tools/bin/x"]}
+        for number in range(count)
+    ]
+    text = json.dumps({"tools": [*tools, *more]}, indent=1)
+    (folder / "tools.json").write_text(text, encoding="utf-8")
+
+
+@pytest.mark.battery("I11")
+def test_invisible_characters_warn_and_strict_refuses_them(tmp_path: Path) -> None:
+    poisoned(tmp_path, 1)
+    said = toolwright("check", cwd=tmp_path)
+    assert said.status == 0
+    assert said.out.splitlines()[0] == (
+        'tools.json:3: warning: "t0": description: a character that nobody sees (U+200B ZERO WIDTH SPACE) '
+        "[hygiene.hidden-characters]"
+    )
+    assert "\u200b" not in said.out
+    assert toolwright("check", "--strict", cwd=tmp_path).status == 65
+
+
+def test_many_suspicions_of_one_kind_are_counted_and_do_not_hide_what_is_wrong(tmp_path: Path) -> None:
+    poisoned(tmp_path, 30, {"name": "broken", "command": ["bin/x"]})
+    said = toolwright("check", cwd=tmp_path)
+    lines = said.out.splitlines()
+    assert "error" in lines[0]
+    assert sum("[hygiene.hidden-characters]" in line for line in lines) == 8 + 1
+    assert "… and 22 more [hygiene.hidden-characters]; -v shows them" in lines
+    assert sum(line.startswith("    models read what people cannot see") for line in lines) == 1
+    assert lines[-1] == "30 tools: 1 error, 30 warnings"
+    verbose = toolwright("check", "-v", cwd=tmp_path).out
+    assert verbose.count("[hygiene.hidden-characters]") == 30
+    assert len(toolwright("check", "--json", cwd=tmp_path).json["problems"]) == 31

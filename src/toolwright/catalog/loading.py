@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import cached_property
+from importlib import import_module
 from typing import Final, TypeVar
 
 from toolwright import formats, jsontext, schema
@@ -21,6 +22,7 @@ from toolwright.catalog.cache import Cache, Damaged, Kept, Loaded, Snapshot, ali
 from toolwright.catalog.catalog import Catalog
 from toolwright.catalog.sources import Asker, Candidate, Fetcher, Listing, Prober, Source
 from toolwright.model import (
+    CallMcp,
     Compiled,
     Condition,
     ConditionKind,
@@ -38,6 +40,7 @@ from toolwright.records import dataclass, replace
 
 _AGAIN_S_MAX: Final = 86_400.0
 """However long a format would let it count that a document told nothing."""
+_SHARED_MAX: Final = 5
 _Answer = TypeVar("_Answer")
 
 
@@ -212,12 +215,21 @@ class LoadReport:
 
     @cached_property
     def problems(self) -> tuple[Problem, ...]:
-        """Everything that is wrong, each with its line where the file tells it."""
-        return _located(self.without_lines)
+        """Everything that is wrong or suspicious, each with its line where the file tells it."""
+        return _located([*self.without_lines, *self.suspicious])
+
+    @cached_property
+    def suspicious(self) -> Sequence[Problem]:
+        """What the declarations say besides what they declare. Looked for when problems are asked for, never
+        while loading: it takes every tool down from the shelf. It leaves nothing out, and is in no cache."""
+        found: Sequence[Problem] = import_module("toolwright.trust.hygiene").look(
+            list(self.catalog.tools), self.catalog.skills
+        )
+        return found
 
     @cached_property
     def without_lines(self) -> Sequence[Problem]:
-        """The same, before the files are read again for the lines of their places."""
+        """What is wrong, before the files are read again for the lines of their places."""
         units = self._shelves.ask(lambda held: held.reports)
         unmet = (
             condition.otherwise
@@ -437,6 +449,7 @@ def _distinct(tools: Sequence[Tool], problems: list[Problem]) -> list[Tool]:
     """Give every tool a key of its own, and report bare names that need one."""
     taken: dict[str, Tool] = {}
     names: dict[str, Tool] = {}
+    servers: dict[tuple[str, str], list[tuple[Tool, Tool]]] = {}
     for tool in tools:
         key = tool.key
         number = 2
@@ -456,6 +469,9 @@ def _distinct(tools: Sequence[Tool], problems: list[Problem]) -> list[Tool]:
         other = names.setdefault(tool.name, tool)
         same = other.origin.format == tool.origin.format
         if other is not tool and not (same and tool.habits.namesakes is not Namesakes.REPORTED):
+            if isinstance(tool.invocation, CallMcp) and isinstance(other.invocation, CallMcp):
+                servers.setdefault((other.scope, tool.scope), []).append((tool, other))
+                continue
             problems.append(
                 _clash(
                     tool,
@@ -464,7 +480,19 @@ def _distinct(tools: Sequence[Tool], problems: list[Problem]) -> list[Tool]:
                     f"shares its name with {other.key!r} of {other.origin.path}",
                 )
             )
+    problems += [_shared_names(first, second, pairs) for (first, second), pairs in servers.items()]
     return list(taken.values())
+
+
+def _shared_names(first: str, second: str, pairs: Sequence[tuple[Tool, Tool]]) -> Problem:
+    """Two servers with tools of the same names, told once: models know them apart by their servers' names."""
+    told = ", ".join(tool.name for tool, _ in pairs[:_SHARED_MAX])
+    more = f" and {len(pairs) - _SHARED_MAX} more" if len(pairs) > _SHARED_MAX else ""
+    return replace(
+        _clash(*pairs[0], "catalog.name-clash", ""),
+        severity=Severity.INFO,
+        message=f'the servers "{first}" and "{second}" share names of tools: {told}{more}',
+    )
 
 
 def _clash(tool: Tool, other: Tool, code: str, what: str) -> Problem:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _FAILED = 65
 _LOOK_AGAIN_S = 0.5
 _PROPOSED_MAX = 12
+_ALIKE_MAX = 8
+"""Of what is merely suspicious so many of a kind are shown; the rest is counted."""
 
 
 @click.command(
@@ -135,9 +137,12 @@ def _report(
     if as_json:
         _write_json(workshop, problems, unstated, fixed)
     else:
-        _render.write_problems(
-            problem for problem in problems if shared.verbose or problem.severity is not Severity.INFO
-        )
+        shown = [problem for problem in problems if shared.verbose or problem.severity is not Severity.INFO]
+        alike = Counter[str]()
+        _render.write_problems(problem for problem in shown if shared.verbose or _is_news(problem, alike))
+        for kind, number in alike.items():
+            if number > _ALIKE_MAX:
+                click.echo(f"… and {number - _ALIKE_MAX} more [{kind}]; -v shows them")
         if shared.verbose:
             for note in workshop.notes:
                 click.echo(_render.printable(note))
@@ -154,6 +159,15 @@ def _report(
     sys.stdout.flush()
     worst = {problem.severity for problem in problems}
     return _FAILED if Severity.ERROR in worst or (strict and Severity.WARNING in worst) else 0
+
+
+def _is_news(problem: Problem, alike: Counter[str]) -> bool:
+    """Whether a problem is shown, or only counted as one more of its kind: what is suspicious in one tool of
+    a source is often so in all of them, and must not push out of sight what is wrong."""
+    if not problem.code.startswith("hygiene."):
+        return True
+    alike[problem.code] += 1
+    return alike[problem.code] <= _ALIKE_MAX
 
 
 # -- tools that do not say what they need --------------------------------------------------------------------
