@@ -10,7 +10,7 @@ import pytest
 
 from tests.strategies import make_tool
 from toolwright.catalog.digests import Contents
-from toolwright.engine import Engine, Stock
+from toolwright.engine import Approvals, Engine, Stock
 from toolwright.errors import Kind
 from toolwright.model import (
     Allow,
@@ -58,6 +58,7 @@ def an_engine(
     decide: Callable[[Tool, ToolCall], Decision] = allowed,
     level: Level = Level.SUPERVISED,
     spill: Spill | None = None,
+    approvals: Approvals | None = None,
 ) -> Engine:
     return Engine(
         stock=lambda: Stock(catalog_of(tool), "v1"),
@@ -66,7 +67,8 @@ def an_engine(
         runtimes={RunProcess: runtime},
         level=lambda: level,
         contents=Contents(),
-        **({"spill": spill} if spill is not None else {}),
+        spill=spill or (lambda _tool, result: result),
+        approvals=None if approvals is None else lambda: approvals,
     )
 
 

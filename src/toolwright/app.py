@@ -11,19 +11,22 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from toolwright import jsontext
-from toolwright.catalog import loading, sources
+from toolwright.catalog import files, loading, sources
 from toolwright.catalog.cache import Cache
 from toolwright.catalog.catalog import Catalog, Tools
 from toolwright.config import Config, Environment, current_folder, named_source, resolve
-from toolwright.errors import UsageError
+from toolwright.errors import EditError, StoreError, UnknownTool, UsageError
+from toolwright.jsontext import JsonObject
 from toolwright.model import (
     TIMEOUT_S_MAX,
+    Approval,
     Choice,
     Declared,
     DeclareOptions,
@@ -36,6 +39,7 @@ from toolwright.model import (
     Skill,
     Tool,
     ToolCall,
+    ToolError,
     ToolMode,
     ToolResult,
 )
@@ -50,6 +54,7 @@ if TYPE_CHECKING:
     from toolwright.functions import Function, Report
     from toolwright.hands import Hands
     from toolwright.runtimes.mcp import State as ServerState
+    from toolwright.trust.approvals import Approvals
 
 ContextCheck = Callable[[Mapping[str, object]], object]
 
@@ -336,6 +341,84 @@ class Workshop:
         finally:
             keep.close()
 
+    # -- what waits for a person ----------------------------------------------------------------------------
+
+    def approvals(self) -> tuple[Approval, ...]:
+        """The calls that wait, or waited, for a person, here or in another program with the same state
+        folder; the oldest first."""
+        if self.config.state is None:
+            return ()
+        with self._approvals() as approvals:
+            return approvals.all()
+
+    def answer(
+        self,
+        approval_id: str,
+        decision: str,
+        *,
+        arguments: Mapping[str, object] | None = None,
+        because: str | None = None,
+        for_s: float | None = None,
+        by: str | None = None,
+    ) -> Approval:
+        """Answer a question (``approve`` or ``deny``), or change an answer that no call has used yet.
+
+        ``arguments`` take the place of the call's; ``for_s`` makes the approval last for the tool, whatever
+        the arguments. ``by`` is who answers, where the host knows better than this process's environment.
+        The answer is recorded before it counts. Raises ApprovalError where there is nothing to answer.
+        """
+        from toolwright.trust.approvals import Answer
+
+        if decision not in [*Answer]:
+            raise UsageError(f"unknown decision {str(decision)[:60]!r}", f"say {' or '.join(Answer)}")
+        with self._approvals() as approvals:
+            edited = None if arguments is None else self._edited(approvals.find(approval_id), arguments)
+            return approvals.answer(
+                approval_id,
+                Answer(decision),
+                by=self._environment.user if by is None else by,
+                because=because or "",
+                for_s=for_s,
+                arguments=edited,
+            )
+
+    def _edited(self, approval: Approval, given: Mapping[str, object]) -> JsonObject:
+        """Arguments that a person wrote in the place of others, once the tool would take them."""
+        from toolwright.calls.arguments import checked
+        from toolwright.journal.redaction import MARKER
+
+        try:
+            text = jsontext.plain(dict(given))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise EditError(f"the edited arguments must be JSON: {error}") from None
+        if MARKER.encode() in text:
+            raise EditError(
+                f"the edited arguments hold {MARKER}, which stands for a secret that is not shown",
+                "write what shall run in its place",
+            )
+        edited: JsonObject = jsontext.loads_own(text)
+        try:
+            tool = self.find(approval.key)
+        except UnknownTool:
+            raise EditError(
+                f"{approval.key}: it is not loaded here, so edited arguments cannot be checked",
+                "answer where its source is, or name it with --from",
+            ) from None
+        found = checked(tool, edited)
+        if isinstance(found, ToolError):
+            raise EditError(f"the edited arguments do not fit: {found.message}", found.hint)
+        return edited
+
+    @contextmanager
+    def _approvals(self) -> Iterator[Approvals]:
+        with self._lock:
+            hands = self._hands
+        if hands is not None:
+            yield hands.approvals
+            return
+        with open_approvals(self.config, self._environment) as approvals:
+            yield approvals
+
     # -- which tools a message sees -------------------------------------------------------------------------
 
     def select(
@@ -434,6 +517,7 @@ class Workshop:
         timeout_s: float | None = None,
         dry_run: bool = False,
         idempotency_key: str | None = None,
+        approval_wait_s: float | None = None,
         caller: str | None = None,
         cancel: Cancel | None = None,
         progress: Report | None = None,
@@ -442,6 +526,9 @@ class Workshop:
 
         What goes wrong with the call is a value in the result; only wrong use of this method raises.
         ``progress`` is told what a function says of its own (``Context.progress``): done, total, message.
+        ``approval_wait_s``: so long a call that a rule asks about waits for the answer, which any thread or
+        program may give (``answer``); none of it counts as the tool's time. Without it, or when it is over,
+        the call ends with ``needs_approval``, and the next identical one finds the answer.
         """
         given = dict(arguments or {})
         try:
@@ -450,7 +537,7 @@ class Workshop:
             if not jsontext.is_deeper(given, jsontext.DEPTH_MAX):  # that is a wrong call, not a wrong use
                 hint = "use str keys and plain values"
                 raise UsageError(f"arguments must be JSON: {error}", hint) from None
-        _check_call(timeout_s, idempotency_key)
+        _check_call(timeout_s, idempotency_key, approval_wait_s)
         call = ToolCall(
             id=self.hands.new_call_id(),
             tool=name,
@@ -460,6 +547,7 @@ class Workshop:
             timeout_s=timeout_s,
             dry_run=dry_run,
             idempotency_key=idempotency_key,
+            approval_wait_s=approval_wait_s or 0.0,
         )
         if progress is None:
             return self.hands.engine.call(call, cancel or NEVER)
@@ -481,6 +569,7 @@ class Workshop:
         dry_run: bool = False,
         approved_by: str = "",
         idempotency_key: str | None = None,
+        approval_wait_s: float | None = None,
         caller: str | None = None,
         cancel: Cancel | None = None,
         door: str = "python",
@@ -489,7 +578,7 @@ class Workshop:
         from toolwright.calls.arguments import read
 
         given, defect = read(text)
-        _check_call(timeout_s, idempotency_key)
+        _check_call(timeout_s, idempotency_key, approval_wait_s)
         call = ToolCall(
             id=self.hands.new_call_id(),
             tool=name,
@@ -502,6 +591,7 @@ class Workshop:
             dry_run=dry_run,
             approved_by=approved_by,
             idempotency_key=idempotency_key,
+            approval_wait_s=approval_wait_s or 0.0,
         )
         return self.hands.engine.call(call, cancel or NEVER, door=door)
 
@@ -514,6 +604,7 @@ class Workshop:
         timeout_s: float | None = None,
         dry_run: bool = False,
         idempotency_key: str | None = None,
+        approval_wait_s: float | None = None,
         caller: str | None = None,
         progress: Report | None = None,
     ) -> ToolResult:
@@ -541,6 +632,7 @@ class Workshop:
                     timeout_s=timeout_s,
                     dry_run=dry_run,
                     idempotency_key=idempotency_key,
+                    approval_wait_s=approval_wait_s,
                     caller=caller,
                     cancel=cancel,
                     progress=progress,
@@ -550,7 +642,9 @@ class Workshop:
 
         awaiting = _loops.CALLER.set(_loops.running())  # worker threads get a copy of the context
         try:
-            result = await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+            # Calls that wait for a person get threads of their own: the others shall not wait for them.
+            limiter = anyio.CapacityLimiter(1) if approval_wait_s else None
+            result = await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
         except anyio.get_cancelled_exc_class():
             with lock:
                 state["given_up"] = True
@@ -687,11 +781,39 @@ class Workshop:
         return [*spaces, *sources.installed_bundles()]
 
 
+@contextmanager
+def open_approvals(config: Config, environment: Environment) -> Iterator[Approvals]:
+    """The approvals of a state folder alone, without loading or starting anything."""
+    from toolwright.journal.audit import open_audit
+    from toolwright.trust.approvals import Approvals
+
+    if config.state is None:
+        raise UsageError("there is no state folder", "name one with --state")
+    if files.is_open_to_others(config.state):
+        # Attack: another user of the machine puts approvals of his own in the place of ours.
+        raise StoreError(f"{config.state}: others may write it", f"chmod 700 {config.state}")
+    keep = Keep(os.path.join(config.state, STORE_NAME))
+    audit = open_audit(
+        config.state,
+        variables=environment.variables,
+        patterns=config.redact,
+        retention_days=config.retention_days,
+        day_file=False,
+    )
+    try:
+        yield Approvals(keep.opened, note=audit.note_durably, redact=audit.redaction)
+    finally:
+        audit.close()
+        keep.close()
+
+
 # -- what runs calls ----------------------------------------------------------------------------------------
 
 
-def _check_call(timeout_s: float | None, idempotency_key: str | None) -> None:
+def _check_call(timeout_s: float | None, idempotency_key: str | None, wait_s: float | None) -> None:
     """What only a programmer can get wrong."""
+    if wait_s is not None and (type(wait_s) not in (int, float) or not 0 <= wait_s <= TIMEOUT_S_MAX):
+        raise UsageError(f"approval_wait_s: must be 0 to {TIMEOUT_S_MAX:.0f} (got {wait_s!r})")
     if timeout_s is not None and (type(timeout_s) not in (int, float) or not 0 < timeout_s <= TIMEOUT_S_MAX):
         raise UsageError(f"timeout_s: must be above 0 and at most {TIMEOUT_S_MAX:.0f} (got {timeout_s!r})")
     if idempotency_key == "":

@@ -28,6 +28,7 @@ from toolwright.journal.redaction import shown_url
 from toolwright.model import (
     LEVELS,
     Allow,
+    Ask,
     CallFacts,
     CallFunction,
     CallHttp,
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from toolwright.runtimes.functions import FunctionTools
     from toolwright.runtimes.http import HttpTools
     from toolwright.runtimes.mcp import McpTools
+    from toolwright.trust.approvals import Approvals
 
 _CLOSED = "the workshop is closed"
 _LACKING = {
@@ -162,6 +164,7 @@ class Hands:
         self._scripts = Later(lambda: _javascript_tools(self._host, contents, config.zygotes))
         self._lists = lists
         self._servers: McpTools | None = None
+        self._approvals: Approvals | None = None
         self._making = threading.Lock()
         self._is_closed = False
         processes = process.ProcessTools(self._host, contents)
@@ -189,7 +192,20 @@ class Hands:
             level=lambda: self.sandbox.level,
             contents=contents,
             spill=self.spill,
+            approvals=lambda: self.approvals,
         )
+
+    @property
+    def approvals(self) -> Approvals:
+        """Questions that wait for a person; made when the first one is asked or looked at."""
+        with self._making:
+            if self._approvals is None:
+                from toolwright.trust.approvals import Approvals
+
+                self._approvals = Approvals(
+                    self.keep.opened, note=self.audit.note_durably, redact=self.audit.redaction
+                )
+            return self._approvals
 
     @staticmethod
     def new_call_id() -> str:
@@ -218,14 +234,24 @@ class Hands:
             place = (project_of(tool, self._host), policy.is_below(path, self._named))
             self._places[path] = place
         project, named = place
-        return policy.decide(
-            tool,
-            call,
-            vetted=policy.unvetted(tool),
-            house=self._house,
-            ground=self._grounds.of(tool, project=project, cwd=self._cwd, named=named),
-            state=policy.HostState(disabled=disabled, now=now),
+        vetted, ground = (
+            policy.unvetted(tool),
+            self._grounds.of(tool, project=project, cwd=self._cwd, named=named),
         )
+        state = policy.HostState(disabled=disabled, now=now)
+        decision = policy.decide(tool, call, vetted=vetted, house=self._house, ground=ground, state=state)
+        if call is None or not (isinstance(decision, Ask) or call.approved_by):
+            return decision
+        try:  # answers are looked up only where somebody would be asked: most calls need none
+            state = replace(state, approvals=self.approvals.of(tool, call))
+        except StoreError as error:  # Attack: a store that is broken on purpose, to forget a refusal
+            return Deny(
+                kind=Kind.UNAVAILABLE,
+                message="what was approved cannot be read, so nothing runs",
+                because=error.message,
+                hint=error.hint,
+            )
+        return policy.decide(tool, call, vetted=vetted, house=self._house, ground=ground, state=state)
 
     @contextmanager
     def _recorded(self, door: str, key: str, runs_digest: str | None = None) -> Iterator[_Record | None]:

@@ -16,11 +16,14 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
+from toolwright import jsontext
 from toolwright.errors import Kind
 from toolwright.model import (
     LOADER_NAMES,
     TIMEOUT_S_MAX,
     Allow,
+    Approval,
+    ApprovalState,
     Ask,
     Decision,
     Deny,
@@ -126,6 +129,8 @@ class HostState:
     """What changes while the host runs, read once per decision."""
 
     disabled: tuple[Disabled, ...] = ()
+    approvals: tuple[Approval, ...] = ()
+    """Those that may concern the call at hand."""
     now: float = 0.0
 
 
@@ -183,14 +188,22 @@ def decide(
                 hint="hand it over with the call's context",
                 kind=Kind.UNAVAILABLE,
             )
-    approved = call is not None and call.approved_by
-    if strongest is not None and strongest.answer is Answer.ASK and not approved:
+    approval: Approval | None = None
+    if strongest is not None and strongest.answer is Answer.ASK:
         because = strongest.because or "a rule asks for it"
-        return Ask(question=f"May {tool.name} run? ({because})", because=because)
+        approval = _approval(tool, call, state)
+        if approval is not None and approval.state is ApprovalState.DENIED:
+            return _denied(approval, state.now)
+        said_yes = call is not None and call.approved_by
+        if not said_yes and (approval is None or approval.state is not ApprovalState.APPROVED):
+            return Ask(question=f"May {tool.name} run? ({because})", because=because)
     timeout_s = call.timeout_s if call is not None else None
     allow = known.allowed.get((timeout_s, vetted))
     if allow is None:
         allow = _allow(known, timeout_s, vetted)
+    if approval is not None:
+        by = approval.answered_by if approval.edited is not None else ""
+        return replace(allow, approval=approval.id, arguments=approval.edited, edited_by=by)
     return allow
 
 
@@ -241,6 +254,48 @@ def _allow(known: _Known, timeout_s: float | None, vetted: Vetted) -> Allow:
     return allow
 
 
+# -- what a person has answered -----------------------------------------------------------------------------
+
+
+def scope_of(key: str, call: ToolCall) -> str | None:
+    """The digest of all that an approval is about but the arguments; None where nobody knows what would run.
+
+    Attack: approve, then swap the tool. Its description, schema, program and scripts are part of this.
+    """
+    if call.seen_digest is None or call.runs_digest is None:
+        return None
+    return jsontext.digest([key, call.caller, call.seen_digest, call.runs_digest])
+
+
+def _approval(tool: Tool, call: ToolCall | None, state: HostState) -> Approval | None:
+    """The approval that is about this very call and still counts: a refusal first, then an answer to these
+    arguments, then one to any arguments of the tool, then the question that waits."""
+    if call is None or not state.approvals:
+        return None
+    scope = scope_of(tool.key, call)
+    mine = [one for one in state.approvals if one.scope == scope and state.now < one.until]
+    if not mine:
+        return None
+    digest = jsontext.digest(call.arguments)
+    exact = {one.state: one for one in mine if one.arguments_digest == digest}
+    for wanted in (ApprovalState.DENIED, ApprovalState.APPROVED):
+        if wanted in exact:
+            return exact[wanted]
+    for one in mine:
+        if one.standing and one.state is ApprovalState.APPROVED:
+            return one
+    return exact.get(ApprovalState.WAITING)
+
+
+def _denied(approval: Approval, now: float) -> Deny:
+    why = f": {approval.answer_because}" if approval.answer_because else ""
+    return Deny(
+        message=f"a person denied this call{why}",
+        because=f"approval {approval.id} was denied by {approval.answered_by}",
+        hint=f"it may be asked for again in {_span(approval.until - now)}",
+    )
+
+
 # -- refusals that need no permit ---------------------------------------------------------------------------
 
 
@@ -254,15 +309,18 @@ def _off(tool: Tool, state: HostState) -> Deny | None:
             why = f": {entry.reason}" if entry.reason else ""
             left = ""
             if entry.until is not None:
-                seconds = math.ceil(entry.until - state.now)
-                span = f"{seconds} s" if seconds < 60 else f"{math.ceil(seconds / 60)} min"
-                left = f" (for another {span})"
+                left = f" (for another {_span(entry.until - state.now)})"
             return Deny(
                 message=f"{tool.name} is disabled{why}{left}",
                 because="disabled",
                 hint=f"toolwright enable {tool.key}",
             )
     return None
+
+
+def _span(left_s: float) -> str:
+    seconds = math.ceil(left_s)
+    return f"{seconds} s" if seconds < 60 else f"{math.ceil(seconds / 60)} min"
 
 
 def _not_callable(tool: Tool) -> Deny | None:

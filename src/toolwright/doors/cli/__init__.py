@@ -31,6 +31,7 @@ _COMMANDS = {
     "show": "Show one tool whole, or what a call would run.",
     "select": "Show which tools a message would see, and why.",
     "call": "Run one call through the whole engine.",
+    "approvals": "Answer the calls that wait for a person.",
     "audit": "Show and verify the record of every call.",
     "enable": "Switch a tool on again.",
     "disable": "Switch a tool off, for a while or for good.",
