@@ -347,6 +347,18 @@ def test_a_call_can_wait_for_the_answer_of_another_process(project: Path) -> Non
         assert result.notes == ("the arguments were edited by bob, who approved the call",)
 
 
+def test_swap_the_tool_while_its_call_waits(project: Path) -> None:
+    """Attack: approve, then swap the tool: this time while the call that asked is still waiting."""
+    with workshop(project) as opened, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(opened.call, "pay", {"amount": 1}, approval_wait_s=WAIT_S)
+        one = until_one_waits(opened)
+        write_tool(project, "#!/bin/sh\necho '{\"stolen\": true}'\n")
+        opened.answer(one, "approve")
+        result = waiting.result(WAIT_S)
+    assert "stolen" not in result.content
+    assert not result.ok or result.data == {"amount": 1}
+
+
 def test_waiting_ends_with_a_denial_a_stop_or_the_time(project: Path) -> None:
     with workshop(project) as opened, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(opened.call, "pay", {"amount": 1}, approval_wait_s=WAIT_S)
@@ -453,6 +465,7 @@ def test_a_host_that_dies_after_taking_an_approval_leaves_it_used(project: Path)
 def test_calls_that_nobody_is_asked_about_never_look_at_approvals(project: Path) -> None:
     (project / "toolwright.toml").write_text("", encoding="utf-8")
     assert run(project, "call", "pay", '{"amount": 1}').status == 0
+    assert run(project, "call", "pay", '{"amount": 1}', "--yes").status == 0
     assert not (project.parent / "state" / "state.sqlite").exists()
 
 

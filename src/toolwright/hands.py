@@ -239,8 +239,9 @@ class Hands:
             self._grounds.of(tool, project=project, cwd=self._cwd, named=named),
         )
         state = policy.HostState(disabled=disabled, now=now)
-        decision = policy.decide(tool, call, vetted=vetted, house=self._house, ground=ground, state=state)
-        if call is None or not (isinstance(decision, Ask) or call.approved_by):
+        asked = replace(call, approved_by="") if call is not None and call.approved_by else call
+        decision = policy.decide(tool, asked, vetted=vetted, house=self._house, ground=ground, state=state)
+        if call is None or not isinstance(decision, Ask):
             return decision
         try:  # answers are looked up only where somebody would be asked: most calls need none
             state = replace(state, approvals=self.approvals.of(tool, call))

@@ -281,6 +281,28 @@ def test_an_answer_may_be_changed_until_a_call_has_used_it(desk: Desk) -> None:
             answer(one.id)
 
 
+def test_a_denial_that_is_over_cannot_be_turned_into_an_approval_that_nobody_finds(desk: Desk) -> None:
+    one = desk.asked()
+    desk.deny(one.id)
+    desk.clock.move(kept.DENIED_S)
+    for _ in range(2):
+        with pytest.raises(ApprovalError, match="denied, and over"):
+            desk.approve(one.id)
+        desk.asked()
+
+
+def test_a_lasting_approval_that_another_one_replaces_is_over(desk: Desk) -> None:
+    """Two of them at once come of calls that asked before the first answer."""
+    first, second = desk.asked(), desk.asked(a_call({"n": 2}))
+    desk.approve(first.id, for_s=60)
+    desk.approve(second.id, for_s=3600)
+    states = {one.id: one.state for one in desk.approvals.all()}
+    assert states == {first.id: ApprovalState.EXPIRED, second.id: ApprovalState.APPROVED}
+    desk.deny(second.id)
+    assert not isinstance(desk.decide(), Allow)
+    assert not isinstance(desk.decide(a_call({"n": 3})), Allow)
+
+
 def test_an_approval_that_nobody_uses_expires(desk: Desk) -> None:
     desk.approve(desk.asked().id)
     desk.clock.move(kept.APPROVED_S)
@@ -659,7 +681,12 @@ class Machine(RuleBasedStateMachine):
     def _open(self, n: int) -> Approval | None:
         digest = jsontext.digest({"n": n})
         found = [one for one in self.d.approvals.all() if one.arguments_digest == digest]
-        live = [one for one in found if one.state not in (ApprovalState.USED, ApprovalState.EXPIRED)]
+        now = self.d.clock()
+        live = [one for one in found if one.state is not ApprovalState.USED and now < one.until]
+        for one in found:
+            if one not in live:  # nothing brings back what is over
+                with pytest.raises(ApprovalError):
+                    self.d.approve(one.id)
         return live[-1] if live else None
 
     @rule(n=numbers)

@@ -59,7 +59,6 @@ _PAGE: Final = 1000
 _TRIES: Final = 16
 _POLL_S: Final = (0.02, 1.0)
 """How long to wait before looking again, at first and at most: for answers that other programs give."""
-_OVER: Final = (ApprovalState.USED, ApprovalState.EXPIRED)
 
 
 class Answer(StrEnum):
@@ -110,10 +109,9 @@ class Approvals:
     def all(self) -> tuple[Approval, ...]:
         """Every question that is kept, the oldest first, as people may see it."""
         now = self._clock()
-        # The same id twice: a host died between two steps. Of a question and its lasting answer that counts.
         each = {
             approval.id: self._shown(as_of(approval, now))
-            for _, _, approval in sorted(self._entries(), key=lambda entry: entry[2].standing)
+            for _, _, approval in sorted(self._entries(), key=_weight)
         }
         return tuple(sorted(each.values(), key=lambda approval: (approval.asked_at, approval.id)))
 
@@ -169,7 +167,7 @@ class Approvals:
                 full = self._make_room(store, call.caller, now)
                 if full is not None:
                     return full
-                self._keep_past(store, kept)
+                self._keep_past(store, kept, now)
                 fresh = replace(fresh, asked_at=now, until=now + WAITING_S)
                 with suppress(Conflict):  # another program asks the same at this very moment
                     store.put(SHELF, name, _written(fresh), ABSENT if kept is None else kept.version)
@@ -177,11 +175,11 @@ class Approvals:
         raise StoreError("the approvals change too often to keep another question", "call again")
 
     @staticmethod
-    def _keep_past(store: Store, kept: Versioned | None) -> None:
-        """What is over stays in the list though the next question takes its place."""
+    def _keep_past(store: Store, kept: Versioned | None, now: float) -> None:
+        """What is over stays in the list though another takes its place."""
         past = None if kept is None else _read(kept.value)
-        if kept is not None and past is not None:
-            store.put(SHELF, f"{_PAST}{past.id}", kept.value, None)
+        if past is not None:
+            store.put(SHELF, f"{_PAST}{past.id}", _written(replace(past, until=min(past.until, now))), None)
 
     def _make_room(self, store: Store, caller: str, now: float) -> ToolError | None:
         """Forget what has been over for long; refuse where too many wait."""
@@ -227,10 +225,11 @@ class Approvals:
         _check(answer, because, for_s, arguments)
         place, kept, approval = self._found(name)
         now = self._clock()
-        state = as_of(approval, now).state
-        if state in _OVER:
-            hint = "the next call asks anew" if state is ApprovalState.EXPIRED else "it let one call run"
-            raise ApprovalError(f"{approval.id}: it is {state}", hint)
+        if approval.state is ApprovalState.USED or approval.until <= now:
+            state = as_of(approval, now).state
+            raise ApprovalError(
+                f"{approval.id}: it is {state}, and over", "the next identical call asks anew"
+            )
         lasts = {Answer.APPROVE: APPROVED_S if for_s is None else for_s, Answer.DENY: DENIED_S}[answer]
         answered = replace(
             approval,
@@ -266,7 +265,7 @@ class Approvals:
             return
         # Claimed first: of two who answer at once, one fails before anything counts.
         version = store.put(SHELF, place, kept.value, kept.version)
-        self._keep_past(store, store.get(SHELF, own))
+        self._keep_past(store, store.get(SHELF, own), answered.answered_at or 0.0)
         store.put(SHELF, own, _written(answered), None)
         with suppress(Conflict):  # asked anew meanwhile: that is another question
             store.remove(SHELF, place, version)
@@ -369,7 +368,7 @@ class Approvals:
         if len(ids) != 1:
             what = f"{len(ids)} approvals begin so" if ids else "there is no such approval"
             raise ApprovalError(f"{name[:60]!r}: {what}", "`toolwright approvals list` shows their ids")
-        return max(found, key=lambda entry: entry[2].standing)
+        return max(found, key=_weight)
 
     def _concerning(self, tool: Tool, call: ToolCall) -> list[tuple[str, Versioned, Approval]]:
         scope = policy.scope_of(tool.key, call)
@@ -424,6 +423,12 @@ class Approvals:
         if isinstance(value, (list, tuple)):
             return [self._clean(item) for item in value]
         return value
+
+
+def _weight(entry: tuple[str, Versioned, Approval]) -> tuple[bool, bool]:
+    """Which of two entries with one id counts, where a host died between two steps: the one that is in its
+    place, and of a question and its lasting answer the answer."""
+    return not entry[0].startswith(_PAST), entry[2].standing
 
 
 def as_of(approval: Approval, now: float) -> Approval:
