@@ -218,7 +218,9 @@ def test_edited_arguments_take_the_place_of_the_calls_and_are_checked_again() ->
     edits = replace(APPROVED, arguments={"n": 5}, edited_by="bob")
     desk, runtime, audit = Desk(takes=(True,)), ScriptedRuntime([GOOD]), RecordingAudit()
     call = a_call(raw='{"n": 1}')
-    result = an_engine(a_tool(), runtime, audit, in_turn(edits), approvals=desk).call(call, Cancel())
+    result = an_engine(a_tool(), runtime, audit, in_turn(edits, APPROVED), approvals=desk).call(
+        call, Cancel()
+    )
     assert (runtime.calls[0][1].arguments, runtime.calls[0][1].raw) == ({"n": 5}, '{"n":5}')
     assert result.notes == ("the arguments were edited by bob, who approved the call",)
     wrong = replace(edits, arguments={"n": "five"})
@@ -227,6 +229,24 @@ def test_edited_arguments_take_the_place_of_the_calls_and_are_checked_again() ->
     assert result.error is not None
     assert (result.error.kind, runtime.calls, desk.did) == (Kind.INVALID_ARGUMENTS, [], [])
     assert result.error.message.startswith("the edited arguments do not fit: n: ")
+
+
+def test_edited_arguments_are_decided_about_like_any_others() -> None:
+    """Attack: a person who may approve is talked into arguments that a rule refuses."""
+    asked: list[ToolCall] = []
+
+    def decide(_tool: Tool, call: ToolCall) -> Decision:
+        asked.append(call)
+        if call.arguments == {"n": 5}:
+            return Deny(message="denied by policy: five is too much", because="five is too much")
+        return replace(APPROVED, arguments={"n": 5}, edited_by="bob")
+
+    desk, runtime = Desk(), ScriptedRuntime([GOOD])
+    result = an_engine(a_tool(), runtime, RecordingAudit(), decide, approvals=desk).call(a_call(), Cancel())
+    assert result.error is not None
+    assert (result.error.kind, runtime.calls, desk.did) == (Kind.DENIED, [], [])
+    assert "five is too much" in result.error.message
+    assert [(call.arguments, call.approved_by) for call in asked] == [({"n": 1}, ""), ({"n": 5}, "bob")]
 
 
 @pytest.mark.battery("J04")

@@ -237,8 +237,10 @@ class Engine:
                 case Ask() as ask:
                     self._ask(tool, call, ask, cancel, until)
                 case Allow() as allowed:
-                    self._hold_to_level(tool, allowed)
                     edited = self._edited(tool, allowed)
+                    if edited is not None:
+                        allowed = self._allowed_edited(tool, call, allowed, edited)
+                    self._hold_to_level(tool, allowed)
                     if not allowed.approval or call.dry_run or self._take(tool, call, allowed.approval):
                         return allowed, edited
         error = ToolError(
@@ -297,6 +299,24 @@ class Engine:
             message = f"the edited arguments do not fit: {checked.message}"
             raise _Refused(replace(checked, message=message, hint=hint), tool)
         return checked
+
+    def _allowed_edited(self, tool: Tool, call: ToolCall, allowed: Allow, edited: arguments.Checked) -> Allow:
+        """What the house says to the arguments that will run. Attack: a person who may approve is talked into
+        arguments that a rule refuses. Whoever edited them has answered what a rule would ask."""
+        mended = replace(call, arguments=edited.arguments, raw=edited.raw, approved_by=allowed.edited_by)
+        decision = self._decide(tool, mended)
+        if isinstance(decision, Allow):
+            return replace(
+                decision, approval=allowed.approval, arguments=allowed.arguments, edited_by=allowed.edited_by
+            )
+        message = decision.message if isinstance(decision, Deny) else decision.question
+        error = ToolError(
+            kind=decision.kind if isinstance(decision, Deny) else Kind.NEEDS_APPROVAL,
+            message=f"the edited arguments are refused: {message}",
+            hint=f"answer it again: `toolwright approvals approve {allowed.approval}`",
+            details={"because": decision.because},
+        )
+        raise _Refused(error, tool)
 
     def _hold_to_level(self, tool: Tool, allowed: Allow) -> None:
         level, required = self._level(), allowed.permit.level
