@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -15,6 +15,7 @@ from toolwright.errors import Kind
 from toolwright.model import (
     Allow,
     Ask,
+    Charge,
     Decision,
     Deny,
     Effect,
@@ -58,6 +59,7 @@ def an_engine(
     decide: Callable[[Tool, ToolCall], Decision] = allowed,
     level: Level = Level.SUPERVISED,
     spill: Spill | None = None,
+    reserve: Callable[[Sequence[Charge]], Deny | None] = lambda _charges: None,
 ) -> Engine:
     return Engine(
         stock=lambda: Stock(catalog_of(tool), "v1"),
@@ -66,7 +68,8 @@ def an_engine(
         runtimes={RunProcess: runtime},
         level=lambda: level,
         contents=Contents(),
-        **({"spill": spill} if spill is not None else {}),
+        spill=spill or (lambda _tool, result: result),
+        reserve=reserve,
     )
 
 

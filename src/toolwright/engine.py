@@ -8,18 +8,20 @@ above it and puts their answers together. What calls it (doors, the agent loop) 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from toolwright.calls import arguments, replies
 from toolwright.catalog import digests
 from toolwright.catalog.catalog import Catalog
 from toolwright.errors import Kind, UnknownTool
+from toolwright.jsontext import JsonObject
 from toolwright.model import (
     LEVELS,
     Allow,
     Ask,
     CallFacts,
+    Charge,
     Decision,
     Deny,
     Invocation,
@@ -91,6 +93,7 @@ class Engine:
         level: Callable[[], Level],
         contents: digests.Contents,
         spill: Callable[[Tool, ToolResult], ToolResult] = lambda _tool, result: result,
+        reserve: Callable[[Sequence[Charge]], Deny | None] = lambda _charges: None,
     ) -> None:
         self._stock = stock
         self._audit = audit
@@ -99,6 +102,7 @@ class Engine:
         self._level = level
         self._contents = contents
         self._spill = spill
+        self._reserve = reserve
         self._known: tuple[str, dict[str, _Known]] = ("", {})
 
     def call(self, call: ToolCall, cancel: Cancel, *, door: str = "python") -> ToolResult:
@@ -190,23 +194,23 @@ class Engine:
             what = _KINDS_OF_TOOL.get(type(tool.invocation).__name__, "such")
             message = f"{what} tools cannot be run by this version"
             raise _Refused(ToolError(kind=Kind.UNAVAILABLE, message=message), tool)
+        if allowed.charges and (used_up := self._reserve(allowed.charges)) is not None:
+            raise _Refused(_denial(used_up), tool)
         ending = runtime.run(tool, call, permit, cancel)
         result = self._spill(tool, replies.reply(tool, call, ending, permit=permit))
         return self._with_notes(result, notes)
 
     def _allowed(self, tool: Tool, call: ToolCall) -> Allow:
         match self._decide(tool, call):
-            case Deny(message=message, hint=hint, kind=kind, because=because):
-                raise _Refused(
-                    ToolError(kind=kind, message=message, hint=hint, details={"because": because}), tool
-                )
-            case Ask(question=question, because=because):
+            case Deny() as denied:
+                raise _Refused(_denial(denied), tool)
+            case Ask(question=question, because=because, rule=rule):
                 raise _Refused(
                     ToolError(
                         kind=Kind.NEEDS_APPROVAL,
                         message=question,
                         hint="a person has to approve it first",
-                        details={"because": because},
+                        details={"because": because, "rule": rule},
                     ),
                     tool,
                 )
@@ -235,6 +239,15 @@ class Engine:
         """How an unknown name is answered: as the tools there are, where they are all of one kind."""
         catalog = self._stock().catalog
         return catalog.tools[0].reply if len(catalog.formats) == 1 else Reply.PLAIN_TEXT
+
+
+def _denial(denied: Deny) -> ToolError:
+    details: JsonObject = {"because": denied.because}
+    if denied.rule:
+        details["rule"] = denied.rule
+    if denied.again_s is not None:
+        details["again_s"] = denied.again_s
+    return ToolError(kind=denied.kind, message=denied.message, hint=denied.hint, details=details)
 
 
 _NOBODY: Final = UnknownTool("")

@@ -521,17 +521,36 @@ class Permit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """What one call takes from one budget. Costs are whole millionths."""
+
+    counter: str
+    """What it is counted under."""
+    calls_max: int | None
+    cost_max: int | None
+    cost: int
+    within_s: float
+    because: str
+    place: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Allow:
     permit: Permit
     because: str
     notes: tuple[str, ...] = ()
     """What the caller should know though nothing is refused: names that gave nothing."""
+    rule: str = ""
+    """The place of the rule of ``[[policy]]`` that says so; empty: no rule spoke. So in every decision."""
+    charges: tuple[Charge, ...] = ()
+    """What has to be reserved, all of it, before anything runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
     question: str
     because: str
+    rule: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -542,6 +561,9 @@ class Deny:
     """The rule, for records and people."""
     hint: str | None = None
     kind: Kind = Kind.DENIED
+    rule: str = ""
+    again_s: float | None = None
+    """In how many seconds it would be let through, where a budget is used up; None: time changes nothing."""
 
 
 Decision: TypeAlias = Allow | Ask | Deny

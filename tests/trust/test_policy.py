@@ -35,7 +35,7 @@ from toolwright.model import (
     Trust,
     Vetted,
 )
-from toolwright.trust import policy
+from toolwright.trust import policy, rules
 from toolwright.trust.policy import Ground, HostState, HouseRules, Unsigned
 
 GROUND = Ground(
@@ -394,7 +394,7 @@ def test_formats_without_signatures_are_not_asked_for_one():
 
 
 def ruled(*tables: dict[str, Any], what: Tool | None = None) -> Any:
-    return decide(what or tool(), house=HouseRules(policy=policy.rules_of(tables)))
+    return decide(what or tool(), house=HouseRules(policy=rules.rules_of(tables)))
 
 
 @pytest.mark.parametrize(
@@ -429,7 +429,7 @@ def test_the_reason_of_a_rule_is_told():
 
 def test_a_question_that_a_person_has_answered_is_not_asked_and_a_refusal_stays() -> None:
     for answer, kind in (("ask", Allow), ("deny", Deny)):
-        house = HouseRules(policy=policy.rules_of([{"decision": answer, "because": "r"}]))
+        house = HouseRules(policy=rules.rules_of([{"decision": answer, "because": "r"}]))
         assert isinstance(decide(tool(), asked=call(approved_by="ann"), house=house), kind)
         assert not isinstance(decide(tool(), asked=call(), house=house), Allow)
     assert ruled({"decision": "ask", "because": "changes data"}).because == "changes data"
@@ -463,7 +463,7 @@ _houses = st.builds(
     grants=st.lists(_grants, max_size=3).map(tuple),
     undeclared=st.none() | st.sampled_from([*Profile]),
     unsigned=st.sampled_from([*Unsigned]),
-    policy=st.lists(_tables, max_size=4).map(policy.rules_of),
+    policy=st.lists(_tables, max_size=4).map(rules.rules_of),
 )
 _tools = st.builds(
     tool,
@@ -492,7 +492,7 @@ def test_the_same_values_always_give_the_same_decision(what, house, vetted, name
 
 @given(_tools, _houses, _vetted, _tables, st.integers(0, 4))
 def test_adding_a_refusal_never_allows_more(what, house, vetted, table, place):
-    refusing = policy.rules_of([{**table, "decision": "deny"}])
+    refusing = rules.rules_of([{**table, "decision": "deny"}])
     stricter = replace(house, policy=(*house.policy[:place], *refusing, *house.policy[place:]))
     before, after = (decide(what, house=rules, vetted=vetted) for rules in (house, stricter))
     assert _ORDER[type(after)] <= _ORDER[type(before)]
@@ -507,6 +507,6 @@ def test_adding_a_refusal_never_allows_more(what, house, vetted, table, place):
     [("/proj", True), ("/proj/file", True), ("/proj-evil/file", False), ("/pro", False), ("/", False)],
 )
 def test_c05_a_root_holds_whole_components_only(path, below):
-    assert policy.is_below(path, ["/proj"]) is below
-    assert policy.is_below(path, ["/"])
-    assert not policy.is_below(path, ["", ""])
+    assert rules.is_below(path, ["/proj"]) is below
+    assert rules.is_below(path, ["/"])
+    assert not rules.is_below(path, ["", ""])
