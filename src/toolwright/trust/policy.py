@@ -45,7 +45,7 @@ from toolwright.model import (
 from toolwright.records import dataclass, replace
 from toolwright.trust import budgets
 from toolwright.trust.budgets import Budget, Tally
-from toolwright.trust.rules import LASTING, PASSING, Answer, Rule, in_order, is_below
+from toolwright.trust.rules import LASTING, PASSING, Answer, ByArgument, Index, Rule, is_below
 
 CAPABILITIES: Final = ("fs.read", "fs.write", "net.http", "shell.execute")
 """What a declaration may ask for and get."""
@@ -161,7 +161,7 @@ class Policy:
 
     def __init__(self, house: HouseRules) -> None:
         self.house = house
-        self._rules = in_order(house.policy)
+        self._rules = Index(house.policy)
         self._known: dict[str, _Known] = {}
 
     def decide(
@@ -315,14 +315,16 @@ class _Ruling:
 
     rules: tuple[Rule, ...]
     """Those that may still decide, the strongest first; behind one that asks for no arguments comes none."""
+    last: Rule | None
+    """That one."""
+    by_argument: ByArgument | None
+    """None: there are no others."""
     budgets: tuple[tuple[Budget, Charge], ...]
 
     def rule(self, call: ToolCall | None, cwd: str) -> Rule | None:
-        for rule in self.rules:
-            match = rule.match
-            if not match.arguments or (call is not None and match.holds(call.arguments, cwd)):
-                return rule
-        return None
+        if call is None or self.by_argument is None:
+            return self.last
+        return self.by_argument.first(call.arguments, cwd)
 
     def charges(self, call: ToolCall | None, cwd: str) -> tuple[Charge, ...]:
         """The same counter is charged once, though two budgets say the same."""
@@ -352,8 +354,12 @@ class _Known:
         found = self.rulings.get((trust, caller))
         if found is None:
             seen = {"trust": (trust.value,), "caller": (caller,)}
+            rules = _open_ones([rule for rule in self.rules if rule.match.fits(seen, PASSING)])
+            last = rules[-1] if rules and not rules[-1].match.arguments else None
             found = _Ruling(
-                _open_ones([rule for rule in self.rules if rule.match.fits(seen, PASSING)]),
+                rules,
+                last,
+                ByArgument(rules) if len(rules) > (last is not None) else None,
                 tuple(
                     (budget, budget.charge(self.tool, caller))
                     for budget in self.budgets
@@ -392,7 +398,7 @@ def _open_ones(rules: Sequence[Rule]) -> tuple[Rule, ...]:
     return tuple(kept)
 
 
-def _know(tool: Tool, house: HouseRules, rules: Sequence[Rule], named: bool) -> _Known:
+def _know(tool: Tool, house: HouseRules, rules: Index, named: bool) -> _Known:
     asked = _asked(tool, house.grants)
     if not rules and not house.budgets:
         return _Known(tool, named, asked, (), (), {}, {})
@@ -405,11 +411,10 @@ def _know(tool: Tool, house: HouseRules, rules: Sequence[Rule], named: bool) -> 
         "needs": _needed(tool, asked, house, named),
     }
     kept: list[Rule] = []
-    for rule in rules:
-        if rule.match.fits(seen, LASTING):
-            kept.append(rule)
-            if not rule.match.arguments and not rule.match.asks_about(PASSING):
-                break
+    for rule in rules.fitting(seen):
+        kept.append(rule)
+        if not rule.match.arguments and not rule.match.asks_about(PASSING):
+            break  # whatever else is known, it decides before those behind it
     fitting = tuple(budget for budget in house.budgets if budget.match.fits(seen, LASTING))
     return _Known(tool, named, asked, tuple(kept), fitting, {}, {})
 

@@ -38,6 +38,7 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "format": FORMATS,
 }
 """Subjects with a closed vocabulary: a pattern that fits none of it is a typing error."""
+_WILD: Final = re.compile(r"[*?\[]")
 _NUMBER_CHARS_MAX: Final = 400
 _NUMBER_CHARS: Final = frozenset("0123456789+-.eE_ ")
 _SHOWN_CHARS_MAX: Final = 60
@@ -362,6 +363,91 @@ def in_order(rules: Sequence[Rule]) -> list[Rule]:
     """The strongest first. What was not understood allows nothing."""
     kept = (rule for rule in rules if rule.answer is not Answer.ALLOW or not rule.mistakes)
     return sorted(kept, key=lambda rule: STRENGTH[rule.answer])
+
+
+class Index:
+    """Rules by how their patterns begin, so that a tool is compared with the few that may fit it."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self._rules = in_order(rules)
+        self._by_start: dict[tuple[str, str], list[int]] = {}
+        self._lengths: dict[str, set[int]] = {}
+        self._rest: list[int] = []
+        for rank, rule in enumerate(self._rules):
+            starts = _starts(rule.match)
+            if starts is None:
+                self._rest.append(rank)
+                continue
+            subject, texts = starts
+            for text in texts:
+                self._by_start.setdefault((subject, text), []).append(rank)
+                self._lengths.setdefault(subject, set()).add(len(text))
+
+    def __bool__(self) -> bool:
+        return bool(self._rules)
+
+    def fitting(self, seen: Mapping[str, Sequence[str]]) -> Iterator[Rule]:
+        """The rules whose lasting subjects fit, the strongest first."""
+        ranks = {*self._rest}
+        for subject, lengths in self._lengths.items():
+            for text in seen[subject]:
+                for length in lengths:
+                    ranks.update(self._by_start.get((subject, text[:length]), ()))
+        for rank in sorted(ranks):
+            rule = self._rules[rank]
+            if rule.match.fits(seen, LASTING):
+                yield rule
+
+
+def _starts(match: Match) -> tuple[str, list[str]] | None:
+    """A subject of which every pattern begins with letters of its own, and these; the longest ones."""
+    best: tuple[str, list[str]] | None = None
+    for subject, patterns in match.subjects:
+        starts = [_WILD.split(pattern, maxsplit=1)[0] for pattern in patterns.wanted]
+        found = subject in LASTING and starts and all(starts)
+        if found and (best is None or min(map(len, starts)) > min(map(len, best[1]))):
+            best = (subject, starts)
+    return best
+
+
+class ByArgument:
+    """Rules whose other subjects fit, found again by the names of a call's arguments."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        """``rules``: the strongest first."""
+        self._always: list[tuple[int, Rule]] = []
+        self._named: dict[str, list[tuple[int, Rule]]] = {}
+        for rank, rule in enumerate(rules):
+            name = _needed_name(rule.match)
+            held = self._always if name is None else self._named.setdefault(name, [])
+            held.append((rank, rule))
+
+    def first(self, arguments: JsonObject | None, cwd: str) -> Rule | None:
+        """The strongest rule that fits the arguments."""
+        found = self._always
+        if self._named:
+            if arguments is None:
+                found = [*found, *(held for ranked in self._named.values() for held in ranked)]
+            else:
+                names = arguments.keys() & self._named.keys()
+                found = [*found, *(held for name in names for held in self._named[name])] if names else found
+            found = sorted(found, key=_rank) if found is not self._always else found
+        for _, rule in found:
+            if not rule.match.arguments or rule.match.holds(arguments, cwd):
+                return rule
+        return None
+
+
+def _rank(held: tuple[int, Rule]) -> int:
+    return held[0]
+
+
+def _needed_name(match: Match) -> str | None:
+    """An argument without which the rule fits nothing."""
+    for test in match.arguments:
+        if test.present is not False and test.steps[0] not in ("*", "**"):
+            return test.steps[0]
+    return None
 
 
 # -- arguments ----------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from toolwright.trust.budgets import EMPTY, Tally
 from toolwright.trust.policy import used_up
 
 SHELF: Final = "spent"
-_TRIES_MAX: Final = 500
+_TRIES_MAX: Final = 200
 _SWEEP_EVERY: Final = 256
 _SWEPT_MAX: Final = 256
 
