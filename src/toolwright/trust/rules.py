@@ -39,6 +39,8 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Subjects with a closed vocabulary: a pattern that fits none of it is a typing error."""
 _WILD: Final = re.compile(r"[*?\[]")
+_WILD_STEPS: Final = ("*", "**")
+_SINGLE: Final = (str, int, float, bool)
 _NUMBER_CHARS_MAX: Final = 400
 _NUMBER_CHARS: Final = frozenset("0123456789+-.eE_ ")
 _SHOWN_CHARS_MAX: Final = 60
@@ -108,7 +110,11 @@ class Match:
 
     def holds(self, arguments: JsonObject | None, cwd: str) -> bool:
         """Whether every test of the arguments holds. Arguments that nobody could read fit anything."""
-        return arguments is None or all(_holds(test, arguments, cwd) for test in self.arguments)
+        if arguments is not None:
+            for test in self.arguments:
+                if not _holds(test, arguments, cwd):
+                    return False
+        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -425,13 +431,12 @@ class ByArgument:
     def first(self, arguments: JsonObject | None, cwd: str) -> Rule | None:
         """The strongest rule that fits the arguments."""
         found = self._always
-        if self._named:
-            if arguments is None:
-                found = [*found, *(held for ranked in self._named.values() for held in ranked)]
-            else:
-                names = arguments.keys() & self._named.keys()
-                found = [*found, *(held for name in names for held in self._named[name])] if names else found
-            found = sorted(found, key=_rank) if found is not self._always else found
+        for name in self._named if arguments is None else arguments:
+            held = self._named.get(name)
+            if held is not None:
+                found = [*found, *held] if found else held
+        if found is not self._always and len(found) > 1:
+            found = sorted(found, key=_rank)
         for _, rule in found:
             if not rule.match.arguments or rule.match.holds(arguments, cwd):
                 return rule
@@ -445,7 +450,7 @@ def _rank(held: tuple[int, Rule]) -> int:
 def _needed_name(match: Match) -> str | None:
     """An argument without which the rule fits nothing."""
     for test in match.arguments:
-        if test.present is not False and test.steps[0] not in ("*", "**"):
+        if test.present is not False and test.steps[0] not in _WILD_STEPS:
             return test.steps[0]
     return None
 
@@ -454,7 +459,14 @@ def _needed_name(match: Match) -> str | None:
 
 
 def _holds(test: ArgumentTest, arguments: JsonObject, cwd: str) -> bool:
-    found = [value for value in _reach(arguments, test.steps) if value is not None]
+    steps = test.steps
+    if len(steps) == 1 and steps[0] not in _WILD_STEPS:
+        value = arguments.get(steps[0])
+        if type(value) in _SINGLE:  # what most arguments are, and the long way gives the same
+            return test.present is not False and _leaf_holds(test, value, cwd)
+        found = [] if value is None else [value]
+    else:
+        found = [value for value in _reach(arguments, steps) if value is not None]
     if test.present is False:
         return not found
     others = (test.like, test.least, test.most, test.under or None, test.outside or None)
@@ -592,4 +604,7 @@ def is_below(path: str, roots: Sequence[str]) -> bool:
 
     Nothing is below a root that is not known (""), though every absolute path begins like it.
     """
-    return any(root and (path == root or path.startswith(f"{root.rstrip('/')}/")) for root in roots)
+    for root in roots:
+        if root and (path == root or path.startswith(f"{root.rstrip('/')}/")):
+            return True
+    return False
