@@ -604,7 +604,4 @@ def is_below(path: str, roots: Sequence[str]) -> bool:
 
     Nothing is below a root that is not known (""), though every absolute path begins like it.
     """
-    for root in roots:
-        if root and (path == root or path.startswith(f"{root.rstrip('/')}/")):
-            return True
-    return False
+    return any(root and (path == root or path.startswith(f"{root.rstrip('/')}/")) for root in roots)
