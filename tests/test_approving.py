@@ -105,7 +105,7 @@ def test_asked_by_one_process_and_answered_from_another_with_edits_it_runs_once_
     asked = run(project, "call", "pay", '{"amount": 50, "note": "rent"}', "--json")
     assert asked.status == 75
     details = asked.json["error"]["details"]
-    assert details["question"] == "May pay run? (costs money)"
+    assert details["question"] == "May manifest:project/pay run? (costs money)"
 
     listed = run(project, "approvals", "list", "--json", user="bob")
     (item,) = listed.json

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -17,6 +17,7 @@ from toolwright.model import (
     Approval,
     ApprovalState,
     Ask,
+    Charge,
     Decision,
     Deny,
     Effect,
@@ -61,6 +62,7 @@ def an_engine(
     decide: Callable[[Tool, ToolCall], Decision] = allowed,
     level: Level = Level.SUPERVISED,
     spill: Spill | None = None,
+    reserve: Callable[[Sequence[Charge]], Deny | None] = lambda _charges: None,
     approvals: Approvals | None = None,
 ) -> Engine:
     return Engine(
@@ -71,6 +73,7 @@ def an_engine(
         level=lambda: level,
         contents=Contents(),
         spill=spill or (lambda _tool, result: result),
+        reserve=reserve,
         approvals=None if approvals is None else lambda: approvals,
     )
 
@@ -201,7 +204,12 @@ def test_an_approval_is_used_before_anything_starts_and_nothing_starts_without(
     assert len(audit.begun) == len(audit.ended) == 1
     if kind is Kind.NEEDS_APPROVAL:
         assert result.error is not None
-        assert result.error.details == {"because": "rule 2", "question": "may it?", "approval_id": "a1"}
+        assert result.error.details == {
+            "because": "rule 2",
+            "question": "may it?",
+            "rule": "",
+            "approval_id": "a1",
+        }
 
 
 def test_waiting_for_a_person_leaves_the_tool_its_whole_time() -> None:

@@ -21,7 +21,7 @@ from toolwright import jsontext
 from toolwright.catalog import files, loading, sources
 from toolwright.catalog.cache import Cache
 from toolwright.catalog.catalog import Catalog, Tools
-from toolwright.config import Config, Environment, current_folder, named_source, resolve
+from toolwright.config import Config, Environment, check_rules, current_folder, named_source, resolve
 from toolwright.errors import EditError, StoreError, UnknownTool, UsageError
 from toolwright.jsontext import JsonObject
 from toolwright.model import (
@@ -31,6 +31,7 @@ from toolwright.model import (
     Declared,
     DeclareOptions,
     Disabled,
+    LeftOut,
     ProbeOutcome,
     Problem,
     Rules,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from toolwright.dialects import Dialect
     from toolwright.formats.capability import Migration
     from toolwright.functions import Function, Report
+    from toolwright.gate import Explanation, Gate
     from toolwright.hands import Hands
     from toolwright.runtimes.mcp import State as ServerState
     from toolwright.trust.approvals import Approvals
@@ -72,6 +74,7 @@ def open(
     sandbox: Sandbox | None = None,
     environment: Environment | None = None,
     progress: Callable[[int, int], None] | None = None,
+    only_look: bool = False,
 ) -> Workshop:
     """Open a workshop on a folder, a file, several of them, or a ``Config``; or on functions alone.
 
@@ -85,6 +88,7 @@ def open(
     their name.
     ``config`` may be the path of a file: it counts as with ``--config``, over the user's own.
     ``progress`` is told how many documents of how many have been read.
+    ``only_look``: loading starts no server and no program and fetches nothing; what they once said counts.
     """
     surroundings = environment or Environment.read()
     cwd = current_folder()
@@ -121,6 +125,7 @@ def open(
         own=_own_tools(tools, fallback, provide, config.rules(executors=tuple(handlers or ()))),
         in_process=in_process,
         sandbox=sandbox,
+        only_look=only_look,
     )
 
 
@@ -216,7 +221,9 @@ class Workshop:
         own: OwnTools | None = None,
         in_process: bool = False,
         sandbox: Sandbox | None = None,
+        only_look: bool = False,
     ) -> None:
+        check_rules(config)
         self._own = own or OwnTools()
         self._migration: Migration | None = None
         self.config = config
@@ -226,8 +233,10 @@ class Workshop:
         self._progress = progress
         self._in_process = in_process
         self._sandbox = sandbox
+        self._only_look = only_look
         self._lock = threading.Lock()
         self._hands: Hands | None = None
+        self._gate: Gate | None = None
         self._is_closed = False
         self._loading = threading.Lock()
         self._lists = ServerLists(config.state, lambda: self.hands.servers, self.reload)
@@ -257,15 +266,21 @@ class Workshop:
     def close(self) -> None:
         """End what was started, finish the records, and write down what makes the next start faster."""
         self._end()
-        self._report.keep()
+        if not self._only_look:
+            self._report.keep()
 
     def _end(self) -> None:
         self._lists.close()
         with self._lock:
             hands, self._hands = self._hands, None
+            gate, self._gate = self._gate, None
             self._is_closed = True
-        if hands is not None:
-            hands.close()
+        try:
+            if hands is not None:
+                hands.close()
+        finally:
+            if gate is not None:
+                gate.close()
 
     # -- what there is --------------------------------------------------------------------------------------
 
@@ -332,9 +347,9 @@ class Workshop:
         if self.config.state is None:
             return ()
         with self._lock:
-            hands = self._hands
-        if hands is not None:
-            return hands.keep.disabled(time.time())
+            gate = self._gate
+        if gate is not None:
+            return gate.disabled(time.time())
         keep = Keep(os.path.join(self.config.state, STORE_NAME))
         try:
             return keep.disabled(time.time())
@@ -431,8 +446,10 @@ class Workshop:
         now: float | None = None,
         toolset: Sequence[str] | None = None,
         include_always: bool = True,
+        caller: str | None = None,
     ) -> Selected:
-        """Which tools this message should see, and why, by the formats' own rules."""
+        """Which tools this message should see, and why, by the formats' own rules. What policy would refuse
+        to ``caller`` (default: the current user) is left out, with the reason."""
         from toolwright.selection import rules
 
         return rules.select(
@@ -442,8 +459,7 @@ class Workshop:
             checks=self._checks,
             match=rules.KeywordMatch(self.config.keyword_match),
             include_always=include_always,
-            disabled=self.disabled() if disabled is None else disabled,
-            now=time.time() if now is None else now,
+            refusal=self.gate.refusals(caller, disabled=disabled, now=now),
             toolset=frozenset(toolset) if toolset is not None else None,
             limit=limit,
         )
@@ -468,10 +484,12 @@ class Workshop:
         mode: ToolMode | str = ToolMode.PLAIN,
         deferred: Sequence[str] = (),
         examples: bool = False,
+        caller: str | None = None,
     ) -> Declared:
         """The payload for a provider, the way back from its calls, and what was lost.
 
-        Without ``names`` and ``message`` every tool is declared; with ``message`` the selected ones.
+        Without ``names`` and ``message`` every tool is declared; with ``message`` the selected ones. What
+        policy would refuse to ``caller`` (default: the current user) is left out, with the reason.
         """
         if mode not in [*ToolMode]:
             raise UsageError(f"unknown tool mode {str(mode)!r}", f"modes are {', '.join(ToolMode)}")
@@ -480,22 +498,27 @@ class Workshop:
             wanted = {self.find(name).key for name in names}
             chosen = [tool for tool in offered if tool.key in wanted]
         elif message is not None:
-            selected = {choice.key for choice in self.select(message, context=context).chosen}
+            selected = {choice.key for choice in self.select(message, context=context, caller=caller).chosen}
             chosen = [tool for tool in offered if tool.key in selected]
         else:
             chosen = offered
-        off = {entry.tool for entry in self.disabled()}
-        if off:
-            chosen = [
-                tool for tool in chosen if off.isdisjoint((tool.key, tool.name, tool.spoken, *tool.aliases))
-            ]
+        refusal = self.gate.refusals(caller)
+        refused = {tool.key: denied for tool in chosen if (denied := refusal(tool)) is not None}
         options = DeclareOptions(
             mode=ToolMode(mode),
             deferred=frozenset(self.find(name).key for name in deferred),
             examples=examples,
             among=tuple(offered),
         )
-        return self.dialect(dialect).declare(chosen, options)
+        declared = self.dialect(dialect).declare(
+            [tool for tool in chosen if tool.key not in refused], options
+        )
+        if not refused:
+            return declared
+        barred = (
+            LeftOut(tool=key, because=denied.message.partition("\n")[0]) for key, denied in refused.items()
+        )
+        return replace(declared, left_out=(*declared.left_out, *barred))
 
     @staticmethod
     def dialect(name: str) -> Dialect:
@@ -505,6 +528,43 @@ class Workshop:
         if name not in DIALECTS:
             raise UsageError(f"unknown dialect {name!r}", f"dialects are {', '.join(DIALECTS)}")
         return DIALECTS[name]
+
+    # -- what may run ---------------------------------------------------------------------------------------
+
+    @property
+    def gate(self) -> Gate:
+        """What decides, for listing, explaining and calling; made when first asked for."""
+        with self._lock:
+            return self._the_gate()
+
+    def _the_gate(self) -> Gate:
+        if self._is_closed:
+            raise UsageError("the workshop is closed", "call before its `with` block ends")
+        if self._gate is None:
+            from toolwright.gate import Gate
+
+            self._gate = Gate(self.config, self._environment, lambda: self._report)
+        return self._gate
+
+    def explain(
+        self, name: str, arguments: Mapping[str, object] | None = None, *, caller: str | None = None
+    ) -> Explanation:
+        """What policy decides about a tool, or about a call with these arguments: the rule, the permit, what
+        is left of budgets. Nothing is run. Raises UnknownTool."""
+        tool = self.find(name)
+        if arguments is None:
+            return self.gate.explain(tool, None, caller)
+        from toolwright.calls.arguments import check
+
+        asking = self._environment.user if caller is None else caller
+        call = ToolCall(id="", tool=tool.key, arguments=dict(arguments), caller=asking)
+        checked = check(tool, call)
+        if isinstance(checked, ToolError):
+            note = f"a call with these arguments would be refused before any rule is asked: {checked.message}"
+            explained = self.gate.explain(tool, call)
+            return replace(explained, notes=(note, *explained.notes))
+        explained = self.gate.explain(tool, replace(call, arguments=checked.arguments, raw=checked.raw))
+        return replace(explained, notes=(*checked.notes, *explained.notes))
 
     # -- calling --------------------------------------------------------------------------------------------
 
@@ -718,6 +778,7 @@ class Workshop:
                     in_process=self._in_process,
                     sandbox=self._sandbox,
                     lists=self._lists,
+                    gate=self._the_gate(),
                 )
             return self._hands
 
@@ -730,10 +791,10 @@ class Workshop:
             self._wanted(),
             config.rules(context_checks=tuple(self._checks), executors=tuple(self._handlers)),
             loading.Machine(
-                prober=self._discover,
+                prober=_not_probed if self._only_look else self._discover,
                 which=lambda name: shutil.which(name, path=self._environment.path),
-                asker=self._lists.ask,
-                fetcher=self._fetch,
+                asker=self._lists.recall if self._only_look else self._lists.ask,
+                fetcher=_not_fetched if self._only_look else self._fetch,
                 changed=self._lists.changed_at,
                 rests=self._lists.rests,
                 know=self._lists.know,
@@ -805,6 +866,14 @@ def open_approvals(config: Config, environment: Environment) -> Iterator[Approva
     finally:
         audit.close()
         keep.close()
+
+
+def _not_probed(paths: Sequence[str]) -> Sequence[tuple[bytes, ProbeOutcome]]:
+    return [(b"", ProbeOutcome(start_error="nothing is started only to look"))] * len(paths)
+
+
+def _not_fetched(urls: Sequence[str]) -> Sequence[tuple[bytes | None, str | None]]:
+    return [(None, "nothing is fetched only to look")] * len(urls)
 
 
 # -- what runs calls ----------------------------------------------------------------------------------------

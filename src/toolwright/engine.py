@@ -8,7 +8,7 @@ above it and puts their answers together. What calls it (doors, the agent loop) 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from toolwright import jsontext
@@ -16,6 +16,7 @@ from toolwright.calls import arguments, replies
 from toolwright.catalog import digests
 from toolwright.catalog.catalog import Catalog
 from toolwright.errors import Kind, StoreError, UnknownTool, Unrecorded
+from toolwright.jsontext import JsonObject
 from toolwright.model import (
     LEVELS,
     Allow,
@@ -23,6 +24,7 @@ from toolwright.model import (
     ApprovalState,
     Ask,
     CallFacts,
+    Charge,
     Decision,
     Deny,
     Invocation,
@@ -110,6 +112,7 @@ class Engine:
         level: Callable[[], Level],
         contents: digests.Contents,
         spill: Callable[[Tool, ToolResult], ToolResult] = lambda _tool, result: result,
+        reserve: Callable[[Sequence[Charge]], Deny | None] = lambda _charges: None,
         approvals: Callable[[], Approvals] | None = None,
     ) -> None:
         self._stock = stock
@@ -119,6 +122,7 @@ class Engine:
         self._level = level
         self._contents = contents
         self._spill = spill
+        self._reserve = reserve
         self._approvals = approvals
         self._known: tuple[str, dict[str, _Known]] = ("", {})
 
@@ -221,6 +225,8 @@ class Engine:
             what = _KINDS_OF_TOOL.get(type(tool.invocation).__name__, "such")
             message = f"{what} tools cannot be run by this version"
             raise _Refused(ToolError(kind=Kind.UNAVAILABLE, message=message), tool)
+        if allowed.charges and (used_up := self._reserve(allowed.charges)) is not None:
+            raise _Refused(_denial(used_up), tool)
         ending = runtime.run(tool, call, permit, cancel)
         result = self._spill(tool, replies.reply(tool, call, ending, permit=permit))
         return self._with_notes(result, notes)
@@ -230,10 +236,8 @@ class Engine:
         until = time.monotonic() + call.approval_wait_s
         for _ in range(_ROUNDS_MAX):
             match self._decide(tool, call):
-                case Deny(message=message, hint=hint, kind=kind, because=because):
-                    raise _Refused(
-                        ToolError(kind=kind, message=message, hint=hint, details={"because": because}), tool
-                    )
+                case Deny() as denied:
+                    raise _Refused(_denial(denied), tool)
                 case Ask() as ask:
                     self._ask(tool, call, ask, cancel, until)
                 case Allow() as allowed:
@@ -250,7 +254,7 @@ class Engine:
 
     def _ask(self, tool: Tool, call: ToolCall, ask: Ask, cancel: Cancel, until: float) -> None:
         """Keep the question for a person. Returns only where it was answered, so that it is decided anew."""
-        details = {"because": ask.because, "question": ask.question}
+        details = {"because": ask.because, "rule": ask.rule, "question": ask.question}
         hint = "a person has to approve it first"
         if self._approvals is not None and not call.dry_run:
             try:
@@ -342,6 +346,15 @@ class Engine:
         """How an unknown name is answered: as the tools there are, where they are all of one kind."""
         catalog = self._stock().catalog
         return catalog.tools[0].reply if len(catalog.formats) == 1 else Reply.PLAIN_TEXT
+
+
+def _denial(denied: Deny) -> ToolError:
+    details: JsonObject = {"because": denied.because}
+    if denied.rule:
+        details["rule"] = denied.rule
+    if denied.again_s is not None:
+        details["again_s"] = denied.again_s
+    return ToolError(kind=denied.kind, message=denied.message, hint=denied.hint, details=details)
 
 
 _NOBODY: Final = UnknownTool("")

@@ -9,33 +9,29 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from toolwright.catalog import files, loading, sources
-from toolwright.catalog.catalog import Catalog
-from toolwright.catalog.digests import Contents, own_files
-from toolwright.config import Config, Environment, current_folder
+from toolwright.catalog.digests import Contents
+from toolwright.config import Config, Environment
 from toolwright.engine import Engine, Stock
 from toolwright.errors import Kind, StoreError, UsageError
+from toolwright.gate import Gate
 from toolwright.journal.audit import open_audit
 from toolwright.journal.redaction import shown_url
 from toolwright.model import (
     LEVELS,
     Allow,
-    Ask,
     CallFacts,
     CallFunction,
     CallHttp,
     CallJavaScript,
     CallMcp,
     CallPython,
-    Decision,
     Deny,
     End,
     Ending,
@@ -51,11 +47,9 @@ from toolwright.model import (
     ToolResult,
 )
 from toolwright.records import replace
-from toolwright.runtimes import Host, around, process, project_of
-from toolwright.sandbox import NEVER, Cancel, Sandbox, Standing, Start, ground
-from toolwright.servers import GUARDED_MAX, LIST_S, ServerLists
-from toolwright.store.keep import STORE_NAME, Keep
-from toolwright.trust import policy
+from toolwright.runtimes import Host, around, process
+from toolwright.sandbox import NEVER, Cancel, Sandbox, Standing, Start
+from toolwright.servers import LIST_S, ServerLists
 
 if TYPE_CHECKING:
     from toolwright.functions import Function
@@ -91,6 +85,7 @@ class Hands:
         in_process: bool,
         sandbox: Sandbox | None,
         lists: ServerLists,
+        gate: Gate,
     ) -> None:
         if config.state is None:
             raise UsageError(
@@ -100,46 +95,20 @@ class Hands:
             # Attack: another user of the machine puts his own journal, key or list of what is switched off
             # in the place of ours.
             raise StoreError(f"{config.state}: others may write it", f"chmod 700 {config.state}")
-        self._guarded = ""
-        self._places: dict[str, tuple[str, bool]] = {}
-        """Each declaration's project, and whether a person named its source: neither changes."""
         self._config = config
-        self._report = report
-        self._cwd = current_folder()
+        self._cwd = gate.cwd
         self._state = config.state
         self._user = environment.user
-        self._house = policy.HouseRules(
-            grants=config.grants,
-            undeclared=config.undeclared,
-            require=config.require,
-            unsigned=policy.Unsigned(config.unsigned),
-            policy=policy.rules_of(config.policy),
-            timeout_s=config.timeout_s,
-            limits=config.limits,
-        )
-        # A rule that asks a person is about the calls of a server's tools, not about the server's start.
-        denying = tuple(rule for rule in self._house.policy if rule.answer is policy.Answer.DENY)
-        self._server_house = replace(self._house, policy=denying)
         bundles = sources.installed_bundles()
-        self._named = (
-            *(source.path for source in config.sources if source.named or config.trusted),
-            *config.extra_dirs,
-            os.path.join(environment.user_space, ".ai"),
-            *(source.path for source in bundles),
-        )
-        self.keep = Keep(os.path.join(config.state, STORE_NAME))
+        self._gate = gate
+        assert gate.keep is not None
+        self.keep = gate.keep
         self.audit = open_audit(
             config.state,
             variables=environment.variables,
             patterns=config.redact,
             retention_days=config.retention_days,
             day_file=config.day_file,
-        )
-        self._grounds = ground.Grounds(
-            hidden=[config.state],
-            guarded=[path for path in (config.file, environment.user_config) if path],
-            temporary=[tempfile.gettempdir()],
-            git_settings=environment.git_settings(),
         )
         self.sandbox = sandbox or _strongest()  # late: it starts a process, which must not be left behind
         self._host = Host(
@@ -152,7 +121,7 @@ class Hands:
             allow_scripts=config.allow_scripts,
             load_dotenv=config.load_dotenv,
             # Whoever names a project for calling its tools runs its code: its interpreter adds nothing.
-            trusted_projects=frozenset(map(os.path.realpath, self._named)),
+            trusted_projects=frozenset(map(os.path.realpath, gate.named)),
             handlers=handlers,
             in_process=in_process,
             container_engine=config.container_engine,
@@ -173,7 +142,8 @@ class Hands:
         self.engine = Engine(
             stock=lambda: Stock(report().catalog, report().version),
             audit=self.audit,
-            decide=self.decide,
+            decide=gate.decide,
+            reserve=gate.reserve,
             runtimes={
                 kind: around.Once(
                     around.Limited(around.Retrying(around.Watched(runtime)), config.calls_per_tool),
@@ -211,48 +181,6 @@ class Hands:
     def new_call_id() -> str:
         """Unique among all hosts, and for a reader in the order of time."""
         return f"{time.time_ns():016x}{os.urandom(6).hex()}"
-
-    def decide(self, tool: Tool, call: ToolCall | None) -> Decision:
-        """Whether a tool may run now, and with what."""
-        now = time.time()
-        try:
-            disabled = self.keep.disabled(now)
-        except StoreError as error:  # Attack: a store that is broken on purpose, to switch a tool on again
-            return Deny(
-                kind=Kind.UNAVAILABLE,
-                message="what was switched off cannot be read, so nothing runs",
-                because=error.message,
-                hint=error.hint,
-            )
-        report = self._report()
-        if report.version != self._guarded:
-            self._guarded = report.version
-            self._grounds.guard(_declared(report.catalog))
-        path = tool.origin.path
-        place = self._places.get(path)
-        if place is None:
-            place = (project_of(tool, self._host), policy.is_below(path, self._named))
-            self._places[path] = place
-        project, named = place
-        vetted, ground = (
-            policy.unvetted(tool),
-            self._grounds.of(tool, project=project, cwd=self._cwd, named=named),
-        )
-        state = policy.HostState(disabled=disabled, now=now)
-        asked = replace(call, approved_by="") if call is not None and call.approved_by else call
-        decision = policy.decide(tool, asked, vetted=vetted, house=self._house, ground=ground, state=state)
-        if call is None or not isinstance(decision, Ask):
-            return decision
-        try:  # answers are looked up only where somebody would be asked: most calls need none
-            state = replace(state, approvals=self.approvals.of(tool, call))
-        except StoreError as error:  # Attack: a store that is broken on purpose, to forget a refusal
-            return Deny(
-                kind=Kind.UNAVAILABLE,
-                message="what was approved cannot be read, so nothing runs",
-                because=error.message,
-                hint=error.hint,
-            )
-        return policy.decide(tool, call, vetted=vetted, house=self._house, ground=ground, state=state)
 
     @contextmanager
     def _recorded(self, door: str, key: str, runs_digest: str | None = None) -> Iterator[_Record | None]:
@@ -311,8 +239,7 @@ class Hands:
                 # there later: only what exists can be hidden.
                 with suppress(OSError):
                     os.makedirs(self._state, mode=0o700, exist_ok=True)
-                if not self._guarded:
-                    self._grounds.guard(self._lists.declarations())
+                self._gate.guard(self._lists.declarations())
                 self._servers = McpTools(
                     self._host,
                     permit_of=self._permit_server,
@@ -331,20 +258,10 @@ class Hands:
 
     def _permit_server(self, tool: Tool) -> Permit | Ending:
         """What a server itself may do."""
-        now = time.time()
         try:
-            disabled = self.keep.disabled(now)
+            decision = self._gate.decide_server(tool)
         except StoreError as error:
             return Ending(end=End.UNAVAILABLE, reason=error.message, hint=error.hint)
-        named = policy.is_below(tool.origin.path, self._named)
-        decision = policy.decide(
-            tool,
-            None,
-            vetted=policy.unvetted(tool),
-            house=self._server_house,
-            ground=self._grounds.of(tool, project=self._cwd, cwd=self._cwd, named=named),
-            state=policy.HostState(disabled=disabled, now=now),
-        )
         if isinstance(decision, Deny):
             return Ending(end=End.DENIED, reason=decision.message, hint=decision.hint)
         if not isinstance(decision, Allow):
@@ -403,7 +320,7 @@ class Hands:
             self._is_closed = True
             servers = () if self._servers is None else (self._servers,)
         with ExitStack() as ending:  # whatever fails, the others end: the last ones first
-            parts = (self.keep, self.audit, self.sandbox, self._scripts, self._https, self._functions)
+            parts = (self.audit, self.sandbox, self._scripts, self._https, self._functions)
             for part in (*parts, self._pythons, *servers):
                 ending.callback(part.close)
 
@@ -539,12 +456,3 @@ def _strongest() -> Sandbox:
             f"{error.filename or 'the temporary folder'}: no scratch folder can be made: {why}",
             "make room there, or name another folder in TMPDIR",
         ) from None
-
-
-def _declared(catalog: Catalog) -> Iterator[str]:
-    """The declarations, programs and scripts of every tool."""
-    for tool in islice(catalog.tools, GUARDED_MAX):
-        yield tool.origin.path
-        yield from own_files(tool)
-        if isinstance(tool.invocation, RunProcess) and tool.invocation.skill_dir:
-            yield tool.invocation.skill_dir

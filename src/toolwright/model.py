@@ -521,11 +521,29 @@ class Permit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """What one call takes from one budget. Costs are whole millionths."""
+
+    counter: str
+    """What it is counted under."""
+    calls_max: int | None
+    cost_max: int | None
+    cost: int
+    within_s: float
+    because: str
+    place: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Allow:
     permit: Permit
     because: str
     notes: tuple[str, ...] = ()
     """What the caller should know though nothing is refused: names that gave nothing."""
+    rule: str = ""
+    """The place of the rule of ``[[policy]]`` that says so; empty: no rule spoke. So in every decision."""
+    charges: tuple[Charge, ...] = ()
+    """What has to be reserved, all of it, before anything runs."""
     approval: str = ""
     """The id of the approval that lets it through, which is used up before anything starts."""
     arguments: JsonObject | None = field(default=None, repr=False)
@@ -539,6 +557,7 @@ class Ask:
     question: str
     """What a person is asked, in one sentence."""
     because: str
+    rule: str = ""
     """The rule that asks, for records and people."""
 
 
@@ -550,6 +569,9 @@ class Deny:
     """The rule, for records and people."""
     hint: str | None = None
     kind: Kind = Kind.DENIED
+    rule: str = ""
+    again_s: float | None = None
+    """In how many seconds it would be let through, where a budget is used up; None: time changes nothing."""
 
 
 Decision: TypeAlias = Allow | Ask | Deny

@@ -41,10 +41,11 @@ from toolwright.testing import FixedClock
 from toolwright.trust import approvals as kept
 from toolwright.trust import policy
 from toolwright.trust.approvals import SHELF, Answer, Approvals
+from toolwright.trust.rules import rules_of
 
 WAIT_S = 60
 NOW = 1_700_000_000.0
-ASKS = policy.HouseRules(policy=policy.rules_of([{"decision": "ask", "because": "costs money"}]))
+ASKS = policy.HouseRules(policy=rules_of([{"decision": "ask", "because": "costs money"}]))
 GROUND = policy.Ground(project="/p", cwd="/p")
 QUESTION = Ask(question="May pay run? (costs money)", because="costs money")
 TOOL = replace(make_tool("pay"), invocation=RunProcess(program="pay", encoding=JsonOnStdin(verbatim=True)))
@@ -260,7 +261,7 @@ def test_a_denial_refuses_identical_calls_for_an_hour_with_the_reason(desk: Desk
     assert isinstance(decision, Deny)
     assert decision.message == "a person denied this call: too much"
     assert decision.because == f"approval {one.id} was denied by bob"
-    assert decision.hint == "it may be asked for again in 60 min"
+    assert decision.hint == "it may be asked for again in 1 h"
     assert isinstance(desk.decide(a_call({"n": 2})), Ask)
     assert isinstance(desk.decide(a_call(approved_by="ann")), Deny)  # a yes in advance does not undo it
     desk.clock.move(kept.DENIED_S)

@@ -121,7 +121,7 @@ class Approvals:
 
     def of(self, tool: Tool, call: ToolCall) -> tuple[Approval, ...]:
         """Those that may concern a call, for ``policy.HostState``."""
-        return tuple(approval for _, _, approval in self._concerning(tool, call))
+        return of(self._store(), tool, call)
 
     # -- asking ---------------------------------------------------------------------------------------------
 
@@ -278,7 +278,7 @@ class Approvals:
         What happens after this is not known to anybody but the journal: an approval that was taken by a call
         whose host died is used, and lets nothing run a second time.
         """
-        for place, kept, approval in self._concerning(tool, call):
+        for place, kept, approval in _concerning(self._store(), tool, call):
             now = self._clock()
             if approval.id != approval_id or now >= approval.until:
                 continue
@@ -370,19 +370,6 @@ class Approvals:
             raise ApprovalError(f"{name[:60]!r}: {what}", "`toolwright approvals list` shows their ids")
         return max(found, key=_weight)
 
-    def _concerning(self, tool: Tool, call: ToolCall) -> list[tuple[str, Versioned, Approval]]:
-        scope = policy.scope_of(tool.key, call)
-        if scope is None:
-            return []
-        found = []
-        for part in (jsontext.digest(call.arguments or {}), _STANDING):
-            place = _name(scope, part)
-            kept = self._store().get(SHELF, place)
-            approval = None if kept is None else _read(kept.value)
-            if kept is not None and approval is not None:
-                found.append((place, kept, approval))
-        return found
-
     # -- what others see ------------------------------------------------------------------------------------
 
     def _record(self, call_id: str, what: str, body: JsonObject) -> None:
@@ -423,6 +410,25 @@ class Approvals:
         if isinstance(value, (list, tuple)):
             return [self._clean(item) for item in value]
         return value
+
+
+def of(store: Store, tool: Tool, call: ToolCall) -> tuple[Approval, ...]:
+    """The approvals that may concern a call, for ``policy.HostState``."""
+    return tuple(approval for _, _, approval in _concerning(store, tool, call))
+
+
+def _concerning(store: Store, tool: Tool, call: ToolCall) -> list[tuple[str, Versioned, Approval]]:
+    scope = policy.scope_of(tool.key, call)
+    if scope is None:
+        return []
+    found = []
+    for part in (jsontext.digest(call.arguments or {}), _STANDING):
+        place = _name(scope, part)
+        kept = store.get(SHELF, place)
+        approval = None if kept is None else _read(kept.value)
+        if kept is not None and approval is not None:
+            found.append((place, kept, approval))
+    return found
 
 
 def _weight(entry: tuple[str, Versioned, Approval]) -> tuple[bool, bool]:
