@@ -17,6 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from calls import calling
+from deciding import deciding
 from measuring import ROOT, Row, interleaved, ratio, timed
 from servers import serving
 
@@ -228,7 +229,7 @@ def memory(work: Path) -> list[Row]:
     ]
 
 
-PARTS = ("starting", "loading", "calling", "serving")
+PARTS = ("starting", "deciding", "loading", "calling", "serving")
 
 
 def main() -> int:
@@ -243,6 +244,8 @@ def main() -> int:
     try:
         if "starting" in parts:
             rows += starting(given.rounds)
+        if "deciding" in parts:
+            rows += deciding(work, given.rounds)
         if "calling" in parts:
             found, skipped = calling(work, given.rounds)
             rows += found

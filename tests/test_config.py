@@ -98,6 +98,11 @@ because = "changes data"
 match = { effect = "read" }
 decision = "allow"
 because = "only reads"
+
+[[budget]]
+calls = 100
+within = "1h"
+because = "a hundred an hour"
 """
 """Every key, each with a value that widens where it can."""
 
@@ -196,6 +201,10 @@ def test_every_key_of_a_trusted_file_counts(clone: Path) -> None:
         {"match": {"effect": "change"}, "decision": "ask", "because": "changes data"},
         {"match": {"effect": "read"}, "decision": "allow", "because": "only reads"},
     )
+    path = clone / "toolwright.toml"
+    headers = [number for number, line in enumerate(WHOLE.split("\n"), 1) if line == "[[policy]]"]
+    assert config.policy_places == tuple(f"{path}:{line} policy[{n}]" for n, line in enumerate(headers))
+    assert config.budgets == ({"calls": 100, "within": "1h", "because": "a hundred an hour"},)
     assert ignored(config) == []
     assert config.problems == ()
     assert (config.file, config.trusted) == (str(clone / "toolwright.toml"), True)
@@ -261,6 +270,26 @@ def test_an_unknown_key_is_refused_with_a_suggestion(
         ("policy = {}", "policy: must be a list of tables, written [[policy]]"),
         ('[[policy]]\ndecision = "deny"', "policy[0]: needs because"),
         ('[[policy]]\nbecause = "x"', "policy[0]: needs decision"),
+        ('[[policy]]\ndecision = "deny"\nbecause = " "', "policy[0]: needs because"),
+        ("[[policy]]\n[[policy]]", "policy[0]: needs decision; policy[0]: needs because; policy[1]: needs"),
+        (
+            '[[policy]]\nmatch.effect = "chnage"\ndecision = "deny"\nbecause = "x"',
+            "policy[0]: match.effect: must be one of read, create, change (got 'chnage')",
+        ),
+        (
+            '[[policy]]\nmatch.arguments.path = { under = "etc" }\ndecision = "deny"\nbecause = "x"',
+            "policy[0]: match.arguments.path.under: must be an absolute path",
+        ),
+        (
+            '[[policy]]\ndecision = "deny"\nbecause = "x"\nexamples = [{call = {}, decision = "allow"}]',
+            "policy[0]: examples[0]: expects allow, but it is deny by",
+        ),
+        ('[[policy]]\ndecision = "deny"\nbecause = "x"\nexamples = [1]', "examples[0]: must be a table"),
+        ('[[budget]]\ncalls = 1\nbecause = "x"', "budget[0]: needs within: 2s, 30m, 1h or 7d"),
+        ('[[budget]]\ncalls = 1.5\nwithin = "1h"\nbecause = "x"', "budget[0].calls: must be a whole number"),
+        ('[[budget]]\nwithin = "1h"\nbecause = "x"', "budget[0]: needs calls or cost"),
+        ('[[budget]]\ncost = 1\nwithin = "1h"\nbecause = "x"', "budget[0]: needs unknown_cost"),
+        ('[[budget]]\ncalls = 1\nwithin = "1h"\nbecause = "x"\nper = "day"', "must be one of together, tool"),
         ('[[policy]]\ndecision = "maybe"\nbecause = "x"', "must be one of allow, ask, deny"),
         ("[[source]]", "source[0]: needs exactly one of path, mcp and openapi"),
         ('[[source]]\npath = "a"\nmcp = "b"', "source[0]: needs exactly one of path, mcp and openapi"),
@@ -282,6 +311,20 @@ def test_a_wrong_value_is_refused_with_its_place(text: str, says: str, tmp_path:
     assert caught.value.message.startswith(f"{path}: ")
     assert says in caught.value.message
     assert caught.value.hint
+
+
+def test_the_line_of_a_rule_is_told_only_where_it_is_sure(tmp_path: Path) -> None:
+    rule = 'decision = "deny"\nbecause = "x"'
+    inline = 'policy = [{decision = "deny", because = "x"}]'
+    fooling = '[[policy]]\nbecause = """\n[[policy]]\n"""\ndecision = "deny"'
+    for text, places in (
+        (f"\n  [[ policy ]] # one\n{rule}\n[[policy]]\n{rule}", (":2 policy[0]", ":5 policy[1]")),
+        (inline, (" policy[0]",)),
+        (fooling, (" policy[0]",)),
+    ):
+        path = written(tmp_path / "toolwright.toml", text)
+        found = read_file(str(path), trusted=True).policy_places
+        assert found == tuple(f"{path}{place}" for place in places)
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
@@ -319,6 +362,8 @@ def test_each_widening_key_of_a_found_file_is_reported_and_ignored(clone: Path, 
     assert (config.undeclared, config.require, config.grants) == (None, Level.RESTRICTED, ())
     assert (config.unsigned, config.dev_mode) == ("refuse", False)
     assert config.policy == ({"match": {"effect": "change"}, "decision": "ask", "because": "changes data"},)
+    assert config.policy_places[0].endswith(" policy[0]")
+    assert len(config.budgets) == 1, "a budget only narrows"
 
 
 def test_what_narrows_counts_in_a_found_file_too(clone: Path, tmp_path: Path) -> None:

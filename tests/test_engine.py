@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 
 from tests.strategies import make_tool
 from toolwright.catalog.digests import Contents
-from toolwright.engine import Engine, Stock
-from toolwright.errors import Kind
+from toolwright.engine import Approvals, Engine, Stock
+from toolwright.errors import Kind, StoreError, Unrecorded
 from toolwright.model import (
     Allow,
+    Approval,
+    ApprovalState,
     Ask,
+    Charge,
     Decision,
     Deny,
     Effect,
@@ -31,6 +34,7 @@ from toolwright.model import (
     Schema,
     Tool,
     ToolCall,
+    ToolError,
 )
 from toolwright.runtimes.around import Limited, Once, Retrying, Spill
 from toolwright.sandbox import Cancel
@@ -58,6 +62,8 @@ def an_engine(
     decide: Callable[[Tool, ToolCall], Decision] = allowed,
     level: Level = Level.SUPERVISED,
     spill: Spill | None = None,
+    reserve: Callable[[Sequence[Charge]], Deny | None] = lambda _charges: None,
+    approvals: Approvals | None = None,
 ) -> Engine:
     return Engine(
         stock=lambda: Stock(catalog_of(tool), "v1"),
@@ -66,7 +72,9 @@ def an_engine(
         runtimes={RunProcess: runtime},
         level=lambda: level,
         contents=Contents(),
-        **({"spill": spill} if spill is not None else {}),
+        spill=spill or (lambda _tool, result: result),
+        reserve=reserve,
+        approvals=None if approvals is None else lambda: approvals,
     )
 
 
@@ -117,6 +125,136 @@ def test_every_outcome_is_begun_and_ended_once(
     assert [ended.call_id for ended in audit.ended] == ["c1"]
     assert audit.ended[0] == result
     assert len(runtime.calls) == len(endings), name
+
+
+class Desk:
+    """Approvals as the engine sees them: prepared answers, and what was asked for."""
+
+    def __init__(
+        self, *, asked: object = None, takes: tuple[object, ...] = (), answered: bool = False
+    ) -> None:
+        self.asked = asked or an_approval()
+        self.takes = list(takes)
+        self.answered = answered
+        self.did: list[str] = []
+
+    def ask(self, tool: Tool, call: ToolCall, question: Ask) -> Approval | ToolError:
+        self.did.append("ask")
+        return self._given(self.asked)  # type: ignore[return-value]
+
+    def take(self, tool: Tool, call: ToolCall, approval_id: str) -> bool:
+        self.did.append(f"take {approval_id}")
+        return bool(self._given(self.takes.pop(0)))
+
+    def wait(self, approval: Approval, stop: Cancel, timeout_s: float) -> bool:
+        self.did.append("wait")
+        return self.answered
+
+    @staticmethod
+    def _given(what: object) -> object:
+        if isinstance(what, Exception):
+            raise what
+        return what
+
+
+def an_approval(state: ApprovalState = ApprovalState.WAITING) -> Approval:
+    return Approval(
+        id="a1", key="k", caller="ann", arguments={}, question="may it?", because="rule 2", call_id="c1",
+        asked_at=0.0, scope="s", arguments_digest="d", state=state,
+    )  # fmt: skip
+
+
+def in_turn(*decisions: Decision) -> Callable[[Tool, ToolCall], Decision]:
+    left = list(decisions)
+    return lambda _tool, _call: left.pop(0)
+
+
+QUESTION = Ask(question="may it?", because="rule 2")
+APPROVED = Allow(permit=Permit(), because="rule 2", approval="a1")
+FULL = StoreError("state.sqlite: database or disk is full", "make room")
+
+
+@pytest.mark.parametrize(
+    ("desk", "decisions", "kind", "did"),
+    [
+        (Desk(), (QUESTION,), Kind.NEEDS_APPROVAL, ["ask"]),
+        (Desk(asked=FULL), (QUESTION,), Kind.UNAVAILABLE, ["ask"]),
+        (Desk(asked=ToolError(kind=Kind.TOO_LARGE, message="m")), (QUESTION,), Kind.TOO_LARGE, ["ask"]),
+        (Desk(takes=(True,)), (APPROVED,), None, ["take a1"]),
+        (Desk(takes=(False,)), (APPROVED, QUESTION), Kind.NEEDS_APPROVAL, ["take a1", "ask"]),
+        (Desk(takes=(False, True)), (APPROVED, APPROVED), None, ["take a1", "take a1"]),
+        (Desk(takes=(FULL,)), (APPROVED,), Kind.UNAVAILABLE, ["take a1"]),
+        (Desk(takes=(Unrecorded("m"),)), (APPROVED,), Kind.NOT_AUDITED, ["take a1"]),
+        (Desk(asked=an_approval(ApprovalState.APPROVED), takes=(True,)), (QUESTION, APPROVED), None,
+         ["ask", "take a1"]),
+        (Desk(asked=an_approval(ApprovalState.DENIED)), (QUESTION, Deny(message="no", because="b")),
+         Kind.DENIED, ["ask"]),
+    ],
+)  # fmt: skip
+def test_an_approval_is_used_before_anything_starts_and_nothing_starts_without(
+    desk: Desk, decisions: tuple[Decision, ...], kind: Kind | None, did: list[str]
+) -> None:
+    """Attack: a store that is broken on purpose, so that nobody is asked."""
+    audit, runtime = RecordingAudit(), ScriptedRuntime([GOOD])
+    engine = an_engine(a_tool(), runtime, audit, in_turn(*decisions), approvals=desk)
+    result = engine.call(a_call(), Cancel())
+    assert (result.error.kind if result.error else None) == kind
+    assert desk.did == did
+    assert len(runtime.calls) == (kind is None)
+    assert len(audit.begun) == len(audit.ended) == 1
+    if kind is Kind.NEEDS_APPROVAL:
+        assert result.error is not None
+        assert result.error.details == {
+            "because": "rule 2",
+            "question": "may it?",
+            "rule": "",
+            "approval_id": "a1",
+        }
+
+
+def test_waiting_for_a_person_leaves_the_tool_its_whole_time() -> None:
+    desk, runtime = Desk(answered=True, takes=(True,)), ScriptedRuntime([GOOD])
+    allow = replace(APPROVED, permit=Permit(limits=Limits(timeout_s=7.0)))
+    engine = an_engine(a_tool(), runtime, RecordingAudit(), in_turn(QUESTION, allow), approvals=desk)
+    assert engine.call(a_call(approval_wait_s=60.0), Cancel()).ok
+    assert desk.did == ["ask", "wait", "take a1"]
+    assert runtime.calls[0][2].limits.timeout_s == 7.0
+
+
+def test_edited_arguments_take_the_place_of_the_calls_and_are_checked_again() -> None:
+    """Attack: edited arguments that do not fit, put into the store past whoever checked them."""
+    edits = replace(APPROVED, arguments={"n": 5}, edited_by="bob")
+    desk, runtime, audit = Desk(takes=(True,)), ScriptedRuntime([GOOD]), RecordingAudit()
+    call = a_call(raw='{"n": 1}')
+    result = an_engine(a_tool(), runtime, audit, in_turn(edits, APPROVED), approvals=desk).call(
+        call, Cancel()
+    )
+    assert (runtime.calls[0][1].arguments, runtime.calls[0][1].raw) == ({"n": 5}, '{"n":5}')
+    assert result.notes == ("the arguments were edited by bob, who approved the call",)
+    wrong = replace(edits, arguments={"n": "five"})
+    desk, runtime = Desk(), ScriptedRuntime([GOOD])
+    result = an_engine(a_tool(), runtime, audit, in_turn(wrong), approvals=desk).call(call, Cancel())
+    assert result.error is not None
+    assert (result.error.kind, runtime.calls, desk.did) == (Kind.INVALID_ARGUMENTS, [], [])
+    assert result.error.message.startswith("the edited arguments do not fit: n: ")
+
+
+def test_edited_arguments_are_decided_about_like_any_others() -> None:
+    """Attack: a person who may approve is talked into arguments that a rule refuses."""
+    asked: list[ToolCall] = []
+
+    def decide(_tool: Tool, call: ToolCall) -> Decision:
+        asked.append(call)
+        if call.arguments == {"n": 5}:
+            return Deny(message="denied by policy: five is too much", because="five is too much")
+        return replace(APPROVED, arguments={"n": 5}, edited_by="bob")
+
+    desk, runtime = Desk(), ScriptedRuntime([GOOD])
+    result = an_engine(a_tool(), runtime, RecordingAudit(), decide, approvals=desk).call(a_call(), Cancel())
+    assert result.error is not None
+    assert (result.error.kind, runtime.calls, desk.did) == (Kind.DENIED, [], [])
+    assert "five is too much" in result.error.message
+    assert [(call.arguments, call.approved_by) for call in asked] == [({"n": 1}, ""), ({"n": 5}, "bob")]
 
 
 @pytest.mark.battery("J04")

@@ -11,24 +11,35 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from toolwright import jsontext
-from toolwright.catalog import loading, sources
+from toolwright.catalog import files, loading, sources
 from toolwright.catalog.cache import Cache
 from toolwright.catalog.catalog import Catalog, Tools
-from toolwright.config import Config, Environment, current_folder, lock_folder, named_source, resolve
-from toolwright.errors import UnknownTool, UsageError
+from toolwright.config import (
+    Config,
+    Environment,
+    check_rules,
+    current_folder,
+    lock_folder,
+    named_source,
+    resolve,
+)
+from toolwright.errors import EditError, StoreError, UnknownTool, UsageError
+from toolwright.jsontext import JsonObject
 from toolwright.model import (
     TIMEOUT_S_MAX,
+    Approval,
     Choice,
     Declared,
     DeclareOptions,
     Disabled,
+    LeftOut,
     ProbeOutcome,
     Problem,
     Rules,
@@ -37,6 +48,7 @@ from toolwright.model import (
     Skill,
     Tool,
     ToolCall,
+    ToolError,
     ToolMode,
     ToolResult,
 )
@@ -50,8 +62,10 @@ if TYPE_CHECKING:
     from toolwright.dialects import Dialect
     from toolwright.formats.capability import Migration
     from toolwright.functions import Function, Report
+    from toolwright.gate import Explanation, Gate
     from toolwright.hands import Hands
     from toolwright.runtimes.mcp import State as ServerState
+    from toolwright.trust.approvals import Approvals
     from toolwright.trust.lock import Watched
     from toolwright.trust.pinning import Pins
 
@@ -71,6 +85,7 @@ def open(
     sandbox: Sandbox | None = None,
     environment: Environment | None = None,
     progress: Callable[[int, int], None] | None = None,
+    only_look: bool = False,
 ) -> Workshop:
     """Open a workshop on a folder, a file, several of them, or a ``Config``; or on functions alone.
 
@@ -84,6 +99,7 @@ def open(
     their name.
     ``config`` may be the path of a file: it counts as with ``--config``, over the user's own.
     ``progress`` is told how many documents of how many have been read.
+    ``only_look``: loading starts no server and no program and fetches nothing; what they once said counts.
     """
     surroundings = environment or Environment.read()
     cwd = current_folder()
@@ -120,6 +136,7 @@ def open(
         own=_own_tools(tools, fallback, provide, config.rules(executors=tuple(handlers or ()))),
         in_process=in_process,
         sandbox=sandbox,
+        only_look=only_look,
     )
 
 
@@ -215,7 +232,9 @@ class Workshop:
         own: OwnTools | None = None,
         in_process: bool = False,
         sandbox: Sandbox | None = None,
+        only_look: bool = False,
     ) -> None:
+        check_rules(config)
         self._own = own or OwnTools()
         self._migration: Migration | None = None
         self.config = config
@@ -225,8 +244,10 @@ class Workshop:
         self._progress = progress
         self._in_process = in_process
         self._sandbox = sandbox
+        self._only_look = only_look
         self._lock = threading.Lock()
         self._hands: Hands | None = None
+        self._gate: Gate | None = None
         self._is_closed = False
         self._loading = threading.Lock()
         self._lists = ServerLists(config.state, lambda: self.hands.servers, self.reload)
@@ -256,15 +277,21 @@ class Workshop:
     def close(self) -> None:
         """End what was started, finish the records, and write down what makes the next start faster."""
         self._end()
-        self._report.keep()
+        if not self._only_look:
+            self._report.keep()
 
     def _end(self) -> None:
         self._lists.close()
         with self._lock:
             hands, self._hands = self._hands, None
+            gate, self._gate = self._gate, None
             self._is_closed = True
-        if hands is not None:
-            hands.close()
+        try:
+            if hands is not None:
+                hands.close()
+        finally:
+            if gate is not None:
+                gate.close()
 
     # -- what there is --------------------------------------------------------------------------------------
 
@@ -377,14 +404,92 @@ class Workshop:
         if self.config.state is None:
             return ()
         with self._lock:
-            hands = self._hands
-        if hands is not None:
-            return hands.keep.disabled(time.time())
+            gate = self._gate
+        if gate is not None:
+            return gate.disabled(time.time())
         keep = Keep(os.path.join(self.config.state, STORE_NAME))
         try:
             return keep.disabled(time.time())
         finally:
             keep.close()
+
+    # -- what waits for a person ----------------------------------------------------------------------------
+
+    def approvals(self) -> tuple[Approval, ...]:
+        """The calls that wait, or waited, for a person, here or in another program with the same state
+        folder; the oldest first."""
+        if self.config.state is None:
+            return ()
+        with self._approvals() as approvals:
+            return approvals.all()
+
+    def answer(
+        self,
+        approval_id: str,
+        decision: str,
+        *,
+        arguments: Mapping[str, object] | None = None,
+        because: str | None = None,
+        for_s: float | None = None,
+        by: str | None = None,
+    ) -> Approval:
+        """Answer a question (``approve`` or ``deny``), or change an answer that no call has used yet.
+
+        ``arguments`` take the place of the call's; ``for_s`` makes the approval last for the tool, whatever
+        the arguments. ``by`` is who answers, where the host knows better than this process's environment.
+        The answer is recorded before it counts. Raises ApprovalError where there is nothing to answer.
+        """
+        from toolwright.trust.approvals import Answer
+
+        if decision not in [*Answer]:
+            raise UsageError(f"unknown decision {str(decision)[:60]!r}", f"say {' or '.join(Answer)}")
+        with self._approvals() as approvals:
+            edited = None if arguments is None else self._edited(approvals.find(approval_id), arguments)
+            return approvals.answer(
+                approval_id,
+                Answer(decision),
+                by=self._environment.user if by is None else by,
+                because=because or "",
+                for_s=for_s,
+                arguments=edited,
+            )
+
+    def _edited(self, approval: Approval, given: Mapping[str, object]) -> JsonObject:
+        """Arguments that a person wrote in the place of others, once the tool would take them."""
+        from toolwright.calls.arguments import checked
+        from toolwright.journal.redaction import MARKER
+
+        try:
+            text = jsontext.plain(dict(given))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise EditError(f"the edited arguments must be JSON: {error}") from None
+        if MARKER.encode() in text:
+            raise EditError(
+                f"the edited arguments hold {MARKER}, which stands for a secret that is not shown",
+                "write what shall run in its place",
+            )
+        edited: JsonObject = jsontext.loads_own(text)
+        try:
+            tool = self.find(approval.key)
+        except UnknownTool:
+            raise EditError(
+                f"{approval.key}: it is not loaded here, so edited arguments cannot be checked",
+                "answer where its source is, or name it with --from",
+            ) from None
+        found = checked(tool, edited)
+        if isinstance(found, ToolError):
+            raise EditError(f"the edited arguments do not fit: {found.message}", found.hint)
+        return edited
+
+    @contextmanager
+    def _approvals(self) -> Iterator[Approvals]:
+        with self._lock:
+            hands = self._hands
+        if hands is not None:
+            yield hands.approvals
+            return
+        with open_approvals(self.config, self._environment) as approvals:
+            yield approvals
 
     # -- which tools a message sees -------------------------------------------------------------------------
 
@@ -398,8 +503,10 @@ class Workshop:
         now: float | None = None,
         toolset: Sequence[str] | None = None,
         include_always: bool = True,
+        caller: str | None = None,
     ) -> Selected:
-        """Which tools this message should see, and why, by the formats' own rules."""
+        """Which tools this message should see, and why, by the formats' own rules. What policy would refuse
+        to ``caller`` (default: the current user) is left out, with the reason."""
         from toolwright.selection import rules
 
         return rules.select(
@@ -409,8 +516,7 @@ class Workshop:
             checks=self._checks,
             match=rules.KeywordMatch(self.config.keyword_match),
             include_always=include_always,
-            disabled=self.disabled() if disabled is None else disabled,
-            now=time.time() if now is None else now,
+            refusal=self.gate.refusals(caller, disabled=disabled, now=now),
             toolset=frozenset(toolset) if toolset is not None else None,
             limit=limit,
         )
@@ -435,10 +541,12 @@ class Workshop:
         mode: ToolMode | str = ToolMode.PLAIN,
         deferred: Sequence[str] = (),
         examples: bool = False,
+        caller: str | None = None,
     ) -> Declared:
         """The payload for a provider, the way back from its calls, and what was lost.
 
-        Without ``names`` and ``message`` every tool is declared; with ``message`` the selected ones.
+        Without ``names`` and ``message`` every tool is declared; with ``message`` the selected ones. What
+        policy would refuse to ``caller`` (default: the current user) is left out, with the reason.
         """
         if mode not in [*ToolMode]:
             raise UsageError(f"unknown tool mode {str(mode)!r}", f"modes are {', '.join(ToolMode)}")
@@ -447,22 +555,27 @@ class Workshop:
             wanted = {self.find(name).key for name in names}
             chosen = [tool for tool in offered if tool.key in wanted]
         elif message is not None:
-            selected = {choice.key for choice in self.select(message, context=context).chosen}
+            selected = {choice.key for choice in self.select(message, context=context, caller=caller).chosen}
             chosen = [tool for tool in offered if tool.key in selected]
         else:
             chosen = offered
-        off = {entry.tool for entry in self.disabled()}
-        if off:
-            chosen = [
-                tool for tool in chosen if off.isdisjoint((tool.key, tool.name, tool.spoken, *tool.aliases))
-            ]
+        refusal = self.gate.refusals(caller)
+        refused = {tool.key: denied for tool in chosen if (denied := refusal(tool)) is not None}
         options = DeclareOptions(
             mode=ToolMode(mode),
             deferred=frozenset(self.find(name).key for name in deferred),
             examples=examples,
             among=tuple(offered),
         )
-        return self.dialect(dialect).declare(chosen, options)
+        declared = self.dialect(dialect).declare(
+            [tool for tool in chosen if tool.key not in refused], options
+        )
+        if not refused:
+            return declared
+        barred = (
+            LeftOut(tool=key, because=denied.message.partition("\n")[0]) for key, denied in refused.items()
+        )
+        return replace(declared, left_out=(*declared.left_out, *barred))
 
     @staticmethod
     def dialect(name: str) -> Dialect:
@@ -472,6 +585,43 @@ class Workshop:
         if name not in DIALECTS:
             raise UsageError(f"unknown dialect {name!r}", f"dialects are {', '.join(DIALECTS)}")
         return DIALECTS[name]
+
+    # -- what may run ---------------------------------------------------------------------------------------
+
+    @property
+    def gate(self) -> Gate:
+        """What decides, for listing, explaining and calling; made when first asked for."""
+        with self._lock:
+            return self._the_gate()
+
+    def _the_gate(self) -> Gate:
+        if self._is_closed:
+            raise UsageError("the workshop is closed", "call before its `with` block ends")
+        if self._gate is None:
+            from toolwright.gate import Gate
+
+            self._gate = Gate(self.config, self._environment, lambda: self._report, self.pins)
+        return self._gate
+
+    def explain(
+        self, name: str, arguments: Mapping[str, object] | None = None, *, caller: str | None = None
+    ) -> Explanation:
+        """What policy decides about a tool, or about a call with these arguments: the rule, the permit, what
+        is left of budgets. Nothing is run. Raises UnknownTool."""
+        tool = self.find(name)
+        if arguments is None:
+            return self.gate.explain(tool, None, caller)
+        from toolwright.calls.arguments import check
+
+        asking = self._environment.user if caller is None else caller
+        call = ToolCall(id="", tool=tool.key, arguments=dict(arguments), caller=asking)
+        checked = check(tool, call)
+        if isinstance(checked, ToolError):
+            note = f"a call with these arguments would be refused before any rule is asked: {checked.message}"
+            explained = self.gate.explain(tool, call)
+            return replace(explained, notes=(note, *explained.notes))
+        explained = self.gate.explain(tool, replace(call, arguments=checked.arguments, raw=checked.raw))
+        return replace(explained, notes=(*checked.notes, *explained.notes))
 
     # -- calling --------------------------------------------------------------------------------------------
 
@@ -484,6 +634,7 @@ class Workshop:
         timeout_s: float | None = None,
         dry_run: bool = False,
         idempotency_key: str | None = None,
+        approval_wait_s: float | None = None,
         caller: str | None = None,
         cancel: Cancel | None = None,
         progress: Report | None = None,
@@ -492,6 +643,9 @@ class Workshop:
 
         What goes wrong with the call is a value in the result; only wrong use of this method raises.
         ``progress`` is told what a function says of its own (``Context.progress``): done, total, message.
+        ``approval_wait_s``: so long a call that a rule asks about waits for the answer, which any thread or
+        program may give (``answer``); none of it counts as the tool's time. Without it, or when it is over,
+        the call ends with ``needs_approval``, and the next identical one finds the answer.
         """
         given = dict(arguments or {})
         try:
@@ -500,7 +654,7 @@ class Workshop:
             if not jsontext.is_deeper(given, jsontext.DEPTH_MAX):  # that is a wrong call, not a wrong use
                 hint = "use str keys and plain values"
                 raise UsageError(f"arguments must be JSON: {error}", hint) from None
-        _check_call(timeout_s, idempotency_key)
+        _check_call(timeout_s, idempotency_key, approval_wait_s)
         call = ToolCall(
             id=self.hands.new_call_id(),
             tool=name,
@@ -510,6 +664,7 @@ class Workshop:
             timeout_s=timeout_s,
             dry_run=dry_run,
             idempotency_key=idempotency_key,
+            approval_wait_s=approval_wait_s or 0.0,
         )
         if progress is None:
             return self.hands.engine.call(call, cancel or NEVER)
@@ -531,6 +686,7 @@ class Workshop:
         dry_run: bool = False,
         approved_by: str = "",
         idempotency_key: str | None = None,
+        approval_wait_s: float | None = None,
         caller: str | None = None,
         cancel: Cancel | None = None,
         door: str = "python",
@@ -539,7 +695,7 @@ class Workshop:
         from toolwright.calls.arguments import read
 
         given, defect = read(text)
-        _check_call(timeout_s, idempotency_key)
+        _check_call(timeout_s, idempotency_key, approval_wait_s)
         call = ToolCall(
             id=self.hands.new_call_id(),
             tool=name,
@@ -552,6 +708,7 @@ class Workshop:
             dry_run=dry_run,
             approved_by=approved_by,
             idempotency_key=idempotency_key,
+            approval_wait_s=approval_wait_s or 0.0,
         )
         return self.hands.engine.call(call, cancel or NEVER, door=door)
 
@@ -564,6 +721,7 @@ class Workshop:
         timeout_s: float | None = None,
         dry_run: bool = False,
         idempotency_key: str | None = None,
+        approval_wait_s: float | None = None,
         caller: str | None = None,
         progress: Report | None = None,
     ) -> ToolResult:
@@ -591,6 +749,7 @@ class Workshop:
                     timeout_s=timeout_s,
                     dry_run=dry_run,
                     idempotency_key=idempotency_key,
+                    approval_wait_s=approval_wait_s,
                     caller=caller,
                     cancel=cancel,
                     progress=progress,
@@ -600,7 +759,9 @@ class Workshop:
 
         awaiting = _loops.CALLER.set(_loops.running())  # worker threads get a copy of the context
         try:
-            result = await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+            # Calls that wait for a person get threads of their own: the others shall not wait for them.
+            limiter = anyio.CapacityLimiter(1) if approval_wait_s else None
+            result = await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
         except anyio.get_cancelled_exc_class():
             with lock:
                 state["given_up"] = True
@@ -674,7 +835,7 @@ class Workshop:
                     in_process=self._in_process,
                     sandbox=self._sandbox,
                     lists=self._lists,
-                    pins=self.pins,
+                    gate=self._the_gate(),
                 )
             return self._hands
 
@@ -687,10 +848,10 @@ class Workshop:
             self._wanted(),
             config.rules(context_checks=tuple(self._checks), executors=tuple(self._handlers)),
             loading.Machine(
-                prober=self._discover,
+                prober=_not_probed if self._only_look else self._discover,
                 which=lambda name: shutil.which(name, path=self._environment.path),
-                asker=self._lists.ask,
-                fetcher=self._fetch,
+                asker=self._lists.recall if self._only_look else self._lists.ask,
+                fetcher=_not_fetched if self._only_look else self._fetch,
                 changed=self._lists.changed_at,
                 rests=self._lists.rests,
                 know=self._lists.know,
@@ -738,11 +899,47 @@ class Workshop:
         return [*spaces, *sources.installed_bundles()]
 
 
+@contextmanager
+def open_approvals(config: Config, environment: Environment) -> Iterator[Approvals]:
+    """The approvals of a state folder alone, without loading or starting anything."""
+    from toolwright.journal.audit import open_audit
+    from toolwright.trust.approvals import Approvals
+
+    if config.state is None:
+        raise UsageError("there is no state folder", "name one with --state")
+    if files.is_open_to_others(config.state):
+        # Attack: another user of the machine puts approvals of his own in the place of ours.
+        raise StoreError(f"{config.state}: others may write it", f"chmod 700 {config.state}")
+    keep = Keep(os.path.join(config.state, STORE_NAME))
+    audit = open_audit(
+        config.state,
+        variables=environment.variables,
+        patterns=config.redact,
+        retention_days=config.retention_days,
+        day_file=False,
+    )
+    try:
+        yield Approvals(keep.opened, note=audit.note_durably, redact=audit.redaction)
+    finally:
+        audit.close()
+        keep.close()
+
+
+def _not_probed(paths: Sequence[str]) -> Sequence[tuple[bytes, ProbeOutcome]]:
+    return [(b"", ProbeOutcome(start_error="nothing is started only to look"))] * len(paths)
+
+
+def _not_fetched(urls: Sequence[str]) -> Sequence[tuple[bytes | None, str | None]]:
+    return [(None, "nothing is fetched only to look")] * len(urls)
+
+
 # -- what runs calls ----------------------------------------------------------------------------------------
 
 
-def _check_call(timeout_s: float | None, idempotency_key: str | None) -> None:
+def _check_call(timeout_s: float | None, idempotency_key: str | None, wait_s: float | None) -> None:
     """What only a programmer can get wrong."""
+    if wait_s is not None and (type(wait_s) not in (int, float) or not 0 <= wait_s <= TIMEOUT_S_MAX):
+        raise UsageError(f"approval_wait_s: must be 0 to {TIMEOUT_S_MAX:.0f} (got {wait_s!r})")
     if timeout_s is not None and (type(timeout_s) not in (int, float) or not 0 < timeout_s <= TIMEOUT_S_MAX):
         raise UsageError(f"timeout_s: must be above 0 and at most {TIMEOUT_S_MAX:.0f} (got {timeout_s!r})")
     if idempotency_key == "":

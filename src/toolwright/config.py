@@ -121,6 +121,11 @@ class Config:
     grants: tuple[Grant, ...] = ()
     policy: tuple[Mapping[str, Any], ...] = ()
     """The rules as they stand in the files, the user's own first."""
+    policy_places: tuple[str, ...] = ()
+    """Where each of them stands: the file, the line and the number."""
+    budgets: tuple[Mapping[str, Any], ...] = ()
+    """The same for budgets."""
+    budget_places: tuple[str, ...] = ()
     undeclared: Profile | None = None
     """For tools that state no needs; None: open for sources that a person named, project for others."""
     require: Level = Level.PORTABLE
@@ -234,10 +239,20 @@ _POLICY_KEYS: Final = {
     "match": _Key(dict),
     "decision": _Key(str, choices=("allow", "ask", "deny")),
     "because": _TEXT,
+    "examples": _Key(list, items=_Key(dict)),
 }
-_MATCHED: Final = ("key", "name", "format", "effect")
+_BUDGET_KEYS: Final = {
+    "match": _Key(dict),
+    "calls": _Key(int),
+    "cost": _Key((int, float)),
+    "currency": _TEXT,
+    "unknown_cost": _Key((int, float, dict)),
+    "within": _TEXT,
+    "per": _Key(str, choices=("together", "tool", "caller", "both")),
+    "because": _TEXT,
+}
 _GRANT_KEYS: Final = {"needs": _Key(list, items=_TEXT), "env": _Key(list, items=_TEXT)}
-_TOP: Final = (*_SECTIONS, "source", "grants", "policy")
+_TOP: Final = (*_SECTIONS, "source", "grants", "policy", "budget")
 
 
 # -- reading ------------------------------------------------------------------------------------------------
@@ -328,14 +343,15 @@ def _merged(base: Config, path: str, *, trusted: bool) -> Config:
         table = import_module("toolwright.formats._toml").read(content.decode("utf-8"))
     except ValueError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}", "mend the line it names") from None
-    return _Reading(base, path, trusted).read(table)
+    return _Reading(base, path, trusted, content.decode("utf-8")).read(table)
 
 
 class _Reading:
     """One file, read over a base."""
 
-    def __init__(self, base: Config, path: str, trusted: bool) -> None:
+    def __init__(self, base: Config, path: str, trusted: bool, text: str = "") -> None:
         self.base = base
+        self.text = text
         self.path = path
         self.folder = os.path.dirname(path)
         self.real_folder = os.path.realpath(self.folder)
@@ -359,7 +375,10 @@ class _Reading:
         for key, value in values.items():
             if key.startswith(("limits.", "audit.retention")) and value <= 0:
                 raise self.wrong(key, f"must be above 0 (got {value})")
-        grants, policy = self.grants_and_policy(table)
+        grants = self.grants(table.get("grants", {}))
+        policy, policy_places = self.policy(self.tables("policy", table.get("policy", [])))
+        budgets = self.tables("budget", table.get("budget", []))
+        budget_places = self.budgets(budgets)
         undeclared = values.get("isolation.undeclared", config.undeclared)
         return replace(
             config,
@@ -374,6 +393,9 @@ class _Reading:
             grants=(*config.grants, *grants),
             # The user's own rules stay, and come first: a project's rule must not take a refusal away.
             policy=(*config.policy, *policy),
+            policy_places=(*config.policy_places, *policy_places),
+            budgets=(*config.budgets, *budgets),
+            budget_places=(*config.budget_places, *budget_places),
             undeclared=Profile(undeclared) if undeclared is not None else None,
             require=Level(values.get("isolation.require", config.require)),
             unsigned=values.get("trust.unsigned", config.unsigned),
@@ -508,37 +530,70 @@ class _Reading:
         real = os.path.realpath(path)
         return real == self.real_folder or real.startswith(f"{self.real_folder.rstrip('/')}/")
 
-    def grants_and_policy(self, table: Mapping[str, Any]) -> tuple[list[Grant], list[Mapping[str, Any]]]:
-        granted: list[Grant] = []
-        grants = table.get("grants", {})
+    def grants(self, grants: object) -> list[Grant]:
         if not isinstance(grants, dict):
             raise self.wrong("grants", 'must be tables, written [grants."PATTERN"]')
         for pattern, grant in grants.items():
             self.section(f"grants.{pattern}", grant, _GRANT_KEYS)
         if grants and not self.trusted:
             self.untrusted("grants")
-        else:
-            granted = [
-                Grant(
-                    pattern=pattern,
-                    needs=tuple(grant["needs"]) if "needs" in grant else None,
-                    env=tuple(grant.get("env", ())),
-                )
-                for pattern, grant in grants.items()
-            ]
-        rules = []
-        for number, rule in enumerate(self.tables("policy", table.get("policy", []))):
-            where = f"policy[{number}]"
-            self.section(where, rule, _POLICY_KEYS)
-            for key in ("decision", "because"):
-                if key not in rule:
-                    raise self.wrong(where, f"needs {key}")
-            self.known(f"{where}.match", rule.get("match", {}), _MATCHED)
-            if rule["decision"] == "allow" and not self.trusted:
-                self.untrusted(f"{where}.decision")
+            return []
+        return [
+            Grant(
+                pattern=pattern,
+                needs=tuple(grant["needs"]) if "needs" in grant else None,
+                env=tuple(grant.get("env", ())),
+            )
+            for pattern, grant in grants.items()
+        ]
+
+    def policy(self, tables: Sequence[Any]) -> tuple[list[Mapping[str, Any]], list[str]]:
+        for number, table in enumerate(tables):
+            self.section(f"policy[{number}]", table, _POLICY_KEYS)
+        places = self.places("policy", len(tables))
+        if tables:
+            # By name: many files have no rules.
+            rules = import_module("toolwright.trust.rules")
+            read = rules.rules_of(tables, places)
+            self.mistaken("policy", [rule.mistakes for rule in read])
+            self.mistaken("policy", [list(rules.failing(table, read)) for table in tables])
+        kept = []
+        for number, table in enumerate(tables):
+            if table["decision"] == "allow" and not self.trusted:
+                self.untrusted(f"policy[{number}].decision")
             else:
-                rules.append(rule)
-        return granted, rules
+                kept.append(number)
+        return [tables[number] for number in kept], [places[number] for number in kept]
+
+    def budgets(self, tables: Sequence[Any]) -> list[str]:
+        for number, table in enumerate(tables):
+            self.section(f"budget[{number}]", table, _BUDGET_KEYS)
+        places = self.places("budget", len(tables))
+        if tables:
+            read = import_module("toolwright.trust.budgets").budgets_of(tables, places)
+            self.mistaken("budget", [budget.mistakes for budget in read])
+        return places
+
+    def mistaken(self, name: str, mistakes: Sequence[Sequence[str]]) -> None:
+        """Every mistake at once: one must not hide the others, and none may leave a rule out."""
+        told = [f"{name}[{number}]: {what}" for number, found in enumerate(mistakes) for what in found]
+        if told:
+            more = f" (and {len(told) - _TOLD_MAX} more)" if len(told) > _TOLD_MAX else ""
+            raise ConfigError(
+                f"{self.path}: {'; '.join(told[:_TOLD_MAX])}{more}",
+                "correct it, or name another file with --config",
+            )
+
+    def places(self, name: str, count: int) -> list[str]:
+        """Where the tables of a list stand: the line is told where their headers can be counted."""
+        lines = [
+            number
+            for number, line in enumerate(self.text.split("\n"), 1)
+            if _HEADER.fullmatch(line.partition("#")[0].strip()) and line.split("]]")[0].strip(" [\t") == name
+        ]
+        if len(lines) != count:
+            return [f"{self.path} {name}[{number}]" for number in range(count)]
+        return [f"{self.path}:{line} {name}[{number}]" for number, line in enumerate(lines)]
 
     def tables(self, name: str, value: object) -> list[Any]:
         if not isinstance(value, list):
@@ -612,6 +667,22 @@ def _name_of(value: str | Sequence[str]) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:64]
 
 
+def check_rules(config: Config) -> None:
+    """Raise ConfigError where a configuration that no file gave holds rules that nobody understands."""
+    if not config.policy and not config.budgets:
+        return
+    rules, budgets = (import_module(f"toolwright.trust.{name}") for name in ("rules", "budgets"))
+    read = (
+        *rules.rules_of(config.policy, config.policy_places),
+        *budgets.budgets_of(config.budgets, config.budget_places),
+    )
+    for found in read:
+        if found.mistakes:
+            raise ConfigError(f"{found.place}: {'; '.join(found.mistakes)}", "correct the Config")
+
+
+_TOLD_MAX: Final = 10
+_HEADER: Final = re.compile(r"\[\[\s*[a-z]+\s*\]\]")
 _VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SERVER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KIND_NAMES: Final[dict[type, str]] = {

@@ -8,18 +8,23 @@ above it and puts their answers together. What calls it (doors, the agent loop) 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
+from toolwright import jsontext
 from toolwright.calls import arguments, replies
 from toolwright.catalog import digests
 from toolwright.catalog.catalog import Catalog
-from toolwright.errors import Kind, UnknownTool
+from toolwright.errors import Kind, StoreError, UnknownTool, Unrecorded
+from toolwright.jsontext import JsonObject
 from toolwright.model import (
     LEVELS,
     Allow,
+    Approval,
+    ApprovalState,
     Ask,
     CallFacts,
+    Charge,
     Decision,
     Deny,
     Invocation,
@@ -36,6 +41,8 @@ from toolwright.runtimes import Runtime
 from toolwright.sandbox import Cancel
 
 _KNOWN_MAX: Final = 4096
+_ROUNDS_MAX: Final = 1000
+"""How often one call may find that another one has used the approval that it waited for."""
 
 
 class Audit(Protocol):
@@ -49,6 +56,20 @@ class Audit(Protocol):
     def begin(self, call: ToolCall, facts: CallFacts) -> bool: ...
 
     def end(self, call: ToolCall, result: ToolResult, tool: Tool | None = None) -> ToolResult: ...
+
+
+class Approvals(Protocol):
+    """Where questions wait for a person. Raises StoreError where that cannot be kept or recorded."""
+
+    def ask(self, tool: Tool, call: ToolCall, question: Ask) -> Approval | ToolError: ...
+
+    def take(self, tool: Tool, call: ToolCall, approval_id: str) -> bool:
+        """Use an approval up, durably, before anything starts. False: it no longer counts."""
+        ...
+
+    def wait(self, approval: Approval, stop: Cancel, timeout_s: float) -> bool:
+        """Whether the question no longer waits, waited for at most so long."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +112,8 @@ class Engine:
         level: Callable[[], Level],
         contents: digests.Contents,
         spill: Callable[[Tool, ToolResult], ToolResult] = lambda _tool, result: result,
+        reserve: Callable[[Sequence[Charge]], Deny | None] = lambda _charges: None,
+        approvals: Callable[[], Approvals] | None = None,
     ) -> None:
         self._stock = stock
         self._audit = audit
@@ -99,6 +122,8 @@ class Engine:
         self._level = level
         self._contents = contents
         self._spill = spill
+        self._reserve = reserve
+        self._approvals = approvals
         self._known: tuple[str, dict[str, _Known]] = ("", {})
 
     def call(self, call: ToolCall, cancel: Cancel, *, door: str = "python") -> ToolResult:
@@ -117,7 +142,7 @@ class Engine:
         try:
             if known is None:
                 raise _Refused(ToolError(kind=Kind.UNKNOWN_TOOL, message=unknown.message, hint=unknown.hint))
-            result = self._through(known, call, facts.runs_digest, cancel)
+            result = self._through(known, call, facts, cancel)
         except _Refused as refused:
             result = self._refusal(call, refused.error, refused.tool)
         except KeyboardInterrupt:
@@ -169,7 +194,7 @@ class Engine:
 
     # -- check, decide, run, reply --------------------------------------------------------------------------
 
-    def _through(self, known: _Known, call: ToolCall, runs_digest: str | None, cancel: Cancel) -> ToolResult:
+    def _through(self, known: _Known, call: ToolCall, facts: CallFacts, cancel: Cancel) -> ToolResult:
         tool = known.tool
         if isinstance(tool.invocation, NotCallable):
             reason = tool.invocation.reason
@@ -178,10 +203,20 @@ class Engine:
         checked = arguments.check(tool, call)
         if isinstance(checked, ToolError):
             raise _Refused(checked, tool)
-        call = replace(call, arguments=checked.arguments, raw=checked.raw, runs_digest=runs_digest)
+        call = replace(
+            call,
+            arguments=checked.arguments,
+            raw=checked.raw,
+            runs_digest=facts.runs_digest,
+            seen_digest=facts.seen_digest,
+        )
 
-        allowed = self._allowed(tool, call)
+        allowed, edited = self._allowed(tool, call, cancel)
         permit, notes = allowed.permit, (*checked.notes, *allowed.notes)
+        if edited is not None:
+            raw = edited.raw or jsontext.compact(edited.arguments).decode("utf-8")
+            call = replace(call, arguments=edited.arguments, raw=raw)
+            notes = (*notes, f"the arguments were edited by {allowed.edited_by}, who approved the call")
         if call.dry_run:
             return self._with_notes(replies.dry_run(tool, call, permit), notes)
 
@@ -190,38 +225,114 @@ class Engine:
             what = _KINDS_OF_TOOL.get(type(tool.invocation).__name__, "such")
             message = f"{what} tools cannot be run by this version"
             raise _Refused(ToolError(kind=Kind.UNAVAILABLE, message=message), tool)
+        if allowed.charges and (used_up := self._reserve(allowed.charges)) is not None:
+            raise _Refused(_denial(used_up), tool)
         ending = runtime.run(tool, call, permit, cancel)
         result = self._spill(tool, replies.reply(tool, call, ending, permit=permit))
         return self._with_notes(result, notes)
 
-    def _allowed(self, tool: Tool, call: ToolCall) -> Allow:
-        match self._decide(tool, call):
-            case Deny(message=message, hint=hint, kind=kind, because=because):
-                raise _Refused(
-                    ToolError(kind=kind, message=message, hint=hint, details={"because": because}), tool
-                )
-            case Ask(question=question, because=because):
-                raise _Refused(
-                    ToolError(
-                        kind=Kind.NEEDS_APPROVAL,
-                        message=question,
-                        hint="a person has to approve it first",
-                        details={"because": because},
-                    ),
-                    tool,
-                )
-            case Allow() as allowed:
-                level, required = self._level(), allowed.permit.level
-                if LEVELS.index(level) < LEVELS.index(required):
-                    raise _Refused(
-                        ToolError(
-                            kind=Kind.UNAVAILABLE,
-                            message=f"isolation level {required} is required; this machine has {level}",
-                            hint="`toolwright doctor` says what is missing",
-                        ),
-                        tool,
-                    )
-                return allowed
+    def _allowed(self, tool: Tool, call: ToolCall, cancel: Cancel) -> tuple[Allow, arguments.Checked | None]:
+        """The permit, and the arguments that take the place of the call's, where a person edited them."""
+        until = time.monotonic() + call.approval_wait_s
+        for _ in range(_ROUNDS_MAX):
+            match self._decide(tool, call):
+                case Deny() as denied:
+                    raise _Refused(_denial(denied), tool)
+                case Ask() as ask:
+                    self._ask(tool, call, ask, cancel, until)
+                case Allow() as allowed:
+                    edited = self._edited(tool, allowed)
+                    if edited is not None:
+                        allowed = self._allowed_edited(tool, call, allowed, edited)
+                    self._hold_to_level(tool, allowed)
+                    if not allowed.approval or call.dry_run or self._take(tool, call, allowed.approval):
+                        return allowed, edited
+        error = ToolError(
+            kind=Kind.NEEDS_APPROVAL, message="each approval was used by another call", hint="call again"
+        )
+        raise _Refused(error, tool)
+
+    def _ask(self, tool: Tool, call: ToolCall, ask: Ask, cancel: Cancel, until: float) -> None:
+        """Keep the question for a person. Returns only where it was answered, so that it is decided anew."""
+        details = {"because": ask.because, "rule": ask.rule, "question": ask.question}
+        hint = "a person has to approve it first"
+        if self._approvals is not None and not call.dry_run:
+            try:
+                approval = self._approvals().ask(tool, call, ask)
+                if isinstance(approval, ToolError):
+                    raise _Refused(replace(approval, details=details), tool)
+                if approval.state is not ApprovalState.WAITING:
+                    return
+                left_s = until - time.monotonic()
+                if left_s > 0 and self._approvals().wait(approval, cancel, left_s):
+                    return
+            except StoreError as error:  # Attack: a store that is broken on purpose, so that nobody is asked
+                raise self._unkept(error, tool) from None
+            details["approval_id"] = approval.id
+            if cancel.is_set:
+                message = "cancelled while it waited for an approval"
+                raise _Refused(ToolError(kind=Kind.CANCELLED, message=message, details=details), tool)
+            hint = f"`toolwright approvals approve {approval.id}` lets the next identical call run"
+        raise _Refused(
+            ToolError(kind=Kind.NEEDS_APPROVAL, message=ask.question, hint=hint, details=details), tool
+        )
+
+    def _take(self, tool: Tool, call: ToolCall, approval_id: str) -> bool:
+        if self._approvals is None:
+            return False
+        try:
+            return self._approvals().take(tool, call, approval_id)
+        except StoreError as error:
+            raise self._unkept(error, tool) from None
+
+    @staticmethod
+    def _unkept(error: StoreError, tool: Tool) -> _Refused:
+        if isinstance(error, Unrecorded):
+            return _Refused(ToolError(kind=Kind.NOT_AUDITED, message=error.message, hint=error.hint), tool)
+        message = f"approvals cannot be kept, so nothing was run: {error.message}"
+        return _Refused(ToolError(kind=Kind.UNAVAILABLE, message=message, hint=error.hint), tool)
+
+    @staticmethod
+    def _edited(tool: Tool, allowed: Allow) -> arguments.Checked | None:
+        """Attack: edited arguments that do not fit, put into the store past whoever checked them."""
+        if allowed.arguments is None:
+            return None
+        checked = arguments.checked(tool, allowed.arguments)
+        if isinstance(checked, ToolError):
+            hint = f"answer it again: `toolwright approvals approve {allowed.approval}`"
+            message = f"the edited arguments do not fit: {checked.message}"
+            raise _Refused(replace(checked, message=message, hint=hint), tool)
+        return checked
+
+    def _allowed_edited(self, tool: Tool, call: ToolCall, allowed: Allow, edited: arguments.Checked) -> Allow:
+        """What the house says to the arguments that will run. Attack: a person who may approve is talked into
+        arguments that a rule refuses. Whoever edited them has answered what a rule would ask."""
+        mended = replace(call, arguments=edited.arguments, raw=edited.raw, approved_by=allowed.edited_by)
+        decision = self._decide(tool, mended)
+        if isinstance(decision, Allow):
+            return replace(
+                decision, approval=allowed.approval, arguments=allowed.arguments, edited_by=allowed.edited_by
+            )
+        message = decision.message if isinstance(decision, Deny) else decision.question
+        error = ToolError(
+            kind=decision.kind if isinstance(decision, Deny) else Kind.NEEDS_APPROVAL,
+            message=f"the edited arguments are refused: {message}",
+            hint=f"answer it again: `toolwright approvals approve {allowed.approval}`",
+            details={"because": decision.because},
+        )
+        raise _Refused(error, tool)
+
+    def _hold_to_level(self, tool: Tool, allowed: Allow) -> None:
+        level, required = self._level(), allowed.permit.level
+        if LEVELS.index(level) < LEVELS.index(required):
+            raise _Refused(
+                ToolError(
+                    kind=Kind.UNAVAILABLE,
+                    message=f"isolation level {required} is required; this machine has {level}",
+                    hint="`toolwright doctor` says what is missing",
+                ),
+                tool,
+            )
 
     @staticmethod
     def _with_notes(result: ToolResult, notes: tuple[str, ...]) -> ToolResult:
@@ -235,6 +346,15 @@ class Engine:
         """How an unknown name is answered: as the tools there are, where they are all of one kind."""
         catalog = self._stock().catalog
         return catalog.tools[0].reply if len(catalog.formats) == 1 else Reply.PLAIN_TEXT
+
+
+def _denial(denied: Deny) -> ToolError:
+    details: JsonObject = {"because": denied.because}
+    if denied.rule:
+        details["rule"] = denied.rule
+    if denied.again_s is not None:
+        details["again_s"] = denied.again_s
+    return ToolError(kind=denied.kind, message=denied.message, hint=denied.hint, details=details)
 
 
 _NOBODY: Final = UnknownTool("")

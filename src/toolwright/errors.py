@@ -4,6 +4,7 @@
   + ConfigError              a configuration that cannot be used (exit 78)
   + SourceError              a named path that does not exist or cannot be read (exit 66)
   + StoreError               what the house keeps cannot be read or written (exit 74)
+  + ApprovalError            an approval that is not there, or no longer to be answered (exit 64)
 
 Wrong declarations are ``Problem`` values and wrong calls are ``ToolError`` values; neither is raised.
 """
@@ -42,6 +43,22 @@ class StoreError(ToolwrightError):
     """The state folder (store, journal, their keys) cannot be read or written; the message names the file."""
 
     exit_code = 74
+
+
+class Unrecorded(StoreError):
+    """Something that must be recorded cannot be, so it was not done."""
+
+
+class ApprovalError(ToolwrightError):
+    """An approval that is not there, or can no longer be answered."""
+
+    exit_code = 64
+
+
+class EditError(ApprovalError):
+    """Edited arguments that the tool would not take."""
+
+    exit_code = 65
 
 
 class UsageError(ToolwrightError):

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from toolwright.catalog import files, loading, sources
-from toolwright.catalog.catalog import Catalog
-from toolwright.catalog.digests import Contents, own_files
-from toolwright.config import LOCK_NAME, Config, Environment, current_folder, lock_folder
+from toolwright.catalog.digests import Contents
+from toolwright.config import Config, Environment
 from toolwright.engine import Engine, Stock
 from toolwright.errors import Kind, StoreError, UsageError
+from toolwright.gate import Gate
 from toolwright.journal.audit import open_audit
 from toolwright.journal.redaction import shown_url
 from toolwright.model import (
@@ -34,7 +32,6 @@ from toolwright.model import (
     CallJavaScript,
     CallMcp,
     CallPython,
-    Decision,
     Deny,
     End,
     Ending,
@@ -48,14 +45,11 @@ from toolwright.model import (
     ToolCall,
     ToolError,
     ToolResult,
-    Vetted,
 )
 from toolwright.records import replace
-from toolwright.runtimes import Host, around, process, project_of
-from toolwright.sandbox import NEVER, Cancel, Sandbox, Standing, Start, ground
-from toolwright.servers import GUARDED_MAX, LIST_S, ServerLists
-from toolwright.store.keep import STORE_NAME, Keep
-from toolwright.trust import policy
+from toolwright.runtimes import Host, around, process
+from toolwright.sandbox import NEVER, Cancel, Sandbox, Standing, Start
+from toolwright.servers import LIST_S, ServerLists
 
 if TYPE_CHECKING:
     from toolwright.functions import Function
@@ -63,7 +57,7 @@ if TYPE_CHECKING:
     from toolwright.runtimes.functions import FunctionTools
     from toolwright.runtimes.http import HttpTools
     from toolwright.runtimes.mcp import McpTools
-    from toolwright.trust.pinning import Pins
+    from toolwright.trust.approvals import Approvals
 
 _CLOSED = "the workshop is closed"
 _LACKING = {
@@ -91,7 +85,7 @@ class Hands:
         in_process: bool,
         sandbox: Sandbox | None,
         lists: ServerLists,
-        pins: Callable[[Contents], Pins],
+        gate: Gate,
     ) -> None:
         if config.state is None:
             raise UsageError(
@@ -101,49 +95,20 @@ class Hands:
             # Attack: another user of the machine puts his own journal, key or list of what is switched off
             # in the place of ours.
             raise StoreError(f"{config.state}: others may write it", f"chmod 700 {config.state}")
-        self._guarded = ""
-        self._places: dict[str, tuple[str, bool]] = {}
-        """Each declaration's project, and whether a person named its source: neither changes."""
         self._config = config
-        self._report = report
-        self._cwd = current_folder()
+        self._cwd = gate.cwd
         self._state = config.state
         self._user = environment.user
-        self._house = policy.HouseRules(
-            grants=config.grants,
-            undeclared=config.undeclared,
-            require=config.require,
-            unsigned=policy.Unsigned(config.unsigned),
-            policy=policy.rules_of(config.policy),
-            timeout_s=config.timeout_s,
-            limits=config.limits,
-        )
-        # A rule that asks a person is about the calls of a server's tools, not about the server's start.
-        denying = tuple(rule for rule in self._house.policy if rule.answer is policy.Answer.DENY)
-        self._server_house = replace(self._house, policy=denying)
         bundles = sources.installed_bundles()
-        self._named = (
-            *(source.path for source in config.sources if source.named or config.trusted),
-            *config.extra_dirs,
-            os.path.join(environment.user_space, ".ai"),
-            *(source.path for source in bundles),
-        )
-        self.keep = Keep(os.path.join(config.state, STORE_NAME))
+        self._gate = gate
+        assert gate.keep is not None
+        self.keep = gate.keep
         self.audit = open_audit(
             config.state,
             variables=environment.variables,
             patterns=config.redact,
             retention_days=config.retention_days,
             day_file=config.day_file,
-        )
-        self._grounds = ground.Grounds(
-            hidden=[config.state],
-            guarded=[
-                *(path for path in (config.file, environment.user_config) if path),
-                os.path.join(lock_folder(config, environment), LOCK_NAME),
-            ],
-            temporary=[tempfile.gettempdir()],
-            git_settings=environment.git_settings(),
         )
         self.sandbox = sandbox or _strongest()  # late: it starts a process, which must not be left behind
         self._host = Host(
@@ -156,19 +121,19 @@ class Hands:
             allow_scripts=config.allow_scripts,
             load_dotenv=config.load_dotenv,
             # Whoever names a project for calling its tools runs its code: its interpreter adds nothing.
-            trusted_projects=frozenset(map(os.path.realpath, self._named)),
+            trusted_projects=frozenset(map(os.path.realpath, gate.named)),
             handlers=handlers,
             in_process=in_process,
             container_engine=config.container_engine,
         )
-        contents = self._contents = Contents()
-        self._pins = LaterPins(lambda: pins(contents), config, environment)
+        contents = self._contents = gate.contents
         self._pythons = Later(lambda: _python_tools(self._host, contents, config.zygotes))
         self._https = Later(lambda: _http_tools(self._host))
         self._containers = Later(lambda: _container_tools(self._host))
         self._scripts = Later(lambda: _javascript_tools(self._host, contents, config.zygotes))
         self._lists = lists
         self._servers: McpTools | None = None
+        self._approvals: Approvals | None = None
         self._making = threading.Lock()
         self._is_closed = False
         processes = process.ProcessTools(self._host, contents)
@@ -177,7 +142,8 @@ class Hands:
         self.engine = Engine(
             stock=lambda: Stock(report().catalog, report().version),
             audit=self.audit,
-            decide=self.decide,
+            decide=gate.decide,
+            reserve=gate.reserve,
             runtimes={
                 kind: around.Once(
                     around.Limited(around.Retrying(around.Watched(runtime)), config.calls_per_tool),
@@ -196,43 +162,25 @@ class Hands:
             level=lambda: self.sandbox.level,
             contents=contents,
             spill=self.spill,
+            approvals=lambda: self.approvals,
         )
+
+    @property
+    def approvals(self) -> Approvals:
+        """Questions that wait for a person; made when the first one is asked or looked at."""
+        with self._making:
+            if self._approvals is None:
+                from toolwright.trust.approvals import Approvals
+
+                self._approvals = Approvals(
+                    self.keep.opened, note=self.audit.note_durably, redact=self.audit.redaction
+                )
+            return self._approvals
 
     @staticmethod
     def new_call_id() -> str:
         """Unique among all hosts, and for a reader in the order of time."""
         return f"{time.time_ns():016x}{os.urandom(6).hex()}"
-
-    def decide(self, tool: Tool, call: ToolCall | None) -> Decision:
-        """Whether a tool may run now, and with what."""
-        now = time.time()
-        try:
-            disabled = self.keep.disabled(now)
-        except StoreError as error:  # Attack: a store that is broken on purpose, to switch a tool on again
-            return Deny(
-                kind=Kind.UNAVAILABLE,
-                message="what was switched off cannot be read, so nothing runs",
-                because=error.message,
-                hint=error.hint,
-            )
-        report = self._report()
-        if report.version != self._guarded:
-            self._guarded = report.version
-            self._grounds.guard(_declared(report.catalog))
-        path = tool.origin.path
-        place = self._places.get(path)
-        if place is None:
-            place = (project_of(tool, self._host), policy.is_below(path, self._named))
-            self._places[path] = place
-        project, named = place
-        return policy.decide(
-            tool,
-            call,
-            vetted=self._pins.vet(tool, call, policy.unvetted(tool)),
-            house=self._house,
-            ground=self._grounds.of(tool, project=project, cwd=self._cwd, named=named),
-            state=policy.HostState(disabled=disabled, now=now),
-        )
 
     @contextmanager
     def _recorded(self, door: str, key: str, runs_digest: str | None = None) -> Iterator[_Record | None]:
@@ -291,8 +239,7 @@ class Hands:
                 # there later: only what exists can be hidden.
                 with suppress(OSError):
                     os.makedirs(self._state, mode=0o700, exist_ok=True)
-                if not self._guarded:
-                    self._grounds.guard(self._lists.declarations())
+                self._gate.guard(self._lists.declarations())
                 self._servers = McpTools(
                     self._host,
                     permit_of=self._permit_server,
@@ -311,21 +258,10 @@ class Hands:
 
     def _permit_server(self, tool: Tool) -> Permit | Ending:
         """What a server itself may do."""
-        now = time.time()
         try:
-            disabled = self.keep.disabled(now)
+            decision = self._gate.decide_server(tool)
         except StoreError as error:
             return Ending(end=End.UNAVAILABLE, reason=error.message, hint=error.hint)
-        named = policy.is_below(tool.origin.path, self._named)
-        decision = policy.decide(
-            tool,
-            None,
-            # Attack: a list of servers whose command was changed after its tools were approved.
-            vetted=self._pins.vet(tool, None, policy.unvetted(tool)),
-            house=self._server_house,
-            ground=self._grounds.of(tool, project=self._cwd, cwd=self._cwd, named=named),
-            state=policy.HostState(disabled=disabled, now=now),
-        )
         if isinstance(decision, Deny):
             return Ending(end=End.DENIED, reason=decision.message, hint=decision.hint)
         if not isinstance(decision, Allow):
@@ -384,7 +320,7 @@ class Hands:
             self._is_closed = True
             servers = () if self._servers is None else (self._servers,)
         with ExitStack() as ending:  # whatever fails, the others end: the last ones first
-            parts = (self.keep, self.audit, self.sandbox, self._scripts, self._https, self._functions)
+            parts = (self.audit, self.sandbox, self._scripts, self._https, self._functions)
             for part in (*parts, self._pythons, *servers):
                 ending.callback(part.close)
 
@@ -462,23 +398,6 @@ class Later:
             self._made.close()
 
 
-class LaterPins:
-    """The lock of a host, whose modules are imported only once there is one: without it, two looks."""
-
-    def __init__(self, make: Callable[[], Pins], config: Config, environment: Environment) -> None:
-        self._make = make
-        self._lock = os.path.join(lock_folder(config, environment), LOCK_NAME)
-        self._memory = os.path.join(config.state, "locks") if config.state else ""
-        self._pins: Pins | None = None
-
-    def vet(self, tool: Tool, call: ToolCall | None, vetted: Vetted) -> Vetted:
-        if self._pins is None:
-            if not os.path.lexists(self._lock) and not os.path.lexists(self._memory):
-                return vetted
-            self._pins = self._make()
-        return self._pins.vet(tool, call, vetted)
-
-
 class LaterServers:
     """The runtime of MCP servers, looked up at each call: it is made at the first one."""
 
@@ -537,12 +456,3 @@ def _strongest() -> Sandbox:
             f"{error.filename or 'the temporary folder'}: no scratch folder can be made: {why}",
             "make room there, or name another folder in TMPDIR",
         ) from None
-
-
-def _declared(catalog: Catalog) -> Iterator[str]:
-    """The declarations, programs and scripts of every tool."""
-    for tool in islice(catalog.tools, GUARDED_MAX):
-        yield tool.origin.path
-        yield from own_files(tool)
-        if isinstance(tool.invocation, RunProcess) and tool.invocation.skill_dir:
-            yield tool.invocation.skill_dir

@@ -521,17 +521,44 @@ class Permit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """What one call takes from one budget. Costs are whole millionths."""
+
+    counter: str
+    """What it is counted under."""
+    calls_max: int | None
+    cost_max: int | None
+    cost: int
+    within_s: float
+    because: str
+    place: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Allow:
     permit: Permit
     because: str
     notes: tuple[str, ...] = ()
     """What the caller should know though nothing is refused: names that gave nothing."""
+    rule: str = ""
+    """The place of the rule of ``[[policy]]`` that says so; empty: no rule spoke. So in every decision."""
+    charges: tuple[Charge, ...] = ()
+    """What has to be reserved, all of it, before anything runs."""
+    approval: str = ""
+    """The id of the approval that lets it through, which is used up before anything starts."""
+    arguments: JsonObject | None = field(default=None, repr=False)
+    """What the person who approved it put in the place of the call's arguments; None: they stay."""
+    edited_by: str = ""
+    """Who that was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
     question: str
+    """What a person is asked, in one sentence."""
     because: str
+    rule: str = ""
+    """The rule that asks, for records and people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -542,9 +569,59 @@ class Deny:
     """The rule, for records and people."""
     hint: str | None = None
     kind: Kind = Kind.DENIED
+    rule: str = ""
+    again_s: float | None = None
+    """In how many seconds it would be let through, where a budget is used up; None: time changes nothing."""
 
 
 Decision: TypeAlias = Allow | Ask | Deny
+
+
+class ApprovalState(StrEnum):
+    """How a question to a person stands."""
+
+    WAITING = "waiting"
+    APPROVED = "approved"
+    DENIED = "denied"
+    USED = "used"
+    """A call took it, and no other may."""
+    EXPIRED = "expired"
+    """Nobody answered in time, or nobody called in time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approval:
+    """A call that waits for a person, and what became of it."""
+
+    id: str
+    key: str
+    """The tool's."""
+    caller: str
+    """As people see it: bounded. ``scope`` covers all of it."""
+    arguments: JsonObject = field(repr=False)
+    """As people see them: checked, secrets taken out."""
+    question: str
+    because: str
+    """The rule that asks."""
+    call_id: str
+    """The call that asked first."""
+    asked_at: float
+    """Seconds since the epoch, as all moments here."""
+    scope: str
+    """The digest of key, caller, what the model sees and what runs: all that is asked but the arguments."""
+    arguments_digest: str
+    state: ApprovalState = ApprovalState.WAITING
+    until: float = 0.0
+    """When the state is over by itself."""
+    standing: bool = False
+    """Approved for any arguments, as often as wanted, until then."""
+    edited: JsonObject | None = field(default=None, repr=False)
+    """What the call runs with instead."""
+    answered_by: str = ""
+    answered_at: float | None = None
+    answer_because: str = ""
+    used_by: str = ""
+    """The call that took it."""
 
 
 class Trust(StrEnum):
@@ -877,6 +954,10 @@ class ToolCall:
     """Calls with the same one run once; the later ones get the first one's result."""
     runs_digest: str | None = None
     """Of what was recorded as running; a runtime starts nothing else."""
+    seen_digest: str | None = None
+    """Of what the model was told about the tool."""
+    approval_wait_s: float = 0.0
+    """How long to wait for a person, should a rule ask; none of it counts as the tool's time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,6 +82,17 @@ class ServerLists:
                 answers.append((content, None, None))
         return answers
 
+    def recall(
+        self, candidates: Sequence[sources.Candidate]
+    ) -> list[tuple[bytes | None, str | None, str | None]]:
+        """The lists that servers gave last. None is started."""
+        answers: list[tuple[bytes | None, str | None, str | None]] = []
+        for candidate in candidates:
+            listed = self._remembered(candidate.server)
+            why = None if listed is not None else "it was never asked for its tools"
+            answers.append((listed, why, "`toolwright list` asks it" if why else None))
+        return answers
+
     def _listed(self, servers: Sequence[tuple[str, str]]) -> list[list[JsonValue] | Ending]:
         # By name: most hosts know no server.
         pools, mcp = import_module("concurrent.futures"), import_module("toolwright.formats.mcp")

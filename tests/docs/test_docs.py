@@ -33,6 +33,7 @@ from toolwright.journal.redaction import VALUE_CHARS_MIN
 from toolwright.journal.segments import Bounds
 from toolwright.model import Level, Limits, Profile
 from toolwright.runtimes.around import LEDGER_MAX, LEDGER_S
+from toolwright.trust import approvals
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
@@ -188,8 +189,10 @@ def test_every_configuration_key_is_described() -> None:
         ("Sources", config._SOURCE_KEYS),
         ("Grants", config._GRANT_KEYS),
         ("Policy", config._POLICY_KEYS),
+        ("Budgets", config._BUDGET_KEYS),
     ):
-        described = re.findall(r"^\| `([a-z]+)` \|", section(CONFIGURATION, heading), re.MULTILINE)
+        table = section(CONFIGURATION, heading).partition("`match` knows")[0]
+        described = re.findall(r"^\| `([a-z_]+)` \|", table, re.MULTILINE)
         assert set(described) == set(keys), heading
 
 
@@ -416,16 +419,17 @@ def needs_supervision() -> None:
         pytest.skip("the guide shows the level supervised; `toolwright doctor` says what this machine lacks")
 
 
-def test_the_guide_to_calling_shows_what_is_really_printed(workshop: Path) -> None:
+@pytest.mark.parametrize(("name", "file"), [("calling", "closed.toml"), ("policy", "rules.toml")])
+def test_a_guide_shows_what_is_really_printed(name: str, file: str, workshop: Path) -> None:
     needs_supervision()
-    page = DOCS / "guides" / "calling.md"
-    (workshop / "closed.toml").write_text(blocks(page, "toml")[0], encoding="utf-8")
+    page = DOCS / "guides" / f"{name}.md"
+    (workshop / file).write_text(blocks(page, "toml")[0], encoding="utf-8")
     sessions = [
         session
         for block in blocks(page, "console")
         for session in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
     ]
-    assert len(sessions) >= 10
+    assert len(sessions) >= 6
     for line, shown in sessions:
         status, printed = in_shell(f"exec 2>&1\n{line}", workshop)
         if shown:
@@ -447,12 +451,53 @@ def test_the_guide_to_locking_shows_what_is_really_printed(workshop: Path) -> No
         assert fits(shown, printed), (line, printed)
 
 
+def test_the_guide_to_approvals_shows_what_is_really_printed(workshop: Path) -> None:
+    page = DOCS / "guides" / "approvals.md"
+    (workshop / "asking.toml").write_text(blocks(page, "toml")[0], encoding="utf-8")
+    sessions = [
+        session
+        for block in blocks(page, "console")
+        for session in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
+    ]
+    assert len(sessions) >= 10
+    an_id = re.compile(r"\b[0-9a-f]{12}\b")
+    real: dict[str, str] = {}  # ids differ from run to run: the page's, and what they are here
+    for line, shown in sessions:
+        status, printed = in_shell(
+            "exec 2>&1\n" + an_id.sub(lambda found: real[found.group()], line), workshop
+        )
+        real.update(zip(an_id.findall(shown)[:1], an_id.findall(printed)[:1], strict=True))
+        expected = an_id.sub(lambda found: real[found.group()], shown)
+        if shown:
+            assert fits(expected, printed), (line, printed)
+        else:
+            assert status == 0, (line, printed)
+    assert len(real) == 3
+
+
+def test_the_limits_that_the_guide_to_approvals_names_are_those_of_the_code() -> None:
+    guide = " ".join(text(DOCS / "guides" / "approvals.md").split())
+    for words in (
+        f"| nobody has answered | {approvals.WAITING_S / 3600:.0f} hours,",
+        f"| {approvals.APPROVED_S / 3600:.0f} hours, or what `--for` says (at most "
+        f"{approvals.FOR_S_MAX / 86_400:.0f} days)",
+        f"At most {approvals.WAITING_PER_CALLER_MAX} questions of one caller wait at once, and "
+        f"{approvals.WAITING_MAX} in all",
+        f"more than {approvals.ARGUMENTS_BYTES_MAX >> 10} KiB",
+        f"for a week, at most the newest {approvals.KEPT_MAX:,}",
+    ):
+        assert words in guide, words
+    assert (approvals.DENIED_S, approvals.KEPT_S) == (3600, 7 * 86_400)  # "an hour", "a week"
+
+
 @pytest.mark.parametrize(
     "name",
     [
         "docs/guides/checking.md",
         "docs/guides/models.md",
         "docs/guides/calling.md",
+        "docs/guides/approvals.md",
+        "docs/guides/policy.md",
         "docs/guides/python-functions.md",
         "docs/formats/python.md",
         "docs/formats/capability.md",
@@ -461,6 +506,8 @@ def test_the_guide_to_locking_shows_what_is_really_printed(workshop: Path) -> No
 def test_the_programs_of_a_guide_run(name: str, workshop: Path) -> None:
     if name.endswith("calling.md"):
         needs_supervision()
+    if name.endswith("approvals.md"):
+        (workshop / "asking.toml").write_text(blocks(ROOT / name, "toml")[0], encoding="utf-8")
     programs = blocks(ROOT / name, "python")
     assert programs
     for program in programs:
@@ -474,7 +521,8 @@ def test_the_program_of_the_readme_runs(workshop: Path) -> None:
 
 
 def test_the_configurations_in_the_docs_are_accepted(workshop: Path) -> None:
-    pages = [CONFIGURATION, DOCS / "guides" / "checking.md", DOCS / "guides" / "calling.md"]
+    guides = ("checking", "calling", "policy", "approvals")
+    pages = [CONFIGURATION, *(DOCS / "guides" / f"{name}.md" for name in guides)]
     for page in pages:
         for block in blocks(page, "toml"):
             path = workshop / "shown.toml"

@@ -268,7 +268,7 @@ def test_a_tool_that_was_changed_is_refused_until_it_is_approved_again(name: str
         )
         project.edit(file, old, changed)
         # What is loaded is as it was, and refused all the same: its files are not.
-        decision = workshop.hands.decide(tool, None)
+        decision = workshop.gate.decide(tool, None)
         assert isinstance(decision, Deny)
         assert f"{file} was changed" in decision.message
     with project.opened() as workshop:

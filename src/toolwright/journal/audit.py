@@ -23,6 +23,7 @@ from typing import Any, Final
 import orjson
 
 from toolwright import jsontext
+from toolwright.errors import Kind
 from toolwright.journal.days import DayFile, moment
 from toolwright.journal.redaction import Redaction
 from toolwright.journal.segments import Bounds, Disk, Segments, Trouble
@@ -38,6 +39,9 @@ RUNS_MAX: Final = 100
 OWED_MAX: Final = 10_000
 """Ends that wait in memory for a journal that works again."""
 _BODY_BYTES_MAX: Final = 256 << 10
+
+_DECIDED: Final = (Kind.NEEDS_APPROVAL, Kind.DENIED)
+"""Kinds whose details are the house's own words: the rule, the question. Others may hold arguments."""
 
 RESULTS: Final = "results"
 DAYS: Final = "audit"
@@ -140,15 +144,29 @@ class Audit:
             self._day_line(self._day_file, result, tool, last, start)
         return result
 
+    @property
+    def redaction(self) -> Redaction:
+        """What takes secrets out of texts."""
+        return self._redaction
+
     def note(self, call_id: str, what: str, body: JsonObject) -> bool:
         """Record something that belongs to a call, or, without one, to the host: a schema query, an approval.
 
         True when it is in the kernel.
         """
+        return self._noted(call_id, what, body, durable=False)
+
+    def note_durably(self, call_id: str, what: str, body: JsonObject) -> str | None:
+        """As ``note``, on the disk when it returns. Why it could not be written, or None."""
+        return None if self._noted(call_id, what, body, durable=True) else self.why_not[0]
+
+    def _noted(self, call_id: str, what: str, body: JsonObject, *, durable: bool) -> bool:
         told = {"what": what, "ts": self._clock(), "call": call_id}
         told.update((key, self._told(value)) for key, value in body.items())
         try:
-            self._segments.append((_body(told),), durable=False)
+            if durable and self._owed:
+                self._pay()
+            self._segments.append((_body(told),), durable=durable)
         except Trouble as trouble:
             self.trouble = trouble
             return False
@@ -199,6 +217,8 @@ class Audit:
         if error is not None:
             body["kind"] = error.kind.value
             body["error"] = _cut(self._redaction(error.message, handed))
+            if error.kind in _DECIDED and isinstance(error.details, dict):
+                body["details"] = self._told(error.details)
         if spent.attempts != 1:
             body["attempts"] = spent.attempts
         if result.isolation:

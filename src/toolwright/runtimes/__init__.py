@@ -8,7 +8,7 @@ and no words for the model; the engine above it does.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Final, Protocol
 
@@ -93,11 +93,14 @@ class Environments:
 
 def project_of(tool: Tool, host: Host) -> str:
     """The project a tool is told: the one it lies in, or, for a tool of the user or the system, ours."""
-    root, marker, _ = tool.origin.path.partition("/.ai/tools/")
-    if not marker:
-        return host.cwd
     outside = (host.user_space, *(os.path.dirname(space) for space in host.system_spaces))
-    return root if root not in outside else host.cwd
+    return project_in(tool.origin.path, outside) or host.cwd
+
+
+def project_in(path: str, outside: Sequence[str]) -> str | None:
+    """The project that a declaration lies in; None: in none, or in a space that is nobody's project."""
+    root, marker, _ = path.partition("/.ai/tools/")
+    return root if marker and root not in outside else None
 
 
 def find_program(name: str, path: str) -> str | None:

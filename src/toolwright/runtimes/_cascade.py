@@ -20,7 +20,7 @@ from toolwright import jsontext
 from toolwright.catalog import files
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.records import dataclass
-from toolwright.trust.policy import is_below
+from toolwright.trust.rules import is_below
 
 FIRST_MATCH: Final = "first_match"
 _EXTENDS: Final = "extends"

@@ -41,7 +41,8 @@ from toolwright.model import (
 from toolwright.records import dataclass, replace
 from toolwright.runtimes import Host, _cascade, environment
 from toolwright.runtimes._cascade import Tier
-from toolwright.trust.policy import is_below, is_loader
+from toolwright.trust.policy import is_loader
+from toolwright.trust.rules import is_below
 
 DEPENDENCIES_MAX: Final = 10_000
 DEPENDENCIES_BYTES_MAX: Final = 64 << 20

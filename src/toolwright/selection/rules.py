@@ -23,6 +23,7 @@ from toolwright.jsontext import JsonObject
 from toolwright.model import (
     Always,
     Choice,
+    Deny,
     Disabled,
     OnContext,
     OnDemand,
@@ -33,6 +34,7 @@ from toolwright.model import (
     Tool,
 )
 from toolwright.records import dataclass
+from toolwright.trust import policy
 
 Check: TypeAlias = Callable[[Mapping[str, object]], object]
 """A host's answer to whether a context fits; anything true is a yes."""
@@ -69,14 +71,17 @@ def select(
     now: float = 0.0,
     toolset: frozenset[str] | None = None,
     limit: int | None = None,
+    refusal: Callable[[Tool], Deny | None] = lambda _tool: None,
 ) -> Selected:
     """The tools that ``message`` sees, in the order given, and the reason for each that it does not.
 
+    ``refusal`` is what policy says about each; with ``disabled`` and ``now``, what is switched off besides.
     ``limit`` keeps the tools that the message itself speaks for before those that are shown anyway.
     """
     if limit is not None and limit < 0:
         raise UsageError(f"limit: must not be negative (got {limit})")
-    judge = _Judge(message, context, checks, match, include_always, toolset, _in_force(disabled, now), now)
+    off = tuple(_in_force(disabled, now).values())
+    judge = _Judge(message, context, checks, match, include_always, toolset, off, now, refusal)
     judged = [(tool, judge.verdict(tool)) for tool in tools if tool.role is Role.TOOL]
     fitting = [number for number, (_, verdict) in enumerate(judged) if verdict.why <= _Why.NO_RULE]
     if limit is not None:
@@ -106,7 +111,7 @@ def allowed(
     tool: Tool, toolset: frozenset[str] | None, disabled: Sequence[Disabled], now: float
 ) -> str | None:
     """Why the tool may be neither shown nor called; None when it may. Listing and calling ask the same."""
-    barred = _barred(tool, toolset, _in_force(disabled, now), now)
+    barred = _barred(tool, toolset, disabled, now)
     return None if barred is None else barred.because
 
 
@@ -124,6 +129,7 @@ class _Why(IntEnum):
     DISABLED = 8
     TOOLSET = 9
     LIMIT = 10
+    POLICY = 11
 
 
 _SUMMARY: Final = {
@@ -134,6 +140,7 @@ _SUMMARY: Final = {
     _Why.DISABLED: "disabled",
     _Why.TOOLSET: "not in the toolset",
     _Why.LIMIT: "over the limit",
+    _Why.POLICY: "refused by policy",
 }
 
 
@@ -152,18 +159,12 @@ def _in_force(disabled: Iterable[Disabled], now: float) -> dict[str, Disabled]:
 
 
 def _barred(
-    tool: Tool, toolset: frozenset[str] | None, off: Mapping[str, Disabled], now: float
+    tool: Tool, toolset: frozenset[str] | None, disabled: Sequence[Disabled], now: float
 ) -> _Verdict | None:
     if toolset is not None and tool.name not in toolset and tool.key not in toolset:
         return _OUTSIDE
-    if off:
-        # Every name that leads to the tool: switching it off by one must not leave another one open.
-        for name in (tool.key, tool.name, tool.spoken, *tool.aliases):
-            if name in off:
-                entry = off[name]
-                left = f" (for another {math.ceil((entry.until - now) / 60)} min)" if entry.until else ""
-                return _Verdict(_Why.DISABLED, f"disabled{': ' if entry.reason else ''}{entry.reason}{left}")
-    return None
+    why = policy.why_off(tool, disabled, now)
+    return None if why is None else _Verdict(_Why.DISABLED, why)
 
 
 class _Judge:
@@ -177,8 +178,9 @@ class _Judge:
         match: KeywordMatch,
         include_always: bool,
         toolset: frozenset[str] | None,
-        off: Mapping[str, Disabled],
+        off: Sequence[Disabled],
         now: float,
+        refusal: Callable[[Tool], Deny | None],
     ) -> None:
         self.message: _Words | _Letters = _Words(message) if match is KeywordMatch.WORD else _Letters(message)
         self.context = context
@@ -187,6 +189,7 @@ class _Judge:
         self.toolset = toolset
         self.off = off
         self.now = now
+        self.refusal = refusal
         self.by_rule: dict[tuple[str, Selection], _Verdict] = {}
         self.by_check: dict[str, bool] = {}
         self.failures: list[str] = []
@@ -195,6 +198,10 @@ class _Judge:
         barred = _barred(tool, self.toolset, self.off, self.now)
         if barred is not None:
             return barred
+        denied = self.refusal(tool)
+        if denied is not None:
+            off = denied.because == policy.DISABLED
+            return _Verdict(_Why.DISABLED if off else _Why.POLICY, denied.message.partition("\n")[0])
         rule = tool.selection
         if rule is None:
             return _NO_RULE

@@ -39,6 +39,10 @@ class Keep:
                 self._store = import_module("toolwright.store.sqlite").SqliteStore(self._path)
             return self._store
 
+    def present(self) -> Store | None:
+        """The store, where there is one: whoever only looks makes none."""
+        return None if self._store is None and _stamp(self._path) is None else self.opened()
+
     def disabled(self, now: float) -> tuple[Disabled, ...]:
         """What is switched off, as of a hundredth of a second ago: every call asks."""
         if not self._looked <= now < self._looked + _FRESH_S:

@@ -1,8 +1,10 @@
 """Rules to a decision: may this tool run now, and with what. Pure and total.
 
-``decide`` takes everything it looks at as values: the tool, what is known about its bytes, the house's rules,
-the ground it would stand on and the host's state. It answers with a permit, a question or a refusal, and
-never raises. It does not enforce anything: ``sandbox/rules.py`` says what a permit means to the kernel.
+``Policy`` holds the house's rules and decides by them, for listing, explaining and calling alike. It takes
+everything else it looks at as values: the tool, what is known about its bytes, the ground it would stand on
+and the host's state. It answers with a permit, a question or a refusal, and never raises. It does not enforce
+anything: ``sandbox/rules.py`` says what a permit means to the kernel. What a rule of ``[[policy]]`` or
+``[[budget]]`` is, ``rules.py`` and ``budgets.py`` say.
 
 Asking is not being granted. What a tool states is an upper bound on what it gets, grants that name the tool
 are another, and some things (``HOST_ONLY``) only a grant gives, however loudly a declaration asks.
@@ -12,16 +14,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Final
 
+from toolwright import jsontext
 from toolwright.errors import Kind
 from toolwright.model import (
     LOADER_NAMES,
     TIMEOUT_S_MAX,
     Allow,
+    Approval,
+    ApprovalState,
     Ask,
+    Charge,
     Decision,
     Deny,
     Disabled,
@@ -39,11 +46,17 @@ from toolwright.model import (
     Vetted,
 )
 from toolwright.records import dataclass, replace
+from toolwright.trust import budgets
+from toolwright.trust.budgets import Budget, Tally
+from toolwright.trust.rules import LASTING, PASSING, Answer, ByArgument, Index, Rule, is_below
 
 CAPABILITIES: Final = ("fs.read", "fs.write", "net.http", "shell.execute")
 """What a declaration may ask for and get."""
 HOST_ONLY: Final = ("git.write", "fs.write.unprotected", "net.private", "net.unix")
 """What only a grant gives, and only by its full name."""
+
+DISABLED: Final = "disabled"
+"""The reason of a refusal because somebody switched the tool off."""
 
 _LIMITS: Final = Limits()
 _TIMEOUT_S_MIN: Final = 0.001
@@ -57,29 +70,6 @@ class Unsigned(StrEnum):
     WARN = "warn"
 
 
-class Answer(StrEnum):
-    """What a rule of ``[[policy]]`` says, the strongest first."""
-
-    DENY = "deny"
-    ASK = "ask"
-    ALLOW = "allow"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """One ``[[policy]]``: what it fits, and what it says then.
-
-    ``understood`` is False where ``match`` held something we cannot read. Such a rule never allows anything,
-    and refuses whatever the rest of it fits: not knowing a word must not open a door.
-    """
-
-    match: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Subject (``key``, ``name``, ``format``, ``effect``) and the patterns of which one must fit."""
-    answer: Answer
-    because: str = ""
-    understood: bool = True
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HouseRules:
     """What the host's configuration says about running tools."""
@@ -91,6 +81,7 @@ class HouseRules:
     require: Level = Level.PORTABLE
     unsigned: Unsigned = Unsigned.REFUSE
     policy: tuple[Rule, ...] = ()
+    budgets: tuple[Budget, ...] = ()
     timeout_s: float = 30.0
     limits: Limits = _LIMITS
 
@@ -126,7 +117,11 @@ class HostState:
     """What changes while the host runs, read once per decision."""
 
     disabled: tuple[Disabled, ...] = ()
+    approvals: tuple[Approval, ...] = ()
+    """Those that may concern the call at hand."""
     now: float = 0.0
+    spent: Mapping[str, Tally] = field(default_factory=dict)
+    """What was taken from the counters of the budgets that the call is charged to."""
 
 
 def unvetted(tool: Tool) -> Vetted:
@@ -155,114 +150,373 @@ def decide(
     house: HouseRules,
     ground: Ground,
     state: HostState,
+    caller: str = "",
 ) -> Decision:
-    """Whether the tool may run, and with what. Without a call: whether it might."""
-    refusal = _off(tool, state) or _not_callable(tool) or _amiss(vetted, house.unsigned)
-    if refusal is not None:
-        return refusal
-    known = _KNOWN.get(tool.key)
-    if known is None or known.tool is not tool or known.house is not house or known.ground is not ground:
-        known = _know(tool, house, ground)
-    strongest, asked = known.strongest, known.asked
-    if strongest is not None and strongest.answer is Answer.DENY:
-        because = strongest.because or "a rule refuses it"
-        return Deny(message=f"denied by policy: {because}", because=because)
-    if asked.missing:
-        names = ", ".join(asked.missing)
-        return Deny(
-            message=f"refused: missing capability {names}",
-            because="the grants that name the tool do not cover what it requires",
-            hint=f'add {names} to the needs of [grants."{tool.key}"]',
-        )
-    if call is not None and tool.needs.context:
-        absent = [key for key in tool.needs.context if call.context.get(key) is None]
-        if absent:
+    """One decision by rules that are used only once; ``Policy`` remembers what it worked out."""
+    policy = Policy(house)
+    return policy.decide(tool, call, vetted=vetted, ground=ground, state=state, caller=caller)
+
+
+class Policy:
+    """The house's rules, and the one place that decides by them.
+
+    It remembers, for each tool, what follows from the rules alone; that never changes an answer. Any thread
+    may ask.
+    """
+
+    def __init__(self, house: HouseRules) -> None:
+        self.house = house
+        self._rules = Index(house.policy)
+        self._known: dict[str, _Known] = {}
+
+    def decide(
+        self,
+        tool: Tool,
+        call: ToolCall | None,
+        *,
+        vetted: Vetted,
+        ground: Ground,
+        state: HostState,
+        caller: str = "",
+    ) -> Decision:
+        """Whether the tool may run, and with what. Without a call: whether it might, asked by ``caller``."""
+        asking = caller if call is None else call.caller
+        known = self._of(tool, named=ground.named)
+        ruling = known.ruling(vetted.trust, asking)
+        rule = ruling.rule(call, ground.cwd)
+        refusal = self._refusal(known, call, vetted, state, rule, ruling, ground.cwd)
+        if refusal is not None:
+            return refusal
+        approval: Approval | None = None
+        if rule is not None and rule.answer is Answer.ASK:
+            approval = _approval(tool, call, state)
+            if approval is not None and approval.state is ApprovalState.DENIED:
+                return _denied(approval, state.now)
+            said_yes = call is not None and call.approved_by
+            if not said_yes and (approval is None or approval.state is not ApprovalState.APPROVED):
+                return Ask(
+                    question=f"May {tool.key} run? ({rule.because})", because=rule.because, rule=rule.place
+                )
+        allow = known.allow(self.house, ground, None if call is None else call.timeout_s, vetted)
+        charges = ruling.charges(call, ground.cwd)
+        if rule is None and not charges:
+            return allow
+        if rule is None:
+            return replace(allow, charges=charges)
+        allow = replace(allow, because=rule.because, rule=rule.place, charges=charges)
+        if approval is None:
+            return allow
+        by = approval.answered_by if approval.edited is not None else ""
+        return replace(allow, approval=approval.id, arguments=approval.edited, edited_by=by)
+
+    def refusal(
+        self, tool: Tool, *, vetted: Vetted, state: HostState, named: bool, caller: str = ""
+    ) -> Deny | None:
+        """Why a caller is not offered the tool; None: it is. The very refusal that ``decide`` gives without
+        a call, for those who want to know it of many tools and need no permit."""
+        known = self._of(tool, named=named)
+        ruling = known.ruling(vetted.trust, caller)
+        return self._refusal(known, None, vetted, state, ruling.rule(None, ""), ruling, "")
+
+    def permit(self, tool: Tool, *, vetted: Vetted, ground: Ground, timeout_s: float | None = None) -> Permit:
+        """What the tool would get if nothing refused it and nobody had to be asked."""
+        return self._of(tool, named=ground.named).allow(self.house, ground, timeout_s, vetted).permit
+
+    def charges(
+        self, tool: Tool, call: ToolCall | None, *, trust: Trust, cwd: str, named: bool, caller: str = ""
+    ) -> tuple[Charge, ...]:
+        """What a call would take from which budgets: whoever decides reads these counters before."""
+        if not self.house.budgets:
+            return ()
+        ruling = self._of(tool, named=named).ruling(trust, caller if call is None else call.caller)
+        return ruling.charges(call, cwd)
+
+    def depending(self, tool: Tool, *, trust: Trust, named: bool, caller: str = "") -> tuple[Rule, ...]:
+        """The rules that decide only when the arguments are known, the strongest first."""
+        ruling = self._of(tool, named=named).ruling(trust, caller)
+        return tuple(rule for rule in ruling.rules if rule.match.arguments)
+
+    def _refusal(
+        self,
+        known: _Known,
+        call: ToolCall | None,
+        vetted: Vetted,
+        state: HostState,
+        rule: Rule | None,
+        ruling: _Ruling,
+        cwd: str,
+    ) -> Deny | None:
+        tool = known.tool
+        refusal = _off(tool, state) or _not_callable(tool) or _amiss(vetted, self.house.unsigned)
+        if refusal is not None:
+            return refusal
+        if rule is not None and rule.answer is Answer.DENY:
+            return Deny(message=f"denied by policy: {rule.because}", because=rule.because, rule=rule.place)
+        if known.asked.missing:
+            names = ", ".join(known.asked.missing)
             return Deny(
-                message=f"missing context: {', '.join(absent)}",
-                because="the host did not hand over what the tool needs",
-                hint="hand it over with the call's context",
-                kind=Kind.UNAVAILABLE,
+                message=f"refused: missing capability {names}",
+                because="the grants that name the tool do not cover what it requires",
+                hint=f'add {names} to the needs of [grants."{tool.key}"]',
             )
-    approved = call is not None and call.approved_by
-    if strongest is not None and strongest.answer is Answer.ASK and not approved:
-        because = strongest.because or "a rule asks for it"
-        return Ask(question=f"May {tool.name} run? ({because})", because=because)
-    timeout_s = call.timeout_s if call is not None else None
-    allow = known.allowed.get((timeout_s, vetted))
-    if allow is None:
-        allow = _allow(known, timeout_s, vetted)
-    return allow
+        if call is None:
+            return None
+        if tool.needs.context:
+            absent = [key for key in tool.needs.context if call.context.get(key) is None]
+            if absent:
+                return Deny(
+                    message=f"missing context: {', '.join(absent)}",
+                    because="the host did not hand over what the tool needs",
+                    hint="hand it over with the call's context",
+                    kind=Kind.UNAVAILABLE,
+                )
+        for charge in ruling.charges(call, cwd):
+            again_s = budgets.again_s(state.spent.get(charge.counter, budgets.EMPTY), charge, state.now)
+            if again_s != 0.0:
+                return used_up(charge, again_s)
+        return None
+
+    def _of(self, tool: Tool, *, named: bool) -> _Known:
+        known = self._known.get(tool.key)
+        if known is None or known.tool is not tool or known.named is not named:
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+            known = self._known[tool.key] = _know(tool, self.house, self._rules, named)
+        return known
+
+
+def used_up(charge: Charge, again_s: float | None) -> Deny:
+    """The refusal where a budget has too little left: free again after a while, or never for such a call."""
+    limits = [f"{charge.calls_max} calls"] if charge.calls_max is not None else []
+    if charge.cost_max is not None:
+        limits.append(f"a cost of {charge.cost_max / budgets.MILLION:g}")
+    said = f"{' and '.join(limits) or 'nothing'} within {span(charge.within_s)}"
+    if again_s is None:
+        return Deny(
+            message=f"no budget: {charge.because} ({said}; this call alone is more)",
+            because=charge.because,
+            hint=f"raise the budget at {charge.place}",
+            rule=charge.place,
+        )
+    return Deny(
+        message=f"budget used up: {charge.because} ({said}; free again in {span(again_s)})",
+        because=charge.because,
+        hint=f"call again in {span(again_s)}",
+        kind=Kind.UNAVAILABLE,
+        rule=charge.place,
+        again_s=round(again_s, 3),
+    )
+
+
+def span(seconds: float) -> str:
+    """A time for people: in the largest unit that divides it, else rounded up in one it holds twice."""
+    for unit_s, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * unit_s or (seconds and seconds % unit_s == 0):
+            return f"{math.ceil(seconds / unit_s)} {unit}"
+    return f"{math.ceil(seconds)} s"
 
 
 # -- the same question again --------------------------------------------------------------------------------
 
+_KNOWN_MAX: Final = 16_384
+_ALLOWED_MAX: Final = 16
+_RULINGS_MAX: Final = 256
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
+class _Ruling:
+    """What the rules leave open once the tool, the caller and the trust are known: the arguments."""
+
+    rules: tuple[Rule, ...]
+    """Those that may still decide, the strongest first; behind one that asks for no arguments comes none."""
+    last: Rule | None
+    """That one."""
+    by_argument: ByArgument | None
+    """None: there are no others."""
+    budgets: tuple[tuple[Budget, Charge], ...]
+
+    def rule(self, call: ToolCall | None, cwd: str) -> Rule | None:
+        if call is None or self.by_argument is None:
+            return self.last
+        return self.by_argument.first(call.arguments, cwd)
+
+    def charges(self, call: ToolCall | None, cwd: str) -> tuple[Charge, ...]:
+        """The same counter is charged once, though two budgets say the same."""
+        if not self.budgets:
+            return ()
+        found = {
+            charge.counter: charge
+            for budget, charge in self.budgets
+            if call is None or budget.match.holds(call.arguments, cwd)
+        }
+        return tuple(found.values())
+
+
+@dataclass(slots=True)
 class _Known:
-    """What follows from a tool, the house's rules and the ground alone. Every call asks for it again."""
+    """What follows from a tool and the house's rules alone. Every call asks for it again."""
 
     tool: Tool
-    house: HouseRules
-    ground: Ground
-    strongest: Rule | None
+    named: bool
     asked: _Asked
-    permit: Permit
-    because: str
-    allowed: dict[tuple[float | None, Vetted], Allow]
+    rules: tuple[Rule, ...]
+    budgets: tuple[Budget, ...]
+    rulings: dict[tuple[Trust, str], _Ruling]
+    permits: dict[tuple[float | None, Vetted], tuple[Ground, Allow]]
+
+    def ruling(self, trust: Trust, caller: str) -> _Ruling:
+        found = self.rulings.get((trust, caller))
+        if found is None:
+            seen = {"trust": (trust.value,), "caller": (caller,)}
+            rules = _open_ones([rule for rule in self.rules if rule.match.fits(seen, PASSING)])
+            last = rules[-1] if rules and not rules[-1].match.arguments else None
+            found = _Ruling(
+                rules,
+                last,
+                ByArgument(rules) if len(rules) > (last is not None) else None,
+                tuple(
+                    (budget, budget.charge(self.tool, caller))
+                    for budget in self.budgets
+                    if budget.match.fits(seen, PASSING)
+                ),
+            )
+            if len(self.rulings) >= _RULINGS_MAX:
+                self.rulings.clear()
+            self.rulings[trust, caller] = found
+        return found
+
+    def allow(self, house: HouseRules, ground: Ground, timeout_s: float | None, vetted: Vetted) -> Allow:
+        """The permit, with no rule in it."""
+        found = self.permits.get((timeout_s, vetted))
+        if found is not None and found[0] is ground:
+            return found[1]
+        permit, because = _permit(self.asked, house, ground)
+        notes = self.asked.notes
+        if vetted.message and vetted.trust is Trust.UNSIGNED:
+            notes = (*notes, "unsigned: the configuration lets it run")
+        permit = replace(permit, limits=_limits(self.tool, timeout_s, house))
+        allow = Allow(permit=permit, because=because, notes=notes)
+        if len(self.permits) >= _ALLOWED_MAX:
+            self.permits.clear()
+        self.permits[timeout_s, vetted] = (ground, allow)
+        return allow
 
 
-_KNOWN: Final[dict[str, _Known]] = {}
-"""The last answer for each key: a shortcut for the very same values, which never gives another answer."""
-_KNOWN_MAX: Final = 1024
-_ALLOWED_MAX: Final = 16
+def _open_ones(rules: Sequence[Rule]) -> tuple[Rule, ...]:
+    """The rules up to the first that decides whatever the arguments are."""
+    kept: list[Rule] = []
+    for rule in rules:
+        kept.append(rule)
+        if not rule.match.arguments:
+            break
+    return tuple(kept)
 
 
-def _know(tool: Tool, house: HouseRules, ground: Ground) -> _Known:
+def _know(tool: Tool, house: HouseRules, rules: Index, named: bool) -> _Known:
     asked = _asked(tool, house.grants)
-    permit, because = _permit(asked, house, ground)
-    known = _Known(tool, house, ground, _strongest(tool, house.policy), asked, permit, because, {})
-    if len(_KNOWN) >= _KNOWN_MAX:
-        _KNOWN.clear()
-    _KNOWN[tool.key] = known
-    return known
+    if not rules and not house.budgets:
+        return _Known(tool, named, asked, (), (), {}, {})
+    seen = {
+        # Attack: a tool that escapes a rule by the name it is called by.
+        "name": tuple(filter(None, (tool.name, tool.spoken, *tool.aliases))),
+        "key": (tool.key,),
+        "format": (tool.origin.format,),
+        "effect": (tool.effect.value,),
+        "needs": _needed(tool, asked, house, named),
+    }
+    kept: list[Rule] = []
+    for rule in rules.fitting(seen):
+        kept.append(rule)
+        if not rule.match.arguments and not rule.match.asks_about(PASSING):
+            break  # whatever else is known, it decides before those behind it
+    fitting = tuple(budget for budget in house.budgets if budget.match.fits(seen, LASTING))
+    return _Known(tool, named, asked, tuple(kept), fitting, {}, {})
 
 
-def _allow(known: _Known, timeout_s: float | None, vetted: Vetted) -> Allow:
-    because, notes = known.because, known.asked.notes
-    if known.strongest is not None:
-        because = known.strongest.because or because
-    if vetted.message and vetted.trust is Trust.UNSIGNED:
-        notes = (*notes, "unsigned: the configuration lets it run")
-    permit = replace(known.permit, limits=_limits(known.tool, timeout_s, known.house))
-    allow = Allow(permit=permit, because=because, notes=notes)
-    if len(known.allowed) >= _ALLOWED_MAX:
-        known.allowed.clear()
-    known.allowed[timeout_s, vetted] = allow
-    return allow
+def _needed(tool: Tool, asked: _Asked, house: HouseRules, named: bool) -> tuple[str, ...]:
+    """What rules about needs look at: what a tool asks for, and what it gets.
+
+    Attack: a tool that escapes a rule about its needs by stating none, and gets them from the profile.
+    """
+    names = {*tool.needs.capabilities, *asked.capabilities, *(f"env:{name}" for name in asked.env)}
+    if not asked.stated:
+        names |= _OF_PROFILE[_profile(house, named)]
+    names |= {name for name in CAPABILITIES if any(covers(need, name) for need in tool.needs.capabilities)}
+    return tuple(sorted(names))
+
+
+# -- what a person has answered -----------------------------------------------------------------------------
+
+
+def scope_of(key: str, call: ToolCall) -> str | None:
+    """The digest of all that an approval is about but the arguments; None where nobody knows what would run.
+
+    Attack: approve, then swap the tool. Its description, schema, program and scripts are part of this.
+    """
+    if call.seen_digest is None or call.runs_digest is None:
+        return None
+    return jsontext.digest([key, call.caller, call.seen_digest, call.runs_digest])
+
+
+def _approval(tool: Tool, call: ToolCall | None, state: HostState) -> Approval | None:
+    """The approval that is about this very call and still counts: a refusal first, then an answer to these
+    arguments, then one to any arguments of the tool, then the question that waits."""
+    if call is None or not state.approvals:
+        return None
+    scope = scope_of(tool.key, call)
+    mine = [one for one in state.approvals if one.scope == scope and state.now < one.until]
+    if not mine:
+        return None
+    digest = jsontext.digest(call.arguments)
+    exact = {one.state: one for one in mine if one.arguments_digest == digest}
+    for wanted in (ApprovalState.DENIED, ApprovalState.APPROVED):
+        if wanted in exact:
+            return exact[wanted]
+    for one in mine:
+        if one.standing and one.state is ApprovalState.APPROVED:
+            return one
+    return exact.get(ApprovalState.WAITING)
+
+
+def _denied(approval: Approval, now: float) -> Deny:
+    why = f": {approval.answer_because}" if approval.answer_because else ""
+    return Deny(
+        message=f"a person denied this call{why}",
+        because=f"approval {approval.id} was denied by {approval.answered_by}",
+        hint=f"it may be asked for again in {span(approval.until - now)}",
+    )
 
 
 # -- refusals that need no permit ---------------------------------------------------------------------------
 
 
-def _off(tool: Tool, state: HostState) -> Deny | None:
-    if not state.disabled:
+def why_off(tool: Tool, disabled: Sequence[Disabled], now: float) -> str | None:
+    """Why a tool is switched off, for listing and calling alike; None: it is not."""
+    if not disabled:
         return None
     # Every name that leads to the tool: switching it off by one must not leave another one open.
     names = (tool.key, tool.name, tool.spoken, *tool.aliases)
-    for entry in state.disabled:
-        if entry.tool in names and (entry.until is None or state.now < entry.until):
+    for entry in disabled:
+        if entry.tool in names and (entry.until is None or now < entry.until):
             why = f": {entry.reason}" if entry.reason else ""
             left = ""
             if entry.until is not None:
-                seconds = math.ceil(entry.until - state.now)
-                span = f"{seconds} s" if seconds < 60 else f"{math.ceil(seconds / 60)} min"
-                left = f" (for another {span})"
-            return Deny(
-                message=f"{tool.name} is disabled{why}{left}",
-                because="disabled",
-                hint=f"toolwright enable {tool.key}",
-            )
+                seconds = math.ceil(entry.until - now)
+                left = f"{seconds} s" if seconds < 60 else f"{math.ceil(seconds / 60)} min"
+                left = f" (for another {left})"
+            return f"disabled{why}{left}"
     return None
+
+
+def _off(tool: Tool, state: HostState) -> Deny | None:
+    why = why_off(tool, state.disabled, state.now)
+    if why is None:
+        return None
+    return Deny(
+        message=f"{tool.name} is {why}",
+        because=DISABLED,
+        hint=f"toolwright enable {tool.key}",
+    )
 
 
 def _not_callable(tool: Tool) -> Deny | None:
@@ -289,68 +543,6 @@ def _amiss(vetted: Vetted, unsigned: Unsigned) -> Deny | None:
         return None
     message = vetted.message or f"its files are {vetted.trust}"
     return Deny(message=message, because=str(vetted.trust), hint=vetted.hint)
-
-
-# -- [[policy]] ---------------------------------------------------------------------------------------------
-
-_SUBJECTS: Final = ("key", "name", "format", "effect")
-_STRENGTH: Final = {answer: place for place, answer in enumerate(Answer)}
-
-
-def rules_of(tables: Sequence[Mapping[str, Any]]) -> tuple[Rule, ...]:
-    """The rules of ``[[policy]]`` tables. Total: what it cannot read, it distrusts."""
-    return tuple(_rule(table) for table in tables)
-
-
-def _rule(table: Mapping[str, Any]) -> Rule:
-    match: list[tuple[str, tuple[str, ...]]] = []
-    understood = set(table) <= {"match", "decision", "because"}
-    given = table.get("match", {})
-    if not isinstance(given, Mapping):
-        given, understood = {}, False
-    for subject, wanted in given.items():
-        patterns = (wanted,) if isinstance(wanted, str) else wanted
-        readable = isinstance(patterns, (tuple, list)) and all(isinstance(item, str) for item in patterns)
-        if subject in _SUBJECTS and readable:
-            match.append((subject, tuple(patterns)))
-        else:
-            understood = False
-    decision = str(table.get("decision"))
-    answer = Answer(decision) if decision in [*Answer] else Answer.DENY
-    because = table.get("because", "")
-    return Rule(
-        match=tuple(match),
-        answer=answer,
-        because=because if isinstance(because, str) else "",
-        understood=understood and decision in [*Answer],
-    )
-
-
-def _strongest(tool: Tool, rules: Sequence[Rule]) -> Rule | None:
-    """The rule that decides: of those that fit, a refusal wins, then a question."""
-    found: Rule | None = None
-    for rule in rules:
-        if rule.answer is Answer.ALLOW and not rule.understood:
-            continue
-        if (found is None or _STRENGTH[rule.answer] < _STRENGTH[found.answer]) and _fits(tool, rule):
-            found = rule
-    return found
-
-
-def _fits(tool: Tool, rule: Rule) -> bool:
-    for subject, patterns in rule.match:
-        if subject == "key":
-            texts: tuple[str, ...] = (tool.key,)
-        elif subject == "name":
-            # Attack: a tool that escapes a rule by the name it is called by.
-            texts = (tool.name, tool.spoken, *tool.aliases)
-        elif subject == "format":
-            texts = (tool.origin.format,)
-        else:
-            texts = (tool.effect.value,)
-        if not any(fnmatchcase(text, pattern) for text in texts for pattern in patterns):
-            return False
-    return True
 
 
 # -- what is asked for, and what of it is granted -----------------------------------------------------------
@@ -476,9 +668,7 @@ def _permit(asked: _Asked, house: HouseRules, ground: Ground) -> tuple[Permit, s
         )
         because = asked.because
     else:
-        profile = house.undeclared or Profile.OPEN
-        if profile is Profile.OPEN and not ground.named:
-            profile = Profile.PROJECT
+        profile = _profile(house, ground.named)
         permit = _of_profile(profile, roots, ground)
         because = f"it states no needs: profile {profile}"
     return (
@@ -495,20 +685,26 @@ def _permit(asked: _Asked, house: HouseRules, ground: Ground) -> tuple[Permit, s
     )
 
 
+def _profile(house: HouseRules, named: bool) -> Profile:
+    """What answers for a tool that states no needs."""
+    profile = house.undeclared or Profile.OPEN
+    return Profile.PROJECT if profile is Profile.OPEN and not named else profile
+
+
+_OF_PROFILE: Final = {
+    Profile.OPEN: {*CAPABILITIES, "net.unix"},
+    Profile.PROJECT: {"fs.read", "fs.write", "shell.execute"},
+    Profile.CLOSED: {"shell.execute"},
+}
+"""The same in the words of needs."""
+
+
 def _of_profile(profile: Profile, roots: tuple[str, ...], ground: Ground) -> Permit:
     if profile is Profile.OPEN:
         return Permit(profile=profile, read=("/",), write=("/",), network=True, unix_sockets=True)
     if profile is Profile.PROJECT:
         return Permit(profile=profile, read=roots, write=(*roots, *ground.temporary))
     return Permit(profile=Profile.CLOSED)
-
-
-def is_below(path: str, roots: Sequence[str]) -> bool:
-    """Whether a path is one of the roots or lies below one. Whole components, so /a-b is not below /a.
-
-    Nothing is below a root that is not known (""), though every absolute path begins like it.
-    """
-    return any(root and (path == root or path.startswith(f"{root.rstrip('/')}/")) for root in roots)
 
 
 def _limits(tool: Tool, asked_s: float | None, house: HouseRules) -> Limits:

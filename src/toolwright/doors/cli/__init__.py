@@ -31,6 +31,8 @@ _COMMANDS = {
     "show": "Show one tool whole, or what a call would run.",
     "select": "Show which tools a message would see, and why.",
     "call": "Run one call through the whole engine.",
+    "policy": "Explain what the rules decide about a tool or a call.",
+    "approvals": "Answer the calls that wait for a person.",
     "audit": "Show and verify the record of every call.",
     "lock": "Approve the tools as they are, and see what changed since.",
     "enable": "Switch a tool on again.",
@@ -80,12 +82,18 @@ class Shared:
         only = tuple(replace(source, starts=source.format == "mcp") for source in looked_at)
         return replace(resolved, sources=(*kept, *only))
 
-    def workshop(self, more: Sequence[str] = (), fallback: Sequence[object] = ()) -> Workshop:
+    def workshop(
+        self, more: Sequence[str] = (), fallback: Sequence[object] = (), *, only_look: bool = False
+    ) -> Workshop:
         from toolwright import app
 
         progress = None if self.quiet or not sys.stderr.isatty() else _tell_progress
         workshop = app.open(
-            self.resolved(more), fallback=fallback, environment=self.environment, progress=progress
+            self.resolved(more),
+            fallback=fallback,
+            environment=self.environment,
+            progress=progress,
+            only_look=only_look,
         )
         click.get_current_context().call_on_close(workshop.close)
         return workshop

@@ -121,6 +121,10 @@ def _outcome(body: dict[str, Any], *, interrupted: bool) -> str:
     if body.get("what") == "end":
         took = f"{body.get('ms', 0):.1f} ms"
         return f"ok {took}" if body.get("ok") else f"{body.get('kind')} {took}: {body.get('error', '')}"
+    if body.get("what") in ("answer", "approved"):
+        said = [str(body.get("decision") or "used"), str(body.get("approval")), "by", str(body.get("by"))]
+        why = body.get("failed") or body.get("because")
+        return " ".join(said) + (f": {why}" if why else "")
     run = body.get("run")
     if isinstance(run, dict):
         return f"exit {run.get('exit')}: {' '.join(map(str, run.get('argv', ())))}"

@@ -62,7 +62,7 @@ def command(
     """Call the tool NAME (a key or a bare name) with ARGS, a JSON object, and print what a model would see.
 
     The exit status tells the kind of failure: 1 the tool failed, 64 no such tool, 65 wrong arguments, 69
-    something it needs is missing, 77 denied, 124 timed out.
+    something it needs is missing, 75 a person has to approve it first, 77 denied, 124 timed out.
     """
     if timeout_s is not None and not 0 < timeout_s <= TIMEOUT_S_MAX:
         raise click.UsageError(f"--timeout must be above 0 and at most {TIMEOUT_S_MAX:.0f} seconds.")
@@ -142,8 +142,10 @@ def _write(result: ToolResult, shared: Shared) -> None:
             click.echo(f"note: {_render.printable(note)}", err=True)
     if result.error is not None:
         message = " ".join(result.error.message.split())  # the lines as they were stand on stdout
-        approve = result.error.kind is Kind.NEEDS_APPROVAL
-        complain(f"{result.error.kind}: {message}", "--yes approves it" if approve else result.error.hint)
+        hint = result.error.hint
+        if result.error.kind is Kind.NEEDS_APPROVAL:
+            hint = f"{hint}\n--yes approves this one call"
+        complain(f"{result.error.kind}: {message}", hint)
     if shared.verbose:
         click.echo(
             f"{result.call_id} {result.spent.duration_ms:.1f} ms, {', '.join(result.isolation)}", err=True

@@ -1,0 +1,178 @@
+"""``toolwright approvals``: the calls that wait for a person, and the answers to them."""
+
+from __future__ import annotations
+
+import click
+
+from toolwright import jsontext
+from toolwright.app import open_approvals
+from toolwright.calls import arguments as reading
+from toolwright.doors.cli import Shared, _input, _render, examples, shared_options
+from toolwright.errors import EditError
+from toolwright.journal.reading import time_text
+from toolwright.jsontext import JsonObject
+from toolwright.model import Approval, ApprovalState
+from toolwright.trust.approvals import TEXT_CHARS_MAX, Answer
+
+
+@click.group(
+    "approvals",
+    epilog=examples(
+        "toolwright approvals list",
+        'toolwright approvals approve 3f9a1c22b04d --because "reviewed with Ann"',
+        "toolwright approvals deny 3f9a1c22b04d",
+    ),
+)
+@shared_options
+def command() -> None:
+    """Answer the calls that wait for a person: those for which a rule of the policy says `ask`.
+
+    An approval lets the next identical call run, once: the same tool, unchanged, the same caller, the same
+    arguments.
+    """
+
+
+@command.command(
+    "list", epilog=examples("toolwright approvals list", "toolwright approvals list --waiting --json")
+)
+@click.option("--waiting", is_flag=True, help="Only those that nobody has answered.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@shared_options
+@click.pass_obj
+def list_(shared: Shared, waiting: bool, as_json: bool) -> None:
+    """List the calls that wait for a person, and what became of earlier ones; the oldest first."""
+    with open_approvals(shared.resolved(), shared.environment) as approvals:
+        found = [one for one in approvals.all() if not waiting or one.state is ApprovalState.WAITING]
+    if as_json:
+        _render.write_json([item(one) for one in found])
+        return
+    if not found and not shared.quiet:
+        click.echo("no call waits for a person", err=True)
+    for one in found:
+        _write(one)
+
+
+@command.command(
+    "approve",
+    epilog=examples(
+        "toolwright approvals approve 3f9a1c22b04d",
+        'toolwright approvals approve 3f9a --for 1h --because "while we migrate"',
+        "toolwright approvals approve 3f9a --arguments '{\"amount\": 10}'",
+    ),
+)
+@click.argument("approval_id", metavar="ID")
+@click.option(
+    "--for", "duration", metavar="D",
+    help="Let every call of the tool by this caller run for 30m, 1h or 7d, whatever the arguments.",
+)  # fmt: skip
+@click.option(
+    "--arguments", "edited", metavar="JSON",
+    help="Let the call run with these arguments instead (also - or @FILE).",
+)  # fmt: skip
+@click.option("--because", default="", metavar="TEXT", help="Why, for the record.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@shared_options
+@click.pass_obj
+def approve(
+    shared: Shared, approval_id: str, duration: str | None, edited: str | None, because: str, as_json: bool
+) -> None:
+    """Let the next call like the one that waits under ID (or the start of an id) run, once."""
+    _check(approval_id, because)
+    if duration is not None and edited is not None:
+        raise click.UsageError("--for is for any arguments, so it cannot stand with --arguments.")
+    for_s = None if duration is None else _input.duration_s(duration)
+    if edited is None:
+        _answer(shared, approval_id, Answer.APPROVE, because, for_s, as_json=as_json)
+        return
+    given, defect = reading.read(_input.arguments_text(edited).decode("utf-8", "surrogateescape"))
+    if given is None:
+        raise EditError(f"--arguments: {defect}", "hand over one JSON object")
+    # What was edited is checked against the tool's schema, so the tool has to be loaded.
+    told = shared.workshop().answer(approval_id, Answer.APPROVE, arguments=given, because=because)
+    _tell(shared, told, as_json=as_json)
+
+
+@command.command(
+    "deny", epilog=examples('toolwright approvals deny 3f9a1c22b04d --because "ask Ann before you delete"')
+)
+@click.argument("approval_id", metavar="ID")
+@click.option("--because", default="", metavar="TEXT", help="Why, for the record and for the model.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@shared_options
+@click.pass_obj
+def deny(shared: Shared, approval_id: str, because: str, as_json: bool) -> None:
+    """Refuse the call that waits under ID, and calls like it for an hour; also ends an approval."""
+    _check(approval_id, because)
+    _answer(shared, approval_id, Answer.DENY, because, None, as_json=as_json)
+
+
+def _check(approval_id: str, because: str) -> None:
+    _input.check_text(approval_id, "ID")
+    _input.check_text(because, "--because")
+    if len(because) > TEXT_CHARS_MAX:
+        raise click.UsageError(f"--because may have {TEXT_CHARS_MAX} characters.")
+
+
+def _answer(
+    shared: Shared, approval_id: str, answer: Answer, because: str, for_s: float | None, *, as_json: bool
+) -> None:
+    with open_approvals(shared.resolved(), shared.environment) as approvals:
+        by = shared.environment.user
+        told = approvals.answer(approval_id, answer, by=by, because=because, for_s=for_s)
+    _tell(shared, told, as_json=as_json)
+
+
+def _tell(shared: Shared, told: Approval, *, as_json: bool) -> None:
+    if as_json:
+        _render.write_json(item(told))
+    elif not shared.quiet:
+        _write(told)
+
+
+def item(one: Approval) -> JsonObject:
+    """One approval, for programs."""
+    return {
+        "id": one.id,
+        "key": one.key,
+        "arguments": one.arguments,
+        "caller": one.caller,
+        "asked_at": time_text(one.asked_at),
+        "because": one.because,
+        "state": one.state.value,
+        "question": one.question,
+        "call_id": one.call_id,
+        "until": time_text(one.until),
+        "standing": one.standing,
+        "edited": one.edited,
+        "answer": None
+        if one.answered_at is None
+        else {
+            "by": one.answered_by,
+            "at": time_text(one.answered_at),
+            "because": one.answer_because or None,
+        },
+        "used_by": one.used_by or None,
+    }
+
+
+def _write(one: Approval) -> None:
+    """All of it: nobody shall approve what was cut off. Attack: arguments that hide behind a narrow window,
+    or that a terminal acts on."""
+    state = f"{one.state} until {time_text(one.until)}" if one.state in _TIMED else one.state.value
+    click.echo(click.style(f"{one.id}  {_render.printable(one.key)}  {state}", bold=True))
+    lines = [
+        f"asked by {one.caller} at {time_text(one.asked_at)}: {one.question}",
+        f"arguments: {jsontext.compact(one.arguments).decode('utf-8')}",
+    ]
+    if one.edited is not None:
+        lines.append(f"edited to: {jsontext.compact(one.edited).decode('utf-8')}")
+    if one.standing:
+        lines.append("for any arguments")
+    if one.answered_at is not None:
+        why = f": {one.answer_because}" if one.answer_because else ""
+        lines.append(f"answered by {one.answered_by} at {time_text(one.answered_at)}{why}")
+    for line in lines:
+        click.echo(f"  {_render.printable(line)}")
+
+
+_TIMED = (ApprovalState.WAITING, ApprovalState.APPROVED, ApprovalState.DENIED)

@@ -1,0 +1,324 @@
+"""What decides, put together: the house's rules, the ground, the store's switches and counters, the vetting.
+
+Listing, explaining and calling ask the same gate, so they never disagree. It needs no sandbox and starts
+nothing: a workshop that only lists has a gate and no hands. Nothing is decided here: ``trust/policy.py``
+does, by what is gathered here. What a call does with the decision is ``engine.py``'s business.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import import_module
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from toolwright.catalog import loading, sources
+from toolwright.catalog.catalog import Catalog
+from toolwright.catalog.digests import Contents, own_files
+from toolwright.config import LOCK_NAME, Config, Environment, current_folder, lock_folder
+from toolwright.errors import Kind, StoreError
+from toolwright.model import Ask, Charge, Decision, Deny, Disabled, Permit, RunProcess, Tool, ToolCall, Vetted
+from toolwright.records import dataclass, replace
+from toolwright.runtimes import project_in
+from toolwright.servers import GUARDED_MAX
+from toolwright.store.keep import STORE_NAME, Keep
+from toolwright.trust import budgets, policy
+from toolwright.trust.budgets import Tally, budgets_of
+from toolwright.trust.rules import Answer, Rule, is_below, rules_of
+from toolwright.trust.spending import Spending
+
+if TYPE_CHECKING:
+    from toolwright.sandbox.ground import Grounds
+    from toolwright.trust.pinning import Pins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetLeft:
+    """How one budget stands for a caller of a tool."""
+
+    place: str
+    because: str
+    calls_left: int | None
+    cost_left: float | None
+    within_s: float
+    again_s: float | None
+    """In how many seconds the next call fits: 0 now, None never."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """A decision and what people want to know besides. Nothing was run for it."""
+
+    tool: Tool
+    caller: str
+    decision: Decision
+    permit: Permit | None
+    """What it gets, or would get once a person said yes; None where it is refused."""
+    budgets: tuple[BudgetLeft, ...] = ()
+    depending: tuple[Rule, ...] = ()
+    """Rules that may decide otherwise once the arguments are known; empty where they were."""
+    notes: tuple[str, ...] = ()
+
+
+class Gate:
+    """Gathers what a decision needs. Made once for a workshop; any thread may ask."""
+
+    def __init__(
+        self,
+        config: Config,
+        environment: Environment,
+        report: Callable[[], loading.LoadReport],
+        pins: Callable[[Contents], Pins],
+    ) -> None:
+        self._report = report
+        self.contents = Contents()
+        self._pins = LaterPins(lambda: pins(self.contents), config, environment)
+        self._guarded = ""
+        self._places: dict[str, tuple[str, bool]] = {}
+        """Each declaration's project, and whether a person named its source: neither changes."""
+        self.cwd = current_folder()
+        self._user = environment.user
+        self._house = policy.HouseRules(
+            grants=config.grants,
+            undeclared=config.undeclared,
+            require=config.require,
+            unsigned=policy.Unsigned(config.unsigned),
+            policy=rules_of(config.policy, config.policy_places),
+            budgets=budgets_of(config.budgets, config.budget_places),
+            timeout_s=config.timeout_s,
+            limits=config.limits,
+        )
+        self._policy = policy.Policy(self._house)
+        # A rule that asks a person is about the calls of a server's tools, not about the server's start.
+        denying = tuple(rule for rule in self._house.policy if rule.answer is Answer.DENY)
+        self._server_policy = policy.Policy(replace(self._house, policy=denying, budgets=()))
+        bundles = sources.installed_bundles()
+        self._outside = (environment.user_space, *(os.path.dirname(source.path) for source in bundles))
+        self.named = (
+            *(source.path for source in config.sources if source.named or config.trusted),
+            *config.extra_dirs,
+            os.path.join(environment.user_space, ".ai"),
+            *(source.path for source in bundles),
+        )
+        self.keep = None if config.state is None else Keep(os.path.join(config.state, STORE_NAME))
+        self._spending = None if self.keep is None else Spending(self.keep.opened, self.keep.present)
+        self._config = config
+        self._environment = environment
+        self._making = threading.Lock()
+        self._made: Grounds | None = None
+
+    # -- calling --------------------------------------------------------------------------------------------
+
+    def decide(self, tool: Tool, call: ToolCall | None, caller: str | None = None) -> Decision:
+        """Whether a tool may run now, and with what. Without a call: whether it might."""
+        now = time.time()
+        try:
+            disabled = self.disabled(now)
+        except StoreError as error:  # Attack: a store that is broken on purpose, to switch a tool on again
+            return _unread("what was switched off cannot be read, so nothing runs", error)
+        asking = self._user if caller is None else caller
+        project, named = self._place(tool)
+        vetted = self.vet(tool, call)
+        stands = self._ground(tool, project=project, named=named)
+        spent: dict[str, Tally] = {}
+        if self._house.budgets:
+            charges = self._policy.charges(
+                tool, call, trust=vetted.trust, cwd=stands.cwd, named=named, caller=asking
+            )
+            try:
+                spent |= self._spent(charges, now)
+            except StoreError as error:  # Attack: the same for a budget that is used up
+                return _unread("what was spent cannot be read, so nothing that has a budget runs", error)
+        state = policy.HostState(disabled=disabled, now=now, spent=spent)
+        asked = replace(call, approved_by="") if call is not None and call.approved_by else call
+        decision = self._policy.decide(tool, asked, vetted=vetted, ground=stands, state=state, caller=asking)
+        if call is None or self.keep is None or not isinstance(decision, Ask):
+            return decision
+        try:  # answers are looked up only where somebody would be asked: most calls need none
+            of = import_module("toolwright.trust.approvals").of
+            state = replace(state, approvals=of(self.keep.opened(), tool, call))
+        except StoreError as error:  # Attack: a store that is broken on purpose, to forget a refusal
+            return _unread("what was approved cannot be read, so nothing runs", error)
+        return self._policy.decide(tool, call, vetted=vetted, ground=stands, state=state, caller=asking)
+
+    def reserve(self, charges: Sequence[Charge]) -> Deny | None:
+        """Take a call's share from its budgets, before it runs; else why it does not."""
+        assert self._spending is not None
+        try:
+            return self._spending.reserve(charges, time.time())
+        except StoreError as error:
+            return _unread("what this call spends cannot be kept, so it does not run", error)
+
+    def decide_server(self, tool: Tool) -> Decision:
+        """Whether a server itself may be started, and with what."""
+        now = time.time()
+        return self._server_policy.decide(
+            tool,
+            None,
+            vetted=self.vet(tool, None),
+            ground=self._grounds.of(
+                tool, project=self.cwd, cwd=self.cwd, named=is_below(tool.origin.path, self.named)
+            ),
+            state=policy.HostState(disabled=self.disabled(now), now=now),
+            caller=self._user,
+        )
+
+    def vet(self, tool: Tool, call: ToolCall | None) -> Vetted:
+        """What is known about a tool's bytes."""
+        return self._pins.vet(tool, call, policy.unvetted(tool))
+
+    def guard(self, declared: Iterable[str]) -> None:
+        """What must stay read-only before anything was loaded."""
+        if not self._guarded:
+            self._grounds.guard(declared)
+
+    # -- listing and explaining -----------------------------------------------------------------------------
+
+    def refusals(
+        self,
+        caller: str | None = None,
+        *,
+        disabled: Sequence[Disabled] | None = None,
+        now: float | None = None,
+    ) -> Callable[[Tool], Deny | None]:
+        """Why a caller is not offered a tool, for many tools at one moment."""
+        at = time.time() if now is None else now
+        off = self.disabled(at) if disabled is None else tuple(disabled)
+        state = policy.HostState(disabled=off, now=at)
+        asking = self._user if caller is None else caller
+
+        def refusal(tool: Tool) -> Deny | None:
+            return self._policy.refusal(
+                tool, vetted=self.vet(tool, None), state=state, named=self._place(tool)[1], caller=asking
+            )
+
+        return refusal
+
+    def explain(self, tool: Tool, call: ToolCall | None, caller: str | None = None) -> Explanation:
+        """The decision that a call would get, and what it hangs on. Nothing is run or reserved."""
+        asking = call.caller if call is not None else self._user if caller is None else caller
+        project, named = self._place(tool)
+        vetted = self.vet(tool, call)
+        trust, now = vetted.trust, time.time()
+        charges = self._policy.charges(tool, call, trust=trust, cwd=self.cwd, named=named, caller=asking)
+        spent = self._spent(charges, now)
+        decision = self.decide(tool, call, asking)
+        depending = self._policy.depending(tool, trust=trust, named=named, caller=asking)
+        stands = self._ground(tool, project=project, named=named)
+        return Explanation(
+            tool=tool,
+            caller=asking,
+            decision=decision,
+            permit=None
+            if isinstance(decision, Deny)
+            else self._policy.permit(tool, vetted=vetted, ground=stands),
+            budgets=tuple(_left(charge, spent.get(charge.counter, budgets.EMPTY), now) for charge in charges),
+            depending=() if call is not None else depending,
+            notes=tuple(_strangers(tool, depending)),
+        )
+
+    # -- what is gathered -----------------------------------------------------------------------------------
+
+    @property
+    def _grounds(self) -> Grounds:
+        """What finds the ground of tools. Listing needs none, and the kernel's part of it is slow to load."""
+        made = self._made
+        if made is None:
+            with self._making:  # a second one would not know what the first one guards
+                config, environment = self._config, self._environment
+                made = self._made = self._made or import_module("toolwright.sandbox.ground").Grounds(
+                    hidden=[] if config.state is None else [config.state],
+                    guarded=[
+                        *(path for path in (config.file, environment.user_config) if path),
+                        os.path.join(lock_folder(config, environment), LOCK_NAME),
+                    ],
+                    temporary=[tempfile.gettempdir()],
+                    git_settings=environment.git_settings(),
+                )
+        return made
+
+    def disabled(self, now: float) -> tuple[Disabled, ...]:
+        """What is switched off now, here or by another program with the same state folder."""
+        return () if self.keep is None else self.keep.disabled(now)
+
+    def _spent(self, charges: Sequence[Charge], now: float) -> dict[str, Tally]:
+        if not charges or self._spending is None:
+            return {}
+        return dict(self._spending.of(charges, now))
+
+    def _place(self, tool: Tool) -> tuple[str, bool]:
+        path = tool.origin.path
+        place = self._places.get(path)
+        if place is None:
+            place = (project_in(path, self._outside) or self.cwd, is_below(path, self.named))
+            self._places[path] = place
+        return place
+
+    def _ground(self, tool: Tool, *, project: str, named: bool) -> policy.Ground:
+        report = self._report()
+        if report.version != self._guarded:
+            self._guarded = report.version
+            self._grounds.guard(_declared(report.catalog))
+        return self._grounds.of(tool, project=project, cwd=self.cwd, named=named)
+
+    def close(self) -> None:
+        if self.keep is not None:
+            self.keep.close()
+
+
+def _strangers(tool: Tool, rules: Sequence[Rule]) -> Iterator[str]:
+    """Rules about arguments that the tool does not declare: most likely somebody's slip."""
+    declared = tool.input_schema.document.get("properties") if tool.input_schema is not None else None
+    if not isinstance(declared, dict):
+        return
+    for rule in rules:
+        for test in rule.match.arguments:
+            name = test.steps[0]
+            if name not in declared and name not in ("*", "**"):
+                yield f"{rule.place} asks for the argument {name!r}, which the tool does not declare"
+
+
+def _unread(message: str, error: StoreError) -> Deny:
+    return Deny(kind=Kind.UNAVAILABLE, message=message, because=error.message, hint=error.hint)
+
+
+def _left(charge: Charge, tally: Tally, now: float) -> BudgetLeft:
+    calls, cost = budgets.used(budgets.current(tally, charge, now))
+    return BudgetLeft(
+        place=charge.place,
+        because=charge.because,
+        calls_left=None if charge.calls_max is None else max(charge.calls_max - calls, 0),
+        cost_left=None if charge.cost_max is None else max(charge.cost_max - cost, 0) / budgets.MILLION,
+        within_s=charge.within_s,
+        again_s=budgets.again_s(tally, charge, now),
+    )
+
+
+def _declared(catalog: Catalog) -> Iterator[str]:
+    """The declarations, programs and scripts of every tool."""
+    for tool in islice(catalog.tools, GUARDED_MAX):
+        yield tool.origin.path
+        yield from own_files(tool)
+        if isinstance(tool.invocation, RunProcess) and tool.invocation.skill_dir:
+            yield tool.invocation.skill_dir
+
+
+class LaterPins:
+    """The lock of a host, whose modules are imported only once there is one: without it, two looks."""
+
+    def __init__(self, make: Callable[[], Pins], config: Config, environment: Environment) -> None:
+        self._make = make
+        self._lock = os.path.join(lock_folder(config, environment), LOCK_NAME)
+        self._memory = os.path.join(config.state, "locks") if config.state else ""
+        self._pins: Pins | None = None
+
+    def vet(self, tool: Tool, call: ToolCall | None, vetted: Vetted) -> Vetted:
+        if self._pins is None:
+            if not os.path.lexists(self._lock) and not os.path.lexists(self._memory):
+                return vetted
+            self._pins = self._make()
+        return self._pins.vet(tool, call, vetted)
