@@ -2,13 +2,15 @@
 
 A cloned project must not trust itself: a ``toolwright.toml`` that was found by searching may only narrow.
 Keys of it that would widen anything are reported as ``config.untrusted`` and ignored; a file named by the
-user, and the user's own configuration, count as trusted.
+user, the user's own configuration, and a file that the user reviewed (``store/trusted.py``) count as trusted.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -18,7 +20,7 @@ from typing import Any, Final
 
 from toolwright.catalog import files
 from toolwright.catalog.sources import Source
-from toolwright.errors import ConfigError, SourceError, UsageError
+from toolwright.errors import ConfigError, SourceError, StoreError, UsageError
 from toolwright.model import (
     TIMEOUT_S_MAX,
     Grant,
@@ -31,6 +33,7 @@ from toolwright.model import (
     Severity,
 )
 from toolwright.records import dataclass, replace
+from toolwright.store.keep import STORE_NAME, Keep
 
 FILE_NAME: Final = "toolwright.toml"
 FORMATS: Final = ("skill", "manifest", "capability", "rye", "executable")
@@ -273,9 +276,10 @@ def resolve(
         raise SourceError(
             f"{file}: no such file", "name a configuration file that exists, or leave out --config"
         )
-    found = named or find_file(cwd)
-    if found is not None:
-        config = _merged(config, found, trusted=named is not None)
+    if named is not None:
+        config = _merged(config, named, trusted=True)
+    elif (found := find_file(cwd)) is not None:
+        config = _found(config, found)
     if sources:
         config = replace(config, sources=tuple(named_source(text, cwd) for text in sources))
     elif not config.sources:
@@ -312,27 +316,98 @@ def read_file(path: str, *, trusted: bool) -> Config:
 
 
 def _merged(base: Config, path: str, *, trusted: bool) -> Config:
+    return _Reading(base, path, trusted).read(_table(path, _content(path)))
+
+
+def _content(path: str) -> bytes:
     content, unreadable = files.read(path)
     if content is None:
         raise ConfigError(f"{path}: {unreadable}", "make it readable, or name another with --config")
+    return content
+
+
+def _table(path: str, content: bytes) -> dict[str, Any]:
     try:
         # By name: many runs have no file, and reading TOML is slow to import.
-        table = import_module("toolwright.formats._toml").read(content.decode("utf-8"))
+        table: dict[str, Any] = import_module("toolwright.formats._toml").read(content.decode("utf-8"))
     except ValueError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}", "mend the line it names") from None
-    return _Reading(base, path, trusted).read(table)
+    return table
+
+
+def _found(base: Config, path: str) -> Config:
+    """A file that nobody named: it counts in full where the user reviewed these very bytes, else it narrows.
+
+    Attack: a file that is swapped between the look at its digest and its reading. It is read once.
+    """
+    content = _content(path)
+    table = _table(path, content)
+    reading = _Reading(base, path, trusted=False)
+    narrow = reading.read(table)
+    if not reading.widening:
+        return narrow
+    why = _why_untrusted(base.state, path, content)
+    if why is None:
+        return _Reading(base, path, trusted=True).read(table)
+    return narrow if why == _FOUND else _Reading(base, path, trusted=False, why=why).read(table)
+
+
+def _why_untrusted(state: str | None, path: str, content: bytes) -> str | None:
+    """Why bytes that were read are not what the user reviewed; None where they are. SQLite is imported only
+    where there is a store: a host that keeps nothing trusts nothing."""
+    store_path = os.path.join(state, STORE_NAME) if state is not None else ""
+    if not os.path.lexists(store_path):
+        return _FOUND
+    if files.is_open_to_others(os.path.dirname(store_path)):
+        # Attack: another user of the machine writes down for us what we trust.
+        return f"others may write {state}, so nothing in it is believed"
+    keep = Keep(store_path)
+    try:
+        trusted = import_module("toolwright.store.trusted")
+        standing = trusted.standing(keep.opened(), path, trusted.digest_of(content))
+    except StoreError as error:
+        return f"what was trusted cannot be read: {error.message}"
+    finally:
+        keep.close()
+    return {trusted.Standing.TRUSTED: None, trusted.Standing.CHANGED: _CHANGED}.get(standing, _FOUND)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reviewed:
+    """A project's file as a person is asked about it: its bytes, and what it would widen."""
+
+    path: str
+    content: bytes = field(repr=False)
+    widening: tuple[tuple[str, str], ...] = ()
+    """Each key that counts only where the file is trusted, and what it says."""
+
+
+def review(environment: Environment, path: str) -> Reviewed:
+    """What a project's file would widen, over the user's own configuration. Raises ConfigError."""
+    base = Config()
+    if os.path.isfile(environment.user_config):
+        base = _merged(base, environment.user_config, trusted=True)
+    content = _content(path)
+    reading = _Reading(base, path, trusted=False)
+    table = _table(path, content)
+    reading.read(table)
+    _Reading(base, path, trusted=True).read(table)  # nobody trusts what cannot be read
+    return Reviewed(path=path, content=content, widening=tuple(reading.widening))
 
 
 class _Reading:
     """One file, read over a base."""
 
-    def __init__(self, base: Config, path: str, trusted: bool) -> None:
+    def __init__(self, base: Config, path: str, trusted: bool, why: str = "") -> None:
         self.base = base
         self.path = path
         self.folder = os.path.dirname(path)
         self.real_folder = os.path.realpath(self.folder)
         self.trusted = trusted
         self.problems: list[Problem] = []
+        self.widening: list[tuple[str, str]] = []
+        """What is left out because the file is not trusted: key, and what it says."""
+        self.why = why or _FOUND
 
     def read(self, table: Mapping[str, Any]) -> Config:
         self.known("", table, _TOP)
@@ -346,7 +421,7 @@ class _Reading:
         if not 0 < timeout_s <= TIMEOUT_S_MAX:
             raise self.wrong("timeouts.default_s", f"must be above 0 and at most {TIMEOUT_S_MAX:.0f} seconds")
         if timeout_s > config.timeout_s and not self.trusted:
-            self.untrusted("timeouts.default_s")
+            self.untrusted("timeouts.default_s", timeout_s)
             timeout_s = config.timeout_s
         for key, value in values.items():
             if key.startswith(("limits.", "audit.retention")) and value <= 0:
@@ -417,7 +492,7 @@ class _Reading:
             path = self.below(table["path"])
             if not self.trusted and not self.is_below(path):
                 # Attack: a clone that lists files from elsewhere on the machine as its tools.
-                self.untrusted(f"{where}.path")
+                self.untrusted(f"{where}.path", table["path"])
                 continue
             handlers = kept.get("handlers")
             found.append(
@@ -508,7 +583,7 @@ class _Reading:
         for pattern, grant in grants.items():
             self.section(f"grants.{pattern}", grant, _GRANT_KEYS)
         if grants and not self.trusted:
-            self.untrusted("grants")
+            self.untrusted("grants", grants)
         else:
             granted = [
                 Grant(
@@ -527,7 +602,7 @@ class _Reading:
                     raise self.wrong(where, f"needs {key}")
             self.known(f"{where}.match", rule.get("match", {}), _MATCHED)
             if rule["decision"] == "allow" and not self.trusted:
-                self.untrusted(f"{where}.decision")
+                self.untrusted(f"{where}.decision", rule)
             else:
                 rules.append(rule)
         return granted, rules
@@ -579,17 +654,19 @@ class _Reading:
             }[where]
             if place(str(value)) >= max(place(key.widens), place(held)):
                 return True
-        self.untrusted(where)
+        self.untrusted(where, value)
         return False
 
     def wrong(self, where: str, what: str) -> ConfigError:
         return ConfigError(f"{self.path}: {where}: {what}", "correct it, or name another file with --config")
 
-    def untrusted(self, where: str) -> None:
+    def untrusted(self, where: str, value: object) -> None:
+        self.widening.append((where, _shown(value)))
+        review = "review what changed" if self.why == _CHANGED else "read it"
         self.problem(
             "config.untrusted",
-            f"{where} is ignored: this file was found, not named, so it may only narrow",
-            f"read it, and if you trust it, name it: --config {self.path}",
+            f"{where} is ignored: {self.why}",
+            f"{review}, and if you trust it: toolwright trust {shlex.quote(self.path)}",
         )
 
     def problem(self, code: str, message: str, hint: str) -> None:
@@ -598,12 +675,21 @@ class _Reading:
         )
 
 
+def _shown(value: object) -> str:
+    """What a key says, short enough for a person who is asked about it."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}…"
+
+
 def _name_of(value: str | Sequence[str]) -> str:
     """What an MCP server is called that nobody gave a name: its host, or its program."""
     text = value.split("/")[2] if isinstance(value, str) else os.path.basename(value[0])
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:64]
 
 
+_FOUND: Final = "this file was found, not named, so it may only narrow"
+_CHANGED: Final = "this file is not what you trusted any more"
+_SHOWN_CHARS_MAX: Final = 400
 _VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SERVER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KIND_NAMES: Final[dict[type, str]] = {
