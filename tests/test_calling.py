@@ -346,7 +346,7 @@ def test_a_skill_sees_a_small_environment(project: Path, level: Level) -> None:
         assert "EDITOR=vi" in opened.call("t", {}).content
     everything = (Grant(pattern="skill:*", needs=("fs.read", "shell.execute"), env=("*",)),)
     with workshop(project, level, env=env, grants=everything) as opened:
-        assert "OPENAI_API_KEY=sk-secret-123456" in opened.call("t", {}).content
+        assert "OPENAI_API_KEY=[secret OPENAI_API_KEY]" in opened.call("t", {}).content
 
 
 @pytest.mark.requirement(

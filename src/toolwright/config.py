@@ -22,6 +22,7 @@ from toolwright.catalog import files
 from toolwright.catalog.sources import Source
 from toolwright.errors import ConfigError, SourceError, StoreError, UsageError
 from toolwright.model import (
+    BASE_ENV,
     TIMEOUT_S_MAX,
     Grant,
     Level,
@@ -35,6 +36,8 @@ from toolwright.model import (
 from toolwright.records import dataclass, replace
 from toolwright.store.keep import STORE_NAME, Keep
 
+PASSPHRASE: Final = "TOOLWRIGHT_VAULT_PASSPHRASE"
+"""The variable that may hold the vault's passphrase. No tool is ever handed it."""
 FILE_NAME: Final = "toolwright.toml"
 FORMATS: Final = ("skill", "manifest", "capability", "rye", "executable")
 NAMED_FORMATS: Final = (*FORMATS, "mcp", "openapi")
@@ -58,6 +61,9 @@ class Environment:
     """Who is asking, for records."""
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The snapshot from which tools get what they are granted. Values never reach a message or a record."""
+    passphrase: str = field(default="", repr=False)
+    """Of the vault, where it has one. Attack: a tool that is granted all variables and opens the vault: it is
+    none of them."""
 
     @staticmethod
     def read(environ: Mapping[str, str] | None = None) -> Environment:
@@ -76,7 +82,8 @@ class Environment:
             user_space=values.get("USER_SPACE") or home,
             colours=not values.get("NO_COLOR") and values.get("TERM") != "dumb",
             user=values.get("USER") or values.get("LOGNAME") or f"uid {os.getuid()}",
-            variables=dict(values),
+            variables={name: value for name, value in values.items() if name != PASSPHRASE},
+            passphrase=values.get(PASSPHRASE, ""),
         )
 
     def probe_environment(self) -> dict[str, str]:
@@ -121,6 +128,8 @@ class Config:
     keyword_match: str = "word"
     timeout_s: float = 30.0
     grants: tuple[Grant, ...] = ()
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    """Variables of tools, and the secrets of the vault that they stand for."""
     policy: tuple[Mapping[str, Any], ...] = ()
     """The rules as they stand in the files, the user's own first."""
     undeclared: Profile | None = None
@@ -232,7 +241,7 @@ _POLICY_KEYS: Final = {
 }
 _MATCHED: Final = ("key", "name", "format", "effect")
 _GRANT_KEYS: Final = {"needs": _Key(list, items=_TEXT), "env": _Key(list, items=_TEXT)}
-_TOP: Final = (*_SECTIONS, "source", "grants", "policy")
+_TOP: Final = (*_SECTIONS, "source", "grants", "secrets", "policy")
 
 
 # -- reading ------------------------------------------------------------------------------------------------
@@ -439,6 +448,7 @@ class _Reading:
             keyword_match=values.get("selection.keyword_match", config.keyword_match),
             timeout_s=float(timeout_s),
             grants=(*config.grants, *grants),
+            secrets={**config.secrets, **self.secrets(table.get("secrets", {}))},
             # The user's own rules stay, and come first: a project's rule must not take a refusal away.
             policy=(*config.policy, *policy),
             undeclared=Profile(undeclared) if undeclared is not None else None,
@@ -561,7 +571,11 @@ class _Reading:
         mcp = import_module("toolwright.formats.mcp")
         names = dict.fromkeys((*table.get("env", ()), *mcp.names_in(definition)))
         server = mcp.Server(
-            name=name, definition=definition, env=tuple(names), trusted=bool(table.get("trusted"))
+            name=name,
+            definition=definition,
+            env=tuple(names),
+            trusted=bool(table.get("trusted")),
+            vaulted=True,
         )
         return Source(path=self.path, format="mcp", named=True, server=server.text, starts=True)
 
@@ -606,6 +620,27 @@ class _Reading:
             else:
                 rules.append(rule)
         return granted, rules
+
+    def secrets(self, table: object) -> dict[str, str]:
+        """Variables by the secrets they stand for: names, never values."""
+        if not isinstance(table, dict):
+            raise self.wrong("secrets", 'must be a table, written [secrets], with NAME = "vault:SECRET"')
+        if not table:
+            return {}
+        # By name: few files have the table.
+        is_loader = import_module("toolwright.trust.policy").is_loader
+        for variable, reference in table.items():
+            self.variable(f"secrets.{variable[:60]}", variable)
+            if is_loader(variable) or _is_base(variable):
+                # Attack: a secret in a variable that every tool gets, or that makes programs load code.
+                raise self.wrong(f"secrets.{variable}", "every tool gets this variable, or it loads code")
+            if not isinstance(reference, str) or not _REFERENCE.fullmatch(reference):
+                # It may be the secret itself: it is not told.
+                raise self.wrong(f"secrets.{variable}", 'must be "vault:" and the name of a secret')
+        if not self.trusted:
+            self.untrusted("secrets", table)
+            return {}
+        return {variable: reference.partition(":")[2] for variable, reference in table.items()}
 
     def tables(self, name: str, value: object) -> list[Any]:
         if not isinstance(value, list):
@@ -681,6 +716,12 @@ def _shown(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}…"
 
 
+def _is_base(variable: str) -> bool:
+    return any(
+        variable == name or (name.endswith("*") and variable.startswith(name[:-1])) for name in BASE_ENV
+    )
+
+
 def _name_of(value: str | Sequence[str]) -> str:
     """What an MCP server is called that nobody gave a name: its host, or its program."""
     text = value.split("/")[2] if isinstance(value, str) else os.path.basename(value[0])
@@ -690,6 +731,7 @@ def _name_of(value: str | Sequence[str]) -> str:
 _FOUND: Final = "this file was found, not named, so it may only narrow"
 _CHANGED: Final = "this file is not what you trusted any more"
 _SHOWN_CHARS_MAX: Final = 400
+_REFERENCE: Final = re.compile(r"vault:[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 _VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SERVER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KIND_NAMES: Final[dict[type, str]] = {

@@ -55,6 +55,7 @@ from toolwright.sandbox import NEVER, Cancel, Sandbox, Standing, Start, ground
 from toolwright.servers import GUARDED_MAX, LIST_S, ServerLists
 from toolwright.store.keep import STORE_NAME, Keep
 from toolwright.trust import policy
+from toolwright.trust.vault import Secrets, Vault, system_ring
 
 if TYPE_CHECKING:
     from toolwright.functions import Function
@@ -153,6 +154,10 @@ class Hands:
             trusted_projects=frozenset(map(os.path.realpath, self._named)),
             handlers=handlers,
             in_process=in_process,
+            secrets=Secrets(
+                Vault(config.state, passphrase=lambda: environment.passphrase, ring=system_ring),
+                config.secrets,
+            ),
             container_engine=config.container_engine,
         )
         contents = self._contents = Contents()

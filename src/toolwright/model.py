@@ -515,6 +515,8 @@ class Permit:
     unix_sockets: bool = False
     env: tuple[str, ...] = ()
     """Names of the host's variables it receives; ``*`` is all of them."""
+    vault: tuple[str, ...] = ()
+    """Those that a grant names: their values may come out of the vault, from secrets of the same names."""
     limits: Limits = Limits()
     level: Level = Level.PORTABLE
     """The least level that may run it."""

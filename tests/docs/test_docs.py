@@ -29,10 +29,12 @@ from toolwright.dialects import DIALECTS
 from toolwright.doors import cli
 from toolwright.errors import KINDS
 from toolwright.formats import FORMATS
-from toolwright.journal.redaction import VALUE_CHARS_MIN
+from toolwright.journal.redaction import DIGITS_MIN, GUESSED_CHARS_MIN, VALUE_CHARS_MIN
 from toolwright.journal.segments import Bounds
 from toolwright.model import Level, Limits, Profile
 from toolwright.runtimes.around import LEDGER_MAX, LEDGER_S
+from toolwright.store import private
+from toolwright.trust import vault
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
@@ -434,6 +436,38 @@ def test_the_guide_to_calling_shows_what_is_really_printed(workshop: Path) -> No
             assert status == 0, (line, printed)
 
 
+def test_the_guide_to_secrets_shows_what_is_really_printed(tmp_path: Path) -> None:
+    needs_supervision()
+    page = DOCS / "guides" / "secrets.md"
+    folder = tmp_path / "tools"
+    program = folder / "tools" / "bin" / "whoami"
+    program.parent.mkdir(parents=True)
+    (folder / "tools.json").write_text(blocks(page, "json")[0], encoding="utf-8")
+    (folder / "secrets.toml").write_text(blocks(page, "toml")[0], encoding="utf-8")
+    program.write_text(blocks(page, "sh")[0], encoding="utf-8")
+    program.chmod(0o755)
+    for block in blocks(page, "console"):
+        for line, shown in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
+            _, printed = in_shell(f"exec 2>&1\n{line}", folder)
+            assert fits(shown, printed), (line, printed)
+
+
+def test_the_limits_of_the_vault_are_those_of_the_code() -> None:
+    found = section(DOCS / "guides" / "secrets.md", "Where values lie")
+    for row in (
+        f"| secrets in a vault | {vault.SECRETS_MAX} |",
+        f"| a value | {vault.VALUE_BYTES_MAX:,} bytes of UTF-8, no NUL |",
+        f"| a name | {vault.NAME_CHARS_MAX} characters",
+        f"| a passphrase | at least {vault.PASSPHRASE_CHARS_MIN} characters |",
+        f"| {private.LOCK_S:.0f} s |",
+    ):
+        assert row in found, row
+    looked_for = section(DOCS / "guides" / "secrets.md", "What comes back")
+    words = " ".join(looked_for.split())
+    assert f"from {VALUE_CHARS_MIN} characters on; and, from {GUESSED_CHARS_MIN} characters on" in words
+    assert f"Numbers need {DIGITS_MIN} digits" in words
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -461,7 +495,8 @@ def test_the_program_of_the_readme_runs(workshop: Path) -> None:
 
 
 def test_the_configurations_in_the_docs_are_accepted(workshop: Path) -> None:
-    pages = [CONFIGURATION, DOCS / "guides" / "checking.md", DOCS / "guides" / "calling.md"]
+    guides = (DOCS / "guides" / f"{name}.md" for name in ("checking", "calling", "secrets"))
+    pages = [CONFIGURATION, *guides]
     for page in pages:
         for block in blocks(page, "toml"):
             path = workshop / "shown.toml"

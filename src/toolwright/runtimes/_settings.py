@@ -15,6 +15,7 @@ import os
 import re
 import shlex
 import stat
+from collections import ChainMap
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import field
@@ -39,9 +40,10 @@ from toolwright.model import (
     ToolCall,
 )
 from toolwright.records import dataclass, replace
-from toolwright.runtimes import Host, _cascade, environment
+from toolwright.runtimes import Host, _cascade, environment, vaulted, withheld
 from toolwright.runtimes._cascade import Tier
 from toolwright.trust.policy import is_below, is_loader
+from toolwright.trust.vault import Withheld
 
 DEPENDENCIES_MAX: Final = 10_000
 DEPENDENCIES_BYTES_MAX: Final = 64 << 20
@@ -126,6 +128,8 @@ def prepare(tool: Tool, call: ToolCall, host: Host, permit: Permit, *, project: 
         return _Preparing(tool, host, permit, project, settings).prepared(arguments, env)
     except _Stop as stop:
         return Ending(end=stop.end, reason=str(stop), hint=stop.hint)
+    except Withheld as no:
+        return withheld(no)
     except _cascade.Broken as broken:
         return Ending(
             end=End.UNAVAILABLE,
@@ -186,6 +190,10 @@ class _Preparing:
         self.seen: dict[str, str] = environment(host, tool, permit)
         """What the tool sees so far; templates see the same."""
         self.templates = _Templates(self.places, self.config, self.seen)
+        self.secret: dict[str, str] = host.secrets.values(vaulted(host, tool, permit))
+        """What comes out of the vault, and what the author made of it: for environment and headers."""
+        # Attack: a template that puts a secret on a command line, where every process of the machine sees it.
+        self.closed = _Templates(self.places, self.config, ChainMap(self.secret, self.seen))
 
     def prepared(self, arguments: JsonObject, env: Mapping[str, str]) -> Prepared:
         is_anchored = self.anchors()
@@ -375,17 +383,34 @@ class _Preparing:
         for source in (_object(self.env_config.get("env")), _object(configured), env):
             for name, value in source.items():
                 unset = isinstance(value, str) and _EXACT_VARIABLE.fullmatch(value)
-                if unset and unset[1] not in self.seen:
+                if unset and unset[1] not in self.closed.seen:
                     continue
-                self.put(added, name, _as_text(self.templates.value(value)))
+                text = _as_text(self.closed.value(value))
+                if text == _as_text(self.templates.value(value)):
+                    self.put(added, name, text)
+                else:
+                    self.put(added, name, text, into=self.secret)
         if is_anchored:
             self.anchor_paths(added)
         return added
 
-    def put(self, added: dict[str, str], name: str, value: str) -> None:
+    def put(
+        self, added: dict[str, str], name: str, value: str, *, into: dict[str, str] | None = None
+    ) -> None:
         if not name or "=" in name or "\0" in name + value:
             raise _Stop(End.UNAVAILABLE, f"{name!r} cannot be set: no variable has such a name or value")
-        added[name] = self.seen[name] = value
+        added[name] = (self.seen if into is None else into)[name] = value
+
+    def told(self, where: str, value: JsonValue) -> JsonValue:
+        """What the author wrote, expanded for a place that others may see."""
+        told = self.templates.value(value)
+        if self.secret and told != self.closed.value(value):
+            raise _Stop(
+                End.UNAVAILABLE,
+                f"config.{where} names a secret of the vault, which goes into the environment alone",
+                "let the tool read the variable, or hand it over in env",
+            )
+        return told
 
     def dotenv(self) -> dict[str, str]:
         """The project's ``.env``: plain assignments, nothing expanded; what the host has wins."""
@@ -408,7 +433,7 @@ class _Preparing:
             # Attack: a cloned project's .env that makes every program load its code.
             if is_loader(name):
                 self.notes.append(f".env: {name} is left out: it makes programs load code")
-            elif name not in self.seen:
+            elif name not in self.closed.seen:
                 found[name] = value
         return found
 
@@ -430,7 +455,7 @@ class _Preparing:
             elif part == _PARAMS_JSON and number:
                 argv.append(jsontext.compact(arguments).decode("utf-8"))
             else:
-                argv.append(_as_text(self.templates.value(part)))
+                argv.append(_as_text(self.told("command", part)))
         for part in argv:
             if "\0" in part or len(part.encode("utf-8", "replace")) > ELEMENT_BYTES_MAX:
                 raise _Stop(
@@ -453,15 +478,15 @@ class _Preparing:
         written = [("url", invocation.url)]
         written += [(f"headers.{name}", value) for name, value in invocation.headers]
         for where, text in written:
-            unknown = self.templates.unknown(text)
+            unknown = self.closed.unknown(text)
             if unknown is not None:
                 raise _Stop(
                     End.UNAVAILABLE,
                     f"config.{where}: nothing is known for {unknown}",
                     "set the variable where the host runs, or add the name to config",
                 )
-        headers = tuple((name, self.templates.text(value)) for name, value in invocation.headers)
-        return replace(invocation, url=self.templates.text(invocation.url), headers=headers)
+        headers = tuple((name, self.closed.text(value)) for name, value in invocation.headers)
+        return replace(invocation, url=self.closed.text(invocation.url), headers=headers)
 
     def program(self, name: str) -> str:
         if "/" not in name or os.path.isabs(name):
@@ -478,7 +503,7 @@ class _Preparing:
         arguments = dict(given)
         fixed = self.config.get("fixed_params")
         if isinstance(fixed, dict):
-            arguments |= self.templates.value(fixed)
+            arguments |= self.told("fixed_params", fixed)
         actions = self.settings.get("actions")
         if isinstance(actions, dict):
             action = arguments.get("action")
@@ -521,7 +546,7 @@ class _Templates:
     def __init__(self, places: Mapping[str, str], config: JsonObject, seen: Mapping[str, str]) -> None:
         self._places = places
         self._config = config
-        self._seen = seen
+        self.seen = seen
 
     def value(self, value: JsonValue, passes: int = _PASSES_MAX) -> JsonValue:
         """Every text in a value; one that is exactly ``{x}`` becomes what x is, with its type."""
@@ -550,7 +575,7 @@ class _Templates:
             if name is not None:
                 known = name in self._places or name in self._config
             else:
-                known = match["variable"] in self._seen or match["default"] is not None
+                known = match["variable"] in self.seen or match["default"] is not None
             if not known:
                 return match.group()
         return None
@@ -575,7 +600,7 @@ class _Templates:
     def _put_in(self, match: re.Match[str], passes: int) -> str:
         if match["name"] is not None:
             return _as_text(self._named(match["name"], match.group(), passes))
-        found = self._seen.get(match["variable"])
+        found = self.seen.get(match["variable"])
         if match["default"] is not None:
             return found or match["default"]
         return match.group() if found is None else found

@@ -40,13 +40,26 @@ class ProcessTools:
         self._environments = Environments(host)
 
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
-        invocation = tool.invocation
-        assert isinstance(invocation, RunProcess)
         project = project_of(tool, self._host)
         prepared = _settings.prepare(tool, call, self._host, permit, project=project)
         if isinstance(prepared, Ending):
             return prepared
-        env = self._environments.of(tool, permit, prepared.env)
+        handed = self._environments.of(tool, permit, prepared.env)
+        if isinstance(handed, Ending):
+            return handed
+        return handed.cleaned(self._started(tool, call, permit, prepared, handed.env, cancel))
+
+    def _started(
+        self,
+        tool: Tool,
+        call: ToolCall,
+        permit: Permit,
+        prepared: _settings.Prepared,
+        env: dict[str, str],
+        cancel: Cancel,
+    ) -> Ending:
+        invocation = tool.invocation
+        assert isinstance(invocation, RunProcess)
         cwd = prepared.cwd or self._host.cwd
         arguments = prepared.arguments
 

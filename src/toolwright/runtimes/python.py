@@ -22,6 +22,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import field
 from functools import cache, lru_cache, partial
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
@@ -149,6 +150,9 @@ class PythonTools:
         context, notes = _carried(tool, call, source, names)
         if isinstance(context, Ending):
             return context
+        handed = self._environments.of(tool, permit, prepared.env)
+        if isinstance(handed, Ending):
+            return handed
         interpreter = prepared.interpreter or self._host.python
         argv: tuple[str, ...] = (interpreter, file)
         stdin = b""
@@ -166,7 +170,7 @@ class PythonTools:
             names=names,
             permit=permit,
             interpreter=interpreter,
-            env=self._environments.of(tool, permit, prepared.env),
+            env=handed.env,
             cwd=prepared.cwd or self._host.cwd,
             own=(
                 file,
@@ -179,7 +183,7 @@ class PythonTools:
             if invocation.style is PythonStyle.SCRIPT
             else _request(tool, prepared, project, context),
         )
-        ending = self._isolated(asked, cancel)
+        ending = handed.cleaned(self._isolated(asked, cancel))
         notes = (*prepared.notes, *notes, *ending.notes)
         return replace(ending, notes=notes) if notes else ending
 
@@ -258,7 +262,7 @@ class _Asked:
     names: tuple[str, ...]
     permit: Permit
     interpreter: str
-    env: Mapping[str, str]
+    env: Mapping[str, str] = field(repr=False)
     cwd: str
     own: tuple[str, ...]
     dependencies: tuple[tuple[str, str], ...]

@@ -363,6 +363,7 @@ class _Asked:
     stated: bool
     capabilities: frozenset[str] = frozenset()
     env: tuple[str, ...] = ()
+    vault: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     because: str = ""
@@ -377,12 +378,13 @@ def _asked(tool: Tool, grants: Sequence[Grant]) -> _Asked:
     needs = tool.needs
     granting = [grant for grant in grants if fnmatchcase(tool.key, grant.pattern)] if grants else []
     env, notes = _env(tool, granting)
+    vault = tuple(dict.fromkeys(name for grant in granting for name in grant.env if name != "*"))
     bounding = [grant for grant in granting if grant.needs is not None]
     granted = tuple(dict.fromkeys(name for grant in bounding for name in grant.needs or ()))
     because = f'[grants."{bounding[0].pattern}"]' if bounding else "what it states"
     if not needs.stated:
         if not bounding:
-            return _Asked(stated=False, env=env, notes=notes)
+            return _Asked(stated=False, env=env, vault=vault, notes=notes)
         got = {name for name in CAPABILITIES if any(covers(grant, name) for grant in granted)}
         notes += _unknown(
             [
@@ -393,7 +395,9 @@ def _asked(tool: Tool, grants: Sequence[Grant]) -> _Asked:
             "granted",
         )
         got |= set(granted) & set(HOST_ONLY)
-        return _Asked(stated=True, capabilities=frozenset(got), env=env, notes=notes, because=because)
+        return _Asked(
+            stated=True, capabilities=frozenset(got), env=env, vault=vault, notes=notes, because=because
+        )
     missing: tuple[str, ...] = ()
     if bounding:
         missing = tuple(
@@ -412,7 +416,13 @@ def _asked(tool: Tool, grants: Sequence[Grant]) -> _Asked:
     )
     got |= set(granted) & set(HOST_ONLY)
     return _Asked(
-        stated=True, capabilities=frozenset(got), env=env, missing=missing, notes=notes, because=because
+        stated=True,
+        capabilities=frozenset(got),
+        env=env,
+        vault=vault,
+        missing=missing,
+        notes=notes,
+        because=because,
     )
 
 
@@ -489,6 +499,7 @@ def _permit(asked: _Asked, house: HouseRules, ground: Ground) -> tuple[Permit, s
             unprotected=has("fs.write.unprotected"),
             hidden=ground.hidden,
             env=asked.env,
+            vault=asked.vault,
             level=house.require,
         ),
         because,

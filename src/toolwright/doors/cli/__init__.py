@@ -35,6 +35,7 @@ _COMMANDS = {
     "enable": "Switch a tool on again.",
     "disable": "Switch a tool off, for a while or for good.",
     "trust": "Let a project's own configuration count.",
+    "secret": "Keep values for tools, by name; none is ever shown.",
     "export": "Print what a model provider would be sent.",
     "init": "Start a new tool from a template.",
     "doctor": "Say what works on this machine, and how to get what does not.",
