@@ -22,6 +22,7 @@ from urllib.parse import parse_qsl, unquote, unquote_to_bytes, urlsplit
 from toolwright import jsontext
 from toolwright.jsontext import JsonValue
 from toolwright.model import BASE_ENV
+from toolwright.records import dataclass
 
 MARKER: Final = "***REDACTED***"
 VALUE_CHARS_MIN: Final = 4
@@ -131,10 +132,10 @@ class Cleaning:
             return data
         looked = _Looked(data)
         for name, secret in self._secrets:
-            if not looked.may_hold(secret):
-                continue
-            for pattern in _patterns(secret):
-                data, count = pattern.subn(self._marker(name), data)
+            for form in _forms(secret):
+                if not looked.may_hold(form):
+                    continue
+                data, count = _spelling(form).subn(self._marker(name), data)
                 if count:
                     self.found[name] = self.found.get(name, 0) + count
         return data
@@ -142,7 +143,7 @@ class Cleaning:
     def cut_end(self, data: bytes) -> bytes:
         """Data whose end was cut off, without the beginning of a secret that the cut went through."""
         for name, secret in self._secrets:
-            for needle in _needles(secret):
+            for needle in (needle for form in _forms(secret) for needle in form.needles):
                 at = data.find(needle[:VALUE_CHARS_MIN], max(0, len(data) - len(needle) + 1))
                 while at >= 0:
                     if needle.startswith(data[at:]):
@@ -154,7 +155,7 @@ class Cleaning:
     def cut_start(self, data: bytes) -> bytes:
         """Data whose beginning was cut off, without the end of a secret that the cut went through."""
         for name, secret in self._secrets:
-            for needle in _needles(secret):
+            for needle in (needle for form in _forms(secret) for needle in form.needles):
                 end = needle[-VALUE_CHARS_MIN:]
                 at = data.rfind(end, 0, len(needle) - 1)
                 while at >= 0:
@@ -189,7 +190,7 @@ class Cleaning:
             return value
         with suppress(TypeError, ValueError, RecursionError):  # what cannot be written is looked at in parts
             looked = _Looked(jsontext.compact(value))
-            if not any(looked.may_hold(secret) for _, secret in self._secrets):
+            if not any(looked.may_hold(form) for _, secret in self._secrets for form in _forms(secret)):
                 return value
         return self._walked(value)
 
@@ -252,11 +253,11 @@ class _Looked:
         if b"\\" in data or b"%" in data:
             self._decoded = _decoded(data)
 
-    def may_hold(self, secret: str) -> bool:
-        for needle in _needles(secret):
-            if needle in self._data or _flat(needle) in self._flat:
+    def may_hold(self, form: _Form) -> bool:
+        for needle, flat in zip(form.needles, form.flat, strict=True):
+            if flat in self._flat or needle in self._data:
                 return True
-            if self._decoded is not None and _flat(needle) in self._decoded:
+            if self._decoded is not None and flat in self._decoded:
                 return True
         return False
 
@@ -285,15 +286,43 @@ def _letters(escapes: bytes) -> bytes:
     return units.decode("utf-16-be", "replace").encode("utf-8")
 
 
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """One way to write a secret: the bytes that tell it, and whether its letters may be escaped."""
+
+    needles: tuple[bytes, ...]
+    flat: tuple[bytes, ...]
+    text: str
+    """What a pattern is made of; empty: the one needle, byte for byte."""
+    is_base64: bool = False
+
+
 @lru_cache(maxsize=256)
-def _needles(secret: str) -> tuple[bytes, ...]:
-    """A secret's spellings, besides escapes and letters of the other case."""
+def _forms(secret: str) -> tuple[_Form, ...]:
+    """A secret's spellings: as it is, in base64, and in the wide letters of UTF-16."""
     plain = secret.encode("utf-8", "surrogateescape")
-    found = [plain, *(core.encode("ascii") for core in _in_base64(plain))]
+    spelled = [plain]
     with suppress(UnicodeEncodeError):  # how it goes into a header
-        found.append(secret.encode("latin-1"))
-    found += [secret.encode(wide, "surrogatepass") for wide in ("utf-16-le", "utf-16-be")]
-    return tuple(dict.fromkeys(found))
+        spelled.append(secret.encode("latin-1"))
+    if not secret.isascii():  # letters whose case bytes do not know
+        spelled += [form.encode("utf-8", "surrogateescape") for form in (secret.lower(), secret.upper())]
+    found = [_form(spelled, secret)]
+    found += [_form([core.encode("ascii")], core, is_base64=True) for core in _in_base64(plain)]
+    found += [_form([secret.encode(wide, "surrogatepass")], "") for wide in ("utf-16-le", "utf-16-be")]
+    return tuple(found)
+
+
+def _form(needles: Sequence[bytes], text: str, *, is_base64: bool = False) -> _Form:
+    unique = tuple(dict.fromkeys(needles))
+    return _Form(unique, tuple(map(_flat, unique)), text, is_base64)
+
+
+@lru_cache(maxsize=512)
+def _spelling(form: _Form) -> re.Pattern[bytes]:
+    if not form.text:
+        return re.compile(re.escape(form.needles[0]))
+    rest = rb"[A-Za-z0-9+/_-]?(?:=|%3[dD])*" if form.is_base64 else b""
+    return re.compile(_spelled(form.text) + rest)
 
 
 _BASE64_CHARS_MIN: Final = 5
@@ -312,17 +341,6 @@ def _in_base64(plain: bytes) -> Iterator[str]:
     yield from found
 
 
-@lru_cache(maxsize=256)
-def _patterns(secret: str) -> tuple[re.Pattern[bytes], ...]:
-    plain = secret.encode("utf-8", "surrogateescape")
-    wide = [re.escape(secret.encode(form, "surrogatepass")) for form in ("utf-16-le", "utf-16-be")]
-    encoded = [
-        rb"[A-Za-z0-9+/_-]?" + _spelled(core) + rb"[A-Za-z0-9+/_-]?(?:=|%3[dD])*"
-        for core in _in_base64(plain)
-    ]
-    return tuple(re.compile(form) for form in (_spelled(secret), *encoded, *wide))
-
-
 _BREAK: Final = rb"(?:\r?\n|\\r\\n|\\n)?"
 
 
@@ -337,13 +355,13 @@ def _spelled(text: str) -> bytes:
 
 def _spellings(char: str) -> list[bytes]:
     plain = char.encode("utf-8", "surrogateescape")
-    found = {
-        re.escape(case.encode("utf-8", "surrogateescape")) for case in (char, char.lower(), char.upper())
-    }
+    found = set()
+    for case in {char, char.lower(), char.upper()}:
+        encoded = case.encode("utf-8", "surrogateescape")
+        found |= {re.escape(encoded), _in_hex(b"%", encoded, 1)}
+        found.add(_in_hex(rb"\\u", case.encode("utf-16-be", "surrogatepass"), 2))
     with suppress(UnicodeEncodeError):  # how it goes into a header
         found.add(re.escape(char.encode("latin-1")))
-    found.add(_in_hex(b"%", plain, 1))
-    found.add(_in_hex(rb"\\u", char.encode("utf-16-be", "surrogatepass"), 2))
     if char in '"\\/':
         found.add(rb"\\" + re.escape(plain))
     if char in _CONTROLS:

@@ -28,20 +28,24 @@ def cleaned(ending: Ending, secrets: Mapping[str, str]) -> Ending:
         stdout = cleaning.cut_end(stdout)
     if ending.stderr_bytes > len(ending.stderr):
         stderr = cleaning.cut_start(stderr)
-    clean = replace(
+    value, reason = cleaning.value(ending.value), cleaning.text(ending.reason)
+    hint = None if ending.hint is None else cleaning.text(ending.hint)
+    blocks = None if ending.blocks is None else tuple(_block(block, cleaning) for block in ending.blocks)
+    notes = tuple(map(cleaning.text, ending.notes))
+    runs = tuple(_run(run, recording) for run in ending.runs)
+    if not cleaning.found and not recording.found:
+        return ending
+    return replace(
         ending,
         stdout=stdout,
         stderr=stderr,
-        value=cleaning.value(ending.value),
-        blocks=None if ending.blocks is None else tuple(_block(block, cleaning) for block in ending.blocks),
-        reason=cleaning.text(ending.reason),
-        hint=None if ending.hint is None else cleaning.text(ending.hint),
-        notes=tuple(map(cleaning.text, ending.notes)),
-        runs=tuple(_run(run, recording) for run in ending.runs),
+        value=value,
+        blocks=blocks,
+        reason=reason,
+        hint=hint,
+        notes=(*notes, *cleaning.notes()),
+        runs=runs,
     )
-    if not cleaning.found and not recording.found:
-        return ending
-    return replace(clean, notes=(*clean.notes, *cleaning.notes()))
 
 
 def _block(block: Block, cleaning: Cleaning) -> Block:
@@ -59,6 +63,9 @@ def _block(block: Block, cleaning: Cleaning) -> Block:
 
 
 def _run(run: Run, cleaning: Cleaning) -> Run:
+    whole = "\n".join((*run.argv, run.cwd, run.note))  # one look for all: most starts tell nothing
+    if cleaning.text(whole) == whole:
+        return run
     return replace(
         run,
         argv=tuple(map(cleaning.text, run.argv)),
