@@ -597,8 +597,9 @@ def _make_folder(path: str) -> None:
         path = os.path.dirname(path)
     try:
         for path in reversed(missing):
-            os.mkdir(path, 0o700)
-            os.chmod(path, 0o700)
+            with suppress(FileExistsError):  # somebody else made it meanwhile
+                os.mkdir(path, 0o700)
+                os.chmod(path, 0o700)
     except OSError as error:
         raise SigningError(f"{path}: {_reason(error)}", "make the folder, or name another") from None
 
