@@ -149,6 +149,18 @@ def test_the_variable_names_the_folder_of_the_key(desk: Desk, tmp_path: Path) ->
     assert "others may read this private key (mode 0644)" in said.err
 
 
+def test_an_item_of_the_users_space_is_signed_where_it_is_asked_for(desk: Desk) -> None:
+    mine = desk.write("a/t.py")
+    theirs = desk.home / ".ai" / "tools" / "a" / "t.py"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text(TOOL, encoding="utf-8")
+    desk.generate()
+    (result,) = desk("sign", "tool:a/t", "--space", "user", "--json").json
+    assert (result["location"], result["path"]) == ("user", str(theirs))
+    assert "rye:signed:" not in mine.read_text(encoding="utf-8")
+    assert desk.statuses() == {".ai/tools/a/t.py": "unsigned", str(theirs): "signed"}
+
+
 def test_user_space_moves_keys_and_trust(desk: Desk, tmp_path: Path) -> None:
     (tmp_path / "moved").mkdir(mode=0o755)
     desk.env["USER_SPACE"] = str(tmp_path / "moved")

@@ -28,7 +28,9 @@ _ABOUT_SIGNATURES = "rye.sign.never-manual"
 )
 @click.argument("refs", nargs=-1, required=True, metavar="KIND:ID...")
 @click.option(
-    "--space", type=click.Choice([*Location]), help="Only items of this space; system items are never signed."
+    "--space",
+    type=click.Choice([location.value for location in Location]),
+    help="Only items of this space; system items are never signed.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 @shared_options
