@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Final, Protocol
 
+from toolwright.catalog.digests import Contents
 from toolwright.model import Ending, Permit, Tool, ToolCall
 from toolwright.records import dataclass
 from toolwright.sandbox import Cancel, Sandbox
@@ -49,6 +50,8 @@ class Host:
     """The host's own code, by executor, group or tool name."""
     in_process: bool = False
     """The host lets verified Python tools run inside its own process."""
+    contents: Contents = field(default_factory=Contents, repr=False)
+    """The files that are looked at for calls, with the bytes that were seen."""
     container_engine: str = ""
     """The program that runs containers, by name or path; empty: the host enabled none."""
 
