@@ -38,6 +38,7 @@ from toolwright.model import (
     ToolCall,
     ToolMode,
     ToolResult,
+    Vetted,
 )
 from toolwright.records import dataclass, replace
 from toolwright.sandbox import NEVER, Cancel, Sandbox
@@ -45,11 +46,14 @@ from toolwright.servers import ServerLists
 from toolwright.store.keep import STORE_NAME, Keep
 
 if TYPE_CHECKING:
+    from toolwright.catalog.digests import Contents
     from toolwright.dialects import Dialect
     from toolwright.formats.capability import Migration
     from toolwright.functions import Function, Report
     from toolwright.hands import Hands
     from toolwright.runtimes.mcp import State as ServerState
+    from toolwright.trust.signing import Keys, TrustedKey
+    from toolwright.trust.vetting import Vetter
 
 ContextCheck = Callable[[Mapping[str, object]], object]
 
@@ -223,6 +227,7 @@ class Workshop:
         self._sandbox = sandbox
         self._lock = threading.Lock()
         self._hands: Hands | None = None
+        self._vetting: tuple[Contents, Vetter] | None = None
         self._is_closed = False
         self._loading = threading.Lock()
         self._lists = ServerLists(config.state, lambda: self.hands.servers, self.reload)
@@ -615,6 +620,7 @@ class Workshop:
             if self._hands is None:
                 from toolwright.hands import Hands
 
+                contents, vetter = self._looking()
                 self._hands = Hands(
                     self.config,
                     self._environment,
@@ -624,8 +630,43 @@ class Workshop:
                     in_process=self._in_process,
                     sandbox=self._sandbox,
                     lists=self._lists,
+                    contents=contents,
+                    vetter=vetter,
                 )
             return self._hands
+
+    def vet(self, tool: Tool) -> Vetted:
+        """What is known about a tool's bytes as they lie there now. Runs nothing."""
+        with self._lock:
+            _, vetter = self._looking()
+        return vetter.vet(tool, None)
+
+    def _looking(self) -> tuple[Contents, Vetter]:
+        """The files that were looked at, and what vets them: one of each, for calls and for listing."""
+        if self._vetting is None:
+            from toolwright.catalog.digests import Contents
+            from toolwright.runtimes import project_among
+            from toolwright.runtimes._dependencies import ToolFiles
+            from toolwright.trust import vetting
+
+            contents = Contents()
+            cwd, user_space = current_folder(), self._environment.user_space
+            systems = [os.path.dirname(source.path) for source in sources.installed_bundles()]
+            vetter = vetting.Vetter(
+                contents,
+                self._trusted_keys,
+                ToolFiles(contents, lambda tool: project_among(tool, cwd, user_space, systems)),
+                is_development=self._is_development(),
+            )
+            self._vetting = contents, vetter
+        return self._vetting
+
+    def _trusted_keys(self) -> Keys:
+        return _NO_KEYS
+
+    def _is_development(self) -> bool:
+        """Attack: any environment variable that switches verifying off. The host must have opted in."""
+        return self.config.dev_mode and self._environment.variables.get("RYE_DEV_MODE") == "1"
 
     # -- loading --------------------------------------------------------------------------------------------
 
@@ -685,6 +726,19 @@ class Workshop:
         user = os.path.join(self._environment.user_space, ".ai", "tools")
         spaces = [sources.Source(path=user, format="rye", space=1)] if os.path.isdir(user) else []
         return [*spaces, *sources.installed_bundles()]
+
+
+class _NoKeys:
+    """Nobody is trusted."""
+
+    def find(self, key_id: str) -> Sequence[TrustedKey]:
+        return ()
+
+    def ids(self) -> Sequence[str]:
+        return ()
+
+
+_NO_KEYS = _NoKeys()
 
 
 # -- what runs calls ----------------------------------------------------------------------------------------

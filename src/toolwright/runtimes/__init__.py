@@ -8,7 +8,7 @@ and no words for the model; the engine above it does.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Final, Protocol
 
@@ -96,11 +96,16 @@ class Environments:
 
 def project_of(tool: Tool, host: Host) -> str:
     """The project a tool is told: the one it lies in, or, for a tool of the user or the system, ours."""
+    return project_among(tool, host.cwd, host.user_space, host.system_spaces)
+
+
+def project_among(tool: Tool, cwd: str, user_space: str, system_spaces: Sequence[str]) -> str:
+    """The same where there is no host yet."""
     root, marker, _ = tool.origin.path.partition("/.ai/tools/")
     if not marker:
-        return host.cwd
-    outside = (host.user_space, *(os.path.dirname(space) for space in host.system_spaces))
-    return root if root not in outside else host.cwd
+        return cwd
+    outside = (user_space, *(os.path.dirname(space) for space in system_spaces))
+    return root if root not in outside else cwd
 
 
 def find_program(name: str, path: str) -> str | None:

@@ -1,9 +1,9 @@
 """The files besides its own that a tool may load: where they lie, and their bytes as they were looked at.
 
 A chain's ``anchor`` says where the files lie that belong to a tool, ``verify_deps`` which of them are
-verified before it runs. Where nothing is anchored, a verified tool loads the neighbours that its file imports by name,
-and these are found here from its text. ``trust/vetting.py`` verifies what is found; the runtimes hand these
-very bytes to the interpreter. Nothing here decides whether a file is good, and nothing is run.
+verified before it runs. Where nothing is anchored, a verified tool loads the neighbours that its file imports
+by name, and these are found here from its text. ``trust/vetting.py`` verifies what is found; the runtimes
+hand these very bytes to the interpreter. Nothing here decides whether a file is good, and nothing is run.
 """
 
 from __future__ import annotations
@@ -13,15 +13,26 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
 from toolwright import jsontext
-from toolwright.catalog import files
+from toolwright.catalog import digests, files
 from toolwright.catalog.digests import Contents, Held
 from toolwright.jsontext import JsonObject, JsonValue
-from toolwright.model import CallHttp, CallJavaScript, CallMcp, CallPython, End, PythonStyle, RunProcess, Tool
+from toolwright.model import (
+    CallHttp,
+    CallJavaScript,
+    CallMcp,
+    CallPython,
+    End,
+    PythonStyle,
+    RunProcess,
+    Tool,
+    Trust,
+    Vetted,
+)
 from toolwright.records import dataclass
 
 DEPENDENCIES_MAX: Final = 10_000
@@ -99,7 +110,13 @@ def settings_of(tool: Tool) -> JsonObject:
         invocation, RunProcess | CallPython | CallJavaScript | CallHttp | CallMcp
     ):
         return {}
-    return object_of(jsontext.loads_own(invocation.settings))
+    return _settings(invocation.settings)
+
+
+@lru_cache(maxsize=1024)
+def _settings(text: bytes) -> JsonObject:
+    """Read by everybody, changed by nobody."""
+    return object_of(jsontext.loads_own(text))
 
 
 def anchor_of(tool: Tool, settings: JsonObject, project: str) -> Anchor | None:
@@ -148,15 +165,35 @@ def scope_of(tool: Tool, settings: JsonObject, anchor: Anchor | None) -> Scope |
     )
 
 
-def loaded(tool: Tool, project: str, contents: Contents) -> Loaded | None:
+def loaded(tool: Tool, project: str, contents: Contents, *, with_neighbours: bool = True) -> Loaded | None:
     """What a tool may load besides its own file; None where nothing of it is loaded by us. Raises Unfit."""
     settings = settings_of(tool)
     scope = scope_of(tool, settings, anchor_of(tool, settings, project))
     if scope is not None:
         return gather(scope, contents)
-    if tool.chain and isinstance(tool.invocation, CallPython | CallJavaScript):
+    if with_neighbours and tool.chain and isinstance(tool.invocation, CallPython | CallJavaScript):
         return neighbours(file_of(tool), contents, shadow=_is_script(tool))
     return None
+
+
+class ToolFiles:
+    """What ``trust/vetting.py`` asks about a tool's files."""
+
+    def __init__(self, contents: Contents, project_of: Callable[[Tool], str]) -> None:
+        self._contents = contents
+        self._project_of = project_of
+
+    def own_files(self, tool: Tool) -> tuple[str, ...]:
+        return digests.own_files(tool)
+
+    def runs(self, tool: Tool, own: Sequence[digests.Digested | None]) -> str | None:
+        return digests.combined(digests.how(tool.invocation), own)
+
+    def loads(self, tool: Tool, *, is_signed: bool) -> Loaded | Vetted | None:
+        try:
+            return loaded(tool, self._project_of(tool), self._contents, with_neighbours=is_signed)
+        except Unfit as unfit:
+            return Vetted(trust=Trust.TAMPERED, message=str(unfit), hint=unfit.hint)
 
 
 # -- files in folders ---------------------------------------------------------------------------------------

@@ -100,11 +100,11 @@ class PythonTools:
         host: Host,
         contents: digests.Contents,
         *,
-        verified: Callable[[Tool], bool] | None = None,
+        verified: Callable[[Tool, ToolCall], bool] | None = None,
         zygotes_max: int = _zygotes.ZYGOTES_MAX,
         idle_s: float = _zygotes.ZYGOTE_IDLE_S,
     ) -> None:
-        """``verified``: whether a tool's bytes were checked; only such files may run in this process."""
+        """``verified``: whether the bytes of a call were; only such files may run in this process."""
         self._host = host
         self._contents = contents
         self._environments = Environments(host)
@@ -141,7 +141,7 @@ class PythonTools:
             self._host.in_process
             and invocation.style is not PythonStyle.SCRIPT
             and self._verified is not None
-            and self._verified(tool)
+            and self._verified(tool, call)
         ):
             load = partial(self._function, file, source, digest, names)
             finish = partial(self._loops.finish, limit_s=permit.limits.timeout_s, cancel=cancel)
