@@ -1,41 +1,34 @@
-"""Ed25519 as strict as it can be: one signature for one message under one key, and nothing that passes twice.
+"""Ed25519 by the library, as strict as ``signing.is_sound`` and ``is_strict`` make it; private keys as text.
 
-The library checks the equation; what it lets through besides is refused here before it is asked. Imported
-only when a signature is really made or verified: the library is slow to load. Knows no files and no formats.
+Imported only when a signature is really made or verified: the library is slow to load. Knows no files.
 """
 
 from __future__ import annotations
 
+import base64
+import re
 from functools import lru_cache
 from typing import Final
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-_P: Final = 2**255 - 19
-_L: Final = 2**252 + 27742317777372353535851937790883648493
-_SMALL: Final = frozenset(
-    {
-        0,
-        1,
-        _P - 1,
-        0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826,
-        0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7,
-    }
+from toolwright.trust import signing
+
+_PEM: Final = re.compile(
+    r"-----BEGIN PRIVATE KEY-----\n(?P<body>[A-Za-z0-9+/=\n]{1,400})\n-----END PRIVATE KEY-----\n"
 )
-"""The y of the eight points of small order."""
+_V1: Final = bytes.fromhex("302e020100300506032b657004220420")
+"""PKCS8 as RFC 8410 has it, up to the 32 bytes of the key."""
+_V2: Final = bytes.fromhex("3051020101300506032b657004220420")
+"""The same with the public key behind it, as some libraries write it."""
+_V2_PUBLIC: Final = (bytes.fromhex("812100"), bytes.fromhex("a123032100"))
 
 
 @lru_cache(maxsize=4096)
 def verify(public: bytes, message: bytes, signature: bytes) -> bool:
-    """Whether the signature is the key's over the message. Total, and the same for ever, so remembered.
-
-    Attack: a key of small order, for which anybody can make signatures of anything; the library takes it. And
-    other spellings of one signature or key (a number above its modulus), so that one thing has two names.
-    """
-    if len(signature) != 64 or not is_sound(public) or not _is_point(signature[:32]):
-        return False
-    if int.from_bytes(signature[32:], "little") >= _L:
+    """Whether the signature is the key's over the message. Total, and the same for ever, so remembered."""
+    if not signing.is_sound(public) or not signing.is_strict(signature):
         return False
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
@@ -44,11 +37,27 @@ def verify(public: bytes, message: bytes, signature: bytes) -> bool:
     return True
 
 
-def is_sound(public: bytes) -> bool:
-    """Whether these bytes can be somebody's public key: spelt in the one right way, and of full order."""
-    return len(public) == 32 and _is_point(public)
+def make_private() -> tuple[bytes, str]:
+    """A new key pair: the private key as PKCS8 in PEM form, and the public one."""
+    private = Ed25519PrivateKey.generate()
+    body = base64.b64encode(_V1 + private.private_bytes_raw()).decode("ascii")
+    secret = f"-----BEGIN PRIVATE KEY-----\n{body}\n-----END PRIVATE KEY-----\n"
+    return secret.encode("ascii"), signing.pem_of(private.public_key().public_bytes_raw())
 
 
-def _is_point(encoded: bytes) -> bool:
-    y = int.from_bytes(encoded, "little") & (2**255 - 1)
-    return y < _P and y not in _SMALL
+def read_private(secret: bytes) -> tuple[Ed25519PrivateKey, bytes] | None:
+    """A private key (PKCS8 in PEM form, without a password) and its public one; None where it is none."""
+    found = _PEM.fullmatch(signing.plain_pem(secret.decode("ascii", "replace")))
+    if found is None:
+        return None
+    try:
+        der = base64.b64decode(found["body"].replace("\n", ""), validate=True)
+    except ValueError:
+        return None
+    seed, behind = der[len(_V1) : len(_V1) + 32], der[len(_V1) + 32 :]
+    if len(seed) != 32:
+        return None
+    private = Ed25519PrivateKey.from_private_bytes(seed)
+    public = private.public_key().public_bytes_raw()
+    fits = not behind if der.startswith(_V1) else behind in [mark + public for mark in _V2_PUBLIC]
+    return (private, public) if fits and der.startswith((_V1, _V2)) else None

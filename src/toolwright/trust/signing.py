@@ -33,8 +33,8 @@ _SIGNATURE_CHARS: Final = 86
 _OWNER_CHARS_MAX: Final = 60
 _KEYS_SHOWN_MAX: Final = 20
 
-# Attack: what stands on this line is covered by no signature. U+2028 ends a comment for JavaScript, U+0085 for
-# YAML: whatever followed would be code that nobody signed. So the line is plain ASCII to its end.
+# Attack: what stands on this line is covered by no signature. U+2028 ends a comment for JavaScript, U+0085
+# for YAML: whatever followed would be code that nobody signed. So the line is plain ASCII to its end.
 _FIELDS: Final = (
     r"rye:signed:(?P<time>[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z):(?P<digest>[0-9a-f]{64})"
     r":(?P<signature>[A-Za-z0-9_-]+={0,2}):(?P<key>[0-9a-f]{16})"
@@ -63,6 +63,18 @@ _PEM: Final = re.compile(
     r"-----BEGIN PUBLIC KEY-----\n(?P<body>[A-Za-z0-9+/=\n]{1,200})\n-----END PUBLIC KEY-----\n"
 )
 _PEM_CHARS_MAX: Final = 1000
+_P: Final = 2**255 - 19
+_L: Final = 2**252 + 27742317777372353535851937790883648493
+_SMALL: Final = frozenset(
+    {
+        0,
+        1,
+        _P - 1,
+        0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826,
+        0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7,
+    }
+)
+"""The y of the eight points of small order."""
 _ED25519: Final = bytes.fromhex("302a300506032b6570032100")
 """What stands before the 32 bytes of the key in its DER form (RFC 8410)."""
 
@@ -350,3 +362,25 @@ def pem_of(public: bytes) -> str:
     """An Ed25519 public key as text."""
     body = base64.b64encode(_ED25519 + public).decode("ascii")
     return f"-----BEGIN PUBLIC KEY-----\n{body}\n-----END PUBLIC KEY-----\n"
+
+
+def is_sound(public: bytes) -> bool:
+    """Whether these bytes can be somebody's public key: spelt in the one right way, and of full order.
+
+    Attack: a key of small order (all zero, for one), for which anybody can make signatures of anything.
+    """
+    return len(public) == 32 and _is_point(public)
+
+
+def is_strict(signature: bytes) -> bool:
+    """Whether these bytes are the one spelling of a signature.
+
+    Attack: a second signature made from a first without the key, by adding the group's order to its number.
+    """
+    whole = len(signature) == 64 and int.from_bytes(signature[32:], "little") < _L
+    return whole and _is_point(signature[:32])
+
+
+def _is_point(encoded: bytes) -> bool:
+    y = int.from_bytes(encoded, "little") & (2**255 - 1)
+    return y < _P and y not in _SMALL

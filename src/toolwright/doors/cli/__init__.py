@@ -34,6 +34,7 @@ _COMMANDS = {
     "audit": "Show and verify the record of every call.",
     "enable": "Switch a tool on again.",
     "disable": "Switch a tool off, for a while or for good.",
+    "trust": "Trust a public key or a project, or stop trusting it.",
     "export": "Print what a model provider would be sent.",
     "init": "Start a new tool from a template.",
     "doctor": "Say what works on this machine, and how to get what does not.",

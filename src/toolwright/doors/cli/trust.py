@@ -1,0 +1,122 @@
+"""``toolwright trust``: trust a public key or a project, or stop trusting it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import Any
+
+import click
+
+from toolwright.catalog import files, sources
+from toolwright.config import FILE_NAME, current_folder
+from toolwright.doors.cli import Shared, _render, examples, shared_options
+from toolwright.errors import SigningError, SourceError, UsageError
+from toolwright.trust import keys
+
+
+@click.command(
+    "trust",
+    epilog=examples(
+        "toolwright trust keys/6ea18199041a1ea8.toml",
+        "toolwright trust colleague.pem --owner ada",
+        "toolwright trust --remove 6ea18199041a1ea8",
+        "toolwright trust .",
+    ),
+)
+@click.argument("what", metavar="KEY|PATH")
+@click.option("--owner", default="", metavar="NAME", help="Whose key it is, where its file does not say.")
+@click.option("--remove", is_flag=True, help="Stop trusting it; for a key, its id is enough.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@shared_options
+@click.pass_obj
+def command(shared: Shared, what: str, owner: str, remove: bool, as_json: bool) -> None:
+    """Trust KEY, a public key, or the project at PATH.
+
+    KEY is a file (PEM, or a key file of rye's in TOML), or the id of a key that a project here brings along.
+    What it signed runs from then on, so know whose it is. PATH is a folder or a toolwright.toml.
+    """
+    if owner and not owner.isprintable():
+        raise click.UsageError("--owner must be one line of plain text.")
+    if keys.is_key_id(what) and not os.path.lexists(what):
+        answer = _forget_key(shared, what) if remove else _trust_key(shared, _brought(shared, what), owner)
+    elif (content := _key_file(what)) is not None:
+        key = keys.read_key(content)
+        if isinstance(key, str):
+            raise SourceError(f"{what}: {key}", "name a public key: a PEM or a key file in TOML")
+        answer = _forget_key(shared, key.id) if remove else _trust_key(shared, key, owner)
+    else:
+        answer = _project(shared, what, remove=remove)
+    if as_json:
+        _render.write_json(answer)
+    else:
+        click.echo(_render.printable(f"{answer['path']}: {answer['status']}"))
+
+
+def _key_file(path: str) -> bytes | None:
+    """The content of a file that holds a key or should; None for what can only be a project."""
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise SourceError(f"{path}: {files.reason(error)}", "name a key, its id, or a project") from None
+    if stat.S_ISDIR(status.st_mode) or os.path.basename(path) == FILE_NAME:
+        return None
+    content, why = files.read(path, keys.KEY_BYTES_MAX)
+    if content is None:
+        raise SourceError(f"{path}: {why}", "name a key, its id, or a project")
+    return content
+
+
+# -- keys ---------------------------------------------------------------------------------------------------
+
+
+def _brought(shared: Shared, key_id: str) -> keys.KeyText:
+    """A key that a source or an installed bundle brings along, whether it counts there or not."""
+    environment = shared.environment
+    places = [keys.public_key(keys.signing_folder(environment.user_space, environment.variables))]
+    for space in (*_projects(shared), *_systems()):
+        path = os.path.join(keys.TrustFolder(tier=keys.Tier.PROJECT, space=space).path, f"{key_id}.toml")
+        content, _ = files.read(path, keys.KEY_BYTES_MAX)
+        found = keys.read_key(content) if content is not None else ""
+        places.append(found if isinstance(found, keys.KeyText) else None)
+    for key in places:
+        if key is not None and key.id == key_id:
+            return key
+    raise SourceError(f"{key_id}: no key of this id lies here", "name the file of the key")
+
+
+def _projects(shared: Shared) -> list[str]:
+    return [*dict.fromkeys((current_folder(), *(source.path for source in shared.resolved().sources)))]
+
+
+def _systems() -> list[str]:
+    return [source.path.removesuffix("/.ai/tools") for source in sources.installed_bundles()]
+
+
+def _trust_key(shared: Shared, key: keys.KeyText, owner: str) -> dict[str, Any]:
+    named = keys.named(key, owner) if owner else key
+    if not shared.quiet:
+        whose = f" of {named.owner}" if named.owner else ""
+        click.echo(_render.printable(f"key {named.id}{whose}"), err=True)
+    path = keys.trust(shared.environment.user_space, named)
+    return {"path": _render.shown_path(path), "status": "trusted", "id": named.id, "owner": named.owner}
+
+
+def _forget_key(shared: Shared, key_id: str) -> dict[str, Any]:
+    path = keys.distrust(shared.environment.user_space, key_id)
+    if path is None:
+        raise SigningError(
+            f"{key_id}: this key is not in your trust store", "`toolwright keys list` shows those that are"
+        )
+    return {"path": _render.shown_path(path), "status": "removed", "id": key_id}
+
+
+# -- projects -----------------------------------------------------------------------------------------------
+
+
+def _project(shared: Shared, path: str, *, remove: bool) -> dict[str, Any]:
+    """Trust a project, or stop trusting it: ``{"path", "status": "trusted" | "removed", …}``.
+
+    The place for the project's half of the command: ``store/trusted.py`` keeps what is decided here.
+    """
+    raise UsageError(f"{path}: projects cannot be trusted yet", "name its configuration with --config")
