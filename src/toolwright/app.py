@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from toolwright.functions import Function, Report
     from toolwright.hands import Hands
     from toolwright.runtimes.mcp import State as ServerState
-    from toolwright.trust.signing import Keys, TrustedKey
     from toolwright.trust.vetting import Vetter
 
 ContextCheck = Callable[[Mapping[str, object]], object]
@@ -647,22 +646,20 @@ class Workshop:
             from toolwright.catalog.digests import Contents
             from toolwright.runtimes import project_among
             from toolwright.runtimes._dependencies import ToolFiles
-            from toolwright.trust import vetting
+            from toolwright.trust import keys, vetting
 
             contents = Contents()
             cwd, user_space = current_folder(), self._environment.user_space
             systems = [os.path.dirname(source.path) for source in sources.installed_bundles()]
+            rings = keys.Keyrings(user_space, [os.path.dirname(space) for space in systems])
             vetter = vetting.Vetter(
                 contents,
-                self._trusted_keys,
+                rings.of,
                 ToolFiles(contents, lambda tool: project_among(tool, cwd, user_space, systems)),
                 is_development=self._is_development(),
             )
             self._vetting = contents, vetter
         return self._vetting
-
-    def _trusted_keys(self) -> Keys:
-        return _NO_KEYS
 
     def _is_development(self) -> bool:
         """Attack: any environment variable that switches verifying off. The host must have opted in."""
@@ -726,19 +723,6 @@ class Workshop:
         user = os.path.join(self._environment.user_space, ".ai", "tools")
         spaces = [sources.Source(path=user, format="rye", space=1)] if os.path.isdir(user) else []
         return [*spaces, *sources.installed_bundles()]
-
-
-class _NoKeys:
-    """Nobody is trusted."""
-
-    def find(self, key_id: str) -> Sequence[TrustedKey]:
-        return ()
-
-    def ids(self) -> Sequence[str]:
-        return ()
-
-
-_NO_KEYS = _NoKeys()
 
 
 # -- what runs calls ----------------------------------------------------------------------------------------

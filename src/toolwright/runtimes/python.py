@@ -12,6 +12,7 @@ judges what comes back; ``calls/replies.py`` does.
 from __future__ import annotations
 
 import ast
+import base64
 import json
 import marshal
 import os
@@ -50,6 +51,7 @@ from toolwright.runtimes import (
     Environments,
     Host,
     _checked,
+    _dependencies,
     _loader,
     _loops,
     _settings,
@@ -174,6 +176,7 @@ class PythonTools:
                 *((os.path.dirname(file),) if invocation.style is PythonStyle.HANDLER else ()),
             ),
             dependencies=prepared.dependencies,
+            verified=prepared.verified,
             argv=argv,
             request={"argv": argv, "stdin": stdin.decode("utf-8")}
             if invocation.style is PythonStyle.SCRIPT
@@ -262,6 +265,7 @@ class _Asked:
     cwd: str
     own: tuple[str, ...]
     dependencies: tuple[tuple[str, str], ...]
+    verified: _dependencies.Loaded | None
     argv: tuple[str, ...]
     request: Mapping[str, Any]
 
@@ -292,6 +296,15 @@ class _Asked:
             "path": path,
             "result_bytes_max": self.permit.limits.stdout_bytes_max,
         }
+        if self.verified is not None:
+            spec["verified"] = {
+                "folders": self.verified.folders,
+                "files": {
+                    held.path: base64.b64encode(held.content).decode("ascii")
+                    for held in self.verified.files
+                    if held.content is not None and held.path.endswith(".py")
+                },
+            }
         if service is not None:
             rules = service.rules
             spec |= {
