@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from importlib import import_module
+from itertools import islice
 from typing import Any, Final
 
 from toolwright.errors import SigningError
@@ -99,7 +100,7 @@ class Keyring:
     """The trusted keys of one place: the user's, the installed bundles', and perhaps a project's.
 
     Files are looked at anew at every question and read anew when they changed: taking a key away revokes it
-    at once. A folder or file that somebody else may write gives no key at all.
+    at once. A folder or file that somebody else may write gives no key at all. Any thread may ask.
     """
 
     def __init__(
@@ -116,15 +117,50 @@ class Keyring:
             folders.append(TrustFolder(tier=Tier.PROJECT, space=project))
         self.folders: Final = tuple(folders)
         self._project_trusted = project_trusted
-        self._read: dict[str, tuple[_Print, bytes | str]] = {}
+        self._now: Standing | None = None
+
+    def now(self) -> Standing:
+        """The keys as they stand at this moment: the same object while nothing it looked at has changed."""
+        trusted = self._project_trusted()
+        if self._now is None or not self._now.still(project_trusted=trusted):
+            self._now = Standing(self.folders, project_trusted=trusted)
+        return self._now
+
+    def find(self, key_id: str) -> Sequence[TrustedKey]:
+        return self.now().find(key_id)
+
+    def ids(self) -> Sequence[str]:
+        return self.now().ids()
+
+
+class Standing:
+    """The keys of some folders, each file read at most once. What was looked at is remembered, absent files
+    too, so that ``still`` can tell whether it would be found the same."""
+
+    def __init__(self, folders: Sequence[TrustFolder], *, project_trusted: bool = False) -> None:
+        self._folders = folders
+        self._project_trusted = project_trusted
+        self._seen: dict[str, _Print | None] = {}
+        self._contents: dict[str, bytes | str | None] = {}
+        self._found: dict[str, tuple[TrustedKey, ...]] = {}
+        self._amiss = {folder.path: self._look_through(folder) for folder in folders}
+
+    def still(self, *, project_trusted: bool) -> bool:
+        """Whether everything that was looked at is as it was."""
+        if project_trusted is not self._project_trusted:
+            return False
+        return all(_print_at(path) == seen for path, seen in tuple(self._seen.items()))
 
     def find(self, key_id: str) -> Sequence[TrustedKey]:
         """Every trusted key of that id, each once."""
-        found: dict[bytes, TrustedKey] = {}
-        for file in self._files(key_id, ()):
-            if file.counts and file.public not in found:
-                found[file.public] = TrustedKey(id=file.id, public=file.public, owner=file.owner)
-        return tuple(found.values())
+        known = self._found.get(key_id)
+        if known is None:
+            found: dict[bytes, TrustedKey] = {}
+            for file in self._files(key_id, ()):
+                if file.counts and file.public not in found:
+                    found[file.public] = TrustedKey(id=file.id, public=file.public, owner=file.owner)
+            known = self._found[key_id] = tuple(found.values())
+        return known
 
     def ids(self) -> Sequence[str]:
         """The ids of all trusted keys, sorted."""
@@ -132,13 +168,8 @@ class Keyring:
 
     def files(self) -> list[KeyFile]:
         """Every key file of every tier, those that do not count too."""
-        found: list[KeyFile] = []
-        for folder in self.folders:
-            for key_id in self._names(folder):
-                file = self._file(folder, key_id, ())
-                if file is not None:
-                    found.append(file)
-        return found
+        found = (self._file(folder, name, ()) for folder in self._folders for name in self._names(folder))
+        return [file for file in found if file is not None]
 
     def problems(self) -> list[Problem]:
         """What is wrong with folders and files of keys."""
@@ -147,11 +178,11 @@ class Keyring:
                 code="trust.open-folder",
                 severity=Severity.WARNING,
                 message=f"no key is read from this folder: {why}",
-                path=folder.path,
+                path=path,
                 hint="a trust store must belong to you (or root) and be writable by nobody else: chmod go-w",
             )
-            for folder in self.folders
-            if (why := _amiss(folder)) is not None
+            for path, why in self._amiss.items()
+            if why is not None
         ]
         found += [
             Problem(
@@ -166,31 +197,55 @@ class Keyring:
         ]
         return found
 
+    def _look_through(self, folder: TrustFolder) -> str | None:
+        """Why no key of a folder counts: somebody else could put keys there. None where all is well.
+
+        Attack: a trust store in which others may write is theirs, not ours. The folders above it, up to the
+        one that holds ``.ai``, count as much: who may rename them may put others in their place.
+        """
+        path = folder.space
+        for part in ("", *_TRUSTED):
+            path = os.path.join(path, part) if part else path
+            try:
+                status = os.stat(path)
+            except FileNotFoundError:
+                self._seen[path] = None
+                return None
+            except OSError as error:
+                return _reason(error)
+            if (why := _foreign(status)) is not None:
+                self._seen[path] = _print(status)
+                return why if path == folder.path else f"{path}: {why}"
+        # Those above need no watching: whoever puts another folder in their place changes this one too.
+        self._seen[path] = _print(status)
+        return None
+
     def _names(self, folder: TrustFolder) -> list[str]:
-        if _amiss(folder) is not None:
+        if self._amiss[folder.path] is not None:
             return []
         try:
             with os.scandir(folder.path) as entries:
-                names = [entry.name for entry, _ in zip(entries, range(KEYS_MAX * 4), strict=False)]
+                names = [entry.name for entry in islice(entries, KEYS_MAX)]
         except OSError:
             return []
-        ids = sorted(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
-        return ids[:KEYS_MAX]
+        return sorted(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
 
     def _files(self, key_id: str, asking: tuple[str, ...]) -> list[KeyFile]:
         """The files of that name, tier by tier."""
-        if not _KEY_ID.fullmatch(key_id):
+        if not is_key_id(key_id):
             return []
-        found = []
-        for folder in self.folders:
-            if _amiss(folder) is None and (file := self._file(folder, key_id, asking)) is not None:
-                found.append(file)
-        return found
+        sound = (folder for folder in self._folders if self._amiss[folder.path] is None)
+        found = (self._file(folder, key_id, asking) for folder in sound)
+        return [file for file in found if file is not None]
 
     def _file(self, folder: TrustFolder, name: str, asking: tuple[str, ...]) -> KeyFile | None:
         """One file; None where there is none. ``asking`` are the keys whose files are being judged."""
         path = os.path.join(folder.path, f"{name}{_SUFFIX}")
-        content = self._content(path)
+        if path not in self._contents:
+            seen = _print_at(path)
+            read, self._contents[path] = _read_file(path)
+            self._seen[path] = read or seen
+        content = self._contents[path]
         if content is None:
             return None
         if isinstance(content, str):
@@ -199,10 +254,9 @@ class Keyring:
         if isinstance(text, str):
             return KeyFile(path=path, tier=folder.tier, id=name, ignored=text)
         line = signing.read_line(content.decode("utf-8"), _SUFFIX)
-        ignored = None
         if text.id != name:
             # Attack: a key file renamed to the id of a key that somebody relies on.
-            ignored = f"the file is named {name!r} and holds the key {text.id}"
+            ignored: str | None = f"the file is named {name!r} and holds the key {text.id}"
         else:
             ignored = self._judge(folder, text, content, line, (*asking, name))
         return KeyFile(
@@ -224,41 +278,24 @@ class Keyring:
         asking: tuple[str, ...],
     ) -> str | None:
         """Why a key file does not count; None where it does."""
-        own = folder.tier is not Tier.PROJECT or self._project_trusted()
+        is_ours = folder.tier is not Tier.PROJECT or self._project_trusted
         if line is None:
-            return None if own else "a project cannot vouch for its own keys"
+            return None if is_ours else "a project cannot vouch for its own keys"
         if line.key == text.id:
-            self_signed = (TrustedKey(id=text.id, public=text.public),)
-            if not _holds(content, self_signed):
+            if not _holds(content, (TrustedKey(id=text.id, public=text.public),)):
                 return "its own signature does not hold"
-            return None if own else "a project cannot vouch for its own keys"
+            return None if is_ours else "a project cannot vouch for its own keys"
         if line.key in asking or len(asking) > _SIGNED_BY_DEPTH_MAX:
             return f"it and {line.key} vouch for each other"
-        signers: list[TrustedKey] = []
-        for file in self._files(line.key, asking):
-            # Attack: a project that ships a key and the key that signed it. Only the host's own keys vouch.
-            if file.counts and (own or file.tier is not Tier.PROJECT):
-                signers.append(TrustedKey(id=file.id, public=file.public))
+        # Attack: a project that ships a key and the key that signed it. Only the host's own keys vouch.
+        signers = [
+            TrustedKey(id=file.id, public=file.public)
+            for file in self._files(line.key, asking)
+            if file.counts and (is_ours or file.tier is not Tier.PROJECT)
+        ]
         if not signers:
             return f"it is signed by {line.key}, which is not trusted"
         return None if _holds(content, signers) else f"the signature of {line.key} does not hold"
-
-    def _content(self, path: str) -> bytes | str | None:
-        """The bytes of a key file, why they do not count, or None where there is no such file."""
-        try:
-            known = _print(os.lstat(path))
-        except FileNotFoundError:
-            self._read.pop(path, None)
-            return None
-        except OSError as error:
-            return _reason(error)
-        kept = self._read.get(path)
-        if kept is not None and kept[0] == known:
-            return kept[1]
-        found, content = _read_file(path)
-        if found is not None and content is not None:
-            self._read[path] = (found, content)
-        return content
 
 
 def _holds(content: bytes, signers: Sequence[TrustedKey]) -> bool:
@@ -354,8 +391,9 @@ def trust(user_space: str, key: KeyText) -> str:
     """Put a key into the user's trust store. Returns its path; raises SigningError."""
     folder = TrustFolder(tier=Tier.USER, space=user_space)
     _make_folder(folder.path)
-    if (why := _amiss(folder)) is not None:
-        raise SigningError(f"{folder.path}: {why}", "a trust store must be writable by you alone: chmod go-w")
+    for problem in Standing((folder,)).problems():
+        if problem.code == "trust.open-folder":
+            raise SigningError(f"{problem.path}: {problem.message}", problem.hint)
     path = os.path.join(folder.path, f"{key.id}{_SUFFIX}")
     _write(path, key_toml(key).encode("utf-8"), 0o644, replacing=True)
     return path
@@ -363,7 +401,7 @@ def trust(user_space: str, key: KeyText) -> str:
 
 def distrust(user_space: str, key_id: str) -> str | None:
     """Take a key out of the user's trust store. Returns the path it had; None where it was not there."""
-    if not _KEY_ID.fullmatch(key_id):
+    if not is_key_id(key_id):
         return None
     path = os.path.join(TrustFolder(tier=Tier.USER, space=user_space).path, f"{key_id}{_SUFFIX}")
     try:
@@ -483,21 +521,6 @@ def _read_private(path: str) -> bytes:
 # -- files --------------------------------------------------------------------------------------------------
 
 
-def _amiss(folder: TrustFolder) -> str | None:
-    """Why no key of a folder counts: somebody else could put keys there. None where it is sound or absent.
-
-    Attack: a trust store in which others may write is theirs, not ours. The folders above it, up to the one
-    that holds ``.ai``, count as much: who may rename them may put others in their place.
-    """
-    path = folder.space
-    for part in ("", *_TRUSTED):
-        path = os.path.join(path, part) if part else path
-        why = _open_to_others(path)
-        if why is not None:
-            return why if path == folder.path else f"{path}: {why}"
-    return None
-
-
 def _open_to_others(path: str) -> str | None:
     try:
         status = os.stat(path)
@@ -517,9 +540,18 @@ def _foreign(status: os.stat_result) -> str | None:
 
 
 def _print(status: os.stat_result) -> _Print:
+    if stat.S_ISDIR(status.st_mode):  # what else lies in it is no matter; who may write to it is
+        return 0, 0, status.st_ino, 0, status.st_uid, status.st_mode
     return (
         status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns, status.st_uid, status.st_mode,
     )  # fmt: skip
+
+
+def _print_at(path: str) -> _Print | None:
+    try:
+        return _print(os.stat(path))
+    except OSError:
+        return None
 
 
 def _read_file(path: str) -> tuple[_Print | None, bytes | str | None]:
