@@ -654,7 +654,7 @@ class Workshop:
             rings = keys.Keyrings(user_space, [os.path.dirname(space) for space in systems])
             vetter = vetting.Vetter(
                 contents,
-                rings.of,
+                rings.now,
                 ToolFiles(contents, lambda tool: project_among(tool, cwd, user_space, systems)),
                 is_development=self._is_development(),
             )

@@ -52,14 +52,6 @@ class Loads(Protocol):
     def digest(self) -> str: ...
 
 
-class Ring(signing.Keys, Protocol):
-    """The keys that count for the files of one place."""
-
-    def stamp(self, key_ids: Sequence[str], /) -> object:
-        """What differs as soon as other keys may count."""
-        ...
-
-
 class Surroundings(Protocol):
     """What the rooms below know of a tool."""
 
@@ -83,23 +75,12 @@ class Pins(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """Keys as they were when something was verified by them."""
-
-    ring: Ring
-    ids: tuple[str, ...]
-    stamp: object
-
-    def is_same(self) -> bool:
-        return self.ring.stamp(self.ids) == self.stamp
-
-
-@dataclass(frozen=True, slots=True)
 class _Known:
     """What was found about a tool, and all that was looked at to find it."""
 
     tool: Tool
-    rings: tuple[_Seen, ...]
+    keys: tuple[tuple[str, signing.Keys], ...]
+    """The keys that counted, each with a file for which they did."""
     paths: tuple[str, ...]
     held: tuple[File | None, ...]
     asked: Trust
@@ -115,13 +96,13 @@ class Vetter:
     def __init__(
         self,
         files: Files,
-        keys: Callable[[str], Ring],
+        keys: Callable[[str], signing.Keys],
         around: Surroundings,
         *,
         pins: Pins | None = None,
         is_development: bool = False,
     ) -> None:
-        """``keys``: those that count for a file.
+        """``keys``: those that count for a file, the same object for as long as they are the same.
         ``is_development``: whatever is amiss with a signature is told, loudly, and stops nothing."""
         self._files = files
         self._keys = keys
@@ -129,7 +110,7 @@ class Vetter:
         self._pins = pins
         self._is_development = is_development
         self._known: dict[str, _Known] = {}
-        self._checked: dict[str, tuple[File, object, Vetted]] = {}
+        self._checked: dict[str, tuple[File, signing.Keys, Vetted]] = {}
 
     def vet(self, tool: Tool, call: ToolCall | None) -> Vetted:
         """What is known about the bytes that a call would run; without a call, about those that lie there."""
@@ -165,8 +146,8 @@ class Vetter:
     def _still(self, known: _Known) -> bool:
         if not all(map(is_, map(self._files.file, known.paths), known.held)):
             return False
-        for seen in known.rings:
-            if not seen.is_same():
+        for path, keys in known.keys:
+            if self._keys(path) is not keys:
                 return False
         loads = self._loads(known.tool, known.asked)
         if isinstance(loads, Vetted):
@@ -184,16 +165,18 @@ class Vetter:
     def _look(self, tool: Tool, signature: Signature) -> _Known:
         own = self._around.own_files(tool)
         elements = (signature, *signature.others)
-        ids = tuple(dict.fromkeys(element.key for element in elements if element.key))
-        rings: dict[int, _Seen] = {}  # looked at before anything is verified by them
         paths = tuple(dict.fromkeys((*(element.path for element in elements), *own)))
         held = tuple(map(self._files.file, paths))
         by_path = dict(zip(paths, held, strict=True))
+        counted: dict[int, tuple[str, signing.Keys]] = {}
+
+        def keys_of(path: str) -> signing.Keys:
+            keys = self._keys(path)
+            counted.setdefault(id(keys), (path, keys))
+            return keys
+
         vetted = _worst(
-            [
-                self._element(element, by_path[element.path], self._seen(element.path, ids, rings))
-                for element in elements
-            ]
+            [self._element(element, by_path[element.path], keys_of(element.path)) for element in elements]
         )
         asked = vetted.trust
         loads = self._loads(tool, asked)
@@ -202,23 +185,16 @@ class Vetter:
             vetted = loads if vetted.trust is Trust.SIGNED else vetted
         elif loads is not None:
             loaded = loads.files
-            others = [
-                self._check(file, _item(file.path), self._seen(file.path, ids, rings)) for file in loaded
-            ]
-            vetted = _worst([vetted, *others])
+            vetted = _worst(
+                [vetted, *(self._check(file, _item(file.path), keys_of(file.path)) for file in loaded)]
+            )
             if vetted.trust is Trust.SIGNED:
                 vetted = replace(vetted, loads=loads.digest())
         runs = self._around.runs(tool, [by_path[path] for path in own])
-        return _Known(tool, tuple(rings.values()), paths, held, asked, loaded, runs, self._waived(vetted))
+        keys = tuple(counted.values())
+        return _Known(tool, keys, paths, held, asked, loaded, runs, self._waived(vetted))
 
-    def _seen(self, path: str, ids: tuple[str, ...], rings: dict[int, _Seen]) -> _Seen:
-        ring = self._keys(path)
-        seen = rings.get(id(ring))
-        if seen is None:
-            seen = rings[id(ring)] = _Seen(ring, ids, ring.stamp(ids))
-        return seen
-
-    def _element(self, element: Signature, file: File | None, keys: _Seen) -> Vetted:
+    def _element(self, element: Signature, file: File | None, keys: signing.Keys) -> Vetted:
         """One file that the record was compiled from."""
         if file is None or file.content is None:
             why = "cannot be read" if file is None else "is too long to be verified"
@@ -233,14 +209,14 @@ class Vetter:
             )
         return found
 
-    def _check(self, file: File, item: str, keys: _Seen) -> Vetted:
+    def _check(self, file: File, item: str, keys: signing.Keys) -> Vetted:
         known = self._checked.get(file.path)
-        if known is not None and known[0] is file and known[1] == (id(keys.ring), keys.stamp):
+        if known is not None and known[0] is file and known[1] is keys:
             return known[2]
-        found = _check(file, item, keys.ring)
+        found = _check(file, item, keys)
         if len(self._checked) >= _CHECKED_MAX:
             self._checked.clear()
-        self._checked[file.path] = (file, (id(keys.ring), keys.stamp), found)
+        self._checked[file.path] = (file, keys, found)
         return found
 
     def _waived(self, vetted: Vetted) -> Vetted:
