@@ -21,7 +21,7 @@ from toolwright.catalog import loading, sources
 from toolwright.catalog.cache import Cache
 from toolwright.catalog.catalog import Catalog, Tools
 from toolwright.config import Config, Environment, current_folder, named_source, resolve
-from toolwright.errors import UsageError
+from toolwright.errors import Kind, UsageError
 from toolwright.model import (
     TIMEOUT_S_MAX,
     Choice,
@@ -466,12 +466,12 @@ class Workshop:
             idempotency_key=idempotency_key,
         )
         if progress is None:
-            return self.hands.engine.call(call, cancel or NEVER)
+            return self._run(call, cancel or NEVER)
         from toolwright.functions import PROGRESS
 
         heard = PROGRESS.set(progress)
         try:
-            return self.hands.engine.call(call, cancel or NEVER)
+            return self._run(call, cancel or NEVER)
         finally:
             PROGRESS.reset(heard)
 
@@ -507,7 +507,19 @@ class Workshop:
             approved_by=approved_by,
             idempotency_key=idempotency_key,
         )
-        return self.hands.engine.call(call, cancel or NEVER, door=door)
+        return self._run(call, cancel or NEVER, door)
+
+    def _run(self, call: ToolCall, cancel: Cancel, door: str = "python") -> ToolResult:
+        """Run a call; where it was refused and the sources changed meanwhile, load them and ask once more.
+
+        A tool whose file changed is not run as it was declared before: what is declared, what is verified and
+        what runs must be one. Both attempts are recorded.
+        """
+        result = self.hands.engine.call(call, cancel, door=door)
+        if result.error is None or result.error.kind is not Kind.DENIED or not self.changed():
+            return result
+        self.reload()
+        return self.hands.engine.call(replace(call, id=self.hands.new_call_id()), cancel, door=door)
 
     async def call_async(
         self,
@@ -581,12 +593,11 @@ class Workshop:
         if not calls:
             return []
         stop = cancel or Cancel()
-        engine = self.hands.engine
 
         def one(call: ToolCall) -> ToolResult:
             # Providers' ids are not unique across conversations; records need one that is.
             own = replace(call, id=self.hands.new_call_id(), caller=call.caller or self._environment.user)
-            return replace(engine.call(own, stop), call_id=call.id)
+            return replace(self._run(own, stop), call_id=call.id)
 
         with ThreadPoolExecutor(min(len(calls), at_once), "call") as pool:
             try:
@@ -636,6 +647,8 @@ class Workshop:
 
     def vet(self, tool: Tool) -> Vetted:
         """What is known about a tool's bytes as they lie there now. Runs nothing."""
+        if tool.signature is None:
+            return Vetted()
         with self._lock:
             _, vetter = self._looking()
         return vetter.vet(tool, None)

@@ -70,6 +70,10 @@ _LACKING = {
     Level.RESTRICTED: "the spawner does not work here, so what a tool leaves running is not ended",
 }
 """What a person should know about a level before calling."""
+_DEVELOPMENT: Final = (
+    "development mode: tools run though their signatures are missing, wrong or nobody's "
+    "(RYE_DEV_MODE=1 and [rye] dev_mode)"
+)
 _FETCHED_AT_ONCE: Final = 16
 
 
@@ -158,6 +162,7 @@ class Hands:
             in_process=in_process,
             container_engine=config.container_engine,
             contents=contents,
+            vet_config=vetter.vet_config,
         )
         self._contents = contents
         self._vetter = vetter
@@ -372,9 +377,12 @@ class Hands:
     @property
     def warnings(self) -> tuple[str, ...]:
         lacking = _LACKING.get(self.sandbox.level)
-        return (
-            (f"isolation level {self.sandbox.level}: {lacking} (see `toolwright doctor`)",) if lacking else ()
+        found = (
+            [f"isolation level {self.sandbox.level}: {lacking} (see `toolwright doctor`)"] if lacking else []
         )
+        if self._vetter.is_development:
+            found.append(_DEVELOPMENT)
+        return tuple(found)
 
     def close(self) -> None:
         with self._making:

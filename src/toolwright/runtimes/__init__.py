@@ -8,12 +8,12 @@ and no words for the model; the engine above it does.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Final, Protocol
 
 from toolwright.catalog.digests import Contents
-from toolwright.model import Ending, Permit, Tool, ToolCall
+from toolwright.model import Ending, Permit, Tool, ToolCall, Vetted
 from toolwright.records import dataclass
 from toolwright.sandbox import Cancel, Sandbox
 
@@ -52,6 +52,8 @@ class Host:
     """The host lets verified Python tools run inside its own process."""
     contents: Contents = field(default_factory=Contents, repr=False)
     """The files that are looked at for calls, with the bytes that were seen."""
+    vet_config: Callable[[str, bytes, str], Vetted] | None = None
+    """What is known about a configuration file: its path, its bytes, its address. None: nobody looks."""
     container_engine: str = ""
     """The program that runs containers, by name or path; empty: the host enabled none."""
 

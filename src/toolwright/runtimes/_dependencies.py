@@ -8,14 +8,14 @@ hand these very bytes to the interpreter. Nothing here decides whether a file is
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Final
+from importlib import import_module
+from typing import Any, Final
 
 from toolwright import jsontext
 from toolwright.catalog import digests, files
@@ -95,12 +95,16 @@ class Loaded:
     files: tuple[Held, ...] = ()
     """In the order of their paths."""
     folders: tuple[str, ...] = ()
-    """Real paths: of what lies in them, nothing else is loaded."""
+    """Of what lies in them, nothing else is loaded."""
 
     def digest(self) -> str:
         """One digest for all of them, never empty: which files there are, and what is in them."""
         parts = (*self.folders, "", *(part for held in self.files for part in (held.path, held.digest)))
         return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+_SCRIPT: Final = Loaded()
+"""A shell script: what it loads besides is its own business, and its own text is handed over."""
 
 
 def settings_of(tool: Tool) -> JsonObject:
@@ -124,6 +128,8 @@ def anchor_of(tool: Tool, settings: JsonObject, project: str) -> Anchor | None:
     wish = object_of(settings.get("anchor"))
     if isinstance(tool.invocation, CallPython):
         wish = wish or _PYTHON_ANCHOR
+    if not wish:
+        return None
     mode = wish.get("mode", "auto")
     if wish.get("enabled") is not True or mode not in ("auto", "always"):
         return None
@@ -171,6 +177,12 @@ def loaded(tool: Tool, project: str, contents: Contents, *, with_neighbours: boo
     scope = scope_of(tool, settings, anchor_of(tool, settings, project))
     if scope is not None:
         return gather(scope, contents)
+    if (
+        with_neighbours
+        and isinstance(tool.invocation, RunProcess)
+        and tool.origin.path in tool.invocation.fixed
+    ):
+        return _SCRIPT
     if with_neighbours and tool.chain and isinstance(tool.invocation, CallPython | CallJavaScript):
         return neighbours(file_of(tool), contents, shadow=_is_script(tool))
     return None
@@ -292,7 +304,7 @@ def neighbours(file: str, contents: Contents, *, shadow: bool) -> Loaded | None:
             if known is not None:
                 found[path] = known
                 waiting.append(known)
-    return Loaded(files=tuple(found[path] for path in sorted(found)), folders=(os.path.realpath(root),))
+    return Loaded(files=tuple(found[path] for path in sorted(found)), folders=(root,))
 
 
 def _python_neighbours(held: Held, root: str, shadow: bool) -> Iterator[str]:
@@ -320,6 +332,7 @@ def _python_imports(held: Held) -> tuple[str, ...]:
     content = held.content
     if content is None or len(content) > _PARSED_BYTES_MAX:
         return ()
+    ast: Any = import_module("ast")  # slow to import, and most calls read no Python
     try:
         tree = ast.parse(content)
     except (SyntaxError, ValueError, RecursionError, MemoryError, SystemError):
@@ -378,6 +391,9 @@ def texts_of(value: JsonValue) -> list[str]:
     return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
-def below(held: Sequence[Held], root: str) -> tuple[tuple[str, str], ...]:
-    """Path below a folder and digest of each."""
-    return tuple((os.path.relpath(file.path, root), file.digest) for file in held)
+def below(found: Loaded | None) -> tuple[tuple[str, str], ...]:
+    """Path below their folder and digest of each file."""
+    if found is None or not found.files:
+        return ()
+    root = found.folders[0]
+    return tuple((os.path.relpath(file.path, root), file.digest) for file in found.files)

@@ -176,7 +176,7 @@ def serve_verified(told: dict[str, Any], installed: list[str], file: str, source
     files = {path: binascii.a2b_base64(body) for path, body in told["files"].items()}
     files[file] = source
     files = {os.path.realpath(path): body for path, body in files.items()}
-    folders = tuple(folder.rstrip("/") + "/" for folder in told["folders"])
+    folders = tuple(os.path.realpath(folder) + "/" for folder in told["folders"])
     others = tuple(folder.rstrip("/") + "/" for folder in installed)
 
     def finder(entry: str) -> VerifiedFolder:

@@ -52,7 +52,7 @@ _TEMPLATE: Final = re.compile(
 _EXACT: Final = re.compile(rf"\{{({_NAME})\}}")
 _EXACT_VARIABLE: Final = re.compile(rf"\$\{{({_NAME})\}}")
 _PARAMS_JSON: Final = "{params_json}"
-_SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash"})
+SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash"})
 _CODE_OPTION: Final = re.compile(r"-[a-z]*c")
 _DOTENV_LINE: Final = re.compile(rf"\s*(?:export\s+)?({_NAME})\s*=\s*(.*?)\s*")
 
@@ -112,6 +112,9 @@ def prepare(tool: Tool, call: ToolCall, host: Host, permit: Permit, *, project: 
         return _Preparing(tool, host, permit, project, settings).prepared(arguments, env)
     except (_Stop, _dependencies.Unfit) as stop:
         return Ending(end=stop.end, reason=str(stop), hint=stop.hint)
+    except _cascade.Tampered as tampered:
+        hint = "look at what changed, then sign it again"
+        return Ending(end=End.DENIED, reason=str(tampered), hint=hint)
     except _cascade.Broken as broken:
         return Ending(
             end=End.UNAVAILABLE,
@@ -198,7 +201,7 @@ class _Preparing:
             cwd=self.cwd(is_anchored=is_anchored),
             http=self.http(),
             own=tuple(dict.fromkeys(path for path in self.own if not self.is_open(path))),
-            dependencies=_dependencies.below(loaded.files, loaded.folders[0]) if loaded is not None else (),
+            dependencies=_dependencies.below(loaded),
             verified=loaded if self.permit.loads else None,
             notes=tuple(self.notes),
         )
@@ -403,7 +406,7 @@ class _Preparing:
             is_script = invocation.fixed[:1] == (self.tool.origin.path,)
             return (interpreter, *invocation.fixed) if interpreter is not None and is_script else None
         written = (invocation.program, *invocation.fixed)
-        is_shell = os.path.basename(self.templates.text(written[0])) in _SHELLS
+        is_shell = os.path.basename(self.templates.text(written[0])) in SHELLS
         argv: list[str] = []
         for number, part in enumerate(written):
             if is_shell and number and _CODE_OPTION.fullmatch(written[number - 1]):
@@ -473,7 +476,9 @@ class _Preparing:
             arguments = {key: arguments}
         requests = self.settings.get("config_resolve")
         if requests:
-            arguments["resolved_config"] = _cascade.resolve(requests, self.tiers(), self.permit.hidden)
+            arguments["resolved_config"] = _cascade.resolve(
+                requests, self.tiers(), self.permit.hidden, self.host.vet_config
+            )
         return arguments
 
     def tiers(self) -> list[Tier]:

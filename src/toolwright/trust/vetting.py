@@ -108,7 +108,7 @@ class Vetter:
         self._keys = keys
         self._around = around
         self._pins = pins
-        self._is_development = is_development
+        self.is_development = is_development
         self._known: dict[str, _Known] = {}
         self._checked: dict[str, tuple[File, signing.Keys, Vetted]] = {}
 
@@ -123,6 +123,12 @@ class Vetter:
         if tool.signature is None:
             return True
         return self._signed(tool, tool.signature, call).trust is Trust.SIGNED
+
+    def vet_config(self, path: str, content: bytes, item: str) -> Vetted:
+        """What is known about the bytes of a configuration file. ``item`` is its address: ``config:ID``."""
+        suffix = "." + path.rpartition(".")[2]
+        keys = self._keys(path)
+        return self._waived(signing.check(content, path=path, suffix=suffix, item=item, keys=keys))
 
     def _signed(self, tool: Tool, signature: Signature, call: ToolCall | None) -> Vetted:
         known = self._known.get(tool.key)
@@ -220,7 +226,7 @@ class Vetter:
         return found
 
     def _waived(self, vetted: Vetted) -> Vetted:
-        if not self._is_development or vetted.trust is Trust.SIGNED:
+        if not self.is_development or vetted.trust is Trust.SIGNED:
             return vetted
         what = vetted.message.partition("\n")[0]
         return replace(vetted, waived=f"development mode: not verified, and run all the same: {what}")
