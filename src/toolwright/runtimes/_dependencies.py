@@ -80,9 +80,9 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """Which files of which folders a tool may load. ``folders`` are real paths."""
+    """Which files of which folders a tool may load. ``folders``: as they are named, and their real paths."""
 
-    folders: tuple[str, ...]
+    folders: tuple[tuple[str, str], ...]
     extensions: tuple[str, ...]
     excluded: frozenset[str]
     recursive: bool
@@ -94,12 +94,13 @@ class Loaded:
 
     files: tuple[Held, ...] = ()
     """In the order of their paths."""
-    folders: tuple[str, ...] = ()
-    """Of what lies in them, nothing else is loaded."""
+    folders: tuple[tuple[str, str], ...] = ()
+    """Of what lies in them, nothing else is loaded: as they are named, and as the files' paths begin."""
 
     def digest(self) -> str:
         """One digest for all of them, never empty: which files there are, and what is in them."""
-        parts = (*self.folders, "", *(part for held in self.files for part in (held.path, held.digest)))
+        named = (part for folder in self.folders for part in folder)
+        parts = (*named, "", *(part for held in self.files for part in (held.path, held.digest)))
         return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -162,7 +163,7 @@ def scope_of(tool: Tool, settings: JsonObject, anchor: Anchor | None) -> Scope |
         return None
     base = os.path.dirname(file_of(tool)) if scope in ("tool_dir", "tool_siblings") else anchor.path
     # Attack: code in the libraries beside a runtime, which the anchor puts before everything else.
-    folders = dict.fromkeys(os.path.realpath(folder) for folder in (base, anchor.lib) if folder)
+    folders = dict.fromkeys((folder, os.path.realpath(folder)) for folder in (base, anchor.lib) if folder)
     return Scope(
         folders=tuple(folders),
         extensions=tuple(texts_of(wish.get("extensions"))),
@@ -216,7 +217,7 @@ def gather(scope: Scope, contents: Contents) -> Loaded:
     found: dict[str, Held] = {}
     looked_at = 0
     bytes_left = DEPENDENCIES_BYTES_MAX
-    for root in scope.folders:
+    for _, root in scope.folders:
         folders = [(root, 0)]
         while folders:
             folder, depth = folders.pop()
@@ -304,7 +305,7 @@ def neighbours(file: str, contents: Contents, *, shadow: bool) -> Loaded | None:
             if known is not None:
                 found[path] = known
                 waiting.append(known)
-    return Loaded(files=tuple(found[path] for path in sorted(found)), folders=(root,))
+    return Loaded(files=tuple(found[path] for path in sorted(found)), folders=((root, root),))
 
 
 def _python_neighbours(held: Held, root: str, shadow: bool) -> Iterator[str]:
@@ -395,5 +396,5 @@ def below(found: Loaded | None) -> tuple[tuple[str, str], ...]:
     """Path below their folder and digest of each file."""
     if found is None or not found.files:
         return ()
-    root = found.folders[0]
+    _, root = found.folders[0]
     return tuple((os.path.relpath(file.path, root), file.digest) for file in found.files)

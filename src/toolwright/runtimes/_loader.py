@@ -175,15 +175,18 @@ def serve_verified(told: dict[str, Any], installed: list[str], file: str, source
     """
     files = {path: binascii.a2b_base64(body) for path, body in told["files"].items()}
     files[file] = source
-    files = {os.path.realpath(path): body for path, body in files.items()}
-    folders = tuple(os.path.realpath(folder) + "/" for folder in told["folders"])
+    # By name alone: whoever replaces a folder by a link while we look must not lead us elsewhere.
+    for named, real in told["folders"]:
+        for path in [path for path in files if path.startswith(f"{real}/")]:
+            files[named + path[len(real) :]] = files[path]
+    folders = tuple(f"{folder}/" for pair in told["folders"] for folder in pair)
     others = tuple(folder.rstrip("/") + "/" for folder in installed)
 
     def finder(entry: str) -> VerifiedFolder:
-        real = os.path.realpath(entry or os.curdir) + "/"
-        if not real.startswith(folders) or real.startswith(others):
+        folder = os.path.abspath(entry) + "/"
+        if not folder.startswith(folders) or folder.startswith(others):
             raise ImportError(f"{entry} holds nothing that was verified")
-        return VerifiedFolder(real, files)
+        return VerifiedFolder(folder, files)
 
     sys.path_hooks.insert(0, finder)
     sys.path_importer_cache.clear()
@@ -249,7 +252,7 @@ class VerifiedSource:
         return self.path.endswith("/__init__.py")
 
     def get_data(self, path: str) -> bytes:
-        known = self.files.get(os.path.realpath(path))
+        known = self.files.get(os.path.abspath(path))
         if known is not None:
             return known
         with open(path, "rb") as file:
