@@ -14,7 +14,7 @@ UV := $(BIN)/uv
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run test check fmt bench explore fuzz fuzz-spawner soak lock clean
+.PHONY: help run test check fmt bench explore fuzz fuzz-spawner soak races lock clean
 unexport PYTHONHOME PYTHONPATH
 
 help: ## list the commands
@@ -58,6 +58,9 @@ fuzz-spawner: ## send the spawner's parser wrong messages, under sanitizers (ARG
 
 soak: $(STAMPS)/dev ## call tools that misbehave, kill hosts, and look for what is lost or left
 	$(BIN)/python soak/soak.py $(ARGS)
+
+races: $(STAMPS)/dev ## replace files while they are verified and called, and look for what ran unverified
+	$(BIN)/python -m tests.trust.races $(ARGS)
 
 lock: $(STAMPS)/uv ## recompile the requirement files (ARGS=--upgrade takes newer versions)
 	@$(pip_settings); \

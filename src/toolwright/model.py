@@ -515,6 +515,9 @@ class Permit:
     unix_sockets: bool = False
     env: tuple[str, ...] = ()
     """Names of the host's variables it receives; ``*`` is all of them."""
+    loads: str = ""
+    """The digest of the files besides its own that it may load, as they were verified: these bytes and no
+    others. Empty: nobody verified any, and it loads what it finds."""
     limits: Limits = Limits()
     level: Level = Level.PORTABLE
     """The least level that may run it."""
@@ -568,6 +571,10 @@ class Vetted:
     hint: str | None = None
     signer: str = ""
     """The id of the key that signed it, where one did and is trusted."""
+    loads: str = ""
+    """The digest of the files besides its own that it may load, as they were verified; empty: none were."""
+    waived: str = ""
+    """Why it may run though something is amiss, where the host decided so: said in results and records."""
 
 
 # -- when a tool is shown -----------------------------------------------------------------------------------
@@ -656,6 +663,12 @@ class Signature:
     """The id of the key it names; None: the file is unsigned."""
     item: str = ""
     """The file's address as its format's messages and commands spell it (``tool:ID``)."""
+    path: str = ""
+    """The file itself."""
+    digest: str = ""
+    """SHA-256 of the bytes that the record was compiled from: those that must be verified."""
+    others: tuple[Signature, ...] = ()
+    """The further files that the record was compiled from: the runtimes of its chain, its server."""
 
 
 class Namesakes(StrEnum):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from toolwright.calls import commands
@@ -88,10 +88,13 @@ class ProcessTools:
             return replace(refused, runs=runs)
         # The scripts of resolvers have had their turn.
         run_now = [pair for pair in zip(own, held, strict=True) if not isinstance(pair[0], digests.Aside)]
+        started = _from_memory(argv, run_now) if permit.loads else argv
+        if started is not argv:
+            run_now = [pair for pair in run_now if pair[0] != argv[1]]
         skill_dir = (invocation.skill_dir,) if invocation.skill_dir else ()
         start = Start(
             program=found,
-            argv=argv,
+            argv=started,
             env=env,
             cwd=cwd,
             stdin=command.stdin or b"",
@@ -102,6 +105,8 @@ class ProcessTools:
             ),
         )
         ending = self._host.sandbox.run(start, cancel)
+        if started is not argv:  # records show which script ran, not its text
+            ending = replace(ending, runs=tuple([replace(run, argv=argv) for run in ending.runs]))
         notes = (*prepared.notes, *ending.notes)
         return replace(ending, runs=runs + ending.runs, notes=notes) if runs or notes else ending
 
@@ -201,6 +206,21 @@ class ProcessTools:
         if ending.end is End.EXITED and ending.exit_status == 0 and text:
             return text, ending.runs
         return None, tuple(replace(run, note="failed; the value is kept") for run in ending.runs)
+
+
+def _from_memory(argv: tuple[str, ...], own: Sequence[tuple[str, digests.Held | None]]) -> tuple[str, ...]:
+    """The command of a shell with the text of its script in the place of the path.
+
+    Attack: whoever may write to a folder above a verified script puts another one in its place while the
+    shell opens it. What the shell is handed cannot be replaced. ``$0`` stays the path.
+    """
+    if len(argv) < 2 or os.path.basename(argv[0]) not in _settings.SHELLS:
+        return argv
+    held = next((file for path, file in own if path == argv[1]), None)
+    content = held.content if held is not None else None
+    if content is None or len(content) >= commands.ELEMENT_BYTES_MAX or b"\0" in content:
+        return argv  # shown in its place by the sandbox, and looked at again afterwards
+    return (argv[0], "-c", content.decode("utf-8", "surrogateescape"), *argv[1:])
 
 
 def _within(permit: Permit, left_s: float) -> Permit | None:

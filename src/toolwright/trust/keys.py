@@ -15,6 +15,7 @@ import stat
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
+from functools import partial
 from importlib import import_module
 from itertools import islice
 from typing import Any, Final
@@ -36,6 +37,7 @@ KEY_BYTES_MAX: Final = 16 << 10
 KEYS_MAX: Final = 1_000
 """In one folder."""
 _SIGNED_BY_DEPTH_MAX: Final = 8
+_RINGS_MAX: Final = 1_000
 _OWNER_CHARS_MAX: Final = 60
 _KEY_ID: Final = re.compile(r"[0-9a-f]{16}")
 _SUFFIX: Final = ".toml"
@@ -316,6 +318,38 @@ class _Only:
 
     def ids(self) -> Sequence[str]:
         return [key.id for key in self._keys]
+
+
+class Keyrings:
+    """The keyring that counts for a file, by where it lies: a project's own keys, for that project alone."""
+
+    def __init__(
+        self,
+        user_space: str,
+        systems: Sequence[str] = (),
+        *,
+        project_trusted: Callable[[str], bool] = lambda _project: False,
+    ) -> None:
+        self._user_space = user_space
+        self._systems = tuple(systems)
+        self._project_trusted = project_trusted
+        self._rings: dict[str, Keyring] = {}
+
+    def now(self, path: str) -> Standing:
+        """The keys that count for a file at this moment."""
+        project, is_item, _ = path.partition("/.ai/")
+        project = project if is_item and project not in (self._user_space, *self._systems) else ""
+        ring = self._rings.get(project)
+        if ring is None:
+            if len(self._rings) >= _RINGS_MAX:
+                self._rings.clear()
+            ring = self._rings[project] = Keyring(
+                self._user_space,
+                self._systems,
+                project or None,
+                project_trusted=partial(self._project_trusted, project) if project else lambda: False,
+            )
+        return ring.now()
 
 
 # -- the text of a key file ---------------------------------------------------------------------------------
