@@ -296,6 +296,11 @@ class Workshop:
         """What only verbose output names: files that are no declarations."""
         return self._report.notes
 
+    @property
+    def rye_projects(self) -> tuple[str, ...]:
+        """The projects of the sources that have rye items, each the folder that holds ``.ai``."""
+        return self._report.rye_projects
+
     def find(self, name: str) -> Tool:
         """The tool of a key or a bare name. Raises UnknownTool."""
         return self.catalog.find(name)

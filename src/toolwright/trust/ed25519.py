@@ -20,9 +20,11 @@ _PEM: Final = re.compile(
 )
 _V1: Final = bytes.fromhex("302e020100300506032b657004220420")
 """PKCS8 as RFC 8410 has it, up to the 32 bytes of the key."""
-_V2: Final = bytes.fromhex("3051020101300506032b657004220420")
+_V2: Final = {
+    bytes.fromhex("3051020101300506032b657004220420"): bytes.fromhex("812100"),
+    bytes.fromhex("3053020101300506032b657004220420"): bytes.fromhex("a123032100"),
+}
 """The same with the public key behind it, as some libraries write it."""
-_V2_PUBLIC: Final = (bytes.fromhex("812100"), bytes.fromhex("a123032100"))
 
 
 @lru_cache(maxsize=4096)
@@ -54,10 +56,10 @@ def read_private(secret: bytes) -> tuple[Ed25519PrivateKey, bytes] | None:
         der = base64.b64decode(found["body"].replace("\n", ""), validate=True)
     except ValueError:
         return None
-    seed, behind = der[len(_V1) : len(_V1) + 32], der[len(_V1) + 32 :]
+    head, seed, behind = der[: len(_V1)], der[len(_V1) : len(_V1) + 32], der[len(_V1) + 32 :]
     if len(seed) != 32:
         return None
     private = Ed25519PrivateKey.from_private_bytes(seed)
     public = private.public_key().public_bytes_raw()
-    fits = not behind if der.startswith(_V1) else behind in [mark + public for mark in _V2_PUBLIC]
-    return (private, public) if fits and der.startswith((_V1, _V2)) else None
+    expected = b"" if head == _V1 else _V2[head] + public if head in _V2 else None
+    return (private, public) if behind == expected else None

@@ -75,6 +75,7 @@ class KeyFile:
     id: str
     owner: str = ""
     public: bytes = b""
+    pem: str = ""
     signed_by: str = ""
     """The key that signed the file; its own id where it signed itself."""
     ignored: str | None = None
@@ -267,6 +268,7 @@ class Standing:
             id=name,
             owner=text.owner,
             public=text.public,
+            pem=text.pem,
             signed_by=line.key if line is not None else "",
             ignored=ignored,
         )
@@ -622,12 +624,16 @@ def _read_all(descriptor: int) -> bytes:
 
 
 def _make_folder(path: str) -> None:
-    """The folder with everything above it, for us alone where it is new."""
+    """The folder with everything above it, for us alone where it is new, whatever the umask is."""
+    missing = []
+    while path and not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with suppress(FileExistsError):
-            os.mkdir(path, 0o700)
-            os.chmod(path, 0o700)
+        for path in reversed(missing):
+            with suppress(FileExistsError):  # somebody else made it meanwhile
+                os.mkdir(path, 0o700)
+                os.chmod(path, 0o700)
     except OSError as error:
         raise SigningError(f"{path}: {_reason(error)}", "make the folder, or name another") from None
 

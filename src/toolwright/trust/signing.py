@@ -259,7 +259,7 @@ def _unsigned(path: str, item: str) -> Vetted:
         trust=Trust.UNSIGNED,
         message=f"Unsigned item: {path}\n  Kind: {item.partition(':')[0]}\n"
         f"  Expected: rye:signed: header\n  Fix: rye sign {item}",
-        hint='sign it, or let unsigned tools run: [trust] unsigned = "warn"',
+        hint=f'toolwright sign {item}, or let unsigned tools run: [trust] unsigned = "warn"',
     )
 
 
@@ -278,7 +278,7 @@ def _modified(path: str, item: str, expected: str, actual: str) -> Vetted:
         trust=Trust.TAMPERED,
         message=f"Content modified since signing: {path}\n  Expected hash: {expected[:_SHOWN_CHARS]}…\n"
         f"  Actual hash: {found}\n  Fix: Re-sign after editing:\n    rye sign {item}",
-        hint="look at what changed before you sign it again",
+        hint=f"look at what changed before you sign it again: toolwright sign {item}",
     )
 
 

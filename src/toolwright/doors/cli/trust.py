@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from toolwright.catalog import files, sources
+from toolwright.catalog import files
 from toolwright.config import FILE_NAME, current_folder
-from toolwright.doors.cli import Shared, _render, examples, shared_options
+from toolwright.doors.cli import Shared, _render, _spaces, examples, shared_options
 from toolwright.errors import SigningError, SourceError, UsageError
 from toolwright.trust import keys
 
@@ -74,7 +74,7 @@ def _brought(shared: Shared, key_id: str) -> keys.KeyText:
     """A key that a source or an installed bundle brings along, whether it counts there or not."""
     environment = shared.environment
     places = [keys.public_key(keys.signing_folder(environment.user_space, environment.variables))]
-    for space in (*_projects(shared), *_systems()):
+    for space in (*_projects(shared), *_spaces.systems()):
         path = os.path.join(keys.TrustFolder(tier=keys.Tier.PROJECT, space=space).path, f"{key_id}.toml")
         content, _ = files.read(path, keys.KEY_BYTES_MAX)
         found = keys.read_key(content) if content is not None else ""
@@ -87,10 +87,6 @@ def _brought(shared: Shared, key_id: str) -> keys.KeyText:
 
 def _projects(shared: Shared) -> list[str]:
     return [*dict.fromkeys((current_folder(), *(source.path for source in shared.resolved().sources)))]
-
-
-def _systems() -> list[str]:
-    return [source.path.removesuffix("/.ai/tools") for source in sources.installed_bundles()]
 
 
 def _trust_key(shared: Shared, key: keys.KeyText, owner: str) -> dict[str, Any]:
