@@ -723,9 +723,22 @@ class Workshop:
         if self.config.state is None:
             unrecorded = ProbeOutcome(start_error="there is no state folder to record it in")
             return [(b"", unrecorded)] * len(paths)
-        return discovery.probe_all(
+        with self._lock:
+            contents, _ = self._looking()
+        before = [contents.file(path) for path in paths]
+        answers = discovery.probe_all(
             paths, env=self._environment.probe_environment(), run=self.hands.run_recorded
         )
+        found = []
+        for path, held, (body, outcome) in zip(paths, before, answers, strict=True):
+            if held is not None and contents.file(path) is held:
+                found.append((body, replace(outcome, digest=held.digest)))
+            elif outcome.start_error is None:
+                # Attack: one program answers for another that takes its place meanwhile.
+                found.append((b"", ProbeOutcome(start_error="it changed while it was asked")))
+            else:
+                found.append((body, outcome))
+        return found
 
     def _fetch(self, urls: Sequence[str]) -> Sequence[tuple[bytes | None, str | None]]:
         """Documents that trusted sources name by their URLs; each fetch is recorded like a call."""

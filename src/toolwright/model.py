@@ -636,6 +636,8 @@ class Origin:
     path: str
     pointer: Pointer | None = None
     line: int | None = None
+    digest: str = ""
+    """SHA-256 of the program that said what it is, as it was then; empty where a file says it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -753,6 +755,8 @@ class ProbeOutcome:
     """The limit that the output went over."""
     start_error: str | None = None
     stderr_tail: str = ""
+    digest: str = ""
+    """SHA-256 of the program that answered; empty: nobody looked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -144,7 +144,8 @@ def race(kind: str, subject: str, count: int, seed: int) -> Tally:
             good.write_bytes(place.signed(f"tools/a/{name}", answer("good")))
             evil.write_text(track.evil_python(), encoding="utf-8")
         else:
-            body = "import helper\ndef execute(params, project_path):\n    return {'success': True, 'said': helper.SAID}\n"
+            body = "    return {'success': True, 'said': helper.SAID}\n"
+            body = "import helper\ndef execute(params, project_path):\n" + body
             place.write(f"tools/a/{name}", python(body))
             good.write_bytes(place.signed("tools/a/helper.py", "SAID = 1\n"))
             evil.write_text(f"open({str(track.mark)!r}, 'a').write('x')\nSAID = 2\n", encoding="utf-8")
@@ -218,9 +219,8 @@ def main() -> int:
     parser.add_argument("--races", type=int, default=RACES, help=f"so many in all ({RACES:,})")
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(3)), help="repeat a draw")
     given = parser.parse_args()
-    print(
-        f"seed {given.seed}\n{'race':38} {'races':>6} {'ran':>6} {'refused':>8} {'other':>6} {'unverified':>11}"
-    )
+    print(f"seed {given.seed}")
+    print(f"{'race':38} {'races':>6} {'ran':>6} {'refused':>8} {'other':>6} {'unverified':>11}")
 
     def tell(tally: Tally) -> None:
         counts = f"{tally.races:6} {tally.ran:6} {tally.refused:8} {tally.other:6} {tally.unverified:11}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import py_compile
@@ -15,8 +16,10 @@ import pytest
 from tests.levels import each_level
 from tests.signed import BASH, EXECUTE, FUNCTION, SHELL, Place, answer, python
 from toolwright.app import Workshop
+from toolwright.catalog.sources import Source
 from toolwright.errors import Kind
 from toolwright.model import Level, ToolCall, ToolResult, Trust
+from toolwright.sandbox import Cancel
 
 RUNTIME = """version: "1.0.0"
 tool_type: runtime
@@ -414,3 +417,60 @@ def test_a_signed_configuration_whose_content_changed_is_refused(place: Place) -
         assert result.error is not None
         assert result.error.kind is Kind.DENIED
         assert result.error.message.startswith(f"Content modified since signing: {config}\n")
+
+
+# -- programs that say what they are ------------------------------------------------------------------------
+
+WEATHER = """#!/bin/sh
+if [ "$1" = --schema ]; then
+  echo '{"name": "weather", "description": "%s", "parameters": {"type": "object", "properties": {}}}'
+else
+  cat >/dev/null; echo '{"success": true, "result": "%s"}'
+fi
+"""
+
+
+@pytest.mark.requirement("executable.call.changed-file")
+def test_a_program_that_was_replaced_is_asked_again_before_it_is_called(place: Place) -> None:
+    folder = place.project / "bin"
+    folder.mkdir()
+    path = folder / "weather-tool"
+    path.write_text(WEATHER % ("Old", "old"), encoding="utf-8")
+    path.chmod(0o755)
+    with place.open(
+        sources=(Source(path=str(folder), format="executable", probe=True, named=True),)
+    ) as workshop:
+        tool = workshop.find("weather")
+        assert workshop.call("weather").ok
+        path.write_text(WEATHER % ("New", "new"), encoding="utf-8")
+        call = ToolCall(id=workshop.hands.new_call_id(), tool="weather", arguments={})
+        stale = workshop.hands.engine.call(call, Cancel())
+        assert refusal(stale) == f"{path} changed since its schema was read"
+        result = workshop.call("weather")
+        assert "new" in result.content
+        assert workshop.find("weather").description == "New"
+        assert (tool.origin.digest, workshop.find("weather").origin.digest) == tuple(
+            hashlib.sha256((WEATHER % said).encode()).hexdigest() for said in (("Old", "old"), ("New", "new"))
+        )
+
+
+# -- ids ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("rye.id.contained")
+def test_no_id_leads_out_of_its_space(place: Place) -> None:
+    place.write("tools/a/t.py", answer("good"))
+    place.write("x.py", answer("outside"))
+    with place.open() as workshop:
+        for name in ("../x", "/etc/passwd", "a//t", "a/./t", "a/../a/t", ""):
+            result = workshop.call(name)
+            assert result.error is not None
+            assert result.error.kind is Kind.UNKNOWN_TOOL
+            assert f"Tool not found: {name}" in result.content
+    (place.tools / "a" / "link.py").symlink_to(place.write("elsewhere/y.py", answer("outside")))
+    (place.root / "away.py").write_bytes(place.signed("tools/a/away.py", answer("outside")))
+    (place.tools / "a" / "away.py").symlink_to(place.root / "away.py")
+    with place.open() as workshop:
+        told = [problem.message for problem in workshop.problems if problem.code == "rye.id.contained"]
+        assert told == [f"Symlink escape: {place.tools}/a/away.py"]
+        assert not workshop.call("a/away").ok
