@@ -45,6 +45,7 @@ SEPARATE = ("formats", "dialects", "runtimes", "doors")
 
 PURE = (
     "jsontext.py", "model.py", "errors.py", "schema.py", "catalog/catalog.py", "trust/policy.py",
+    "trust/signing.py",
     "journal/chain.py", "journal/redaction.py", "sandbox/rules.py",
 )  # fmt: skip
 PURE_ROOMS = ("formats", "dialects", "calls", "selection")

@@ -21,7 +21,7 @@ from toolwright.catalog import loading, sources
 from toolwright.catalog.cache import Cache
 from toolwright.catalog.catalog import Catalog, Tools
 from toolwright.config import Config, Environment, current_folder, named_source, resolve
-from toolwright.errors import UsageError
+from toolwright.errors import Kind, UsageError
 from toolwright.model import (
     TIMEOUT_S_MAX,
     Choice,
@@ -38,6 +38,7 @@ from toolwright.model import (
     ToolCall,
     ToolMode,
     ToolResult,
+    Vetted,
 )
 from toolwright.records import dataclass, replace
 from toolwright.sandbox import NEVER, Cancel, Sandbox
@@ -45,11 +46,13 @@ from toolwright.servers import ServerLists
 from toolwright.store.keep import STORE_NAME, Keep
 
 if TYPE_CHECKING:
+    from toolwright.catalog.digests import Contents
     from toolwright.dialects import Dialect
     from toolwright.formats.capability import Migration
     from toolwright.functions import Function, Report
     from toolwright.hands import Hands
     from toolwright.runtimes.mcp import State as ServerState
+    from toolwright.trust.vetting import Vetter
 
 ContextCheck = Callable[[Mapping[str, object]], object]
 
@@ -223,6 +226,7 @@ class Workshop:
         self._sandbox = sandbox
         self._lock = threading.Lock()
         self._hands: Hands | None = None
+        self._vetting: tuple[Contents, Vetter] | None = None
         self._is_closed = False
         self._loading = threading.Lock()
         self._lists = ServerLists(config.state, lambda: self.hands.servers, self.reload)
@@ -291,6 +295,11 @@ class Workshop:
     def notes(self) -> tuple[str, ...]:
         """What only verbose output names: files that are no declarations."""
         return self._report.notes
+
+    @property
+    def rye_projects(self) -> tuple[str, ...]:
+        """The projects of the sources that have rye items, each the folder that holds ``.ai``."""
+        return self._report.rye_projects
 
     def find(self, name: str) -> Tool:
         """The tool of a key or a bare name. Raises UnknownTool."""
@@ -462,12 +471,12 @@ class Workshop:
             idempotency_key=idempotency_key,
         )
         if progress is None:
-            return self.hands.engine.call(call, cancel or NEVER)
+            return self._run(call, cancel or NEVER)
         from toolwright.functions import PROGRESS
 
         heard = PROGRESS.set(progress)
         try:
-            return self.hands.engine.call(call, cancel or NEVER)
+            return self._run(call, cancel or NEVER)
         finally:
             PROGRESS.reset(heard)
 
@@ -503,7 +512,19 @@ class Workshop:
             approved_by=approved_by,
             idempotency_key=idempotency_key,
         )
-        return self.hands.engine.call(call, cancel or NEVER, door=door)
+        return self._run(call, cancel or NEVER, door)
+
+    def _run(self, call: ToolCall, cancel: Cancel, door: str = "python") -> ToolResult:
+        """Run a call; where it was refused and the sources changed meanwhile, load them and ask once more.
+
+        A tool whose file changed is not run as it was declared before: what is declared, what is verified and
+        what runs must be one. Both attempts are recorded.
+        """
+        result = self.hands.engine.call(call, cancel, door=door)
+        if result.error is None or result.error.kind is not Kind.DENIED or not self.changed():
+            return result
+        self.reload()
+        return self.hands.engine.call(replace(call, id=self.hands.new_call_id()), cancel, door=door)
 
     async def call_async(
         self,
@@ -577,12 +598,11 @@ class Workshop:
         if not calls:
             return []
         stop = cancel or Cancel()
-        engine = self.hands.engine
 
         def one(call: ToolCall) -> ToolResult:
             # Providers' ids are not unique across conversations; records need one that is.
             own = replace(call, id=self.hands.new_call_id(), caller=call.caller or self._environment.user)
-            return replace(engine.call(own, stop), call_id=call.id)
+            return replace(self._run(own, stop), call_id=call.id)
 
         with ThreadPoolExecutor(min(len(calls), at_once), "call") as pool:
             try:
@@ -615,6 +635,7 @@ class Workshop:
             if self._hands is None:
                 from toolwright.hands import Hands
 
+                contents, vetter = self._looking()
                 self._hands = Hands(
                     self.config,
                     self._environment,
@@ -624,8 +645,43 @@ class Workshop:
                     in_process=self._in_process,
                     sandbox=self._sandbox,
                     lists=self._lists,
+                    contents=contents,
+                    vetter=vetter,
                 )
             return self._hands
+
+    def vet(self, tool: Tool) -> Vetted:
+        """What is known about a tool's bytes as they lie there now. Runs nothing."""
+        if tool.signature is None:
+            return Vetted()
+        with self._lock:
+            _, vetter = self._looking()
+        return vetter.vet(tool, None)
+
+    def _looking(self) -> tuple[Contents, Vetter]:
+        """The files that were looked at, and what vets them: one of each, for calls and for listing."""
+        if self._vetting is None:
+            from toolwright.catalog.digests import Contents
+            from toolwright.runtimes import project_among
+            from toolwright.runtimes._dependencies import ToolFiles
+            from toolwright.trust import keys, vetting
+
+            contents = Contents()
+            cwd, user_space = current_folder(), self._environment.user_space
+            systems = [os.path.dirname(source.path) for source in sources.installed_bundles()]
+            rings = keys.Keyrings(user_space, [os.path.dirname(space) for space in systems])
+            vetter = vetting.Vetter(
+                contents,
+                rings.now,
+                ToolFiles(contents, lambda tool: project_among(tool, cwd, user_space, systems)),
+                is_development=self._is_development(),
+            )
+            self._vetting = contents, vetter
+        return self._vetting
+
+    def _is_development(self) -> bool:
+        """Attack: any environment variable that switches verifying off. The host must have opted in."""
+        return self.config.dev_mode and self._environment.variables.get("RYE_DEV_MODE") == "1"
 
     # -- loading --------------------------------------------------------------------------------------------
 
@@ -667,9 +723,22 @@ class Workshop:
         if self.config.state is None:
             unrecorded = ProbeOutcome(start_error="there is no state folder to record it in")
             return [(b"", unrecorded)] * len(paths)
-        return discovery.probe_all(
+        with self._lock:
+            contents, _ = self._looking()
+        before = [contents.file(path) for path in paths]
+        answers = discovery.probe_all(
             paths, env=self._environment.probe_environment(), run=self.hands.run_recorded
         )
+        found = []
+        for path, held, (body, outcome) in zip(paths, before, answers, strict=True):
+            if held is not None and contents.file(path) is held:
+                found.append((body, replace(outcome, digest=held.digest)))
+            elif outcome.start_error is None:
+                # Attack: one program answers for another that takes its place meanwhile.
+                found.append((b"", ProbeOutcome(start_error="it changed while it was asked")))
+            else:
+                found.append((body, outcome))
+        return found
 
     def _fetch(self, urls: Sequence[str]) -> Sequence[tuple[bytes | None, str | None]]:
         """Documents that trusted sources name by their URLs; each fetch is recorded like a call."""

@@ -3,6 +3,7 @@
 * ToolwrightError            wrong use of the library
   + ConfigError              a configuration that cannot be used (exit 78)
   + SourceError              a named path that does not exist or cannot be read (exit 66)
+  + SigningError             a key that is not there or must not be used (exit 77)
   + StoreError               what the house keeps cannot be read or written (exit 74)
 
 Wrong declarations are ``Problem`` values and wrong calls are ``ToolError`` values; neither is raised.
@@ -42,6 +43,12 @@ class StoreError(ToolwrightError):
     """The state folder (store, journal, their keys) cannot be read or written; the message names the file."""
 
     exit_code = 74
+
+
+class SigningError(ToolwrightError):
+    """A signing key or a trust store that is not there, or that must not be used as it lies."""
+
+    exit_code = 77
 
 
 class UsageError(ToolwrightError):

@@ -56,6 +56,7 @@ from toolwright.servers import GUARDED_MAX, LIST_S, ServerLists
 from toolwright.store.keep import STORE_NAME, Keep
 from toolwright.trust import policy
 from toolwright.trust.vault import Secrets, Vault, system_ring
+from toolwright.trust.vetting import Vetter
 
 if TYPE_CHECKING:
     from toolwright.functions import Function
@@ -70,6 +71,10 @@ _LACKING = {
     Level.RESTRICTED: "the spawner does not work here, so what a tool leaves running is not ended",
 }
 """What a person should know about a level before calling."""
+_DEVELOPMENT: Final = (
+    "development mode: tools run though their signatures are missing, wrong or nobody's "
+    "(RYE_DEV_MODE=1 and [rye] dev_mode)"
+)
 _FETCHED_AT_ONCE: Final = 16
 
 
@@ -90,6 +95,8 @@ class Hands:
         in_process: bool,
         sandbox: Sandbox | None,
         lists: ServerLists,
+        contents: Contents,
+        vetter: Vetter,
     ) -> None:
         if config.state is None:
             raise UsageError(
@@ -159,9 +166,12 @@ class Hands:
                 config.secrets,
             ),
             container_engine=config.container_engine,
+            contents=contents,
+            vet_config=vetter.vet_config,
         )
-        contents = self._contents = Contents()
-        self._pythons = Later(lambda: _python_tools(self._host, contents, config.zygotes))
+        self._contents = contents
+        self._vetter = vetter
+        self._pythons = Later(lambda: _python_tools(self._host, contents, vetter, config.zygotes))
         self._https = Later(lambda: _http_tools(self._host))
         self._containers = Later(lambda: _container_tools(self._host))
         self._scripts = Later(lambda: _javascript_tools(self._host, contents, config.zygotes))
@@ -226,7 +236,7 @@ class Hands:
         return policy.decide(
             tool,
             call,
-            vetted=policy.unvetted(tool),
+            vetted=self._vetter.vet(tool, call),
             house=self._house,
             ground=self._grounds.of(tool, project=project, cwd=self._cwd, named=named),
             state=policy.HostState(disabled=disabled, now=now),
@@ -318,7 +328,7 @@ class Hands:
         decision = policy.decide(
             tool,
             None,
-            vetted=policy.unvetted(tool),
+            vetted=self._vetter.vet(tool, None),
             house=self._server_house,
             ground=self._grounds.of(tool, project=self._cwd, cwd=self._cwd, named=named),
             state=policy.HostState(disabled=disabled, now=now),
@@ -372,9 +382,12 @@ class Hands:
     @property
     def warnings(self) -> tuple[str, ...]:
         lacking = _LACKING.get(self.sandbox.level)
-        return (
-            (f"isolation level {self.sandbox.level}: {lacking} (see `toolwright doctor`)",) if lacking else ()
+        found = (
+            [f"isolation level {self.sandbox.level}: {lacking} (see `toolwright doctor`)"] if lacking else []
         )
+        if self._vetter.is_development:
+            found.append(_DEVELOPMENT)
+        return tuple(found)
 
     def close(self) -> None:
         with self._making:
@@ -479,12 +492,12 @@ def _javascript_tools(host: Host, contents: Contents, zygotes_max: int) -> Closa
     return JavaScriptTools(host, contents, zygotes_max=zygotes_max)
 
 
-def _python_tools(host: Host, contents: Contents, zygotes_max: int) -> Closable:
+def _python_tools(host: Host, contents: Contents, vetter: Vetter, zygotes_max: int) -> Closable:
     from toolwright.runtimes.python import PythonTools
 
     # A format with signatures is run in this process only once its signature was verified; for the others the
     # host's opt-in is all there is.
-    return PythonTools(host, contents, verified=lambda tool: tool.signature is None, zygotes_max=zygotes_max)
+    return PythonTools(host, contents, verified=vetter.is_verified, zygotes_max=zygotes_max)
 
 
 def _function_tools(functions: Mapping[str, Function], cwd: str) -> FunctionTools:

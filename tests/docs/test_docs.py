@@ -216,7 +216,7 @@ def test_every_dialect_and_format_is_described() -> None:
 
 # -- codes --------------------------------------------------------------------------------------------------
 
-FAMILIES = ("source", "catalog", "schema", "config", "python", *FORMATS)
+FAMILIES = ("source", "catalog", "schema", "config", "python", "trust", *FORMATS)
 CODE = re.compile(rf"(?:{'|'.join(FAMILIES)})\.[a-z][a-z0-9-]*(?:\.[a-z][a-z0-9-]*)*")
 NO_CODES = {"config.toml", "config.server"}
 """A file name and a place in a YAML file."""

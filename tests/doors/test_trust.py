@@ -121,7 +121,7 @@ def test_what_is_shown_cannot_act_on_the_terminal(project: Path, tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("name", "text", "status"),
-    [("missing", None, 66), (".", "", 2), ("tools.json", "{}", 2), ("toolwright.toml", "nonsense = 1", 78)],
+    [("missing", None, 66), (".", "", 2), ("tools.json", "{}", 66), ("toolwright.toml", "nonsense = 1", 78)],
 )
 def test_what_cannot_be_trusted_is_said(name: str, text: str | None, status: int, tmp_path: Path) -> None:
     if name != "." and text is not None:

@@ -590,7 +590,7 @@ def test_a_file_runs_in_process_only_when_the_host_opted_in_and_it_was_verified(
         (True, False, False),
         (True, True, True),
     ):
-        bench = portable_with(in_process=in_process, verified=lambda _, answer=verified: answer)
+        bench = portable_with(in_process=in_process, verified=lambda _tool, _call, answer=verified: answer)
         ending = bench.call(bench.function(INSIDE))
         assert isinstance(ending.value, dict)
         assert (ending.value["pid"] == os.getpid()) is inside

@@ -11,11 +11,11 @@ import hashlib
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from operator import is_
-from typing import Final
+from typing import Final, Protocol
 
 from toolwright import jsontext
 from toolwright.calls import commands
@@ -45,6 +45,13 @@ class Held:
     digest: str
     content: bytes | None
     """None: too long to be kept, or absent."""
+
+
+class Digested(Protocol):
+    """Something whose digest is known."""
+
+    @property
+    def digest(self) -> str: ...
 
 
 class Aside(str):
@@ -105,7 +112,10 @@ def _plain(value: object) -> jsontext.JsonValue:
     return str(value)
 
 
-def _together(how_digest: str, held: tuple[Held | None, ...]) -> str | None:
+def combined(how_digest: str, held: Sequence[Digested | None]) -> str | None:
+    """The digest of an invocation and its files; None where one could not be read."""
+    if not held:
+        return how_digest
     parts = [how_digest]
     for file in held:
         if file is None:
@@ -150,7 +160,7 @@ class Contents:
         known = self._together.get(how_digest)
         if known is not None and len(known[0]) == len(held) and all(map(is_, known[0], held)):
             return known[1]
-        digest = _together(how_digest, held)
+        digest = combined(how_digest, held)
         if len(self._together) >= _TOGETHER_MAX:
             self._together.clear()
         self._together[how_digest] = (held, digest)

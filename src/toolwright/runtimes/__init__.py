@@ -8,12 +8,13 @@ and no words for the model; the engine above it does.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Final, Protocol
 
+from toolwright.catalog.digests import Contents
 from toolwright.journal.redaction import secret_parts
-from toolwright.model import End, Ending, Permit, Tool, ToolCall
+from toolwright.model import End, Ending, Permit, Tool, ToolCall, Vetted
 from toolwright.records import dataclass
 from toolwright.runtimes._cleaning import cleaned
 from toolwright.sandbox import Cancel, Sandbox
@@ -54,6 +55,10 @@ class Host:
     """The host lets verified Python tools run inside its own process."""
     secrets: Secrets = field(default_factory=Secrets, repr=False)
     """What may come out of the vault, looked up for each start."""
+    contents: Contents = field(default_factory=Contents, repr=False)
+    """The files that are looked at for calls, with the bytes that were seen."""
+    vet_config: Callable[[str, bytes, str], Vetted] | None = None
+    """What is known about a configuration file: its path, its bytes, its address. None: nobody looks."""
     container_engine: str = ""
     """The program that runs containers, by name or path; empty: the host enabled none."""
 
@@ -145,11 +150,16 @@ class Environments:
 
 def project_of(tool: Tool, host: Host) -> str:
     """The project a tool is told: the one it lies in, or, for a tool of the user or the system, ours."""
+    return project_among(tool, host.cwd, host.user_space, host.system_spaces)
+
+
+def project_among(tool: Tool, cwd: str, user_space: str, system_spaces: Sequence[str]) -> str:
+    """The same where there is no host yet."""
     root, marker, _ = tool.origin.path.partition("/.ai/tools/")
     if not marker:
-        return host.cwd
-    outside = (host.user_space, *(os.path.dirname(space) for space in host.system_spaces))
-    return root if root not in outside else host.cwd
+        return cwd
+    outside = (user_space, *(os.path.dirname(space) for space in system_spaces))
+    return root if root not in outside else cwd
 
 
 def find_program(name: str, path: str) -> str | None:

@@ -129,24 +129,6 @@ class HostState:
     now: float = 0.0
 
 
-def unvetted(tool: Tool) -> Vetted:
-    """What is known about a tool's bytes while no key is trusted: that a key signed them says nothing yet."""
-    if tool.signature is None:
-        return Vetted()
-    path, fix, key = tool.origin.path, f"rye sign {tool.signature.item}", tool.signature.key
-    if not key:
-        return Vetted(
-            trust=Trust.UNSIGNED,
-            message=f"Unsigned item: {path}\n  Kind: tool\n  Expected: rye:signed: header\n  Fix: {fix}",
-            hint='sign it, or let unsigned tools run: [trust] unsigned = "warn"',
-        )
-    return Vetted(
-        trust=Trust.UNTRUSTED,
-        message=f"Untrusted key {key} for {path}\n  Item signed by: {key}\n  Trusted keys: none\n"
-        f"  Fix: Add this key to your trust store, or re-sign:\n    {fix}",
-    )
-
-
 def decide(
     tool: Tool,
     call: ToolCall | None,
@@ -231,9 +213,11 @@ def _allow(known: _Known, timeout_s: float | None, vetted: Vetted) -> Allow:
     because, notes = known.because, known.asked.notes
     if known.strongest is not None:
         because = known.strongest.because or because
-    if vetted.message and vetted.trust is Trust.UNSIGNED:
+    if vetted.waived:
+        notes = (*notes, vetted.waived)
+    elif vetted.message and vetted.trust is Trust.UNSIGNED:
         notes = (*notes, "unsigned: the configuration lets it run")
-    permit = replace(known.permit, limits=_limits(known.tool, timeout_s, known.house))
+    permit = replace(known.permit, loads=vetted.loads, limits=_limits(known.tool, timeout_s, known.house))
     allow = Allow(permit=permit, because=because, notes=notes)
     if len(known.allowed) >= _ALLOWED_MAX:
         known.allowed.clear()
@@ -283,7 +267,7 @@ def _not_callable(tool: Tool) -> Deny | None:
 
 def _amiss(vetted: Vetted, unsigned: Unsigned) -> Deny | None:
     """A refusal in the format's own words, where something is amiss with the bytes."""
-    if vetted.trust in (Trust.SIGNED, Trust.PINNED):
+    if vetted.trust in (Trust.SIGNED, Trust.PINNED) or vetted.waived:
         return None
     if vetted.trust is Trust.UNSIGNED and (not vetted.message or unsigned is Unsigned.WARN):
         return None
