@@ -28,7 +28,7 @@ from toolwright.dialects import DIALECTS
 from toolwright.doors import cli
 
 COMMANDS = (
-    "check", "list", "show", "select", "call", "audit", "enable", "disable", "sign", "verify",
+    "check", "list", "show", "select", "call", "audit", "enable", "disable", "sign", "verify", "secret",
     "keys", "trust", "export", "init", "doctor",
 )  # fmt: skip
 PROBLEM_KEYS = ["code", "severity", "path", "pointer", "line", "message", "hint"]
