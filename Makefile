@@ -10,21 +10,33 @@ STAMPS := $(VENV)/stamps$(CURDIR)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 UV := $(BIN)/uv
+SPACE := USER_SPACE=$(CURDIR)/build/space
+RUN := $(BIN)/toolwright --config examples/toolwright.toml --state build/state
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run test check fmt bench explore fuzz fuzz-spawner soak lock clean
+.PHONY: help run sign-examples test check fmt bench explore fuzz fuzz-spawner soak races lock clean
 unexport PYTHONHOME PYTHONPATH
 
 help: ## list the commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
 run: $(STAMPS)/native ## check and list the tools in examples/, and call one
-	@mkdir -p build
-	$(BIN)/toolwright --config examples/toolwright.toml --state build/state check
-	$(BIN)/toolwright --config examples/toolwright.toml --state build/state list
-	$(BIN)/toolwright --config examples/toolwright.toml --state build/state call get_time '{"timezone": "UTC"}'
+	@mkdir -p -m 755 build/space
+	$(SPACE) $(BIN)/toolwright trust examples/keys/*.toml
+	$(SPACE) $(RUN) check
+	$(SPACE) $(RUN) verify
+	$(SPACE) $(RUN) list
+	$(SPACE) $(RUN) call get_time '{"timezone": "UTC"}'
+	$(SPACE) $(RUN) call text/outline-markdown '{"file_path": "README.md"}'
+
+sign-examples: $(STAMPS)/native ## sign the rye tools of examples/ anew, with a key that is thrown away
+	@rm -rf build/signer && mkdir -p -m 755 build/signer
+	USER_SPACE=$(CURDIR)/build/signer $(BIN)/toolwright keys generate --owner examples
+	USER_SPACE=$(CURDIR)/build/signer $(BIN)/toolwright --from examples/rye sign 'tool:*'
+	@mkdir -p examples/keys && rm -f examples/keys/*.toml
+	@cp build/signer/.ai/config/keys/trusted/*.toml examples/keys/ && rm -rf build/signer
 
 test: $(STAMPS)/dev ## run the tests (ARGS="-k name" is handed to pytest)
 	@$(BIN)/python tests/peers/install.py
@@ -58,6 +70,9 @@ fuzz-spawner: ## send the spawner's parser wrong messages, under sanitizers (ARG
 
 soak: $(STAMPS)/dev ## call tools that misbehave, kill hosts, and look for what is lost or left
 	$(BIN)/python soak/soak.py $(ARGS)
+
+races: $(STAMPS)/dev ## replace files while they are verified and called, and look for what ran unverified
+	$(BIN)/python -m tests.trust.races $(ARGS)
 
 lock: $(STAMPS)/uv ## recompile the requirement files (ARGS=--upgrade takes newer versions)
 	@$(pip_settings); \

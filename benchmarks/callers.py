@@ -18,14 +18,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import toolwright
 from toolwright.catalog.sources import Source
+from toolwright.config import Environment
 from toolwright.journal import chain, reading
 from toolwright.journal.audit import open_audit
 from toolwright.model import CallFacts, Grant, ToolCall, ToolResult
 from toolwright.runtimes.javascript import find_node
+from toolwright.trust import keys, signing
 
 ARGUMENTS = {"value": 7}
 EXPECTED = {"echo": {"value": 7}}
@@ -52,6 +55,7 @@ def prepare(folder: Path, echo: Path | None) -> None:
         (programs / "echo").chmod(0o755)
         tool = {"name": "echo", "description": "Echo.", "schema": schema, "command": ["./tools/bin/echo"]}
         (folder / "process" / "tools.json").write_text(json.dumps({"tools": [tool]}), encoding="utf-8")
+        signed_and_not(folder, programs / "echo", schema)
     for name, imports in (("plain", ()), ("ordinary", ORDINARY_IMPORTS), ("inside", ())):
         group = folder / name
         (group / "handlers").mkdir(parents=True)
@@ -101,10 +105,50 @@ def prepare(folder: Path, echo: Path | None) -> None:
     )
 
 
+def signed_and_not(folder: Path, program: Path, schema: dict) -> None:
+    """The same rye tool twice, and a user who trusts the key of the one that is signed."""
+    declaration = {
+        "version": "1.0.0",
+        "tool_type": "yaml",
+        "executor_id": "rye/core/primitives/execute",
+        "category": "bench",
+        "description": "Echo.",
+        "config_schema": schema,
+        "config": {"command": str(program)},
+    }
+    text = json.dumps(declaration, indent=1).encode("ascii")
+    keys.generate(str(folder / "key"))
+    key = keys.load_signing_key(str(folder / "key"))
+    public = keys.public_key(str(folder / "key"))
+    assert public is not None
+    (folder / "user").mkdir()
+    keys.trust(str(folder / "user"), public)
+    signed, _ = signing.sign(
+        text,
+        ".yaml",
+        "tool:bench/echo",
+        time="2026-01-01T00:00:00Z",
+        key_id=key.id,
+        signature_of=key.sign,
+    )
+    for name, content in (("signed", signed), ("unsigned", text)):
+        tools = folder / name / ".ai" / "tools" / "bench"
+        tools.mkdir(parents=True)
+        (tools / "echo.yaml").write_bytes(content)
+
+
 # -- contestants --------------------------------------------------------------------------------------------
 
 
-def ours(folder: Path, state: Path, *, source: str, stated: bool = False, inside: bool = False) -> Call:
+def ours(
+    folder: Path,
+    state: Path,
+    *,
+    source: str,
+    stated: bool = False,
+    inside: bool = False,
+    vets: bool = False,
+) -> Call:
     path = folder / source
     handlers = path / "handlers"
     config = toolwright.Config(
@@ -120,8 +164,18 @@ def ours(folder: Path, state: Path, *, source: str, stated: bool = False, inside
         grants=(Grant(pattern="*", needs=()),) if stated else (),
         unsigned="warn",
     )
-    workshop = toolwright.open(config, handlers={"inside": _handler} if inside else None)
-    names = {"process": "echo", "script": "bench/echo"}
+    environment = replace(Environment.read(), user_space=str(folder / "user"))
+    workshop = toolwright.open(
+        config, handlers={"inside": _handler} if inside else None, environment=environment
+    )
+    if vets:
+        tool = workshop.find("bench/echo")
+
+        def vet() -> object:
+            return EXPECTED if workshop.vet(tool).signer else None
+
+        return vet
+    names = {"process": "echo", "script": "bench/echo", "signed": "bench/echo", "unsigned": "bench/echo"}
     name = names.get(source, f"echo_{source}")
     result = workshop.call(name, ARGUMENTS)
     print(f"{source}: {', '.join(result.isolation)}", *result.notes, file=sys.stderr)
@@ -284,6 +338,9 @@ def main() -> None:
     kinds: dict[str, Callable[[], Call]] = {
         "stated": lambda: ours(folder, state, source="process", stated=True),
         "default": lambda: ours(folder, state, source="process"),
+        "signed": lambda: ours(folder, state, source="signed"),
+        "vet": lambda: ours(folder, state, source="signed", vets=True),
+        "unsigned": lambda: ours(folder, state, source="unsigned"),
         "plain": lambda: ours(folder, state, source="plain"),
         "ordinary": lambda: ours(folder, state, source="ordinary"),
         "inside": lambda: ours(folder, state, source="inside", inside=True),

@@ -58,7 +58,7 @@ def calling(work: Path, rounds: int) -> tuple[list[Row], list[str]]:
     if echo is None:
         skipped.append("process calls: there is no C compiler (cc) for the tool and its yardstick")
     else:
-        parts = [setting.process, setting.large_host, setting.many_callers, *parts]
+        parts = [setting.process, setting.verified, setting.large_host, setting.many_callers, *parts]
     for part in parts:
         try:
             rows += part(skipped)
@@ -137,6 +137,18 @@ class _Setting:
             for name in peers
         ]
         return rows
+
+    def verified(self, _skipped: list[str]) -> list[Row]:
+        with self._contestants("signed", "unsigned", "vet") as contestants:
+            found = contested(self._rounds * 2, contestants, 200)
+        value = _ratios(found["signed"], found["unsigned"])
+        detail = f"{_ms(found['signed'])} verified to {_ms(found['unsigned'])} let run unsigned"
+        share = 100 * _ratios(found["vet"], found["signed"])
+        us = medians(found["vet"]) * 1e6
+        return [
+            _at_most("process call with a verified signature, to an unsigned one", value, "x", 1.05, detail),
+            _at_most("verifying again, of a warm process call", share, "%", 5.0, f"{us:.1f} us; aim 15 us"),
+        ]
 
     def large_host(self, skipped: list[str]) -> list[Row]:
         if _available_bytes() < 2 * LARGE_BYTES:

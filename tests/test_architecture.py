@@ -46,8 +46,8 @@ SEPARATE = ("formats", "dialects", "runtimes", "doors")
 
 PURE = (
     "jsontext.py", "model.py", "errors.py", "schema.py", "catalog/catalog.py", "trust/policy.py",
-    "trust/hygiene.py", "trust/lock.py", "trust/rules.py", "trust/budgets.py", "journal/chain.py",
-    "journal/redaction.py", "sandbox/rules.py",
+    "trust/hygiene.py", "trust/lock.py", "trust/rules.py", "trust/budgets.py", "trust/signing.py",
+    "journal/chain.py", "journal/redaction.py", "sandbox/rules.py",
 )  # fmt: skip
 PURE_ROOMS = ("formats", "dialects", "calls", "selection")
 PURE_IMPORTS = {

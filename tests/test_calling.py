@@ -267,10 +267,19 @@ def test_a_manifest_program_is_not_started_for_wrong_arguments(project: Path, le
 
 
 @pytest.mark.battery("C03", "C04")
+@pytest.mark.requirement("manifest.command.real-path")
 def test_a_program_that_leads_out_of_its_manifest_is_refused(project: Path, level: Level) -> None:
     manifest(project, "sh", "#!/bin/sh\necho '{}'\n")
     (project / "tools" / "bin" / "sh").unlink()
     (project / "tools" / "bin" / "sh").symlink_to("/bin/sh")
+    with workshop(project, level) as opened:
+        result = opened.call("sh", {})
+    assert kind(result) is Kind.DENIED
+    assert result.error is not None
+    assert result.error.message == "command[0] escapes ./tools/bin after resolving links"
+    # Beside the folder of programs is outside of it, too.
+    (project / "tools" / "bin" / "sh").unlink()
+    (project / "tools" / "bin" / "sh").symlink_to(program(project / "beside", "#!/bin/sh\necho '{}'\n"))
     with workshop(project, level) as opened:
         assert kind(opened.call("sh", {})) is Kind.DENIED
     (project / "tools").rename(project.parent / "elsewhere")
@@ -346,7 +355,7 @@ def test_a_skill_sees_a_small_environment(project: Path, level: Level) -> None:
         assert "EDITOR=vi" in opened.call("t", {}).content
     everything = (Grant(pattern="skill:*", needs=("fs.read", "shell.execute"), env=("*",)),)
     with workshop(project, level, env=env, grants=everything) as opened:
-        assert "OPENAI_API_KEY=sk-secret-123456" in opened.call("t", {}).content
+        assert "OPENAI_API_KEY=[secret OPENAI_API_KEY]" in opened.call("t", {}).content
 
 
 @pytest.mark.requirement(
@@ -431,6 +440,7 @@ def test_a_resolver_script_swapped_between_check_and_start_does_not_run(project:
         assert all(len(told - {"<x><d>"}) <= 1 for told in answers.values()), answers
 
 
+@pytest.mark.requirement("skill.resolve.script-contained")
 def test_a_resolver_script_that_is_a_link_to_elsewhere_does_not_run(project: Path, level: Level) -> None:
     home, env = resolving_skill(project, RESOLVED)
     elsewhere = program(project / "elsewhere.sh", "echo elsewhere\n")

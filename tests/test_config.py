@@ -71,6 +71,9 @@ keyword_match = "substring"
 needs = ["fs.write"]
 env = ["EDITOR"]
 
+[secrets]
+OPENAI_API_KEY = "vault:openai"
+
 [timeouts]
 default_s = 90
 
@@ -127,6 +130,7 @@ WIDENING = [
     "source[4].secret",
     "source[5].handlers",
     "grants",
+    "secrets",
     "policy[1].decision",
 ]
 
@@ -184,6 +188,7 @@ def test_every_key_of_a_trusted_file_counts(clone: Path) -> None:
             "env": {"FILES_TOKEN": "${FILES_TOKEN}"},
         },
         env=("FILES_TOKEN",),
+        vaulted=True,
     )
     assert (remote.name, remote.env) == ("example.org", ("EXAMPLE_TOKEN",))
     assert config.manifest_strict is True
@@ -197,6 +202,7 @@ def test_every_key_of_a_trusted_file_counts(clone: Path) -> None:
     assert (config.dev_mode, config.load_dotenv) == (True, True)
     assert (config.undeclared, config.require) == (Profile.OPEN, Level.RESTRICTED)
     assert config.grants == (Grant(pattern="skill:notes/*", needs=("fs.write",), env=("EDITOR",)),)
+    assert config.secrets == {"OPENAI_API_KEY": "openai"}
     assert config.policy == (
         {"match": {"effect": "change"}, "decision": "ask", "because": "changes data"},
         {"match": {"effect": "read"}, "decision": "allow", "because": "only reads"},

@@ -299,6 +299,7 @@ def arguments(clone: Clone) -> list[list[str]]:
         ["select", "anything", "--json", "--context", "project_id=1"],
         *(["export", "--dialect", name] for name in DIALECTS),
         ["export", "--dialect", "openai", "--tool-mode", "strict", "--losses", str(clone.home / "out.json")],
+        ["trust", "--list"],
         ["init", "fresh"],
         ["check", "fresh"],
     ]
@@ -426,6 +427,17 @@ def test_fix_writes_only_into_the_project_and_runs_nothing(clone: Clone) -> None
     state = str(clone.home / ".local")
     after = {path: held for path, held in snapshot(clone.home).items() if not path.startswith(state)}
     assert after == {**outside, str(clone.home / "report.json"): after[str(clone.home / "report.json")]}
+
+
+def test_trusting_the_clone_runs_nothing_and_shows_what_it_would_widen(clone: Clone) -> None:
+    report, said = watched(clone, [["trust", "."], ["trust", ".", "--yes"], ["trust", "--list"]])
+    assert [noticed for noticed in report["noticed"] if noticed[0] != "a write"] == []
+    assert clone.sprung() == []
+    assert report["statuses"] == [2, 0, 0]
+    for key in ("source[1].trusted", "source[6].mcp", "grants", "policy[0].decision", "skills.extra_dirs"):
+        assert f"  {key} = " in said.err
+    codes = toolwright("check", "--json", cwd=clone.folder, home=clone.home / "other").json["problems"]
+    assert [problem["code"] for problem in codes].count("config.untrusted") == 14
 
 
 # -- the traps work -----------------------------------------------------------------------------------------

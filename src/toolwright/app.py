@@ -30,7 +30,7 @@ from toolwright.config import (
     named_source,
     resolve,
 )
-from toolwright.errors import EditError, StoreError, UnknownTool, UsageError
+from toolwright.errors import EditError, Kind, StoreError, UnknownTool, UsageError
 from toolwright.jsontext import JsonObject
 from toolwright.model import (
     TIMEOUT_S_MAX,
@@ -51,6 +51,7 @@ from toolwright.model import (
     ToolError,
     ToolMode,
     ToolResult,
+    Vetted,
 )
 from toolwright.records import dataclass, replace
 from toolwright.sandbox import NEVER, Cancel, Sandbox
@@ -62,12 +63,13 @@ if TYPE_CHECKING:
     from toolwright.dialects import Dialect
     from toolwright.formats.capability import Migration
     from toolwright.functions import Function, Report
-    from toolwright.gate import Explanation, Gate
+    from toolwright.gate import Explanation, Gate, LaterPins
     from toolwright.hands import Hands
     from toolwright.runtimes.mcp import State as ServerState
     from toolwright.trust.approvals import Approvals
     from toolwright.trust.lock import Watched
     from toolwright.trust.pinning import Pins
+    from toolwright.trust.vetting import Vetter
 
 ContextCheck = Callable[[Mapping[str, object]], object]
 
@@ -324,6 +326,11 @@ class Workshop:
         """What only verbose output names: files that are no declarations."""
         return self._report.notes
 
+    @property
+    def rye_projects(self) -> tuple[str, ...]:
+        """The projects of the sources that have rye items, each the folder that holds ``.ai``."""
+        return self._report.rye_projects
+
     def find(self, name: str) -> Tool:
         """The tool of a key or a bare name. Raises UnknownTool."""
         return self.catalog.find(name)
@@ -368,10 +375,10 @@ class Workshop:
 
     def lock_problems(self) -> tuple[Problem, ...]:
         """What is not as it was locked; nothing where there is no lock. Reads the files of every tool."""
-        from toolwright.trust.policy import unvetted
-
         pins = self.pins()
-        return tuple(pins.problems([*self.tools, *self.server_records()], unvetted)) if pins.exists else ()
+        if not pins.exists:
+            return ()
+        return tuple(pins.problems([*self.tools, *self.server_records()], self.gate.vet_signature))
 
     def changed(self) -> bool:
         """Whether the sources look different from when they were last read. Reads and runs nothing."""
@@ -600,7 +607,9 @@ class Workshop:
         if self._gate is None:
             from toolwright.gate import Gate
 
-            self._gate = Gate(self.config, self._environment, lambda: self._report, self.pins)
+            self._gate = Gate(
+                self.config, self._environment, lambda: self._report, pins=self.pins, vetter=self._vetter
+            )
         return self._gate
 
     def explain(
@@ -667,12 +676,12 @@ class Workshop:
             approval_wait_s=approval_wait_s or 0.0,
         )
         if progress is None:
-            return self.hands.engine.call(call, cancel or NEVER)
+            return self._run(call, cancel or NEVER)
         from toolwright.functions import PROGRESS
 
         heard = PROGRESS.set(progress)
         try:
-            return self.hands.engine.call(call, cancel or NEVER)
+            return self._run(call, cancel or NEVER)
         finally:
             PROGRESS.reset(heard)
 
@@ -710,7 +719,19 @@ class Workshop:
             idempotency_key=idempotency_key,
             approval_wait_s=approval_wait_s or 0.0,
         )
-        return self.hands.engine.call(call, cancel or NEVER, door=door)
+        return self._run(call, cancel or NEVER, door)
+
+    def _run(self, call: ToolCall, cancel: Cancel, door: str = "python") -> ToolResult:
+        """Run a call; where it was refused and the sources changed meanwhile, load them and ask once more.
+
+        A tool whose file changed is not run as it was declared before: what is declared, what is verified and
+        what runs must be one. Both attempts are recorded.
+        """
+        result = self.hands.engine.call(call, cancel, door=door)
+        if result.error is None or result.error.kind is not Kind.DENIED or not self.changed():
+            return result
+        self.reload()
+        return self.hands.engine.call(replace(call, id=self.hands.new_call_id()), cancel, door=door)
 
     async def call_async(
         self,
@@ -788,12 +809,11 @@ class Workshop:
         if not calls:
             return []
         stop = cancel or Cancel()
-        engine = self.hands.engine
 
         def one(call: ToolCall) -> ToolResult:
             # Providers' ids are not unique across conversations; records need one that is.
             own = replace(call, id=self.hands.new_call_id(), caller=call.caller or self._environment.user)
-            return replace(engine.call(own, stop), call_id=call.id)
+            return replace(self._run(own, stop), call_id=call.id)
 
         with ThreadPoolExecutor(min(len(calls), at_once), "call") as pool:
             try:
@@ -839,6 +859,27 @@ class Workshop:
                 )
             return self._hands
 
+    def vet(self, tool: Tool) -> Vetted:
+        """What is known about a tool's bytes as they lie there now. Runs nothing."""
+        return self.gate.vet(tool, None)
+
+    def _vetter(self, contents: Contents, pins: LaterPins, is_development: bool) -> Vetter:
+        """What vets the files that were looked at: one, for calls and for listing."""
+        from toolwright.runtimes import project_among
+        from toolwright.runtimes._dependencies import ToolFiles
+        from toolwright.trust import keys, vetting
+
+        cwd, user_space = current_folder(), self._environment.user_space
+        systems = [os.path.dirname(source.path) for source in sources.installed_bundles()]
+        rings = keys.Keyrings(user_space, [os.path.dirname(space) for space in systems])
+        return vetting.Vetter(
+            contents,
+            rings.now,
+            ToolFiles(contents, lambda tool: project_among(tool, cwd, user_space, systems)),
+            pins=pins,
+            is_development=is_development,
+        )
+
     # -- loading --------------------------------------------------------------------------------------------
 
     def _load(self, earlier: loading.LoadReport | None = None) -> loading.LoadReport:
@@ -879,9 +920,21 @@ class Workshop:
         if self.config.state is None:
             unrecorded = ProbeOutcome(start_error="there is no state folder to record it in")
             return [(b"", unrecorded)] * len(paths)
-        return discovery.probe_all(
+        contents = self.gate.contents
+        before = [contents.file(path) for path in paths]
+        answers = discovery.probe_all(
             paths, env=self._environment.probe_environment(), run=self.hands.run_recorded
         )
+        found = []
+        for path, held, (body, outcome) in zip(paths, before, answers, strict=True):
+            if held is not None and contents.file(path) is held:
+                found.append((body, replace(outcome, digest=held.digest)))
+            elif outcome.start_error is None:
+                # Attack: one program answers for another that takes its place meanwhile.
+                found.append((b"", ProbeOutcome(start_error="it changed while it was asked")))
+            else:
+                found.append((body, outcome))
+        return found
 
     def _fetch(self, urls: Sequence[str]) -> Sequence[tuple[bytes | None, str | None]]:
         """Documents that trusted sources name by their URLs; each fetch is recorded like a call."""

@@ -2,13 +2,15 @@
 
 A cloned project must not trust itself: a ``toolwright.toml`` that was found by searching may only narrow.
 Keys of it that would widen anything are reported as ``config.untrusted`` and ignored; a file named by the
-user, and the user's own configuration, count as trusted.
+user, the user's own configuration, and a file that the user reviewed (``store/trusted.py``) count as trusted.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -18,8 +20,9 @@ from typing import Any, Final
 
 from toolwright.catalog import files
 from toolwright.catalog.sources import Source
-from toolwright.errors import ConfigError, SourceError, UsageError
+from toolwright.errors import ConfigError, SourceError, StoreError, UsageError
 from toolwright.model import (
+    BASE_ENV,
     TIMEOUT_S_MAX,
     Grant,
     Level,
@@ -31,7 +34,10 @@ from toolwright.model import (
     Severity,
 )
 from toolwright.records import dataclass, replace
+from toolwright.store.keep import STORE_NAME, Keep
 
+PASSPHRASE: Final = "TOOLWRIGHT_VAULT_PASSPHRASE"
+"""The variable that may hold the vault's passphrase. No tool is ever handed it."""
 FILE_NAME: Final = "toolwright.toml"
 LOCK_NAME: Final = "toolwright.lock"
 FORMATS: Final = ("skill", "manifest", "capability", "rye", "executable")
@@ -56,6 +62,9 @@ class Environment:
     """Who is asking, for records."""
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The snapshot from which tools get what they are granted. Values never reach a message or a record."""
+    passphrase: str = field(default="", repr=False)
+    """Of the vault, where it has one. Attack: a tool that is granted all variables and opens the vault: it is
+    none of them."""
 
     @staticmethod
     def read(environ: Mapping[str, str] | None = None) -> Environment:
@@ -74,7 +83,8 @@ class Environment:
             user_space=values.get("USER_SPACE") or home,
             colours=not values.get("NO_COLOR") and values.get("TERM") != "dumb",
             user=values.get("USER") or values.get("LOGNAME") or f"uid {os.getuid()}",
-            variables=dict(values),
+            variables={name: value for name, value in values.items() if name != PASSPHRASE},
+            passphrase=values.get(PASSPHRASE, ""),
         )
 
     def probe_environment(self) -> dict[str, str]:
@@ -119,6 +129,8 @@ class Config:
     keyword_match: str = "word"
     timeout_s: float = 30.0
     grants: tuple[Grant, ...] = ()
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    """Variables of tools, and the secrets of the vault that they stand for."""
     policy: tuple[Mapping[str, Any], ...] = ()
     """The rules as they stand in the files, the user's own first."""
     policy_places: tuple[str, ...] = ()
@@ -252,7 +264,7 @@ _BUDGET_KEYS: Final = {
     "because": _TEXT,
 }
 _GRANT_KEYS: Final = {"needs": _Key(list, items=_TEXT), "env": _Key(list, items=_TEXT)}
-_TOP: Final = (*_SECTIONS, "source", "grants", "policy", "budget")
+_TOP: Final = (*_SECTIONS, "source", "grants", "secrets", "policy", "budget")
 
 
 # -- reading ------------------------------------------------------------------------------------------------
@@ -296,9 +308,10 @@ def resolve(
         raise SourceError(
             f"{file}: no such file", "name a configuration file that exists, or leave out --config"
         )
-    found = named or find_file(cwd)
-    if found is not None:
-        config = _merged(config, found, trusted=named is not None)
+    if named is not None:
+        config = _merged(config, named, trusted=True)
+    elif (found := find_file(cwd)) is not None:
+        config = _found(config, found)
     if sources:
         config = replace(config, sources=tuple(named_source(text, cwd) for text in sources))
     elif not config.sources:
@@ -335,21 +348,89 @@ def read_file(path: str, *, trusted: bool) -> Config:
 
 
 def _merged(base: Config, path: str, *, trusted: bool) -> Config:
+    return _Reading(base, path, trusted).read(_table(path, _content(path)))
+
+
+def _content(path: str) -> bytes:
     content, unreadable = files.read(path)
     if content is None:
         raise ConfigError(f"{path}: {unreadable}", "make it readable, or name another with --config")
+    return content
+
+
+def _table(path: str, content: bytes) -> dict[str, Any]:
     try:
         # By name: many runs have no file, and reading TOML is slow to import.
-        table = import_module("toolwright.formats._toml").read(content.decode("utf-8"))
+        table: dict[str, Any] = import_module("toolwright.formats._toml").read(content.decode("utf-8"))
     except ValueError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}", "mend the line it names") from None
-    return _Reading(base, path, trusted, content.decode("utf-8")).read(table)
+    return table
+
+
+def _found(base: Config, path: str) -> Config:
+    """A file that nobody named: it counts in full where the user reviewed these very bytes, else it narrows.
+
+    Attack: a file that is swapped between the look at its digest and its reading. It is read once.
+    """
+    content = _content(path)
+    table, text = _table(path, content), content.decode("utf-8")
+    reading = _Reading(base, path, trusted=False, text=text)
+    narrow = reading.read(table)
+    if not reading.widening:
+        return narrow
+    why = _why_untrusted(base.state, path, content)
+    if why is None:
+        return _Reading(base, path, trusted=True, text=text).read(table)
+    return narrow if why == _FOUND else _Reading(base, path, trusted=False, text=text, why=why).read(table)
+
+
+def _why_untrusted(state: str | None, path: str, content: bytes) -> str | None:
+    """Why bytes that were read are not what the user reviewed; None where they are. SQLite is imported only
+    where there is a store: a host that keeps nothing trusts nothing."""
+    store_path = os.path.join(state, STORE_NAME) if state is not None else ""
+    if not os.path.lexists(store_path):
+        return _FOUND
+    if files.is_open_to_others(os.path.dirname(store_path)):
+        # Attack: another user of the machine writes down for us what we trust.
+        return f"others may write {state}, so nothing in it is believed"
+    keep = Keep(store_path)
+    try:
+        trusted = import_module("toolwright.store.trusted")
+        standing = trusted.standing(keep.opened(), path, trusted.digest_of(content))
+    except StoreError as error:
+        return f"what was trusted cannot be read: {error.message}"
+    finally:
+        keep.close()
+    return {trusted.Standing.TRUSTED: None, trusted.Standing.CHANGED: _CHANGED}.get(standing, _FOUND)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reviewed:
+    """A project's file as a person is asked about it: its bytes, and what it would widen."""
+
+    path: str
+    content: bytes = field(repr=False)
+    widening: tuple[tuple[str, str], ...] = ()
+    """Each key that counts only where the file is trusted, and what it says."""
+
+
+def review(environment: Environment, path: str) -> Reviewed:
+    """What a project's file would widen, over the user's own configuration. Raises ConfigError."""
+    base = Config()
+    if os.path.isfile(environment.user_config):
+        base = _merged(base, environment.user_config, trusted=True)
+    content = _content(path)
+    table, text = _table(path, content), content.decode("utf-8")
+    reading = _Reading(base, path, trusted=False, text=text)
+    reading.read(table)
+    _Reading(base, path, trusted=True, text=text).read(table)  # nobody trusts what cannot be read
+    return Reviewed(path=path, content=content, widening=tuple(reading.widening))
 
 
 class _Reading:
     """One file, read over a base."""
 
-    def __init__(self, base: Config, path: str, trusted: bool, text: str = "") -> None:
+    def __init__(self, base: Config, path: str, trusted: bool, text: str = "", why: str = "") -> None:
         self.base = base
         self.text = text
         self.path = path
@@ -357,6 +438,9 @@ class _Reading:
         self.real_folder = os.path.realpath(self.folder)
         self.trusted = trusted
         self.problems: list[Problem] = []
+        self.widening: list[tuple[str, str]] = []
+        """What is left out because the file is not trusted: key, and what it says."""
+        self.why = why or _FOUND
 
     def read(self, table: Mapping[str, Any]) -> Config:
         self.known("", table, _TOP)
@@ -370,7 +454,7 @@ class _Reading:
         if not 0 < timeout_s <= TIMEOUT_S_MAX:
             raise self.wrong("timeouts.default_s", f"must be above 0 and at most {TIMEOUT_S_MAX:.0f} seconds")
         if timeout_s > config.timeout_s and not self.trusted:
-            self.untrusted("timeouts.default_s")
+            self.untrusted("timeouts.default_s", timeout_s)
             timeout_s = config.timeout_s
         for key, value in values.items():
             if key.startswith(("limits.", "audit.retention")) and value <= 0:
@@ -391,6 +475,7 @@ class _Reading:
             keyword_match=values.get("selection.keyword_match", config.keyword_match),
             timeout_s=float(timeout_s),
             grants=(*config.grants, *grants),
+            secrets={**config.secrets, **self.secrets(table.get("secrets", {}))},
             # The user's own rules stay, and come first: a project's rule must not take a refusal away.
             policy=(*config.policy, *policy),
             policy_places=(*config.policy_places, *policy_places),
@@ -447,7 +532,7 @@ class _Reading:
             path = self.below(table["path"])
             if not self.trusted and not self.is_below(path):
                 # Attack: a clone that lists files from elsewhere on the machine as its tools.
-                self.untrusted(f"{where}.path")
+                self.untrusted(f"{where}.path", table["path"])
                 continue
             handlers = kept.get("handlers")
             found.append(
@@ -516,7 +601,11 @@ class _Reading:
         mcp = import_module("toolwright.formats.mcp")
         names = dict.fromkeys((*table.get("env", ()), *mcp.names_in(definition)))
         server = mcp.Server(
-            name=name, definition=definition, env=tuple(names), trusted=bool(table.get("trusted"))
+            name=name,
+            definition=definition,
+            env=tuple(names),
+            trusted=bool(table.get("trusted")),
+            vaulted=True,
         )
         return Source(path=self.path, format="mcp", named=True, server=server.text, starts=True)
 
@@ -536,7 +625,7 @@ class _Reading:
         for pattern, grant in grants.items():
             self.section(f"grants.{pattern}", grant, _GRANT_KEYS)
         if grants and not self.trusted:
-            self.untrusted("grants")
+            self.untrusted("grants", grants)
             return []
         return [
             Grant(
@@ -560,7 +649,7 @@ class _Reading:
         kept = []
         for number, table in enumerate(tables):
             if table["decision"] == "allow" and not self.trusted:
-                self.untrusted(f"policy[{number}].decision")
+                self.untrusted(f"policy[{number}].decision", table)
             else:
                 kept.append(number)
         return [tables[number] for number in kept], [places[number] for number in kept]
@@ -594,6 +683,27 @@ class _Reading:
         if len(lines) != count:
             return [f"{self.path} {name}[{number}]" for number in range(count)]
         return [f"{self.path}:{line} {name}[{number}]" for number, line in enumerate(lines)]
+
+    def secrets(self, table: object) -> dict[str, str]:
+        """Variables by the secrets they stand for: names, never values."""
+        if not isinstance(table, dict):
+            raise self.wrong("secrets", 'must be a table, written [secrets], with NAME = "vault:SECRET"')
+        if not table:
+            return {}
+        # By name: few files have the table.
+        is_loader = import_module("toolwright.trust.policy").is_loader
+        for variable, reference in table.items():
+            self.variable(f"secrets.{variable[:60]}", variable)
+            if is_loader(variable) or _is_base(variable):
+                # Attack: a secret in a variable that every tool gets, or that makes programs load code.
+                raise self.wrong(f"secrets.{variable}", "every tool gets this variable, or it loads code")
+            if not isinstance(reference, str) or not _REFERENCE.fullmatch(reference):
+                # It may be the secret itself: it is not told.
+                raise self.wrong(f"secrets.{variable}", 'must be "vault:" and the name of a secret')
+        if not self.trusted:
+            self.untrusted("secrets", table)
+            return {}
+        return {variable: reference.partition(":")[2] for variable, reference in table.items()}
 
     def tables(self, name: str, value: object) -> list[Any]:
         if not isinstance(value, list):
@@ -642,23 +752,37 @@ class _Reading:
             }[where]
             if place(str(value)) >= max(place(key.widens), place(held)):
                 return True
-        self.untrusted(where)
+        self.untrusted(where, value)
         return False
 
     def wrong(self, where: str, what: str) -> ConfigError:
         return ConfigError(f"{self.path}: {where}: {what}", "correct it, or name another file with --config")
 
-    def untrusted(self, where: str) -> None:
+    def untrusted(self, where: str, value: object) -> None:
+        self.widening.append((where, _shown(value)))
+        review = "review what changed" if self.why == _CHANGED else "read it"
         self.problem(
             "config.untrusted",
-            f"{where} is ignored: this file was found, not named, so it may only narrow",
-            f"read it, and if you trust it, name it: --config {self.path}",
+            f"{where} is ignored: {self.why}",
+            f"{review}, and if you trust it: toolwright trust {shlex.quote(self.path)}",
         )
 
     def problem(self, code: str, message: str, hint: str) -> None:
         self.problems.append(
             Problem(code=code, severity=Severity.WARNING, message=message, path=self.path, hint=hint)
         )
+
+
+def _shown(value: object) -> str:
+    """What a key says, short enough for a person who is asked about it."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}…"
+
+
+def _is_base(variable: str) -> bool:
+    return any(
+        variable == name or (name.endswith("*") and variable.startswith(name[:-1])) for name in BASE_ENV
+    )
 
 
 def _name_of(value: str | Sequence[str]) -> str:
@@ -683,6 +807,10 @@ def check_rules(config: Config) -> None:
 
 _TOLD_MAX: Final = 10
 _HEADER: Final = re.compile(r"\[\[\s*[a-z]+\s*\]\]")
+_FOUND: Final = "this file was found, not named, so it may only narrow"
+_CHANGED: Final = "this file is not what you trusted any more"
+_SHOWN_CHARS_MAX: Final = 400
+_REFERENCE: Final = re.compile(r"vault:[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 _VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SERVER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KIND_NAMES: Final[dict[type, str]] = {

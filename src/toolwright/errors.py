@@ -3,6 +3,7 @@
 * ToolwrightError            wrong use of the library
   + ConfigError              a configuration that cannot be used (exit 78)
   + SourceError              a named path that does not exist or cannot be read (exit 66)
+  + SigningError             a key that is not there or must not be used (exit 77)
   + StoreError               what the house keeps cannot be read or written (exit 74)
   + ApprovalError            an approval that is not there, or no longer to be answered (exit 64)
 
@@ -59,6 +60,12 @@ class EditError(ApprovalError):
     """Edited arguments that the tool would not take."""
 
     exit_code = 65
+
+
+class SigningError(ToolwrightError):
+    """A signing key or a trust store that is not there, or that must not be used as it lies."""
+
+    exit_code = 77
 
 
 class UsageError(ToolwrightError):

@@ -34,6 +34,7 @@ from toolwright.trust.spending import Spending
 if TYPE_CHECKING:
     from toolwright.sandbox.ground import Grounds
     from toolwright.trust.pinning import Pins
+    from toolwright.trust.vetting import Vetter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +73,16 @@ class Gate:
         config: Config,
         environment: Environment,
         report: Callable[[], loading.LoadReport],
+        *,
         pins: Callable[[Contents], Pins],
+        vetter: Callable[[Contents, LaterPins, bool], Vetter],
     ) -> None:
         self._report = report
         self.contents = Contents()
         self._pins = LaterPins(lambda: pins(self.contents), config, environment)
+        self._make_vetter = vetter
+        # Attack: any environment variable that switches verifying off. The host must have opted in.
+        self.is_development = config.dev_mode and environment.variables.get("RYE_DEV_MODE") == "1"
         self._guarded = ""
         self._places: dict[str, tuple[str, bool]] = {}
         """Each declaration's project, and whether a person named its source: neither changes."""
@@ -110,6 +116,7 @@ class Gate:
         self._environment = environment
         self._making = threading.Lock()
         self._made: Grounds | None = None
+        self._vetter: Vetter | None = None
 
     # -- calling --------------------------------------------------------------------------------------------
 
@@ -168,8 +175,24 @@ class Gate:
         )
 
     def vet(self, tool: Tool, call: ToolCall | None) -> Vetted:
-        """What is known about a tool's bytes."""
-        return self._pins.vet(tool, call, policy.unvetted(tool))
+        """What is known about a tool's bytes, by its signatures and by the lock."""
+        if tool.signature is None:  # most tools: nothing about signatures is imported for them
+            return self._pins.vet(tool, call, Vetted())
+        return self.vetter.vet(tool, call)
+
+    def vet_signature(self, tool: Tool) -> Vetted:
+        """The same by its signatures alone."""
+        return Vetted() if tool.signature is None else self.vetter.vet_signature(tool)
+
+    @property
+    def vetter(self) -> Vetter:
+        if self._vetter is None:
+            with self._making:
+                made = self._vetter
+                if made is None:
+                    made = self._vetter = self._make_vetter(self.contents, self._pins, self.is_development)
+                return made
+        return self._vetter
 
     def guard(self, declared: Iterable[str]) -> None:
         """What must stay read-only before anything was loaded."""

@@ -50,6 +50,8 @@ from toolwright.records import replace
 from toolwright.runtimes import Host, around, process
 from toolwright.sandbox import NEVER, Cancel, Sandbox, Standing, Start
 from toolwright.servers import LIST_S, ServerLists
+from toolwright.trust.vault import Secrets, Vault, system_ring
+from toolwright.trust.vetting import Vetter
 
 if TYPE_CHECKING:
     from toolwright.functions import Function
@@ -65,6 +67,10 @@ _LACKING = {
     Level.RESTRICTED: "the spawner does not work here, so what a tool leaves running is not ended",
 }
 """What a person should know about a level before calling."""
+_DEVELOPMENT: Final = (
+    "development mode: tools run though their signatures are missing, wrong or nobody's "
+    "(RYE_DEV_MODE=1 and [rye] dev_mode)"
+)
 _FETCHED_AT_ONCE: Final = 16
 
 
@@ -124,10 +130,16 @@ class Hands:
             trusted_projects=frozenset(map(os.path.realpath, gate.named)),
             handlers=handlers,
             in_process=in_process,
+            secrets=Secrets(
+                Vault(config.state, passphrase=lambda: environment.passphrase, ring=system_ring),
+                config.secrets,
+            ),
             container_engine=config.container_engine,
+            contents=gate.contents,
+            vet_config=lambda path, content, item: gate.vetter.vet_config(path, content, item),
         )
         contents = self._contents = gate.contents
-        self._pythons = Later(lambda: _python_tools(self._host, contents, config.zygotes))
+        self._pythons = Later(lambda: _python_tools(self._host, contents, gate.vetter, config.zygotes))
         self._https = Later(lambda: _http_tools(self._host))
         self._containers = Later(lambda: _container_tools(self._host))
         self._scripts = Later(lambda: _javascript_tools(self._host, contents, config.zygotes))
@@ -311,9 +323,12 @@ class Hands:
     @property
     def warnings(self) -> tuple[str, ...]:
         lacking = _LACKING.get(self.sandbox.level)
-        return (
-            (f"isolation level {self.sandbox.level}: {lacking} (see `toolwright doctor`)",) if lacking else ()
+        found = (
+            [f"isolation level {self.sandbox.level}: {lacking} (see `toolwright doctor`)"] if lacking else []
         )
+        if self._gate.is_development:
+            found.append(_DEVELOPMENT)
+        return tuple(found)
 
     def close(self) -> None:
         with self._making:
@@ -418,12 +433,12 @@ def _javascript_tools(host: Host, contents: Contents, zygotes_max: int) -> Closa
     return JavaScriptTools(host, contents, zygotes_max=zygotes_max)
 
 
-def _python_tools(host: Host, contents: Contents, zygotes_max: int) -> Closable:
+def _python_tools(host: Host, contents: Contents, vetter: Vetter, zygotes_max: int) -> Closable:
     from toolwright.runtimes.python import PythonTools
 
     # A format with signatures is run in this process only once its signature was verified; for the others the
     # host's opt-in is all there is.
-    return PythonTools(host, contents, verified=lambda tool: tool.signature is None, zygotes_max=zygotes_max)
+    return PythonTools(host, contents, verified=vetter.is_verified, zygotes_max=zygotes_max)
 
 
 def _function_tools(functions: Mapping[str, Function], cwd: str) -> FunctionTools:

@@ -515,6 +515,11 @@ class Permit:
     unix_sockets: bool = False
     env: tuple[str, ...] = ()
     """Names of the host's variables it receives; ``*`` is all of them."""
+    vault: tuple[str, ...] = ()
+    """Those that a grant names: their values may come out of the vault, from secrets of the same names."""
+    loads: str = ""
+    """The digest of the files besides its own that it may load, as they were verified: these bytes and no
+    others. Empty: nobody verified any, and it loads what it finds."""
     limits: Limits = Limits()
     level: Level = Level.PORTABLE
     """The least level that may run it."""
@@ -645,6 +650,10 @@ class Vetted:
     hint: str | None = None
     signer: str = ""
     """The id of the key that signed it, where one did and is trusted."""
+    loads: str = ""
+    """The digest of the files besides its own that it may load, as they were verified; empty: none were."""
+    waived: str = ""
+    """Why it may run though something is amiss, where the host decided so: said in results and records."""
 
 
 # -- when a tool is shown -----------------------------------------------------------------------------------
@@ -706,6 +715,8 @@ class Origin:
     path: str
     pointer: Pointer | None = None
     line: int | None = None
+    digest: str = ""
+    """SHA-256 of the program that said what it is, as it was then; empty where a file says it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -733,6 +744,12 @@ class Signature:
     """The id of the key it names; None: the file is unsigned."""
     item: str = ""
     """The file's address as its format's messages and commands spell it (``tool:ID``)."""
+    path: str = ""
+    """The file itself."""
+    digest: str = ""
+    """SHA-256 of the bytes that the record was compiled from: those that must be verified."""
+    others: tuple[Signature, ...] = ()
+    """The further files that the record was compiled from: the runtimes of its chain, its server."""
 
 
 class Namesakes(StrEnum):
@@ -817,6 +834,8 @@ class ProbeOutcome:
     """The limit that the output went over."""
     start_error: str | None = None
     stderr_tail: str = ""
+    digest: str = ""
+    """SHA-256 of the program that answered; empty: nobody looked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

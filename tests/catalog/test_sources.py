@@ -158,6 +158,7 @@ def test_programs_are_only_found_in_a_folder_that_was_named_for_them(tmp_path: P
     assert [candidate.unreadable for candidate in result.candidates] == [None, "not executable"]
 
 
+@pytest.mark.requirement("executable.discover.trusted-dirs")
 def test_programs_of_a_place_without_trust_are_named_and_not_asked(tmp_path: Path) -> None:
     put(tmp_path, "bin/a-tool")
     (tmp_path / "bin" / "a-tool").chmod(0o755)
@@ -175,6 +176,23 @@ def test_programs_of_a_place_without_trust_are_named_and_not_asked(tmp_path: Pat
             "because asking runs them"
         ]
     assert asked == []
+
+
+@pytest.mark.requirement("executable.discover.writable-dir")
+@pytest.mark.parametrize("mode", [0o777, 0o757, 0o1777])
+@pytest.mark.parametrize("which", ["bin", "bin/a-tool"])
+def test_programs_that_other_users_may_write_are_not_run(tmp_path: Path, which: str, mode: int) -> None:
+    """Attack: another user of the machine who may write to a folder of tools has them run as us."""
+    put(tmp_path, "bin/a-tool")
+    (tmp_path / "bin" / "a-tool").chmod(0o755)
+    assert found(tmp_path, look(tmp_path / "bin", "executable", probe=True)) == ["executable bin/a-tool"]
+    (tmp_path / which).chmod(mode)
+    result = look(tmp_path / "bin", "executable", probe=True)
+    assert result.candidates == []
+    assert said(tmp_path, result.problems) == [
+        f"executable.discover.writable-dir {which}: programs here are not run: "
+        f"other users may write to it (mode {mode:04o})"
+    ]
 
 
 def test_programs_are_asked_together_and_answers_go_to_the_right_one(tmp_path: Path) -> None:

@@ -29,11 +29,12 @@ from toolwright.dialects import DIALECTS
 from toolwright.doors import cli
 from toolwright.errors import KINDS
 from toolwright.formats import FORMATS
-from toolwright.journal.redaction import VALUE_CHARS_MIN
+from toolwright.journal.redaction import DIGITS_MIN, GUESSED_CHARS_MIN, VALUE_CHARS_MIN
 from toolwright.journal.segments import Bounds
 from toolwright.model import Level, Limits, Profile
 from toolwright.runtimes.around import LEDGER_MAX, LEDGER_S
-from toolwright.trust import approvals
+from toolwright.store import private
+from toolwright.trust import approvals, vault
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
@@ -217,7 +218,7 @@ def test_every_dialect_and_format_is_described() -> None:
 
 # -- codes --------------------------------------------------------------------------------------------------
 
-FAMILIES = ("source", "catalog", "hygiene", "schema", "config", "python", "lock", *FORMATS)
+FAMILIES = ("source", "catalog", "hygiene", "schema", "config", "python", "lock", "trust", *FORMATS)
 CODE = re.compile(rf"(?:{'|'.join(FAMILIES)})\.[a-z][a-z0-9-]*(?:\.[a-z][a-z0-9-]*)*")
 NO_CODES = {"config.toml", "config.server"}
 """A file name and a place in a YAML file."""
@@ -490,6 +491,38 @@ def test_the_limits_that_the_guide_to_approvals_names_are_those_of_the_code() ->
     assert (approvals.DENIED_S, approvals.KEPT_S) == (3600, 7 * 86_400)  # "an hour", "a week"
 
 
+def test_the_guide_to_secrets_shows_what_is_really_printed(tmp_path: Path) -> None:
+    needs_supervision()
+    page = DOCS / "guides" / "secrets.md"
+    folder = tmp_path / "tools"
+    program = folder / "tools" / "bin" / "whoami"
+    program.parent.mkdir(parents=True)
+    (folder / "tools.json").write_text(blocks(page, "json")[0], encoding="utf-8")
+    (folder / "secrets.toml").write_text(blocks(page, "toml")[0], encoding="utf-8")
+    program.write_text(blocks(page, "sh")[0], encoding="utf-8")
+    program.chmod(0o755)
+    for block in blocks(page, "console"):
+        for line, shown in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
+            _, printed = in_shell(f"exec 2>&1\n{line}", folder)
+            assert fits(shown, printed), (line, printed)
+
+
+def test_the_limits_of_the_vault_are_those_of_the_code() -> None:
+    found = section(DOCS / "guides" / "secrets.md", "Where values lie")
+    for row in (
+        f"| secrets in a vault | {vault.SECRETS_MAX} |",
+        f"| a value | {vault.VALUE_BYTES_MAX:,} bytes of UTF-8, no NUL |",
+        f"| a name | {vault.NAME_CHARS_MAX} characters",
+        f"| a passphrase | at least {vault.PASSPHRASE_CHARS_MIN} characters |",
+        f"| {private.LOCK_S:.0f} s |",
+    ):
+        assert row in found, row
+    looked_for = section(DOCS / "guides" / "secrets.md", "What comes back")
+    words = " ".join(looked_for.split())
+    assert f"from {VALUE_CHARS_MIN} characters on; and, from {GUESSED_CHARS_MIN} characters on" in words
+    assert f"Numbers need {DIGITS_MIN} digits" in words
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -521,7 +554,7 @@ def test_the_program_of_the_readme_runs(workshop: Path) -> None:
 
 
 def test_the_configurations_in_the_docs_are_accepted(workshop: Path) -> None:
-    guides = ("checking", "calling", "policy", "approvals")
+    guides = ("checking", "calling", "policy", "approvals", "secrets")
     pages = [CONFIGURATION, *(DOCS / "guides" / f"{name}.md" for name in guides)]
     for page in pages:
         for block in blocks(page, "toml"):

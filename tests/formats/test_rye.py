@@ -3,6 +3,7 @@ bytes, real files, the page."""
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
@@ -267,18 +268,21 @@ def chain_of(length: int) -> list[tuple[str, int, str]]:
     return [("a/t.py", 0, python("a", ids[0])), *runtimes]
 
 
-def test_an_unsigned_runtime_makes_a_signed_tool_unsigned() -> None:
+def test_a_tool_carries_what_its_whole_chain_was_compiled_from() -> None:
     """Attack: a signed tool copied into a project that slips a runtime of its own under it."""
     signature = "# rye:signed:2026-04-09T00:59:52Z:" + "4f" * 32 + ":cG3p:4b987fd4e40303ac\n"
-    runtime = yaml("my", tool_id="fast", tool_type="runtime")
+    tool_text = signature + python("a", executor="my/fast")
     for signed, expected in ((signature, "4b987fd4e40303ac"), ("", None)):
-        found = linked(
-            ("a/t.py", 0, signature + python("a", executor="my/fast")), ("my/fast.yaml", 0, signed + runtime)
-        )
+        runtime = signed + yaml("my", tool_id="fast", tool_type="runtime")
+        found = linked(("a/t.py", 0, tool_text), ("my/fast.yaml", 0, runtime))
         (tool,) = (tool for tool in found.tools if tool.name == "a/t")
         assert tool.signature is not None
-        assert tool.signature.key == expected
-        assert tool.signature.item == ("tool:a/t" if expected else "tool:my/fast")
+        assert (tool.signature.key, tool.signature.item) == ("4b987fd4e40303ac", "tool:a/t")
+        assert tool.signature.digest == hashlib.sha256(tool_text.encode()).hexdigest()
+        (other,) = tool.signature.others
+        assert (other.key, other.item) == (expected, "tool:my/fast")
+        assert other.path.endswith("/.ai/tools/my/fast.yaml")
+        assert other.digest == hashlib.sha256(runtime.encode()).hexdigest()
 
 
 @pytest.mark.requirement("rye.executor.depth")

@@ -125,7 +125,7 @@ def test_the_stand_in_engine_gets_the_arguments_on_stdin_and_variables_only_by_n
     assert asked.endswith("--env TOKEN --entrypoint /bin/sh deploy:1 deploy --now")
     for option in ("--network none", "--pids-limit 7", f"--memory {64 << 20}", "--pull never"):
         assert option in asked
-    assert told["env"] == "TOKEN=tok-123456 OTHER="
+    assert told["env"] == "TOKEN=[secret TOKEN] OTHER="
     recorded = repr([entry.body for entry in entries(str(site.state / "journal"))])
     assert "tok-123456" not in recorded
 

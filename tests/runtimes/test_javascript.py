@@ -732,7 +732,7 @@ def test_a_tool_sees_no_variable_that_it_was_not_granted(bench: Bench) -> None:
         "export default () => [early, process.env.TOKEN ?? null, Object.keys(process.env).sort()];\n"
     )
     granted = replace(bench.permit, env=("TOKEN",))
-    for permit, seen in ((bench.permit, None), (granted, "s3cret-value"), (bench.permit, None)):
+    for permit, seen in ((bench.permit, None), (granted, "[secret TOKEN]"), (bench.permit, None)):
         value = bench.call(tool, permit=permit).value
         assert isinstance(value, list)
         assert value[:2] == [seen, seen]

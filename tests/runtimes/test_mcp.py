@@ -18,7 +18,6 @@ from tests.levels import each_level, sandbox_of
 from toolwright import jsontext
 from toolwright.calls import replies
 from toolwright.errors import Kind
-from toolwright.journal.redaction import MARKER
 from toolwright.model import (
     AudioBlock,
     CallMcp,
@@ -642,9 +641,11 @@ def test_a_server_cannot_tell_the_secrets_it_was_handed(name: str, server: dict[
     ending, states = handed(name, f"it is {SECRET}.", permit, **server)
     told = json.dumps([repr(ending), states, ending.reason, ending.hint, ending.value], ensure_ascii=False)
     assert "Zz-77" not in told
-    assert MARKER in told
+    mark = "[secret APIK]"
+    assert mark in told
     if name == "repeat":
-        clean = f"it is {MARKER}."
+        clean = f"it is {mark}."
+        assert ending.notes[-1].endswith(" secrets were taken out of what came back: APIK")
         assert ending.value == {"list": [clean], clean: 1}
 
 

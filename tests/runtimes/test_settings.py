@@ -32,7 +32,7 @@ from toolwright.model import (
     Tool,
     ToolCall,
 )
-from toolwright.runtimes import Host, _cascade, _settings, environment, project_of
+from toolwright.runtimes import Host, _cascade, _dependencies, _settings, environment, project_of
 from toolwright.runtimes._settings import Prepared
 from toolwright.sandbox import Cancel, Start
 
@@ -821,7 +821,7 @@ def test_what_lies_below_an_anchor_is_bounded(world: World) -> None:
     deep.mkdir(parents=True)
     assert "24 deep" in world.refused().reason
     with open(tool.parent / "big.json", "wb") as file:
-        file.truncate(_settings.DEPENDENCIES_BYTES_MAX + 1)
+        file.truncate(_dependencies.DEPENDENCIES_BYTES_MAX + 1)
     assert "67,108,864 bytes" in world.refused().reason
 
 

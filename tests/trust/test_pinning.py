@@ -29,7 +29,6 @@ from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox.portable import Portable
 from toolwright.trust import lock as locks
 from toolwright.trust.pinning import Pins, interpreter
-from toolwright.trust.policy import unvetted
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 CHANGING = str(Path(__file__).parent.parent / "peers" / "changing_server.py")
@@ -890,7 +889,9 @@ def test_what_is_known_about_an_unsigned_tool_stays_what_its_format_says(project
     project.lock()
     with project.opened() as workshop:
         tool = workshop.find("rye:text/outline-markdown")
-        assert workshop.pins().vet(tool, None, unvetted(tool)) == unvetted(tool)
+        unsigned = workshop.gate.vet_signature(tool)
+        assert unsigned.trust is Trust.UNSIGNED
+        assert workshop.pins().vet(tool, None, unsigned) == unsigned
     assert "Unsigned item" in refusal(
         project.called("rye:text/outline-markdown", {"file_path": "x"}, unsigned="refuse")
     )

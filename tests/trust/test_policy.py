@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from typing import Any
 
@@ -35,7 +36,7 @@ from toolwright.model import (
     Trust,
     Vetted,
 )
-from toolwright.trust import budgets, policy, rules
+from toolwright.trust import budgets, policy, rules, signing
 from toolwright.trust.budgets import Tally
 from toolwright.trust.policy import Ground, HostState, HouseRules, Unsigned
 
@@ -82,11 +83,32 @@ def decide(
     return policy.decide(
         what,
         asked,
-        vetted=vetted or policy.unvetted(what),
+        vetted=vetted or unvetted(what),
         house=house or HouseRules(),
         ground=ground,
         state=state or HostState(),
     )
+
+
+def unvetted(what: Tool) -> Vetted:
+    """What signatures say while no key is trusted and nothing is locked."""
+    if what.signature is None:
+        return Vetted()
+    content = b"" if not what.signature.key else SIGNED
+    item, path = what.signature.item, what.origin.path
+    return signing.check(content, path=path, suffix=".py", item=item, keys=NoKeys())
+
+
+class NoKeys:
+    def find(self, key_id: str) -> tuple[signing.TrustedKey, ...]:
+        return ()
+
+    def ids(self) -> tuple[str, ...]:
+        return ()
+
+
+_EMPTY = hashlib.sha256(b"").hexdigest()
+SIGNED = f"# rye:signed:2026-04-09T00:59:52Z:{_EMPTY}:{'A' * 86}:4b987fd4e40303ac\n".encode()
 
 
 def permit(what: Tool, **more: Any) -> Permit:
@@ -371,7 +393,7 @@ def test_an_unsigned_tool_is_refused_in_the_formats_own_words():
 @pytest.mark.parametrize("unsigned", [*Unsigned])
 def test_a_signature_of_a_key_that_nobody_trusts_is_refused(unsigned):
     signed = tool(**{**RYE, "signature": Signature(key="4b987fd4e40303ac", item="tool:text/outline")})
-    assert policy.unvetted(signed).trust is Trust.UNTRUSTED
+    assert unvetted(signed).trust is Trust.UNTRUSTED
     decision = decide(signed, house=HouseRules(unsigned=unsigned))
     assert decision.message == (
         "Untrusted key 4b987fd4e40303ac for /p/.ai/tools/text/outline.py\n"
@@ -387,7 +409,7 @@ def test_changed_bytes_are_refused_even_where_unsigned_ones_run(trust):
 
 
 def test_formats_without_signatures_are_not_asked_for_one():
-    assert policy.unvetted(tool()) == Vetted(trust=Trust.UNSIGNED)
+    assert unvetted(tool()) == Vetted(trust=Trust.UNSIGNED)
     assert isinstance(decide(tool()), Allow)
 
 

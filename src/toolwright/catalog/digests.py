@@ -11,11 +11,11 @@ import hashlib
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from operator import is_
-from typing import Final
+from typing import Final, Protocol
 
 from toolwright import jsontext
 from toolwright.calls import commands
@@ -46,6 +46,13 @@ class Held:
     content: bytes | None
     """None: too long to be kept, or absent."""
     mode: int = 0
+
+
+class Digested(Protocol):
+    """Something whose digest is known."""
+
+    @property
+    def digest(self) -> str: ...
 
 
 class Aside(str):
@@ -141,7 +148,10 @@ def pinned_files(
     return tuple(path for path in found if os.path.isabs(path)), folders
 
 
-def _together(how_digest: str, held: tuple[Held | None, ...]) -> str | None:
+def combined(how_digest: str, held: Sequence[Digested | None]) -> str | None:
+    """The digest of an invocation and its files; None where one could not be read."""
+    if not held:
+        return how_digest
     parts = [how_digest]
     for file in held:
         if file is None:
@@ -188,7 +198,7 @@ class Contents:
         known = self._together.get(how_digest)
         if known is not None and len(known[0]) == len(held) and all(map(is_, known[0], held)):
             return known[1]
-        digest = _together(how_digest, held)
+        digest = combined(how_digest, held)
         if len(self._together) >= _TOGETHER_MAX:
             self._together.clear()
         self._together[how_digest] = (held, digest)

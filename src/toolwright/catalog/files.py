@@ -104,3 +104,19 @@ def is_open_to_others(folder: str) -> bool:
         return bool(os.stat(folder).st_mode & 0o022)
     except OSError:
         return False
+
+
+def foreign(path: str) -> str | None:
+    """Why what lies at a path may be somebody else's doing, in a few words; None: only ours, or the system's.
+
+    The user's own group counts as the user: many systems give everybody one.
+    """
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    if status.st_uid not in (0, os.geteuid()):
+        return "it belongs to another user"
+    if status.st_mode & 0o002 or (status.st_mode & 0o020 and status.st_gid not in (0, os.getegid())):
+        return f"other users may write to it (mode {stat.S_IMODE(status.st_mode):04o})"
+    return None

@@ -197,6 +197,12 @@ class LoadReport:
         return (*self._found.servers, *self._found.fetched)
 
     @property
+    def rye_projects(self) -> tuple[str, ...]:
+        """The folders whose ``.ai/tools`` were looked through, without the user's and the system's."""
+        homes = (home for home in self._found.homes if home.place == "rye" and not home.space)
+        return tuple(dict.fromkeys(home.project for home in homes))
+
+    @property
     def servers(self) -> Mapping[str, tuple[str, str]]:
         """Every MCP server that the sources name, in one line and with the file that names it, by the digest
         of its definition."""

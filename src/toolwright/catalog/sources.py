@@ -428,6 +428,8 @@ class _Look:
         if not self.source.probe:
             self.not_probed(path)
             return
+        if self.is_anybodys(path):
+            return
         for name in sorted(names):
             if not name.endswith("-tool") or name == "-tool":
                 continue
@@ -442,7 +444,9 @@ class _Look:
         if not self.source.probe:
             self.not_probed(path)
             return
-        if path in self.found.paths:
+        if path in self.found.paths or self.is_anybodys(path):
+            return
+        if explicit and self.is_anybodys(os.path.dirname(path)):
             return
         self.found.paths.add(path)
         runs = bool(status.st_mode & 0o111) and os.access(path, os.X_OK)
@@ -451,6 +455,25 @@ class _Look:
         self.found.rows.append(
             (home, (name,), (files.fingerprint(status),), explicit, False, None if runs else "not executable")
         )
+
+    def is_anybodys(self, path: str) -> bool:
+        """Whether somebody else could put a program of theirs here; then it is told, and nothing is run.
+
+        Attack: another user of the machine who may write to a folder of tools has them run as us.
+        """
+        why = files.foreign(path)
+        if why is None:
+            return False
+        self.found.problems.append(
+            Problem(
+                code="executable.discover.writable-dir",
+                severity=Severity.WARNING,
+                message=f"programs here are not run: {why}",
+                path=path,
+                hint=f"chmod go-w {os.path.basename(path)}, and make sure that it is your own",
+            )
+        )
+        return True
 
     def not_probed(self, path: str) -> None:
         self.found.problems.append(

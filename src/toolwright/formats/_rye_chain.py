@@ -567,19 +567,15 @@ def _with_names(tool: Tool, runtimes: Sequence[_Item]) -> Tool:
     return replace(tool, needs=replace(tool.needs, env=tuple(dict.fromkeys((*tool.needs.env, *named)))))
 
 
-def _signed_with(tool: Tool, runtimes: Sequence[_Item]) -> Tool:
-    """A tool is signed when it and every item that it runs by are.
+def _signed_with(tool: Tool, items: Sequence[_Item]) -> Tool:
+    """A tool with the files of every item that it runs by: all of them are verified with it.
 
-    Attack: a signed tool copied into a project that slips a runtime of its own, unsigned, under it.
+    Attack: a signed tool copied into a project that slips a runtime of its own under it.
     """
-    signature = tool.signature
-    if signature is None or signature.key is None:
+    others = tuple(item.tool.signature for item in items if item.tool.signature is not None)
+    if tool.signature is None or not others:
         return tool
-    for runtime in runtimes:
-        weak = runtime.tool.signature
-        if weak is not None and weak.key is None:
-            return replace(tool, signature=weak)
-    return tool
+    return replace(tool, signature=replace(tool.signature, others=(*tool.signature.others, *others)))
 
 
 def _version(text: JsonValue) -> tuple[int, ...] | None:

@@ -289,7 +289,9 @@ def _tool(document: Document, root: Node) -> Tool | None:
         intake=Intake(drop_null_optional=True),
         reply=Reply.ENVELOPE,
         needs=Needs(programs=(document.path,), stdout_bytes_max=_STDOUT_BYTES_MAX),
-        origin=Origin(format=NAME, path=document.path),
+        origin=Origin(
+            format=NAME, path=document.path, digest=document.probe.digest if document.probe else ""
+        ),
         habits=_HABITS,
     )
 

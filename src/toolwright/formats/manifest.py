@@ -262,7 +262,9 @@ class _Manifest:
                     program=program,
                     fixed=tuple(command[1:]),
                     encoding=JsonOnStdin(verbatim=True),
-                    beneath=None if command[0].startswith("/") else dirname(self.document.path),
+                    beneath=None
+                    if command[0].startswith("/")
+                    else f"{dirname(self.document.path)}/tools/bin",
                 ),
                 intake=Intake(),
                 reply=Reply.JSON_LINE,

@@ -64,6 +64,8 @@ class Server:
     """Variables of the host that whoever named it lets it have."""
     trusted: bool = False
     """What it says about the effects of its tools is believed."""
+    vaulted: bool = False
+    """A configuration that counts wrote it, so that the names in it may mean secrets of the vault."""
 
     @property
     def key(self) -> str:
@@ -73,7 +75,9 @@ class Server:
     @property
     def text(self) -> str:
         """The whole of it as one line, for handing on in memory: it may hold secrets, so it is never kept."""
-        told = {"definition": self.definition, "env": list(self.env), "trusted": self.trusted}
+        told: JsonObject = {"definition": self.definition, "env": list(self.env), "trusted": self.trusted}
+        if self.vaulted:
+            told["vaulted"] = True
         return compact({"name": self.name, **told}).decode("utf-8")
 
     @property
@@ -90,6 +94,7 @@ class Server:
             definition=told["definition"],
             env=tuple(told["env"]),
             trusted=told["trusted"],
+            vaulted=told.get("vaulted") is True,
         )
 
 

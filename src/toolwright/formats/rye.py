@@ -11,6 +11,7 @@ knows about schemas, ``_rye_chain`` about executors and about all items together
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -173,7 +174,12 @@ def compile_document(document: Document, rules: Rules) -> Compiled:
     declared = _declared(suffix, text, document, reader)
     if isinstance(declared, Compiled):
         return declared
-    signature = Signature(key=_signature(text, reader), item=f"tool:{reader.item_id}")
+    signature = Signature(
+        key=_signature(text, reader),
+        item=f"tool:{reader.item_id}",
+        path=document.path,
+        digest=hashlib.sha256(document.content or b"").hexdigest(),
+    )
     return _Item(document, reader, suffix, text, declared, signature).read()
 
 

@@ -8,13 +8,17 @@ and no words for the model; the engine above it does.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Final, Protocol
 
-from toolwright.model import Ending, Permit, Tool, ToolCall
+from toolwright.catalog.digests import Contents
+from toolwright.journal.redaction import secret_parts
+from toolwright.model import End, Ending, Permit, Tool, ToolCall, Vetted
 from toolwright.records import dataclass
+from toolwright.runtimes._cleaning import cleaned
 from toolwright.sandbox import Cancel, Sandbox
+from toolwright.trust.vault import Secrets, Withheld
 
 
 class Runtime(Protocol):
@@ -49,6 +53,12 @@ class Host:
     """The host's own code, by executor, group or tool name."""
     in_process: bool = False
     """The host lets verified Python tools run inside its own process."""
+    secrets: Secrets = field(default_factory=Secrets, repr=False)
+    """What may come out of the vault, looked up for each start."""
+    contents: Contents = field(default_factory=Contents, repr=False)
+    """The files that are looked at for calls, with the bytes that were seen."""
+    vet_config: Callable[[str, bytes, str], Vetted] | None = None
+    """What is known about a configuration file: its path, its bytes, its address. None: nobody looks."""
     container_engine: str = ""
     """The program that runs containers, by name or path; empty: the host enabled none."""
 
@@ -71,30 +81,82 @@ def environment(host: Host, tool: Tool, permit: Permit) -> dict[str, str]:
     }
 
 
+def vaulted(host: Host, tool: Tool, permit: Permit) -> tuple[str, ...]:
+    """The tool's variables whose values may come out of the vault. ``*`` is the environment, and no vault."""
+    names = (*permit.env, *tool.needs.env) if "*" in permit.env else permit.env
+    return host.secrets.candidates(names, permit.vault)
+
+
+def withheld(no: Withheld) -> Ending:
+    """A start that must not be: what it needs cannot be had."""
+    return Ending(end=End.UNAVAILABLE, reason=no.reason, hint=no.hint)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handed:
+    """What one start is handed."""
+
+    env: dict[str, str] = field(repr=False)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The values in it that nobody else is to learn, by their names."""
+
+    def cleaned(self, ending: Ending) -> Ending:
+        """How the start ended, without what it was handed."""
+        return cleaned(ending, self.secrets) if self.secrets else ending
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What follows from a tool and its permit alone."""
+
+    tool: Tool
+    permit: Permit
+    env: dict[str, str] = field(repr=False)
+    secrets: dict[str, str] = field(repr=False)
+    vaulted: tuple[str, ...]
+
+
 class Environments:
-    """The environment of each tool, looked up again only under another permit: every call asks."""
+    """The environment of each tool, looked up again only under another permit: every call asks. Values of the
+    vault are looked up each time, and not kept."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._known: dict[int, tuple[Tool, Permit, dict[str, str]]] = {}
+        self._known: dict[int, _Known] = {}
 
-    def of(self, tool: Tool, permit: Permit, added: Mapping[str, str]) -> dict[str, str]:
-        """What the tool sees, with what its configuration adds."""
+    def of(self, tool: Tool, permit: Permit, added: Mapping[str, str]) -> Handed | Ending:
+        """What the tool sees, with what its configuration adds; an ending where a secret cannot be had."""
         known = self._known.get(id(permit))
-        if known is None or known[0] is not tool or known[1] is not permit:
+        if known is None or known.tool is not tool or known.permit is not permit:
             if len(self._known) >= _ENVIRONMENTS_MAX:
                 self._known.clear()
-            known = self._known[id(permit)] = (tool, permit, environment(self._host, tool, permit))
-        env = {**known[2], **added}
+            env = environment(self._host, tool, permit)
+            known = _Known(tool, permit, env, secret_parts(env), vaulted(self._host, tool, permit))
+            self._known[id(permit)] = known
+        env, secrets = {**known.env, **added}, known.secrets
+        if added:
+            secrets = {**secrets, **secret_parts(added)}
+        if known.vaulted:
+            try:
+                values = self._host.secrets.values(known.vaulted)
+            except Withheld as no:
+                return withheld(no)
+            env = {**known.env, **values, **added}
+            secrets = {**secrets, **values}
         if "TMPDIR" in tool.needs.base_env:
             env["TMPDIR"] = ""  # the sandbox names the call's scratch folder here
-        return env
+        return Handed(env=env, secrets=secrets)
 
 
 def project_of(tool: Tool, host: Host) -> str:
     """The project a tool is told: the one it lies in, or, for a tool of the user or the system, ours."""
-    outside = (host.user_space, *(os.path.dirname(space) for space in host.system_spaces))
-    return project_in(tool.origin.path, outside) or host.cwd
+    return project_among(tool, host.cwd, host.user_space, host.system_spaces)
+
+
+def project_among(tool: Tool, cwd: str, user_space: str, system_spaces: Sequence[str]) -> str:
+    """The same where there is no host yet."""
+    outside = (user_space, *(os.path.dirname(space) for space in system_spaces))
+    return project_in(tool.origin.path, outside) or cwd
 
 
 def project_in(path: str, outside: Sequence[str]) -> str | None:

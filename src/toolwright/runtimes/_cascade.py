@@ -10,18 +10,21 @@ Nothing here knows tools, and no file outside a tier's folder is ever read.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from posixpath import normpath
 from types import ModuleType
-from typing import Final
+from typing import Final, TypeAlias
 
 from toolwright import jsontext
 from toolwright.catalog import files
 from toolwright.jsontext import JsonObject, JsonValue
+from toolwright.model import Trust, Vetted
 from toolwright.records import dataclass
 from toolwright.trust.rules import is_below
 
+VetConfig: TypeAlias = Callable[[str, bytes, str], Vetted]
+"""What is known about the bytes of a configuration file, by its path, its content and its address."""
 FIRST_MATCH: Final = "first_match"
 _EXTENDS: Final = "extends"
 _KEYS: Final = "keys"
@@ -47,30 +50,59 @@ class Broken(Exception):
     """A file that is there and cannot be used; the text says which and why."""
 
 
-def resolve(requests: JsonValue, tiers: Sequence[Tier], hidden: Sequence[str] = ()) -> JsonValue:
+class Tampered(Broken):
+    """A signed file whose content is not what was signed."""
+
+
+def resolve(
+    requests: JsonValue, tiers: Sequence[Tier], hidden: Sequence[str] = (), vet: VetConfig | None = None
+) -> JsonValue:
     """The content for one request, or for a list of them a mapping by path. ``tiers``: topmost first."""
+    reading = _Reading(tiers, hidden, vet)
     if isinstance(requests, list):
         return {
-            request["path"]: _one(request, tiers, hidden)
+            request["path"]: reading.one(request)
             for request in requests
             if isinstance(request, dict) and isinstance(request.get("path"), str)
         }
-    return _one(requests, tiers, hidden) if isinstance(requests, dict) else {}
+    return reading.one(requests) if isinstance(requests, dict) else {}
 
 
-def _one(request: JsonObject, tiers: Sequence[Tier], hidden: Sequence[str]) -> JsonValue:
+class _Reading:
+    def __init__(self, tiers: Sequence[Tier], hidden: Sequence[str], vet: VetConfig | None) -> None:
+        self.tiers = tiers
+        self.hidden = hidden
+        self.vet = vet
+
+    def one(self, request: JsonObject) -> JsonValue:
+        return _one(request, self.tiers, self.read)
+
+    def read(self, tier: Tier, path: str) -> JsonValue:
+        found = _content(tier, path, self.hidden)
+        if found is None:
+            return _MISSING
+        real, content = found
+        if self.vet is not None:
+            vetted = self.vet(real, content, f"config:{path.rpartition('.')[0]}")
+            # Attack: a signed configuration that somebody changed. Unsigned ones are everybody's to write.
+            if vetted.trust is Trust.TAMPERED and not vetted.waived:
+                raise Tampered(vetted.message)
+        return _parsed(content, tier, path)
+
+
+def _one(request: JsonObject, tiers: Sequence[Tier], read: Callable[[Tier, str], JsonValue]) -> JsonValue:
     path = request.get("path")
     if not isinstance(path, str) or not path:
         raise Broken("a request for configuration has no path")
     if request.get("mode") == FIRST_MATCH:
         for tier in tiers:
-            found = _read(tier, path, hidden)
+            found = read(tier, path)
             if found is not _MISSING:
                 return {} if found is None else found
         return {}
     merged: JsonObject = {}
     for tier in reversed(tiers):
-        layer = _read(tier, path, hidden)
+        layer = read(tier, path)
         if layer is _MISSING or layer is None:
             continue
         if not isinstance(layer, dict):
@@ -93,14 +125,15 @@ def _over(below: JsonObject, above: JsonObject) -> JsonObject:
 _MISSING: Final = object()
 
 
-def _read(tier: Tier, path: str, hidden: Sequence[str]) -> JsonValue:
+def _content(tier: Tier, path: str, hidden: Sequence[str]) -> tuple[str, bytes] | None:
+    """The real path and the bytes of one file; None where there is none."""
     slashed = path.replace("\\", "/")
     below = normpath(slashed)
     if slashed.startswith("/") or below.split("/")[0] == ".." or ":" in slashed or "\0" in slashed:
         raise Broken(f"{path}: leaves .ai/config")
     wanted = os.path.join(tier.folder, below)
     if not os.path.lexists(wanted):
-        return _MISSING
+        return None
     root, real = os.path.realpath(tier.folder), os.path.realpath(wanted)
     # Attack: a link in a cloned project, of the file or of a folder above it, that leads to the user's files,
     # which would be read with our rights and handed to the tool.
@@ -112,7 +145,7 @@ def _read(tier: Tier, path: str, hidden: Sequence[str]) -> JsonValue:
     content, unreadable = files.read(real)
     if content is None:
         raise Broken(f"{_shown(tier, path)}: cannot be read: {unreadable}")
-    return _parsed(content, tier, path)
+    return real, content
 
 
 def _parsed(content: bytes, tier: Tier, path: str) -> JsonValue:

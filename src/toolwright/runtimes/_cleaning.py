@@ -1,96 +1,74 @@
-"""Secrets out of what a server says: its answers, its last words, its reasons. Pure.
+"""Secrets out of how a run ended: everything in an ending that anybody will read. Pure.
 
-``journal/redaction.py`` does this for what is recorded; here a credential is known to have been handed to
-whoever speaks, so that every usual spelling of it is looked for. It does not know where secrets come from.
+``journal/redaction.py`` knows what is looked for and how; this file knows where in an ending it may stand.
 """
 
 from __future__ import annotations
 
-import base64
-import re
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
 
-from toolwright.journal.redaction import MARKER, VALUE_CHARS_MIN
-from toolwright.jsontext import JsonValue
-
-
-class Cleaning:
-    """Takes the caller's credentials out of everything that came back.
-
-    Attack: a server that repeats the credentials it was sent, anywhere in its answer and in any usual
-    spelling, and so tells them to the model, the record and the cache.
-    """
-
-    def __init__(self, secrets: Iterable[str]) -> None:
-        worth = {secret for secret in secrets if len(secret) >= VALUE_CHARS_MIN}
-        self._patterns = [
-            re.compile(form)
-            for secret in sorted(worth, key=lambda secret: (-len(secret), secret))
-            for form in _forms(secret)
-        ]
-
-    def __call__(self, data: bytes) -> bytes:
-        for pattern in self._patterns:
-            data = pattern.sub(_MARKER, data)
-        return data
-
-    def text(self, text: str) -> str:
-        return self(text.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
-
-    def header(self, text: str) -> str:
-        return self(text.encode("latin-1", "replace")).decode("latin-1")
-
-    def value(self, value: JsonValue) -> JsonValue:
-        """A JSON value whose texts are clean, the names of members too."""
-        if not self._patterns:
-            return value
-        if isinstance(value, str):
-            return self.text(value)
-        if isinstance(value, list):
-            return [self.value(item) for item in value]
-        if isinstance(value, dict):
-            return {self.text(name): self.value(item) for name, item in value.items()}
-        return value
+from toolwright.journal.redaction import Cleaning
+from toolwright.model import AudioBlock, Block, EmbeddedResource, Ending, ImageBlock, Run
+from toolwright.records import replace
 
 
-_MARKER: Final = MARKER.encode("ascii")
+def cleaned(ending: Ending, secrets: Mapping[str, str]) -> Ending:
+    """An ending without the secrets that its call was handed. The same one, where there are none in it."""
+    if not secrets:
+        return ending
+    cleaning = Cleaning(secrets)
+    if not cleaning:
+        return ending
+    recording = cleaning.fresh(named=False)  # starts are for the record alone, which has a marker of its own
+    stdout, stderr = cleaning(ending.stdout), cleaning(ending.stderr)
+    # Attack: so much output that the limit cuts a secret in two, of which neither half is found.
+    if ending.stdout_bytes > len(ending.stdout):
+        stdout = cleaning.cut_end(stdout)
+    if ending.stderr_bytes > len(ending.stderr):
+        stderr = cleaning.cut_start(stderr)
+    value, reason = cleaning.value(ending.value), cleaning.text(ending.reason)
+    hint = None if ending.hint is None else cleaning.text(ending.hint)
+    blocks = None if ending.blocks is None else tuple(_block(block, cleaning) for block in ending.blocks)
+    notes = tuple(map(cleaning.text, ending.notes))
+    runs = tuple(_run(run, recording) for run in ending.runs)
+    if not cleaning.found and not recording.found:
+        return ending
+    return replace(
+        ending,
+        stdout=stdout,
+        stderr=stderr,
+        value=value,
+        blocks=blocks,
+        reason=reason,
+        hint=hint,
+        notes=(*notes, *cleaning.notes()),
+        runs=runs,
+    )
 
 
-def _forms(secret: str) -> Iterator[bytes]:
-    """The patterns of a secret's spellings: as it is, in base64, and in the wide letters of UTF-16."""
-    plain = secret.encode("utf-8", "surrogateescape")
-    yield _spelled(secret)
-    for encoded in {base64.b64encode(plain), base64.urlsafe_b64encode(plain)}:
-        yield _spelled(encoded.decode("ascii").rstrip("=")) + b"(?:=|%3[dD])*"
-    for wide in ("utf-16-le", "utf-16-be"):
-        yield re.escape(secret.encode(wide, "surrogatepass"))
+def _block(block: Block, cleaning: Cleaning) -> Block:
+    told: dict[str, Any] = {}
+    for member in fields(block):
+        value = getattr(block, member.name)
+        is_blob = member.name == "data" and isinstance(block, (ImageBlock, AudioBlock, EmbeddedResource))
+        if value is None:
+            continue
+        if is_blob:
+            told[member.name] = cleaning.blob(value)
+        else:
+            told[member.name] = cleaning.text(value) if isinstance(value, str) else cleaning.value(value)
+    return replace(block, **told)
 
 
-def _spelled(text: str) -> bytes:
-    """A pattern for a text whose letters may be in either case, percent-encoded, or escaped as in JSON.
-
-    Every alternative begins with a plain byte, so that a search passes quickly over other text.
-    """
-    return b"".join(b"(?:" + b"|".join(_spellings(char)) + b")" for char in text)
-
-
-def _spellings(char: str) -> list[bytes]:
-    plain = char.encode("utf-8", "surrogateescape")
-    found = {
-        re.escape(case.encode("utf-8", "surrogateescape")) for case in (char, char.lower(), char.upper())
-    }
-    with suppress(UnicodeEncodeError):  # how it goes into a header
-        found.add(re.escape(char.encode("latin-1")))
-    found.add(_in_hex(b"%", plain, 1))
-    found.add(_in_hex(rb"\\u", char.encode("utf-16-be", "surrogatepass"), 2))
-    if char in '"\\/':
-        found.add(rb"\\" + re.escape(plain))
-    return sorted(found, key=lambda spelling: (-len(spelling), spelling))
-
-
-def _in_hex(mark: bytes, data: bytes, size: int) -> bytes:
-    numbers = (data[at : at + size].hex() for at in range(0, len(data), size))
-    either = (re.sub("[a-f]", lambda digit: f"[{digit[0]}{digit[0].upper()}]", number) for number in numbers)
-    return b"".join(mark + number.encode("ascii") for number in either)
+def _run(run: Run, cleaning: Cleaning) -> Run:
+    whole = "\n".join((*run.argv, run.cwd, run.note))  # one look for all: most starts tell nothing
+    if cleaning.text(whole) == whole:
+        return run
+    return replace(
+        run,
+        argv=tuple(map(cleaning.text, run.argv)),
+        cwd=cleaning.text(run.cwd),
+        note=cleaning.text(run.note),
+    )

@@ -10,6 +10,7 @@ Nothing here restricts anything; whoever starts the interpreter did.
 
 from __future__ import annotations
 
+import binascii
 import builtins
 import importlib
 import importlib.machinery
@@ -91,6 +92,9 @@ class Program:
             sys.path[:] = [folder, *spec["path"], *self.installed]
         else:  # neighbours can be imported, and shadow nothing
             sys.path[:] = [*spec["path"], *self.installed, folder]
+        verified = spec.get("verified")
+        if verified is not None:
+            serve_verified(verified, self.installed, self.file, source)
         self.code: types.CodeType | None = None
         self.function: Callable[..., object] | None = None
 
@@ -158,6 +162,101 @@ class Program:
             report_exception(error)
             status = 1
         return _leave(status)
+
+
+# -- verified modules ---------------------------------------------------------------------------------------
+
+
+def serve_verified(told: dict[str, Any], installed: list[str], file: str, source: bytes) -> None:
+    """From now on import what lies in certain folders from these bytes, and from nowhere else.
+
+    Attack: a module that is replaced after it was verified, slipped in beside it, or left as compiled code in
+    ``__pycache__``. Nothing in these folders is opened by the import system.
+    """
+    files = {path: binascii.a2b_base64(body) for path, body in told["files"].items()}
+    files[file] = source
+    # By name alone: whoever replaces a folder by a link while we look must not lead us elsewhere.
+    for named, real in told["folders"]:
+        for path in [path for path in files if path.startswith(f"{real}/")]:
+            files[named + path[len(real) :]] = files[path]
+    folders = tuple(f"{folder}/" for pair in told["folders"] for folder in pair)
+    others = tuple(folder.rstrip("/") + "/" for folder in installed)
+
+    def finder(entry: str) -> VerifiedFolder:
+        folder = os.path.abspath(entry) + "/"
+        if not folder.startswith(folders) or folder.startswith(others):
+            raise ImportError(f"{entry} holds nothing that was verified")
+        return VerifiedFolder(folder, files)
+
+    sys.path_hooks.insert(0, finder)
+    sys.path_importer_cache.clear()
+
+
+class VerifiedFolder:
+    """What the import system asks about one folder."""
+
+    def __init__(self, folder: str, files: dict[str, bytes]) -> None:
+        self.folder = folder
+        self.files = files
+
+    def find_spec(self, name: str, target: object = None) -> importlib.machinery.ModuleSpec | None:
+        base = self.folder + name.rpartition(".")[2]
+        for path, inside in ((f"{base}/__init__.py", [base]), (f"{base}.py", None)):
+            if path in self.files:
+                loader: Any = VerifiedSource(path, self.files)
+                spec = importlib.machinery.ModuleSpec(
+                    name, loader, origin=path, is_package=inside is not None
+                )
+                spec.has_location = True
+                spec.submodule_search_locations = inside
+                return spec
+        if any(path.startswith(f"{base}/") for path in self.files):
+            spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
+            spec.submodule_search_locations = [base]
+            return spec
+        if any(os.path.lexists(base + suffix) for suffix in self.suffixes()):
+            raise ImportError(f"{name}: {base} was not verified, so it is not imported", name=name)
+        return None
+
+    @staticmethod
+    def suffixes() -> list[str]:
+        return ["/__init__.py", *importlib.machinery.all_suffixes()]
+
+    def invalidate_caches(self) -> None:
+        """Nothing is remembered: all there is was handed over."""
+
+
+class VerifiedSource:
+    """One module, from the bytes that were verified."""
+
+    def __init__(self, path: str, files: dict[str, bytes]) -> None:
+        self.path = path
+        self.files = files
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        exec(self.get_code(module.__name__), module.__dict__)  # noqa: S102 - the tool's, in its own process
+
+    def get_code(self, name: str) -> types.CodeType:
+        return compile(self.files[self.path], self.path, "exec", dont_inherit=True)
+
+    def get_source(self, name: str) -> str:
+        return self.files[self.path].decode("utf-8", "replace")
+
+    def get_filename(self, name: str) -> str:
+        return self.path
+
+    def is_package(self, name: str) -> bool:
+        return self.path.endswith("/__init__.py")
+
+    def get_data(self, path: str) -> bytes:
+        known = self.files.get(os.path.abspath(path))
+        if known is not None:
+            return known
+        with open(path, "rb") as file:
+            return file.read()
 
 
 def find_function(module: object, names: Sequence[str], where: str) -> Callable[..., Any]:

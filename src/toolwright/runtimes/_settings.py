@@ -10,11 +10,10 @@ in what the caller sent; and a template sees what the tool itself may see, so it
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shlex
-import stat
+from collections import ChainMap
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import field
@@ -27,7 +26,6 @@ from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import (
     CallFunction,
     CallHttp,
-    CallJavaScript,
     CallPython,
     End,
     Ending,
@@ -39,13 +37,13 @@ from toolwright.model import (
     ToolCall,
 )
 from toolwright.records import dataclass, replace
-from toolwright.runtimes import Host, _cascade, environment
+from toolwright.runtimes import Host, _cascade, _dependencies, environment, vaulted, withheld
 from toolwright.runtimes._cascade import Tier
+from toolwright.runtimes._dependencies import Loaded, file_of, object_of, texts_of
 from toolwright.trust.policy import is_loader
 from toolwright.trust.rules import is_below
+from toolwright.trust.vault import Withheld
 
-DEPENDENCIES_MAX: Final = 10_000
-DEPENDENCIES_BYTES_MAX: Final = 64 << 20
 DOTENV_BYTES_MAX: Final = 64 << 10
 
 _NOTHING: Final = b"{}"
@@ -57,7 +55,7 @@ _TEMPLATE: Final = re.compile(
 _EXACT: Final = re.compile(rf"\{{({_NAME})\}}")
 _EXACT_VARIABLE: Final = re.compile(rf"\$\{{({_NAME})\}}")
 _PARAMS_JSON: Final = "{params_json}"
-_SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash"})
+SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash"})
 _CODE_OPTION: Final = re.compile(r"-[a-z]*c")
 _DOTENV_LINE: Final = re.compile(rf"\s*(?:export\s+)?({_NAME})\s*=\s*(.*?)\s*")
 
@@ -69,19 +67,6 @@ _PYTHON_INTERPRETER: Final[JsonObject] = {
     "search_paths": [".venv/bin"],
     "var": "RYE_PYTHON",
 }
-_PYTHON_MARKERS: Final = ("__init__.py", "pyproject.toml")
-_PYTHON_ANCHOR: Final[JsonObject] = {
-    "enabled": True,
-    "markers_any": list(_PYTHON_MARKERS),
-    "lib": "lib",
-    "env_paths": {"PYTHONPATH": {"prepend": ["{anchor_path}", "{runtime_lib}"]}},
-}
-_PYTHON_DEPENDENCIES: Final[JsonObject] = {
-    "enabled": True,
-    "extensions": [".py", ".yaml", ".yml", ".json"],
-    "exclude_dirs": ["__pycache__", ".venv", "node_modules", ".git", "config"],
-}
-_EXCLUDED: Final = ("__pycache__", ".venv", "node_modules", ".git")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +90,8 @@ class Prepared:
     interpreter. Only those that the permit does not open anyway."""
     dependencies: tuple[tuple[str, str], ...] = ()
     """Path below the anchor and SHA-256 of every file that the tool may load from there."""
+    verified: Loaded | None = field(default=None, repr=False)
+    """These files, and nothing else of their folders, where they were verified for this call."""
     notes: tuple[str, ...] = ()
 
 
@@ -120,13 +107,19 @@ def prepare(tool: Tool, call: ToolCall, host: Host, permit: Permit, *, project: 
     env = dict(invocation.env) if isinstance(invocation, RunProcess) else {}
     if not tool.chain or isinstance(invocation, (RunContainer, CallFunction)):
         return Prepared(arguments=arguments, env=env)
-    if invocation.settings == _NOTHING and not host.load_dotenv and _is_plain(tool, host, project):
-        return Prepared(arguments=arguments, env=env, cwd=project)
-    settings = jsontext.loads_own(invocation.settings)
     try:
+        if invocation.settings == _NOTHING and not host.load_dotenv and _is_plain(tool, host, project):
+            verified = _verified(tool, host, permit, project) if permit.loads else None
+            return Prepared(arguments=arguments, env=env, cwd=project, verified=verified)
+        settings = jsontext.loads_own(invocation.settings)
         return _Preparing(tool, host, permit, project, settings).prepared(arguments, env)
-    except _Stop as stop:
+    except (_Stop, _dependencies.Unfit) as stop:
         return Ending(end=stop.end, reason=str(stop), hint=stop.hint)
+    except Withheld as no:
+        return withheld(no)
+    except _cascade.Tampered as tampered:
+        hint = "look at what changed, then sign it again"
+        return Ending(end=End.DENIED, reason=str(tampered), hint=hint)
     except _cascade.Broken as broken:
         return Ending(
             end=End.UNAVAILABLE,
@@ -142,6 +135,19 @@ class _Stop(Exception):
         self.hint = hint
 
 
+def _verified(tool: Tool, host: Host, permit: Permit, project: str) -> Loaded:
+    """The files that were verified for this call, or nothing runs."""
+    found = _dependencies.loaded(tool, project, host.contents)
+    # Attack: a file that is replaced between being verified and being loaded.
+    if found is None or found.digest() != permit.loads:
+        raise _Stop(
+            End.DENIED,
+            "the files that the tool loads changed between being checked and being started",
+            "call it again once nobody is writing to them",
+        )
+    return found
+
+
 def _is_plain(tool: Tool, host: Host, project: str) -> bool:
     """Whether nothing about a tool without settings depends on its surroundings; asked in every call."""
     invocation = tool.invocation
@@ -149,8 +155,8 @@ def _is_plain(tool: Tool, host: Host, project: str) -> bool:
         return True
     if _is_trusted(host, project) or _PYTHON_INTERPRETER["var"] in host.variables:
         return False
-    folder = os.path.dirname(_file(tool))
-    return not any(os.access(f"{folder}/{marker}", os.F_OK) for marker in _PYTHON_MARKERS)
+    folder = os.path.dirname(file_of(tool))
+    return not any(os.access(f"{folder}/{marker}", os.F_OK) for marker in _dependencies.PYTHON_MARKERS)
 
 
 class _Preparing:
@@ -162,18 +168,16 @@ class _Preparing:
         self.permit = permit
         self.project = project
         self.settings = settings
-        self.config = _object(settings.get("config"))
-        self.env_config = _object(settings.get("env_config"))
-        self.anchor = _object(settings.get("anchor"))
-        self.verify_deps = _object(settings.get("verify_deps"))
-        self.interpreter_wish = _object(self.env_config.get("interpreter"))
+        self.config = object_of(settings.get("config"))
+        self.env_config = object_of(settings.get("env_config"))
+        self.anchor: JsonObject = {}
+        self.scope: _dependencies.Scope | None = None
+        self.interpreter_wish = object_of(self.env_config.get("interpreter"))
         if isinstance(tool.invocation, CallPython):
-            self.anchor = self.anchor or _PYTHON_ANCHOR
-            self.verify_deps = self.verify_deps or _PYTHON_DEPENDENCIES
             self.interpreter_wish = self.interpreter_wish or _PYTHON_INTERPRETER
         self.own: list[str] = []
         self.notes: list[str] = []
-        self.tool_path = _file(tool)
+        self.tool_path = file_of(tool)
         self.tool_dir = os.path.dirname(self.tool_path)
         self.places: dict[str, str] = {
             "tool_path": self.tool_path,
@@ -187,10 +191,14 @@ class _Preparing:
         self.seen: dict[str, str] = environment(host, tool, permit)
         """What the tool sees so far; templates see the same."""
         self.templates = _Templates(self.places, self.config, self.seen)
+        self.secret: dict[str, str] = host.secrets.values(vaulted(host, tool, permit))
+        """What comes out of the vault, and what the author made of it: for environment and headers."""
+        # Attack: a template that puts a secret on a command line, where every process of the machine sees it.
+        self.closed = _Templates(self.places, self.config, ChainMap(self.secret, self.seen))
 
     def prepared(self, arguments: JsonObject, env: Mapping[str, str]) -> Prepared:
         is_anchored = self.anchors()
-        dependencies = self.dependencies() if is_anchored else ()
+        loaded = self.loaded()
         interpreter = self.interpreter()
         added = self.environment(env, interpreter, is_anchored=is_anchored)
         arguments = self.arguments(arguments)
@@ -202,7 +210,8 @@ class _Preparing:
             cwd=self.cwd(is_anchored=is_anchored),
             http=self.http(),
             own=tuple(dict.fromkeys(path for path in self.own if not self.is_open(path))),
-            dependencies=dependencies,
+            dependencies=_dependencies.below(loaded),
+            verified=loaded if self.permit.loads else None,
             notes=tuple(self.notes),
         )
 
@@ -218,26 +227,16 @@ class _Preparing:
 
     def anchors(self) -> bool:
         """Whether the anchor applies; then its places are set."""
-        mode = self.anchor.get("mode", "auto")
-        if self.anchor.get("enabled") is not True or mode not in ("auto", "always"):
+        found = _dependencies.anchor_of(self.tool, self.settings, self.project)
+        if found is None:
             return False
-        if mode == "auto" and not any(
-            os.path.lexists(os.path.join(self.tool_dir, marker))
-            for marker in _texts(self.anchor.get("markers_any"))
-            if marker == os.path.basename(marker)
-        ):
-            return False
-        root = self.anchor.get("root")
-        name = root if root in ("tool_dir", "tool_parent", "project_path") else "tool_dir"
-        self.places["anchor_path"] = self.places[name]
-        self.own.append(self.places["anchor_path"])
-        lib, beside = self.anchor.get("lib"), self.settings.get("runtime_dir")
-        if isinstance(lib, str) and lib and not os.path.isabs(lib):
-            base = beside if isinstance(beside, str) else self.places["anchor_path"]
-            found = os.path.normpath(os.path.join(base, lib))
-            if os.path.isdir(found) and files.inside(found, os.path.realpath(base)):
-                self.places["runtime_lib"] = found
-                self.own.append(found)
+        self.anchor = found.wish
+        self.places["anchor_path"] = found.path
+        self.own.append(found.path)
+        if found.lib is not None:
+            self.places["runtime_lib"] = found.lib
+            self.own.append(found.lib)
+        self.scope = _dependencies.scope_of(self.tool, self.settings, found)
         return True
 
     def anchor_paths(self, added: dict[str, str]) -> None:
@@ -246,12 +245,12 @@ class _Preparing:
             self.places["anchor_path"], self.project, self.host.user_space, *self.host.system_spaces,
             self.places.get("runtime_lib", ""),
         )  # fmt: skip
-        for name, wish in _object(self.anchor.get("env_paths")).items():
+        for name, wish in object_of(self.anchor.get("env_paths")).items():
             there = [part for part in self.seen.get(name, "").split(os.pathsep) if part]
             before, after = (
                 [
                     os.path.normpath(self.templates.text(part))
-                    for part in _texts(_object(wish).get(end))
+                    for part in texts_of(object_of(wish).get(end))
                     if self.templates.knows(part)  # what it does not know is a place that is not there
                 ]
                 for end in ("prepend", "append")
@@ -276,18 +275,11 @@ class _Preparing:
 
     # -- what lies below the anchor -------------------------------------------------------------------------
 
-    def dependencies(self) -> tuple[tuple[str, str], ...]:
-        wish = self.verify_deps
-        scope = wish.get("scope", "anchor")
-        if wish.get("enabled") is not True or scope == "tool_file":
-            return ()
-        base = self.tool_dir if scope in ("tool_dir", "tool_siblings") else self.places["anchor_path"]
-        return _dependencies(
-            os.path.realpath(base),
-            extensions=tuple(_texts(wish.get("extensions"))),
-            excluded=frozenset(_texts(wish.get("exclude_dirs")) or _EXCLUDED),
-            recursive=scope != "tool_siblings" and wish.get("recursive") is not False,
-        )
+    def loaded(self) -> Loaded | None:
+        """The files besides its own that the tool may load: where some were verified, exactly those."""
+        if self.permit.loads:
+            return _verified(self.tool, self.host, self.permit, self.project)
+        return _dependencies.gather(self.scope, self.host.contents) if self.scope is not None else None
 
     # -- the interpreter ------------------------------------------------------------------------------------
 
@@ -310,16 +302,16 @@ class _Preparing:
 
     def searched(self, wish: JsonObject) -> str | None:
         kind = wish.get("type", "local_binary")
-        names = list(filter(_is_bare, _texts([wish.get("binary"), *_texts(wish.get("candidates"))])))
+        names = list(filter(_is_bare, texts_of([wish.get("binary"), *texts_of(wish.get("candidates"))])))
         if kind in ("system_binary", "command"):
             if wish.get("resolve_cmd"):
                 self.notes.append("env_config.interpreter.resolve_cmd is not run: PATH is searched instead")
             return next(filter(None, map(self.on_path, names)), None)
-        paths = _texts(wish.get("search_paths"))
+        paths = texts_of(wish.get("search_paths"))
         if kind == "venv_python":  # the first name of the same thing
             venv = wish.get("venv_path", ".venv")
             names, paths = names or ["python", "python3"], [f"{venv}/bin"]
-        roots = [self.templates.text(root) for root in _texts(wish.get("search_roots"))] or [self.project]
+        roots = [self.templates.text(root) for root in texts_of(wish.get("search_roots"))] or [self.project]
         folders = [
             os.path.normpath(os.path.join(self.project, root, path)) for root in roots for path in paths
         ]
@@ -373,20 +365,37 @@ class _Preparing:
         if interpreter is not None and isinstance(variable, str) and re.fullmatch(_NAME, variable):
             self.put(added, variable, interpreter)
         configured = self.config.get("env")
-        for source in (_object(self.env_config.get("env")), _object(configured), env):
+        for source in (object_of(self.env_config.get("env")), object_of(configured), env):
             for name, value in source.items():
                 unset = isinstance(value, str) and _EXACT_VARIABLE.fullmatch(value)
-                if unset and unset[1] not in self.seen:
+                if unset and unset[1] not in self.closed.seen:
                     continue
-                self.put(added, name, _as_text(self.templates.value(value)))
+                text = _as_text(self.closed.value(value))
+                if text == _as_text(self.templates.value(value)):
+                    self.put(added, name, text)
+                else:
+                    self.put(added, name, text, into=self.secret)
         if is_anchored:
             self.anchor_paths(added)
         return added
 
-    def put(self, added: dict[str, str], name: str, value: str) -> None:
+    def put(
+        self, added: dict[str, str], name: str, value: str, *, into: dict[str, str] | None = None
+    ) -> None:
         if not name or "=" in name or "\0" in name + value:
             raise _Stop(End.UNAVAILABLE, f"{name!r} cannot be set: no variable has such a name or value")
-        added[name] = self.seen[name] = value
+        added[name] = (self.seen if into is None else into)[name] = value
+
+    def told(self, where: str, value: JsonValue) -> JsonValue:
+        """What the author wrote, expanded for a place that others may see."""
+        told = self.templates.value(value)
+        if self.secret and told != self.closed.value(value):
+            raise _Stop(
+                End.UNAVAILABLE,
+                f"config.{where} names a secret of the vault, which goes into the environment alone",
+                "let the tool read the variable, or hand it over in env",
+            )
+        return told
 
     def dotenv(self) -> dict[str, str]:
         """The project's ``.env``: plain assignments, nothing expanded; what the host has wins."""
@@ -409,7 +418,7 @@ class _Preparing:
             # Attack: a cloned project's .env that makes every program load its code.
             if is_loader(name):
                 self.notes.append(f".env: {name} is left out: it makes programs load code")
-            elif name not in self.seen:
+            elif name not in self.closed.seen:
                 found[name] = value
         return found
 
@@ -423,7 +432,7 @@ class _Preparing:
             is_script = invocation.fixed[:1] == (self.tool.origin.path,)
             return (interpreter, *invocation.fixed) if interpreter is not None and is_script else None
         written = (invocation.program, *invocation.fixed)
-        is_shell = os.path.basename(self.templates.text(written[0])) in _SHELLS
+        is_shell = os.path.basename(self.templates.text(written[0])) in SHELLS
         argv: list[str] = []
         for number, part in enumerate(written):
             if is_shell and number and _CODE_OPTION.fullmatch(written[number - 1]):
@@ -431,7 +440,7 @@ class _Preparing:
             elif part == _PARAMS_JSON and number:
                 argv.append(jsontext.compact(arguments).decode("utf-8"))
             else:
-                argv.append(_as_text(self.templates.value(part)))
+                argv.append(_as_text(self.told("command", part)))
         for part in argv:
             if "\0" in part or len(part.encode("utf-8", "replace")) > ELEMENT_BYTES_MAX:
                 raise _Stop(
@@ -454,15 +463,15 @@ class _Preparing:
         written = [("url", invocation.url)]
         written += [(f"headers.{name}", value) for name, value in invocation.headers]
         for where, text in written:
-            unknown = self.templates.unknown(text)
+            unknown = self.closed.unknown(text)
             if unknown is not None:
                 raise _Stop(
                     End.UNAVAILABLE,
                     f"config.{where}: nothing is known for {unknown}",
                     "set the variable where the host runs, or add the name to config",
                 )
-        headers = tuple((name, self.templates.text(value)) for name, value in invocation.headers)
-        return replace(invocation, url=self.templates.text(invocation.url), headers=headers)
+        headers = tuple((name, self.closed.text(value)) for name, value in invocation.headers)
+        return replace(invocation, url=self.closed.text(invocation.url), headers=headers)
 
     def program(self, name: str) -> str:
         if "/" not in name or os.path.isabs(name):
@@ -479,7 +488,7 @@ class _Preparing:
         arguments = dict(given)
         fixed = self.config.get("fixed_params")
         if isinstance(fixed, dict):
-            arguments |= self.templates.value(fixed)
+            arguments |= self.told("fixed_params", fixed)
         actions = self.settings.get("actions")
         if isinstance(actions, dict):
             action = arguments.get("action")
@@ -493,7 +502,9 @@ class _Preparing:
             arguments = {key: arguments}
         requests = self.settings.get("config_resolve")
         if requests:
-            arguments["resolved_config"] = _cascade.resolve(requests, self.tiers(), self.permit.hidden)
+            arguments["resolved_config"] = _cascade.resolve(
+                requests, self.tiers(), self.permit.hidden, self.host.vet_config
+            )
         return arguments
 
     def tiers(self) -> list[Tier]:
@@ -522,7 +533,7 @@ class _Templates:
     def __init__(self, places: Mapping[str, str], config: JsonObject, seen: Mapping[str, str]) -> None:
         self._places = places
         self._config = config
-        self._seen = seen
+        self.seen = seen
 
     def value(self, value: JsonValue, passes: int = _PASSES_MAX) -> JsonValue:
         """Every text in a value; one that is exactly ``{x}`` becomes what x is, with its type."""
@@ -551,7 +562,7 @@ class _Templates:
             if name is not None:
                 known = name in self._places or name in self._config
             else:
-                known = match["variable"] in self._seen or match["default"] is not None
+                known = match["variable"] in self.seen or match["default"] is not None
             if not known:
                 return match.group()
         return None
@@ -576,7 +587,7 @@ class _Templates:
     def _put_in(self, match: re.Match[str], passes: int) -> str:
         if match["name"] is not None:
             return _as_text(self._named(match["name"], match.group(), passes))
-        found = self._seen.get(match["variable"])
+        found = self.seen.get(match["variable"])
         if match["default"] is not None:
             return found or match["default"]
         return match.group() if found is None else found
@@ -597,100 +608,12 @@ def _as_text(value: JsonValue) -> str:
     return str(value)
 
 
-# -- dependencies -------------------------------------------------------------------------------------------
-
-
-def _dependencies(
-    root: str, *, extensions: tuple[str, ...], excluded: frozenset[str], recursive: bool
-) -> tuple[tuple[str, str], ...]:
-    """Every file below ``root`` that a tool may load, with its digest; all of them really lie there."""
-    found: list[tuple[str, str]] = []
-    folders = [(root, 0)]
-    looked_at = 0
-    bytes_left = DEPENDENCIES_BYTES_MAX
-    while folders:
-        folder, depth = folders.pop()
-        for entry in _entries(folder):
-            looked_at += 1
-            if looked_at > DEPENDENCIES_MAX:
-                raise _Stop(End.UNAVAILABLE, f"more than {DEPENDENCIES_MAX:,} files lie below the anchor")
-            matches = bool(extensions) and entry.name.endswith(extensions)
-            if entry.is_symlink():
-                # Attack: a link below the anchor to code that nobody looked at.
-                is_folder = entry.is_dir() and entry.name not in excluded
-                if (matches or is_folder) and not files.inside(entry.path, root):
-                    raise _Stop(
-                        End.DENIED,
-                        f"Symlink escape: {os.path.relpath(entry.path, root)}",
-                        "put the file itself there; what a tool loads must lie below its anchor",
-                    )
-            if entry.is_dir(follow_symlinks=False):
-                if not recursive or entry.name in excluded:
-                    continue
-                if depth >= files.DEPTH_MAX:
-                    raise _Stop(
-                        End.UNAVAILABLE, f"folders below the anchor are more than {files.DEPTH_MAX} deep"
-                    )
-                folders.append((entry.path, depth + 1))
-            elif matches:
-                digest, size = _digest(entry.path, bytes_left)
-                bytes_left -= size
-                found.append((os.path.relpath(entry.path, root), digest))
-    return tuple(sorted(found))
-
-
-def _entries(folder: str) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except OSError as error:
-        raise _Stop(
-            End.UNAVAILABLE, f"a folder below the anchor cannot be read: {files.reason(error)}"
-        ) from None
-
-
-def _digest(path: str, bytes_max: int) -> tuple[str, int]:
-    name = os.path.basename(path)
-    try:
-        # Attack: a FIFO named like a module, which would be waited for without end.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise _Stop(End.UNAVAILABLE, f"{name} below the anchor is not a regular file")
-            if status.st_size > bytes_max:
-                raise _Stop(
-                    End.UNAVAILABLE, f"files below the anchor have more than {DEPENDENCIES_BYTES_MAX:,} bytes"
-                )
-            return hashlib.file_digest(file, "sha256").hexdigest(), status.st_size
-    except OSError as error:
-        raise _Stop(
-            End.UNAVAILABLE, f"{name} below the anchor cannot be read: {files.reason(error)}"
-        ) from None
-
-
 # -- odds and ends ------------------------------------------------------------------------------------------
 
 
 def _is_trusted(host: Host, project: str) -> bool:
     trusted = host.trusted_projects
     return bool(trusted) and (project in trusted or os.path.realpath(project) in trusted)
-
-
-def _file(tool: Tool) -> str:
-    match tool.invocation:
-        case CallPython(file=str() as file) | CallJavaScript(file=file):
-            return file
-        case _:
-            return tool.origin.path
-
-
-def _object(value: JsonValue) -> JsonObject:
-    return value if isinstance(value, dict) else {}
-
-
-def _texts(value: JsonValue) -> list[str]:
-    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
 def _is_bare(name: str) -> bool:

@@ -33,6 +33,7 @@ from toolwright.runtimes._loader import (
     LENGTH,
     REASON_CHARS_MAX,
     Program,
+    VerifiedSource,
     as_json,
     call_function,
     exception_text,
@@ -175,6 +176,8 @@ def watched(program: Program) -> list[tuple[str, int, int, int, int]]:
     found = {}
     for module in list(sys.modules.values()):
         path = getattr(module, "__file__", None)
+        if isinstance(getattr(module, "__loader__", None), VerifiedSource):
+            continue  # not from the file: other bytes make another zygote
         if isinstance(path, str) and path != program.file and not _is_below(path, program.installed):
             try:
                 status = os.stat(path)

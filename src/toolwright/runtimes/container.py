@@ -12,7 +12,7 @@ from toolwright.calls import commands
 from toolwright.errors import Kind
 from toolwright.model import End, Ending, Permit, RunContainer, Tool, ToolCall, ToolError
 from toolwright.records import replace
-from toolwright.runtimes import Host, environment, find_program, project_of
+from toolwright.runtimes import Environments, Host, find_program, project_of
 from toolwright.sandbox import Cancel, Start
 
 NOT_CONFIGURED: Final = "no container runtime configured"
@@ -30,6 +30,7 @@ class ContainerTools:
 
     def __init__(self, host: Host) -> None:
         self._host = host
+        self._environments = Environments(host)
 
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
         invocation = tool.invocation
@@ -56,9 +57,13 @@ class ContainerTools:
         if isinstance(command, ToolError):
             end = End.REFUSED if command.kind is Kind.INVALID_ARGUMENTS else End.UNAVAILABLE
             return Ending(end=end, reason=command.message, hint=command.hint)
-        handed = environment(host, tool, permit)
+        handed = self._environments.of(tool, permit, {})
+        if isinstance(handed, Ending):
+            return handed
         client = {key: host.variables[key] for key in _CLIENT if key in host.variables}
-        named = {key: handed[key] for key in invocation.env_names if key in handed}
+        named = {
+            key: handed.env[key] for key in invocation.env_names if key in handed.env and key != "TMPDIR"
+        }
         start = Start(
             program=program,
             argv=command.argv,
@@ -67,7 +72,7 @@ class ContainerTools:
             stdin=command.stdin or b"",
             permit=_of_client(permit),
         )
-        ending = host.sandbox.run(start, cancel)
+        ending = handed.cleaned(host.sandbox.run(start, cancel))
         if ending.end is not End.EXITED or ending.signal is not None:
             # The engine, not its client, is the container's parent: killing the client stops nothing.
             self._remove(replace(start, argv=(start.argv[0], "rm", "--force", name), stdin=b""))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 from urllib.parse import quote
 
@@ -19,7 +19,7 @@ from toolwright.calls import operations, requests
 from toolwright.calls.replies import grant_lines
 from toolwright.calls.requests import Outgoing
 from toolwright.errors import Kind
-from toolwright.journal.redaction import is_secret_name
+from toolwright.journal.redaction import Cleaning, is_secret_name, secret_parts
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import (
     CallHttp,
@@ -33,10 +33,10 @@ from toolwright.model import (
     ToolError,
 )
 from toolwright.records import replace
-from toolwright.runtimes import Host, _settings, project_of
-from toolwright.runtimes._cleaning import Cleaning
+from toolwright.runtimes import Host, _settings, project_of, vaulted, withheld
 from toolwright.runtimes._web import Answer, Contact, Reach, Request, Trouble, Unreached, Web, WebLimits
 from toolwright.sandbox import Cancel
+from toolwright.trust.vault import Withheld
 
 TOLD_BYTES_MAX: Final = 2000
 """How much of the body of a failure is repeated."""
@@ -85,39 +85,51 @@ class HttpTools:
         if isinstance(outgoing, ToolError):
             end = End.REFUSED if outgoing.kind is Kind.INVALID_ARGUMENTS else End.UNAVAILABLE
             return Ending(end=end, reason=outgoing.message, hint=outgoing.hint)
-        proven = self._proven(tool, described, outgoing, permit)
+        proofs = [entry.secret for entry in described.credentials]
+        try:
+            # A credential's name stands in a configuration that counts: naming it is the grant.
+            own = [name for name in proofs if name in permit.env or "*" in permit.env]
+            vault = self._host.secrets.values(
+                dict.fromkeys((*vaulted(self._host, tool, permit), *self._host.secrets.candidates(own, own)))
+            )
+        except Withheld as no:
+            return withheld(no)
+        proven = self._proven(tool, described, outgoing, permit, vault)
         if isinstance(proven, Ending):
             return proven
-        proofs = [entry.secret for entry in described.credentials]
         names = tuple(dict.fromkeys((*tool.needs.env, *proofs)))
         telling = [*proofs, *filter(is_secret_name, tool.needs.env)]
-        cleaning = Cleaning(value for name in telling if (value := self._value(name, permit)))
+        known = {name: value for name in telling if (value := self._value(name, permit, vault))}
+        cleaning = Cleaning({**secret_parts(prepared.env), **known, **vault})
         ending = self._sent(tool, proven, permit, cancel, cleaning)
         runs = tuple(replace(run, env_names=names) for run in ending.runs)
-        return replace(ending, runs=runs, notes=(*prepared.notes, *ending.notes), layers=_LAYERS)
+        notes = (*prepared.notes, *ending.notes, *cleaning.notes())
+        return replace(ending, runs=runs, notes=notes, layers=_LAYERS)
 
     def close(self) -> None:
         self._web.close()
 
     # -- credentials ----------------------------------------------------------------------------------------
 
-    def _value(self, name: str, permit: Permit) -> str | None:
-        """A variable of the host, where the permit hands it over."""
+    def _value(self, name: str, permit: Permit, vault: Mapping[str, str]) -> str | None:
+        """A secret of the vault, or a variable of the host, where the permit hands it over."""
         granted = name in permit.env or "*" in permit.env
-        return self._host.variables.get(name) or None if granted else None
+        return vault.get(name) or self._host.variables.get(name) or None if granted else None
 
-    def _proven(self, tool: Tool, call: CallHttp, outgoing: Outgoing, permit: Permit) -> Outgoing | Ending:
+    def _proven(
+        self, tool: Tool, call: CallHttp, outgoing: Outgoing, permit: Permit, vault: Mapping[str, str]
+    ) -> Outgoing | Ending:
         """The request with its credentials."""
         headers, cookies, query = list(outgoing.headers), [], []
         for credential in call.credentials:
-            value = self._value(credential.secret, permit)
+            value = self._value(credential.secret, permit, vault)
             if value is None:
                 granted = credential.secret in permit.env or "*" in permit.env
                 name = credential.secret
                 return Ending(
                     end=End.UNAVAILABLE,
                     reason=f"the credential {name} is missing",
-                    hint=f"set {name} in the environment of the host"
+                    hint=f"toolwright secret set {name}, or set it in the environment of the host"
                     if granted
                     else f"hand it over:\n{grant_lines(tool.key, (name,), of='env')}",
                 )
@@ -292,4 +304,5 @@ def _cleaned(answer: Answer, cleaning: Cleaning) -> Answer:
 
 
 def _cleaned_contacts(contacts: Iterable[Contact], cleaning: Cleaning) -> tuple[Contact, ...]:
-    return tuple(replace(contact, host=cleaning.text(contact.host)) for contact in contacts)
+    recording = cleaning.fresh(named=False)
+    return tuple(replace(contact, host=recording.text(contact.host)) for contact in contacts)

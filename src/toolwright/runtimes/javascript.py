@@ -20,6 +20,7 @@ import secrets
 import struct
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import field
 from functools import cache
 from typing import Any, Final
 
@@ -119,17 +120,16 @@ class JavaScriptTools:
         node = prepared.interpreter or find_node(self._host.variables, file=checked.path)
         if node is None:
             return Ending(end=End.UNAVAILABLE, reason="Node.js was not found", hint=GET_NODE)
+        handed = self._environments.of(tool, permit, prepared.env)
+        if isinstance(handed, Ending):
+            return handed
         asked = _Asked(
             tool=tool,
             style=invocation.style,
             file=checked,
             permit=permit,
             node=node,
-            env={
-                name: value
-                for name, value in self._environments.of(tool, permit, prepared.env).items()
-                if name not in _NEVER
-            },
+            env={name: value for name, value in handed.env.items() if name not in _NEVER},
             cwd=prepared.cwd or self._host.cwd,
             own=tuple(dict.fromkeys((checked.path, *_beside(checked.path, project), *prepared.own))),
             dependencies=prepared.dependencies,
@@ -145,6 +145,7 @@ class JavaScriptTools:
             ending = self._function(asked, cancel)
         if _OURS_AT in ending.stderr:  # where Node itself prints the stack: an abort, no memory left
             ending = replace(ending, stderr=re.sub(_OURS, b"toolwright", ending.stderr))
+        ending = handed.cleaned(ending)
         notes = (*prepared.notes, *ending.notes)
         return replace(ending, notes=notes) if notes else ending
 
@@ -234,7 +235,7 @@ class _Asked:
     file: _checked.Checked
     permit: Permit
     node: str
-    env: Mapping[str, str]
+    env: Mapping[str, str] = field(repr=False)
     cwd: str
     own: tuple[str, ...]
     dependencies: tuple[tuple[str, str], ...]

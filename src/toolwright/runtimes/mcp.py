@@ -19,11 +19,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final, TypeAlias, TypeVar
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 from toolwright import jsontext
 from toolwright.dialects.mcp import read_blocks
-from toolwright.journal.redaction import is_secret_name, shown_url
+from toolwright.journal.redaction import Cleaning, is_secret_name, shown_url, url_secrets
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import (
     BASE_ENV,
@@ -39,11 +38,20 @@ from toolwright.model import (
     ToolCall,
 )
 from toolwright.records import dataclass, replace
-from toolwright.runtimes import Host, _mcp_http, _mcp_stdio, _web, environment, find_program, project_of
+from toolwright.runtimes import (
+    Host,
+    _mcp_http,
+    _mcp_stdio,
+    _web,
+    environment,
+    find_program,
+    project_of,
+    vaulted,
+)
 from toolwright.runtimes import _mcp_wire as wire
-from toolwright.runtimes._cleaning import Cleaning
 from toolwright.sandbox import Cancel, Standing, Start
 from toolwright.trust.policy import is_loader
+from toolwright.trust.vault import Withheld
 
 CONNECT_S: Final = 60.0
 """For starting and greeting a server, where its definition says nothing else."""
@@ -83,6 +91,8 @@ class Definition:
     headers: tuple[tuple[str, str], ...] = ()
     cwd: str = ""
     timeout_s: float | None = None
+    vaulted: bool = False
+    """A configuration that counts wrote it: its names may mean secrets of the vault."""
 
 
 @lru_cache(maxsize=1024)
@@ -119,6 +129,7 @@ def definition_of(name: str, key: str, text: bytes) -> Definition | str:
         timeout_s=float(min(timeout, TIMEOUT_S_MAX))
         if isinstance(timeout, (int, float)) and timeout > 0
         else None,
+        vaulted=bool(key) and held.get("vaulted") is True,
     )
 
 
@@ -156,6 +167,24 @@ def _reference_of(tool: Tool) -> str:
     return _reference(tool.invocation.settings)[1]
 
 
+def _refuse_told(server: str, definition: Definition, vault: Mapping[str, str]) -> None:
+    """Attack: a definition that puts a secret on a command line, where every process of the machine sees
+    it. Raises _Unavailable."""
+    for text in (*definition.command, definition.cwd):
+        told = [match[1] for match in _VARIABLE.finditer(text) if match[1] in vault]
+        if told:
+            raise _Unavailable(
+                End.UNAVAILABLE,
+                f"{server} is told {told[0]} on its command line, and secrets of the vault never go there",
+                f'hand it over in its environment: env = ["{told[0]}"]',
+            )
+
+
+def _where_to_set(name: str, definition: Definition) -> str:
+    by_vault = f"toolwright secret set {name}, or " if definition.vaulted else ""
+    return f"{by_vault}set {name} for the host"
+
+
 class _Unset(Exception):
     """A value that may not be filled in, or is not there."""
 
@@ -177,9 +206,7 @@ def _filled(text: str, variables: Mapping[str, str], allowed: Callable[[str], bo
 
 def _handed(definition: Definition, variables: Mapping[str, str], permit: Permit) -> dict[str, str]:
     """The values that a server is handed and nobody else is to learn, by their names."""
-    texts = (*definition.command, definition.url, definition.cwd)
-    named = (text for _, text in (*definition.env, *definition.headers))
-    names = {match[1] for text in (*texts, *named) for match in _VARIABLE.finditer(text)} | {*permit.env}
+    names = {*_referred(definition), *permit.env}
     if "*" in permit.env:
         names |= {name for name in variables if is_secret_name(name)}
     found = {
@@ -191,7 +218,7 @@ def _handed(definition: Definition, variables: Mapping[str, str], permit: Permit
     for name, text in definition.headers:
         if is_secret_name(name.replace("-", "_")) or name.lower() in ("authorization", "cookie"):
             written[name] = text.rpartition(" ")[2]
-    for number, text in enumerate(_within(definition.url)):
+    for number, text in enumerate(url_secrets(definition.url)):
         written[f"url {number}"] = text
     return {**{name: text for name, text in written.items() if not _VARIABLE.search(text)}, **found}
 
@@ -200,12 +227,11 @@ def _is_base(name: str) -> bool:
     return any(name == known or (known[-1] == "*" and name.startswith(known[:-1])) for known in BASE_ENV)
 
 
-def _within(url: str) -> Iterator[str]:
-    """The parts of a URL that may be secrets: the password, and the values of its query."""
-    with suppress(ValueError):
-        parts = urlsplit(url)
-        yield from (unquote(text) for text in (parts.password,) if text)
-        yield from (text for name, text in parse_qsl(parts.query) if is_secret_name(name) or len(text) >= 16)
+def _referred(definition: Definition) -> dict[str, None]:
+    """The variables that a definition refers to."""
+    texts = (*definition.command, definition.url, definition.cwd)
+    named = (text for _, text in (*definition.env, *definition.headers))
+    return dict.fromkeys(match[1] for text in (*texts, *named) for match in _VARIABLE.finditer(text))
 
 
 def _is_telling(name: str, value: str) -> bool:
@@ -275,12 +301,33 @@ class _Server:
         self._left_out = frozenset(
             name for name, _ in definition.env if is_loader(name) and not {name, "*"} & {*permit.env}
         )
-        handed = _handed(definition, house.host.variables, permit)
+        self._words = self.answers = Cleaning({})
+        """Take out of its words, and of its answers, what the server was handed."""
+        self._note_handed({})
+
+    def _note_handed(self, vault: Mapping[str, str]) -> None:
+        """What is looked for in all it says from now on."""
+        handed = _handed(self.definition, {**self._house.host.variables, **vault}, self._permit)
         # Attack: a server that writes its credentials to stderr or into a refusal, which goes into the cache,
         # the record and what `check` and `doctor` print.
-        self._words = Cleaning(handed.values())
-        self.answers = Cleaning(value for name, value in handed.items() if _is_telling(name, value))
-        """Takes out of answers what the server was handed."""
+        self._words = Cleaning({**handed, **vault})
+        telling = {name: value for name, value in handed.items() if _is_telling(name, value)}
+        self.answers = Cleaning({**telling, **vault})
+
+    def _vault(self, allowed: Callable[[str], bool]) -> dict[str, str]:
+        """The secrets that it is handed now. Raises _Unavailable."""
+        host, permit = self._house.host, self._permit
+        names = [name for name in _referred(self.definition) if allowed(name)]
+        own = names if self.definition.vaulted else [name for name in names if name in permit.vault]
+        candidates = (*vaulted(host, self.tool, permit), *host.secrets.candidates(names, own))
+        if not candidates:
+            return {}
+        try:
+            found = host.secrets.values(dict.fromkeys(candidates))
+        except Withheld as no:
+            raise _Unavailable(End.UNAVAILABLE, f"{self.name}: {no.reason}", no.hint) from None
+        self._note_handed(found)
+        return found
 
     # -- connecting -----------------------------------------------------------------------------------------
 
@@ -443,29 +490,33 @@ class _Server:
         def allowed(name: str) -> bool:
             return "*" in granted or name in granted or name in env
 
+        vault = self._vault(allowed)
+        variables = {**host.variables, **vault} if vault else host.variables
         try:
-            headers = [(name, _filled(text, host.variables, allowed)) for name, text in definition.headers]
+            headers = [(name, _filled(text, variables, allowed)) for name, text in definition.headers]
             own_env = {
-                name: _filled(text, host.variables, allowed)
+                name: _filled(text, variables, allowed)
                 for name, text in definition.env
                 if name not in self._left_out
             }
-            argv = tuple(_filled(part, host.variables, allowed) for part in definition.command)
-            url = _filled(definition.url, host.variables, allowed)
-            cwd = _filled(definition.cwd, host.variables, allowed)
+            if vault:
+                _refuse_told(self.name, definition, vault)
+            argv = tuple(_filled(part, variables, allowed) for part in definition.command)
+            url = _filled(definition.url, variables, allowed)
+            cwd = _filled(definition.cwd, variables, allowed)
         except _Unset as unset:
             name = str(unset)
-            is_set = bool(host.variables.get(name))
+            is_set = bool(variables.get(name))
             pattern = f"{definition.key}*" if definition.key else self.tool.key
             raise _Unavailable(
                 End.UNAVAILABLE,
                 f"{self.name} needs the variable {name}, which "
                 + ("it was not granted" if is_set else "is not set"),
-                f'[grants."{pattern}"] env = ["{name}"]' if is_set else f"set {name} for the host",
+                f'[grants."{pattern}"] env = ["{name}"]' if is_set else _where_to_set(name, definition),
             ) from None
         if url:
             return self._opened_url(url, headers)
-        env |= own_env
+        env |= {name: vault[name] for name in permit.env if name in vault} | own_env
         if "TMPDIR" in self.tool.needs.base_env and "TMPDIR" not in own_env:
             env["TMPDIR"] = ""
         cwd = os.path.normpath(os.path.join(host.cwd, cwd))
@@ -703,7 +754,9 @@ class McpTools:
             ending = _unanswered(server, no)
         else:
             server.worked()
-            ending = _ending(answer, permit, server.answers)
+            cleaning = server.answers.fresh()
+            ending = _ending(answer, permit, cleaning)
+            ending = replace(ending, notes=(*ending.notes, *cleaning.notes()))
         run = Run(
             argv=("tools/call", invocation.server, invocation.tool),
             duration_ms=(time.monotonic() - began) * 1000,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from toolwright.calls import commands
@@ -18,6 +18,7 @@ from toolwright.model import End, Ending, Permit, Run, RunProcess, Tool, ToolCal
 from toolwright.records import replace
 from toolwright.runtimes import Environments, Host, _settings, find_program, project_of
 from toolwright.sandbox import Cancel, Start
+from toolwright.trust.rules import is_below
 
 RESOLVER_OUTPUT_BYTES_MAX: Final = 64 << 10
 RESOLVER_TIMEOUT_S_MAX: Final = 10.0
@@ -40,13 +41,26 @@ class ProcessTools:
         self._environments = Environments(host)
 
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
-        invocation = tool.invocation
-        assert isinstance(invocation, RunProcess)
         project = project_of(tool, self._host)
         prepared = _settings.prepare(tool, call, self._host, permit, project=project)
         if isinstance(prepared, Ending):
             return prepared
-        env = self._environments.of(tool, permit, prepared.env)
+        handed = self._environments.of(tool, permit, prepared.env)
+        if isinstance(handed, Ending):
+            return handed
+        return handed.cleaned(self._started(tool, call, permit, prepared, handed.env, cancel))
+
+    def _started(
+        self,
+        tool: Tool,
+        call: ToolCall,
+        permit: Permit,
+        prepared: _settings.Prepared,
+        env: dict[str, str],
+        cancel: Cancel,
+    ) -> Ending:
+        invocation = tool.invocation
+        assert isinstance(invocation, RunProcess)
         cwd = prepared.cwd or self._host.cwd
         arguments = prepared.arguments
 
@@ -83,15 +97,18 @@ class ProcessTools:
         if found is None:
             missing = Run(argv=argv, cwd=cwd, env_names=tuple(env))
             return Ending(end=End.NOT_STARTED, reason="No such file or directory", runs=(*runs, missing))
-        refused = self._refused(invocation, call, found, held)
+        refused = self._refused(tool, invocation, call, found, held)
         if refused is not None:
             return replace(refused, runs=runs)
         # The scripts of resolvers have had their turn.
         run_now = [pair for pair in zip(own, held, strict=True) if not isinstance(pair[0], digests.Aside)]
+        started = _from_memory(argv, run_now) if permit.loads else argv
+        if started is not argv:
+            run_now = [pair for pair in run_now if pair[0] != argv[1]]
         skill_dir = (invocation.skill_dir,) if invocation.skill_dir else ()
         start = Start(
             program=found,
-            argv=argv,
+            argv=started,
             env=env,
             cwd=cwd,
             stdin=command.stdin or b"",
@@ -102,19 +119,35 @@ class ProcessTools:
             ),
         )
         ending = self._host.sandbox.run(start, cancel)
+        if started is not argv:  # records show which script ran, not its text
+            ending = replace(ending, runs=tuple([replace(run, argv=argv) for run in ending.runs]))
         notes = (*prepared.notes, *ending.notes)
         return replace(ending, runs=runs + ending.runs, notes=notes) if runs or notes else ending
 
     def _refused(
-        self, invocation: RunProcess, call: ToolCall, program: str, held: tuple[digests.Held | None, ...]
+        self,
+        tool: Tool,
+        invocation: RunProcess,
+        call: ToolCall,
+        program: str,
+        held: tuple[digests.Held | None, ...],
     ) -> Ending | None:
         """Why the program may not be started, where it may not."""
         if held and held[0] is None and not os.path.lexists(program):
             return None  # the start itself will say so
         beneath = invocation.beneath
-        if beneath is not None and not self._lies_beneath(program, beneath, held):
+        base = os.path.dirname(tool.origin.path)
+        if beneath is not None and not self._lies_beneath(program, beneath, base, held):
             # Attack: a program below the manifest that is a link to one elsewhere on the machine.
-            return Ending(end=End.DENIED, reason=f"{program} leads out of {beneath}")
+            place = os.path.relpath(beneath, base)
+            return Ending(end=End.DENIED, reason=f"command[0] escapes ./{place} after resolving links")
+        if tool.origin.digest and held and (held[0] is None or held[0].digest != tool.origin.digest):
+            # Attack: a program that is replaced after it said what it is: another one would get the call.
+            return Ending(
+                end=End.DENIED,
+                reason=f"{program} changed since its schema was read",
+                hint="load the tools again, so that it is asked anew",
+            )
         own = any(file is not None and file.path == program for file in held)
         if own and not os.access(program, os.X_OK):  # its bytes run from memory, where nothing has a mode
             return Ending(end=End.NOT_STARTED, reason="Permission denied")
@@ -135,13 +168,26 @@ class ProcessTools:
             hint="call it again once nobody is writing to them",
         )
 
-    def _lies_beneath(self, program: str, folder: str, held: tuple[digests.Held | None, ...]) -> bool:
+    def _lies_beneath(
+        self, program: str, folder: str, base: str, held: tuple[digests.Held | None, ...]
+    ) -> bool:
         """Asked of the disk again only when the file is another one: every call asks."""
         file = held[0] if held else None
         known = self._beneath.get(program)
         if file is not None and known is file:
             return True
-        if not files.inside(program, os.path.realpath(folder)):
+        # Attack: the folder of programs is itself a link to one elsewhere. Only the way to it may hold links.
+        if is_below(folder, (base,)):
+            folder = os.path.normpath(os.path.join(os.path.realpath(base), os.path.relpath(folder, base)))
+        else:
+            folder = os.path.realpath(folder)
+        if not files.inside(program, folder):
+            return False
+        try:
+            # Attack: a link that leads out while the file is read and back while its place is looked at.
+            if file is not None and files.fingerprint(os.stat(os.path.realpath(program))) != file.fingerprint:
+                return False
+        except OSError:
             return False
         if file is not None:
             self._beneath[program] = file
@@ -201,6 +247,21 @@ class ProcessTools:
         if ending.end is End.EXITED and ending.exit_status == 0 and text:
             return text, ending.runs
         return None, tuple(replace(run, note="failed; the value is kept") for run in ending.runs)
+
+
+def _from_memory(argv: tuple[str, ...], own: Sequence[tuple[str, digests.Held | None]]) -> tuple[str, ...]:
+    """The command of a shell with the text of its script in the place of the path.
+
+    Attack: whoever may write to a folder above a verified script puts another one in its place while the
+    shell opens it. What the shell is handed cannot be replaced. ``$0`` stays the path.
+    """
+    if len(argv) < 2 or os.path.basename(argv[0]) not in _settings.SHELLS:
+        return argv
+    held = next((file for path, file in own if path == argv[1]), None)
+    content = held.content if held is not None else None
+    if content is None or len(content) >= commands.ELEMENT_BYTES_MAX or b"\0" in content:
+        return argv  # shown in its place by the sandbox, and looked at again afterwards
+    return (argv[0], "-c", content.decode("utf-8", "surrogateescape"), *argv[1:])
 
 
 def _within(permit: Permit, left_s: float) -> Permit | None:

@@ -12,6 +12,7 @@ judges what comes back; ``calls/replies.py`` does.
 from __future__ import annotations
 
 import ast
+import base64
 import json
 import marshal
 import os
@@ -22,6 +23,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import field
 from functools import cache, lru_cache, partial
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
@@ -50,6 +52,7 @@ from toolwright.runtimes import (
     Environments,
     Host,
     _checked,
+    _dependencies,
     _loader,
     _loops,
     _settings,
@@ -100,11 +103,11 @@ class PythonTools:
         host: Host,
         contents: digests.Contents,
         *,
-        verified: Callable[[Tool], bool] | None = None,
+        verified: Callable[[Tool, ToolCall], bool] | None = None,
         zygotes_max: int = _zygotes.ZYGOTES_MAX,
         idle_s: float = _zygotes.ZYGOTE_IDLE_S,
     ) -> None:
-        """``verified``: whether a tool's bytes were checked; only such files may run in this process."""
+        """``verified``: whether the bytes of a call were; only such files may run in this process."""
         self._host = host
         self._contents = contents
         self._environments = Environments(host)
@@ -141,7 +144,7 @@ class PythonTools:
             self._host.in_process
             and invocation.style is not PythonStyle.SCRIPT
             and self._verified is not None
-            and self._verified(tool)
+            and self._verified(tool, call)
         ):
             load = partial(self._function, file, source, digest, names)
             finish = partial(self._loops.finish, limit_s=permit.limits.timeout_s, cancel=cancel)
@@ -149,6 +152,9 @@ class PythonTools:
         context, notes = _carried(tool, call, source, names)
         if isinstance(context, Ending):
             return context
+        handed = self._environments.of(tool, permit, prepared.env)
+        if isinstance(handed, Ending):
+            return handed
         interpreter = prepared.interpreter or self._host.python
         argv: tuple[str, ...] = (interpreter, file)
         stdin = b""
@@ -166,7 +172,7 @@ class PythonTools:
             names=names,
             permit=permit,
             interpreter=interpreter,
-            env=self._environments.of(tool, permit, prepared.env),
+            env=handed.env,
             cwd=prepared.cwd or self._host.cwd,
             own=(
                 file,
@@ -174,12 +180,13 @@ class PythonTools:
                 *((os.path.dirname(file),) if invocation.style is PythonStyle.HANDLER else ()),
             ),
             dependencies=prepared.dependencies,
+            verified=prepared.verified,
             argv=argv,
             request={"argv": argv, "stdin": stdin.decode("utf-8")}
             if invocation.style is PythonStyle.SCRIPT
             else _request(tool, prepared, project, context),
         )
-        ending = self._isolated(asked, cancel)
+        ending = handed.cleaned(self._isolated(asked, cancel))
         notes = (*prepared.notes, *notes, *ending.notes)
         return replace(ending, notes=notes) if notes else ending
 
@@ -258,10 +265,11 @@ class _Asked:
     names: tuple[str, ...]
     permit: Permit
     interpreter: str
-    env: Mapping[str, str]
+    env: Mapping[str, str] = field(repr=False)
     cwd: str
     own: tuple[str, ...]
     dependencies: tuple[tuple[str, str], ...]
+    verified: _dependencies.Loaded | None
     argv: tuple[str, ...]
     request: Mapping[str, Any]
 
@@ -292,6 +300,15 @@ class _Asked:
             "path": path,
             "result_bytes_max": self.permit.limits.stdout_bytes_max,
         }
+        if self.verified is not None:
+            spec["verified"] = {
+                "folders": self.verified.folders,
+                "files": {
+                    held.path: base64.b64encode(held.content).decode("ascii")
+                    for held in self.verified.files
+                    if held.content is not None and held.path.endswith(".py")
+                },
+            }
         if service is not None:
             rules = service.rules
             spec |= {

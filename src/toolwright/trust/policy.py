@@ -124,24 +124,6 @@ class HostState:
     """What was taken from the counters of the budgets that the call is charged to."""
 
 
-def unvetted(tool: Tool) -> Vetted:
-    """What is known about a tool's bytes while no key is trusted: that a key signed them says nothing yet."""
-    if tool.signature is None:
-        return Vetted()
-    path, fix, key = tool.origin.path, f"rye sign {tool.signature.item}", tool.signature.key
-    if not key:
-        return Vetted(
-            trust=Trust.UNSIGNED,
-            message=f"Unsigned item: {path}\n  Kind: tool\n  Expected: rye:signed: header\n  Fix: {fix}",
-            hint='sign it, or let unsigned tools run: [trust] unsigned = "warn"',
-        )
-    return Vetted(
-        trust=Trust.UNTRUSTED,
-        message=f"Untrusted key {key} for {path}\n  Item signed by: {key}\n  Trusted keys: none\n"
-        f"  Fix: Add this key to your trust store, or re-sign:\n    {fix}",
-    )
-
-
 def decide(
     tool: Tool,
     call: ToolCall | None,
@@ -392,9 +374,11 @@ class _Known:
             return found[1]
         permit, because = _permit(self.asked, house, ground)
         notes = self.asked.notes
-        if vetted.message and vetted.trust is Trust.UNSIGNED:
+        if vetted.waived:
+            notes = (*notes, vetted.waived)
+        elif vetted.message and vetted.trust is Trust.UNSIGNED:
             notes = (*notes, "unsigned: the configuration lets it run")
-        permit = replace(permit, limits=_limits(self.tool, timeout_s, house))
+        permit = replace(permit, loads=vetted.loads, limits=_limits(self.tool, timeout_s, house))
         allow = Allow(permit=permit, because=because, notes=notes)
         if len(self.permits) >= _ALLOWED_MAX:
             self.permits.clear()
@@ -537,7 +521,7 @@ def _not_callable(tool: Tool) -> Deny | None:
 
 def _amiss(vetted: Vetted, unsigned: Unsigned) -> Deny | None:
     """A refusal in the format's own words, where something is amiss with the bytes."""
-    if vetted.trust in (Trust.SIGNED, Trust.PINNED):
+    if vetted.trust in (Trust.SIGNED, Trust.PINNED) or vetted.waived:
         return None
     if vetted.trust is Trust.UNSIGNED and (not vetted.message or unsigned is Unsigned.WARN):
         return None
@@ -555,6 +539,7 @@ class _Asked:
     stated: bool
     capabilities: frozenset[str] = frozenset()
     env: tuple[str, ...] = ()
+    vault: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     because: str = ""
@@ -569,12 +554,13 @@ def _asked(tool: Tool, grants: Sequence[Grant]) -> _Asked:
     needs = tool.needs
     granting = [grant for grant in grants if fnmatchcase(tool.key, grant.pattern)] if grants else []
     env, notes = _env(tool, granting)
+    vault = tuple(dict.fromkeys(name for grant in granting for name in grant.env if name != "*"))
     bounding = [grant for grant in granting if grant.needs is not None]
     granted = tuple(dict.fromkeys(name for grant in bounding for name in grant.needs or ()))
     because = f'[grants."{bounding[0].pattern}"]' if bounding else "what it states"
     if not needs.stated:
         if not bounding:
-            return _Asked(stated=False, env=env, notes=notes)
+            return _Asked(stated=False, env=env, vault=vault, notes=notes)
         got = {name for name in CAPABILITIES if any(covers(grant, name) for grant in granted)}
         notes += _unknown(
             [
@@ -585,7 +571,9 @@ def _asked(tool: Tool, grants: Sequence[Grant]) -> _Asked:
             "granted",
         )
         got |= set(granted) & set(HOST_ONLY)
-        return _Asked(stated=True, capabilities=frozenset(got), env=env, notes=notes, because=because)
+        return _Asked(
+            stated=True, capabilities=frozenset(got), env=env, vault=vault, notes=notes, because=because
+        )
     missing: tuple[str, ...] = ()
     if bounding:
         missing = tuple(
@@ -604,7 +592,13 @@ def _asked(tool: Tool, grants: Sequence[Grant]) -> _Asked:
     )
     got |= set(granted) & set(HOST_ONLY)
     return _Asked(
-        stated=True, capabilities=frozenset(got), env=env, missing=missing, notes=notes, because=because
+        stated=True,
+        capabilities=frozenset(got),
+        env=env,
+        vault=vault,
+        missing=missing,
+        notes=notes,
+        because=because,
     )
 
 
@@ -679,6 +673,7 @@ def _permit(asked: _Asked, house: HouseRules, ground: Ground) -> tuple[Permit, s
             unprotected=has("fs.write.unprotected"),
             hidden=ground.hidden,
             env=asked.env,
+            vault=asked.vault,
             level=house.require,
         ),
         because,

@@ -9,9 +9,9 @@ import click
 from toolwright.app import Workshop
 from toolwright.config import NAMED_FORMATS
 from toolwright.doors.cli import Shared, _render, examples, shared_options
-from toolwright.model import Effect, Role, Tool
+from toolwright.model import Effect, Role, Tool, Trust
 
-_TRUST = ("signed", "pinned", "unsigned", "untrusted", "tampered", "drifted")
+_TRUST = tuple(trust.value for trust in Trust)
 
 
 @click.command(
@@ -27,7 +27,7 @@ _TRUST = ("signed", "pinned", "unsigned", "untrusted", "tampered", "drifted")
 @click.option(
     "--effect", type=click.Choice([effect.value for effect in Effect]), help="Only tools with this effect."
 )
-@click.option("--trust", type=click.Choice(_TRUST), help="Only tools with this trust (none has any yet).")
+@click.option("--trust", type=click.Choice(_TRUST), help="Only tools with this trust.")
 @click.option(
     "--search", "query", metavar="QUERY",
     help='The ten best rye items for rye\'s own query (AND, OR, NOT, "a phrase", *).',
@@ -59,33 +59,30 @@ def command(
         found: Sequence[Tool] = workshop.tools
         if query is not None:
             found = [workshop.find(hit.key) for hit in workshop.search(query)]
-        if trust is not None:
-            click.echo("signatures are not verified by this version, so no tool has a trust yet", err=True)
-            found = []
-        _write_tools(
-            [
-                tool
-                for tool in found
-                if format_ in (None, tool.origin.format) and effect in (None, tool.effect.value)
-            ],
-            as_json,
-        )
+        wanted = [
+            tool
+            for tool in found
+            if format_ in (None, tool.origin.format) and effect in (None, tool.effect.value)
+        ]
+        vetted = [(tool, workshop.vet(tool).trust.value) for tool in wanted]
+        _write_tools([pair for pair in vetted if trust in (None, pair[1])], as_json)
     _render.mention_problems(workshop, shared)
 
 
-def _write_tools(tools: list[Tool], as_json: bool) -> None:
+def _write_tools(tools: list[tuple[Tool, str]], as_json: bool) -> None:
     if as_json:
-        _render.write_json([_render.tool_row(tool) for tool in tools])
+        _render.write_json([{**_render.tool_row(tool), "trust": trust} for tool, trust in tools])
     elif tools:
-        _render.write_table(("NAME", "FORMAT", "EFFECT", "DESCRIPTION"), map(_cells, tools))
+        _render.write_table(("NAME", "FORMAT", "EFFECT", "TRUST", "DESCRIPTION"), map(_cells, tools))
     else:
         click.echo("no tools", err=True)
 
 
-def _cells(tool: Tool) -> tuple[str, str, str, str]:
+def _cells(pair: tuple[Tool, str]) -> tuple[str, str, str, str, str]:
+    tool, trust = pair
     effect = tool.effect.value if tool.role is Role.TOOL else f"({tool.role.value})"
     description = ("deprecated: " if tool.notes.deprecated else "") + tool.description
-    return tool.name, tool.origin.format, effect, description
+    return tool.name, tool.origin.format, effect, trust, description
 
 
 def _write_skills(workshop: Workshop, as_json: bool) -> None:

@@ -17,7 +17,6 @@ from toolwright.model import Tool, Trust
 from toolwright.trust import lock as locks
 from toolwright.trust.lock import Drift, Entry
 from toolwright.trust.pinning import Item, Pins, is_covered
-from toolwright.trust.policy import unvetted
 
 _REFUSED: Final = 77
 _RECORDED_MAX: Final = 200
@@ -88,7 +87,7 @@ def _forget(workshop: Workshop, as_json: bool) -> int:
 def _check(workshop: Workshop, pins: Pins, shared: Shared, as_json: bool) -> int:
     if not pins.exists:
         raise SourceError(f"{_render.shown_path(pins.path)}: no such file", "`toolwright lock` writes one")
-    survey = pins.survey([*workshop.tools, *workshop.server_records()], unvetted)
+    survey = pins.survey([*workshop.tools, *workshop.server_records()], workshop.gate.vet_signature)
     if survey.refusal is not None:
         raise _Broken(survey.refusal.message, survey.refusal.hint)
     moved = {move.key: move for move in survey.moves}

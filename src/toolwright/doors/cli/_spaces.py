@@ -1,0 +1,54 @@
+"""Rye's three spaces and their keys, as the commands about signatures see them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from toolwright.app import Workshop
+from toolwright.catalog import sources
+from toolwright.doors.cli import Shared
+from toolwright.trust.items import Location, Space
+from toolwright.trust.keys import Keyring
+
+
+def systems() -> list[str]:
+    """The roots of the installed bundles."""
+    return [source.path.removesuffix("/.ai/tools") for source in sources.installed_bundles()]
+
+
+def spaces(shared: Shared, workshop: Workshop) -> list[Space]:
+    """In the order in which an item is looked for."""
+    user = shared.environment.user_space
+    found = [Space(location=Location.PROJECT, root=root) for root in workshop.rye_projects if root != user]
+    found.append(Space(location=Location.USER, root=user))
+    return [*found, *(Space(location=Location.SYSTEM, root=root) for root in systems())]
+
+
+def keyring(shared: Shared, project: str | None = None) -> Keyring:
+    """The keys that count for the items of a project."""
+    return Keyring(
+        shared.environment.user_space,
+        systems(),
+        project,
+        project_trusted=lambda: is_trusted(shared, project),
+    )
+
+
+def is_trusted(shared: Shared, project: str | None) -> bool:
+    """Whether the host trusted a project, so that its own keys count.
+
+    The place for what ``toolwright trust PATH`` remembers; until it does, no project vouches for itself.
+    """
+    return False
+
+
+def project_of(path: str) -> str | None:
+    """The folder whose ``.ai`` a path lies in."""
+    head, marker, _ = os.path.abspath(path).rpartition("/.ai/")
+    return head if marker else None
+
+
+def keyrings(shared: Shared, projects: Sequence[str]) -> list[Keyring]:
+    """One for each project; one without any where there is none."""
+    return [keyring(shared, project) for project in projects] or [keyring(shared)]

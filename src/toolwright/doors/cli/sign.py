@@ -1,0 +1,105 @@
+"""``toolwright sign``: put a signature line into rye items."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from toolwright.doors.cli import Shared, _render, _spaces, examples, shared_options
+from toolwright.errors import UnknownTool
+from toolwright.model import Problem, Severity
+from toolwright.trust import items, keys
+from toolwright.trust.items import Location, Signed
+
+_NOT_SIGNED = 77
+_ABOUT_SIGNATURES = "rye.sign.never-manual"
+"""Signing is what mends it."""
+
+
+@click.command(
+    "sign",
+    epilog=examples(
+        "toolwright sign tool:text/outline-markdown",
+        "toolwright sign 'tool:text/*'",
+        "toolwright sign 'tool:*' --space user --json",
+    ),
+)
+@click.argument("refs", nargs=-1, required=True, metavar="KIND:ID...")
+@click.option(
+    "--space",
+    type=click.Choice([location.value for location in Location]),
+    help="Only items of this space; system items are never signed.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@shared_options
+@click.pass_obj
+def command(shared: Shared, refs: tuple[str, ...], space: str | None, as_json: bool) -> int:
+    """Sign items with your key: tool:ID, config:ID or knowledge:ID; * and ? stand for any characters.
+
+    An item with errors is not signed. `toolwright keys generate` makes a key; signing never does.
+    """
+    workshop = shared.workshop()
+    location = Location(space) if space else None
+    there = _spaces.spaces(shared, workshop)
+    found = {item.path: item for ref in refs for item in _found(ref, there, location)}
+    environment = shared.environment
+    key = None
+    if any(item.location is not Location.SYSTEM for item in found.values()):
+        key = keys.load_signing_key(keys.signing_folder(environment.user_space, environment.variables))
+    problems: dict[str, list[Problem]] = {}
+    for problem in workshop.problems:
+        problems.setdefault(problem.path, []).append(problem)
+    now = time.time()
+    signed = [_sign(item, key, now, problems.get(item.path, [])) for item in found.values()]
+    if as_json:
+        _render.write_json([_record(each) for each in signed])
+    else:
+        _write(signed)
+    return _NOT_SIGNED if any(each.error for each in signed) else 0
+
+
+def _found(ref: str, there: list[items.Space], location: Location | None) -> list[items.Item]:
+    found = items.find(ref, there, location)
+    if not found:
+        raise UnknownTool(
+            f"no item fits {ref!r}", "`toolwright list --format rye` shows the tools; --from names a project"
+        )
+    return found
+
+
+def _sign(item: items.Item, key: keys.SigningKey | None, now: float, problems: list[Problem]) -> Signed:
+    if key is None:
+        return Signed(item=item, error=items.SYSTEM_IMMUTABLE)
+    errors = [each.message for each in problems if each.severity is Severity.ERROR]
+    warnings = [
+        each.message
+        for each in problems
+        if each.severity is Severity.WARNING and each.code != _ABOUT_SIGNATURES
+    ]
+    return items.sign(item, key, now, issues=errors, warnings=warnings)
+
+
+def _record(signed: Signed) -> dict[str, Any]:
+    item = signed.item
+    record: dict[str, Any] = {
+        "path": _render.shown_path(item.path),
+        "status": "error" if signed.error else "signed",
+        "item_id": item.id,
+        "location": item.location.value,
+    }
+    if signed.error:
+        return record | {"error": signed.error, "issues": list(signed.issues)}
+    return record | {"signature": signed.signature, "warnings": list(signed.warnings)}
+
+
+def _write(signed: list[Signed]) -> None:
+    for each in signed:
+        where = _render.printable(_render.shown_path(each.item.path))
+        if each.error:
+            click.echo(f"{where}: {click.style('not signed', fg='red')}: {_render.printable(each.error)}")
+        else:
+            click.echo(f"{where}: {click.style('signed', fg='green')}")
+        for remark in (*each.issues, *each.warnings):
+            click.echo(f"    {_render.printable(remark)}")

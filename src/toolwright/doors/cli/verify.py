@@ -1,0 +1,161 @@
+"""``toolwright verify``: what is known about the bytes of every tool."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import click
+
+from toolwright.app import Workshop
+from toolwright.catalog import files
+from toolwright.doors.cli import Shared, _render, _spaces, examples, shared_options
+from toolwright.errors import SourceError
+from toolwright.model import Trust, Vetted
+from toolwright.records import dataclass
+from toolwright.trust import items, signing
+from toolwright.trust.keys import Keyring
+
+_UNVERIFIED = 77
+_COLOURS = {Trust.SIGNED: "green", Trust.PINNED: "green", Trust.UNSIGNED: "yellow"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    path: str
+    vetted: Vetted
+    name: str
+    """The tool's key, or the item's reference."""
+
+
+@click.command(
+    "verify",
+    epilog=examples(
+        "toolwright verify",
+        "toolwright verify --json",
+        "toolwright verify .ai/tools/text/outline-markdown.py",
+    ),
+)
+@click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@shared_options
+@click.pass_obj
+def command(shared: Shared, paths: tuple[str, ...], as_json: bool) -> int:
+    """Say of every tool at PATH (default: of all sources) whether its bytes are those that somebody signed.
+
+    A PATH that is a signed file is verified as it is. Nothing is run. Exit status: 0, or 77 when something
+    does not verify; a tool of a format without signatures does where no lock file says otherwise.
+    """
+    single = [path for path in paths if _is_item(path)]
+    rows = [_of_file(shared, path) for path in single]
+    others = [path for path in paths if path not in single]
+    if others or not paths:
+        workshop = shared.workshop(others)
+        rows += _of_workshop(shared, workshop)
+        if not shared.quiet:
+            for keyring in _spaces.keyrings(shared, workshop.rye_projects):
+                for problem in keyring.now().problems():
+                    where = _render.printable(_render.shown_path(problem.path))
+                    click.echo(f"{where}: {_render.printable(problem.message)}", err=True)
+    if as_json:
+        _render.write_json([_record(row) for row in rows])
+    else:
+        _write(rows)
+    return _UNVERIFIED if any(row.vetted.message for row in rows) else 0
+
+
+# -- what is verified ---------------------------------------------------------------------------------------
+
+
+def _of_workshop(shared: Shared, workshop: Workshop) -> Iterator[_Row]:
+    """Every file of rye's spaces, then the tools of the formats that have no signatures."""
+    tools = {tool.origin.path: tool for tool in workshop.tools if tool.signature is not None}
+    seen: set[str] = set()
+    for space in _spaces.spaces(shared, workshop):
+        if space.location is not items.Location.PROJECT and not workshop.rye_projects:
+            continue  # no source has anything to do with rye
+        keyring = _spaces.keyring(shared, space.root if space.location is items.Location.PROJECT else None)
+        for item in items.every(space):
+            if item.path not in seen:
+                seen.add(item.path)
+                tool = tools.get(item.path)
+                if tool is None:  # a library, or a file that is wrong
+                    yield _of_item(item, keyring)
+                else:
+                    yield _Row(path=item.path, vetted=workshop.vet(tool), name=tool.key)
+    for tool in workshop.tools:
+        if tool.origin.path not in seen:
+            yield _Row(path=tool.origin.path, vetted=workshop.vet(tool), name=tool.key)
+
+
+def _of_item(item: items.Item, keyring: Keyring) -> _Row:
+    content, why = files.read(item.path)
+    if content is None:
+        vetted = Vetted(trust=Trust.TAMPERED, message=f"{item.path}: {why}", hint="make it readable")
+    else:
+        vetted = signing.check(content, path=item.path, suffix=item.suffix, item=item.ref, keys=keyring.now())
+    return _Row(path=item.path, vetted=vetted, name=item.ref)
+
+
+def _is_item(path: str) -> bool:
+    """Whether a path is a file that carries a signature, or lies where one is expected."""
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise SourceError(f"{path}: {files.reason(error)}", "name a file or folder that exists") from None
+    suffix = os.path.splitext(path)[1]
+    if not stat.S_ISREG(status.st_mode) or suffix not in signing.SUFFIXES:
+        return False
+    if _spaces.project_of(path) is not None:
+        return True
+    content, _ = files.read(path)
+    text = content.decode("utf-8", "replace") if content is not None else ""
+    return signing.is_later(text) or signing.read_line(text, suffix) is not None
+
+
+def _of_file(shared: Shared, path: str) -> _Row:
+    content, why = files.read(path)
+    if content is None:
+        raise SourceError(f"{path}: {why}", "name a file that can be read")
+    stem, suffix = os.path.splitext(os.path.abspath(path))
+    project = _spaces.project_of(path)
+    kind, below = "knowledge" if suffix in signing.DOCUMENTS else "tool", os.path.basename(stem)
+    if project is not None:
+        folder, _, inner = os.path.relpath(stem, os.path.join(project, ".ai")).partition("/")
+        kind, below = {"tools": "tool", "config": "config"}.get(folder, kind), inner or below
+    user = os.path.realpath(shared.environment.user_space)
+    own = project is None or os.path.realpath(project) == user
+    vetted = signing.check(
+        content,
+        path=path,
+        suffix=suffix,
+        item=f"{kind}:{below}",
+        keys=_spaces.keyring(shared, None if own else project).now(),
+    )
+    return _Row(path=os.path.abspath(path), vetted=vetted, name=f"{kind}:{below}")
+
+
+# -- the answer ---------------------------------------------------------------------------------------------
+
+
+def _record(row: _Row) -> dict[str, Any]:
+    return {
+        "path": _render.shown_path(row.path),
+        "status": row.vetted.trust.value,
+        "name": row.name,
+        "signer": row.vetted.signer or None,
+        "message": row.vetted.message or None,
+        "hint": row.vetted.hint,
+    }
+
+
+def _write(rows: Iterable[_Row]) -> None:
+    for row in rows:
+        trust = row.vetted.trust
+        status = click.style(trust.value.ljust(9), fg=_COLOURS.get(trust, "red"))
+        where = _render.printable(_render.shown_path(row.path))
+        click.echo(f"{status} {where}" + (f"  {row.vetted.signer}" if row.vetted.signer else ""))
+        for line in row.vetted.message.split("\n") if row.vetted.message else ():
+            click.echo(f"    {_render.printable(line)}")

@@ -1,0 +1,135 @@
+"""Files that belong to us alone: read only where nobody else could have written or read them, replaced whole,
+and locked while they are changed.
+
+For keys and secrets. Nothing here knows what is in them, and no message tells it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from toolwright.errors import StoreError
+
+LOCK_S: Final = 10.0
+"""How long a change waits for another program's."""
+_STEP_S: Final = 0.02
+_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def folder(path: str) -> None:
+    """Make a folder that only we may enter. Raises StoreError where it is somebody else's or open."""
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        status = os.lstat(path)
+    except OSError as error:
+        raise _trouble(path, error) from None
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        # Attack: a link to a folder of somebody else's, who then reads or replaces what we put there.
+        raise StoreError(f"{path}: it is not a folder of your own", "move it away")
+    if status.st_mode & 0o077:
+        raise StoreError(f"{path}: others may enter it", f"chmod 700 {path}")
+
+
+def read(path: str, bytes_max: int) -> bytes | None:
+    """The bytes of a file of our own; None where there is none. Raises StoreError."""
+    try:
+        # Attack: a link or a FIFO in the place of a key, which would be one of somebody else's choice.
+        descriptor = os.open(path, _READ)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _trouble(path, error) from None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            raise StoreError(f"{path}: it is not a file of your own", "move it away")
+        if status.st_mode & 0o077:
+            # Attack: a copy that was made readable for others. What they may have read is no secret.
+            raise StoreError(
+                f"{path}: others may read it", f"chmod 600 {path}, and replace what was in it if they did"
+            )
+        if status.st_size > bytes_max:
+            raise StoreError(f"{path}: it has more than {bytes_max:,} bytes", "move it away")
+        with os.fdopen(os.dup(descriptor), "rb") as file:
+            content = file.read(bytes_max + 1)
+    except OSError as error:
+        raise _trouble(path, error) from None
+    finally:
+        os.close(descriptor)
+    if len(content) > bytes_max:
+        raise StoreError(f"{path}: it has more than {bytes_max:,} bytes", "move it away")
+    return content
+
+
+def make(path: str, content: bytes) -> None:
+    """Write a file that is not there yet, whole or not at all; one that is there meanwhile stays."""
+    _put(path, content, replacing=False)
+
+
+def replace(path: str, content: bytes) -> None:
+    """Write a file in the place of an older one, whole or not at all."""
+    _put(path, content, replacing=True)
+
+
+def _put(path: str, content: bytes, *, replacing: bool) -> None:
+    beside = os.path.dirname(path)
+    draft = f"{path}.{os.getpid()}.{threading.get_native_id()}.{os.urandom(4).hex()}"
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            if replacing:
+                os.replace(draft, path)
+            else:
+                with suppress(FileExistsError):
+                    os.link(draft, path)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(draft)
+        held = os.open(beside, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(held)
+        finally:
+            os.close(held)
+    except OSError as error:
+        raise _trouble(path, error) from None
+
+
+@contextmanager
+def locked(path: str, wait_s: float = LOCK_S) -> Iterator[None]:
+    """Hold a lock that other programs and threads honour. Raises StoreError where it is held for too long."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise _trouble(path, error) from None
+    try:
+        ends = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= ends:
+                    raise StoreError(
+                        f"{path}: another program holds it for more than {wait_s:g} s", "wait for it to end"
+                    ) from None
+                time.sleep(_STEP_S)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _trouble(path: str, error: OSError) -> StoreError:
+    why = (error.strerror or "cannot be used").lower()
+    return StoreError(f"{path}: {why}", "it must be a file of your own, in a folder that only you may enter")

@@ -1,0 +1,27 @@
+"""A few of the races between verifying and replacing (``races.py``); `make races` runs ten thousand."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.trust import races
+
+COUNT = 300
+
+
+@pytest.mark.requirement("rye.run.same-bytes")
+@pytest.mark.battery("G09")
+@pytest.mark.parametrize("subject", races.SUBJECTS)
+def test_no_race_makes_unverified_bytes_run(subject: str) -> None:
+    each = COUNT // (len(races.SUBJECTS) * len(races.KINDS))
+    tallies = [races.race(kind, subject, each, number) for number, kind in enumerate(races.KINDS)]
+    assert [tally.unverified for tally in tallies] == [0, 0, 0, 0]
+    assert [tally.other for tally in tallies] == [0, 0, 0, 0], tallies
+    # Calls got through while the replacing went on, and others met it.
+    assert sum(tally.ran for tally in tallies) > 0
+    assert sum(tally.refused for tally in tallies) > 0
+
+
+@pytest.mark.battery("G09")
+def test_verifying_bytes_and_then_starting_the_path_loses_the_same_race() -> None:
+    assert races.naive(5_000, 1).unverified > 0

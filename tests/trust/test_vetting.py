@@ -1,0 +1,477 @@
+"""Verification on the way of a call: what runs is what was verified, for real tools of a real project."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import py_compile
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.levels import each_level
+from tests.signed import BASH, EXECUTE, FUNCTION, SHELL, Place, answer, python
+from toolwright.app import Workshop
+from toolwright.catalog.sources import Source
+from toolwright.errors import Kind
+from toolwright.model import Deny, Level, ToolCall, ToolResult, Trust
+from toolwright.sandbox import Cancel
+
+RUNTIME = """version: "1.0.0"
+tool_type: runtime
+executor_id: {executor}
+category: {category}
+description: "Runs things"
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def refusal(result: ToolResult) -> str:
+    """What a refused call says; nothing ran."""
+    assert result.error is not None, result
+    assert result.error.kind is Kind.DENIED, result.error
+    assert result.runs == ()
+    return result.error.message
+
+
+def said(result: ToolResult) -> object:
+    assert result.ok, result.error
+    assert isinstance(result.data, dict)
+    return result.data["said"]
+
+
+def trust(workshop: Workshop, name: str = "a/t") -> Trust:
+    return workshop.vet(workshop.find(name)).trust
+
+
+def touched(path: Path, old: bytes, new: bytes) -> None:
+    content = path.read_bytes()
+    assert old in content
+    path.write_bytes(content.replace(old, new))
+
+
+# -- one file -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", each_level())
+def test_a_tool_that_a_trusted_key_signed_runs(place: Place, level: Level) -> None:
+    place.write("tools/a/t.py", answer("signed"))
+    place.write("tools/a/s.sh", SHELL.format(executor=BASH, category="a") + 'echo \'{"said": "shell"}\'\n')
+    with place.open(level=level) as workshop:
+        assert trust(workshop) is Trust.SIGNED
+        assert workshop.vet(workshop.find("a/t")).signer == place.key.id
+        assert said(workshop.call("a/t")) == "signed"
+        assert said(workshop.call("a/s")) == "shell"
+
+
+@pytest.mark.requirement("rye.trust.unsigned-policy")
+@pytest.mark.battery("G13")
+def test_unsigned_tools_run_only_where_the_host_says_so(place: Place) -> None:
+    path = place.write("tools/a/t.py", answer("unsigned"), signed=False)
+    with place.open() as workshop:
+        message = refusal(workshop.call("a/t"))
+    assert message == (
+        f"Unsigned item: {path}\n  Kind: tool\n  Expected: rye:signed: header\n  Fix: rye sign tool:a/t"
+    )
+    with place.open(unsigned="warn") as workshop:
+        result = workshop.call("a/t")
+    assert said(result) == "unsigned"
+    assert "unsigned: the configuration lets it run" in result.notes
+    assert "unsigned: the configuration lets it run" in place.records()[-1]["notes"]
+
+
+def test_changed_foreign_and_revoked_signatures_stop_a_call(place: Place) -> None:
+    path = place.write("tools/a/t.py", answer("good"))
+    stranger = place.new_key("stranger")
+    place.write("tools/a/f.py", answer("foreign"), key=stranger)
+    with place.open(unsigned="warn") as workshop:
+        assert said(workshop.call("a/t")) == "good"
+        assert refusal(workshop.call("a/f")).startswith(f"Untrusted key {stranger.id} for ")
+        assert trust(workshop, "a/f") is Trust.UNTRUSTED
+        place.trust(stranger)
+        assert said(workshop.call("a/f")) == "foreign"
+        next((place.home / ".ai/config/keys/trusted").glob(f"{stranger.id}*")).unlink()
+        assert refusal(workshop.call("a/f")).startswith("Untrusted key")
+        touched(path, b"'good'", b"'evil'")
+        assert refusal(workshop.call("a/t")).startswith(f"Content modified since signing: {path}\n")
+        assert trust(workshop) is Trust.TAMPERED
+
+
+def test_a_projects_own_keys_vouch_for_nothing(place: Place) -> None:
+    """Attack: a clone that brings a key and tools that this key signed."""
+    stranger = place.new_key("stranger")
+    shipped = place.project / ".ai/config/keys/trusted"
+    shipped.mkdir(parents=True)
+    (shipped / f"{stranger.id}.toml").write_bytes(place.trust(stranger).read_bytes())
+    (place.home / ".ai/config/keys/trusted" / f"{stranger.id}.toml").unlink()
+    place.write("tools/a/t.py", answer("foreign"), key=stranger)
+    with place.open() as workshop:
+        assert refusal(workshop.call("a/t")).startswith(f"Untrusted key {stranger.id}")
+
+
+@pytest.mark.battery("G04")
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text + b"\n",
+        lambda text: b"\xef\xbb\xbf" + text,
+        lambda text: text.replace("\u00e9".encode(), "e\u0301".encode()),
+        lambda text: text.replace(b"\n", b"\n\n", 3),
+    ],
+    ids=["a line end more", "a byte order mark", "another normal form", "blank lines"],
+)
+def test_any_other_text_is_refused(place: Place, change: Callable[[bytes], bytes]) -> None:
+    path = place.write("tools/a/t.py", answer("caf\u00e9"))
+    before = path.read_bytes()
+    path.write_bytes(change(before))
+    assert path.read_bytes() != before
+    with place.open() as workshop:
+        result = workshop.call("a/t")
+    assert result.error is not None
+    assert result.error.kind in (Kind.DENIED, Kind.UNKNOWN_TOOL)  # with a mark before it, it is no tool
+
+
+@pytest.mark.battery("G04")
+def test_a_carriage_return_does_not_turn_a_command_into_a_comment(place: Place) -> None:
+    """Attack: the format's hash takes CR for LF; a shell takes the next line for the rest of the comment."""
+    text = SHELL.format(executor=BASH, category="a") + '# guard\nexit 3\necho \'{"said": "past it"}\'\n'
+    path = place.write("tools/a/t.sh", text)
+    with place.open() as workshop:
+        assert trust(workshop) is Trust.SIGNED
+        touched(path, b"# guard\nexit 3", b"# guard\rexit 3")
+        workshop.reload()
+        assert "carriage returns" in refusal(workshop.call("a/t"))
+
+
+@pytest.mark.requirement("rye.run.same-bytes")
+def test_what_was_recorded_must_be_what_is_verified(place: Place) -> None:
+    """Attack: unsigned bytes are recorded, signed ones put there for the check, and taken away again."""
+    place.write("tools/a/t.py", answer("good"))
+    with place.open() as workshop:
+        tool = workshop.find("a/t")
+        call = ToolCall(id="1", tool=tool.key, arguments={}, runs_digest="0" * 64)
+        decision = workshop.gate.decide(tool, call)
+    assert isinstance(decision, Deny)
+    assert decision.message == "the tool's files changed between being recorded and being verified"
+
+
+@pytest.mark.requirement("rye.run.same-bytes")
+def test_what_was_compiled_must_be_what_is_verified(place: Place) -> None:
+    """Attack: a declaration that nobody signed is loaded, then replaced by the signed one before the call."""
+    path = place.write("tools/a/t.yaml", yaml("echo evil"), signed=False)
+    good = place.signed("tools/a/t.yaml", yaml("echo good"))
+    with place.open() as workshop:
+        tool = workshop.find("a/t")
+        path.write_bytes(good)
+        assert workshop.vet(tool).message == f"{path} changed since it was loaded"
+        workshop.reload()
+        result = workshop.call("a/t")
+    assert result.ok, result.content
+
+
+def yaml(command: str, executor: str = EXECUTE, **more: str) -> str:
+    config = {"command": "sh", "args": ["-c", f"cat >/dev/null; {command}"], **more}
+    declaration = {
+        "version": "1.0.0", "tool_type": "yaml", "executor_id": executor, "category": "a",
+        "description": "Says something", "config": config,
+    }  # fmt: skip
+    return json.dumps(declaration, indent=1)
+
+
+def test_a_tool_that_is_signed_anew_is_loaded_anew(place: Place) -> None:
+    place.write("tools/a/t.py", answer("first"))
+    with place.open() as workshop:
+        assert said(workshop.call("a/t")) == "first"
+        place.write("tools/a/t.py", answer("second"))
+        assert said(workshop.call("a/t")) == "second"
+
+
+def test_a_file_that_is_gone_or_too_long_is_refused(place: Place) -> None:
+    path = place.write("tools/a/t.py", answer("good"))
+    with place.open() as workshop:
+        tool = workshop.find("a/t")
+        with path.open("ab") as file:
+            file.truncate(20 << 20)
+        assert "too long to be verified" in workshop.vet(tool).message
+        path.unlink()
+        assert "cannot be read" in workshop.vet(tool).message
+
+
+def test_nothing_signed_loads_no_signature_library(place: Place) -> None:
+    place.write("tools/a/t.py", answer("unsigned"), signed=False)
+    code = (
+        "import sys, toolwright; from toolwright.config import Config\n"
+        f"with toolwright.open({str(place.project)!r}, config=Config(state={str(place.state)!r}, "
+        "unsigned='warn')) as w:\n"
+        "    assert w.call('a/t').ok\n"
+        "    assert 'cryptography' not in sys.modules\n"
+    )
+    env = {"PATH": os.environ["PATH"], "HOME": str(place.home)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+# -- development mode ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("rye.sign.dev-mode")
+@pytest.mark.parametrize(("opted_in", "variable"), [(False, "1"), (True, "0"), (True, ""), (True, "true")])
+def test_a_variable_alone_never_switches_verifying_off(place: Place, opted_in: bool, variable: str) -> None:
+    """Attack: any environment variable that makes tampered tools run."""
+    touched(place.write("tools/a/t.py", answer("good")), b"'good'", b"'evil'")
+    with place.open(dev_mode=opted_in, env={"RYE_DEV_MODE": variable}) as workshop:
+        assert refusal(workshop.call("a/t")).startswith("Content modified since signing")
+        assert not any("development mode" in line for line in workshop.warnings())
+
+
+@pytest.mark.requirement("rye.sign.dev-mode")
+def test_development_mode_is_loud_and_recorded(place: Place) -> None:
+    path = place.write("tools/a/t.py", answer("good"))
+    touched(path, b"'good'", b"'mine'")
+    with place.open(dev_mode=True, env={"RYE_DEV_MODE": "1"}) as workshop:
+        assert any("development mode" in line for line in workshop.warnings())
+        result = workshop.call("a/t")
+        assert trust(workshop) is Trust.TAMPERED  # what is listed stays the truth
+    assert said(result) == "mine"
+    note = f"development mode: not verified, and run all the same: Content modified since signing: {path}"
+    assert note in result.notes
+    assert any(line.startswith("development mode") for line in place.records()[-1]["notes"])
+
+
+# -- the chain ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("rye.executor.verify-all")
+def test_every_element_of_the_chain_is_verified(place: Place) -> None:
+    place.write("tools/a/t.py", answer("good", executor="r/one"))
+    place.write("tools/r/one.yaml", RUNTIME.format(executor="r/two", category="r"))
+    deep = place.write("tools/r/two.yaml", RUNTIME.format(executor=FUNCTION, category="r"))
+    with place.open(unsigned="warn") as workshop:
+        assert said(workshop.call("a/t")) == "good"
+        touched(deep, b"Runs things", b"Runs other things")
+        message = refusal(workshop.call("a/t"))
+        assert message.startswith(f"Content modified since signing: {deep}\n")
+        place.write("tools/r/two.yaml", RUNTIME.format(executor=FUNCTION, category="r"), signed=False)
+        assert "unsigned: the configuration lets it run" in workshop.call("a/t").notes
+    with place.open() as workshop:
+        message = refusal(workshop.call("a/t"))
+        assert message.startswith(f"Unsigned item: {deep}\n")
+        assert message.endswith("rye sign tool:r/two")
+
+
+def test_a_signed_tool_does_not_vouch_for_its_server(place: Place) -> None:
+    """Attack: a signed tool that talks to a server nobody signed."""
+    tool = {
+        "version": "1.0.0", "tool_type": "mcp", "executor_id": "rye/core/runtimes/mcp/stdio",
+        "category": "a", "description": "Asks a server", "config": {"server": "a/server", "tool_name": "x"},
+    }  # fmt: skip
+    server = {
+        "version": "1.0.0", "tool_type": "mcp_server", "executor_id": None, "category": "a",
+        "description": "A server", "config": {"transport": "stdio", "command": "/bin/false"},
+    }  # fmt: skip
+    place.write("tools/a/t.yaml", json.dumps(tool))
+    path = place.write("tools/a/server.yaml", json.dumps(server), signed=False)
+    with place.open() as workshop:
+        assert refusal(workshop.call("a/t")).startswith(f"Unsigned item: {path}\n")
+
+
+# -- what a tool loads --------------------------------------------------------------------------------------
+
+IMPORTING = python(
+    "import helper\n"
+    "def execute(params, project_path):\n"
+    "    import importlib\n"
+    "    for name in params.get('more', ()):\n"
+    "        importlib.import_module(name)\n"
+    "    return {'success': True, 'said': helper.SAID}\n"
+).replace(
+    '{"type": "object", "properties": {}}', '{"type": "object", "properties": {"more": {"type": "array"}}}'
+)
+
+
+@pytest.mark.requirement("rye.run.verify-deps")
+@pytest.mark.parametrize("level", each_level())
+@pytest.mark.parametrize("anchored", [True, False], ids=["anchored", "beside"])
+def test_a_modified_neighbour_stops_the_call(place: Place, level: Level, anchored: bool) -> None:
+    place.write("tools/a/t.py", IMPORTING)
+    helper = place.write("tools/a/helper.py", "SAID = 'helped'\n")
+    if anchored:
+        place.write("tools/a/__init__.py", "# a package\n")
+    with place.open(level=level, unsigned="warn") as workshop:
+        assert said(workshop.call("a/t")) == "helped"
+        assert workshop.vet(workshop.find("a/t")).loads
+        touched(helper, b"helped", b"stolen")
+        assert refusal(workshop.call("a/t")).startswith(f"Content modified since signing: {helper}\n")
+        place.write("tools/a/helper.py", "SAID = 'helped again'\n")
+        assert said(workshop.call("a/t")) == "helped again"
+
+
+@pytest.mark.requirement("rye.run.verify-deps")
+def test_what_is_verified_has_a_scope(place: Place) -> None:
+    """Every file of the extensions below the anchor, whatever imports it; the listed folders apart."""
+    place.write("tools/a/t.py", IMPORTING)
+    place.write("tools/a/helper.py", "SAID = 'helped'\n")
+    place.write("tools/a/__init__.py", "\n")
+    place.write("tools/a/config/anything.py", "never signed\n", signed=False)
+    place.write("tools/a/notes.txt", "never signed\n", signed=False)
+    with place.open() as workshop:
+        assert said(workshop.call("a/t")) == "helped"
+        unrelated = place.write("tools/a/deep/data.json", "{}", signed=False)
+        assert refusal(workshop.call("a/t")).startswith(f"Unsigned item: {unrelated}\n")
+        unrelated.unlink()
+        (place.tools / "a/deep/link.py").symlink_to(place.write("elsewhere.py", "\n"))
+        assert refusal(workshop.call("a/t")) == "Symlink escape: deep/link.py"
+
+
+@pytest.mark.parametrize("level", each_level())
+@pytest.mark.parametrize("anchored", [True, False], ids=["anchored", "beside"])
+def test_compiled_code_beside_a_verified_module_is_not_loaded(
+    place: Place, level: Level, anchored: bool
+) -> None:
+    """Attack: ``__pycache__`` holds other code than the module that was verified, dated as the module is."""
+    place.write("tools/a/t.py", IMPORTING)
+    helper = place.write("tools/a/helper.py", "SAID = 'helped'\n")
+    if anchored:
+        place.write("tools/a/__init__.py", "\n")
+    evil = helper.with_name("evil.py")
+    evil.write_text("SAID = 'stolen'\n", encoding="utf-8")
+    cached = helper.parent / "__pycache__" / f"helper.{sys.implementation.cache_tag}.pyc"
+    py_compile.compile(str(evil), str(cached), doraise=True)
+    status = helper.stat()
+    stamped = bytearray(cached.read_bytes())
+    stamped[8:16] = int(status.st_mtime).to_bytes(4, "little") + status.st_size.to_bytes(4, "little")
+    cached.write_bytes(stamped)
+    evil.unlink()
+    env = {"PYTHONPATH": str(helper.parent), "PATH": os.environ["PATH"]}
+    code = [sys.executable, "-c", "import helper; print(helper.SAID)"]
+    assert subprocess.check_output(code, env=env, text=True) == "stolen\n"  # the attack works elsewhere
+    with place.open(level=level) as workshop:
+        assert said(workshop.call("a/t")) == "helped"
+
+
+@pytest.mark.parametrize("level", each_level())
+def test_a_module_that_nobody_verified_cannot_be_imported(place: Place, level: Level) -> None:
+    """Attack: a module slipped in beside a verified tool, which imports it by a name it computes."""
+    place.write("tools/a/t.py", IMPORTING)
+    place.write("tools/a/helper.py", "SAID = 'helped'\n")
+    place.write("tools/a/evil.py", "print('evil ran')\n", signed=False)
+    with place.open(level=level) as workshop:
+        result = workshop.call("a/t", {"more": ["json", "csv"]})
+        assert said(result) == "helped"
+        result = workshop.call("a/t", {"more": ["evil"]})
+    assert result.error is not None
+    assert result.error.kind is Kind.FAILED
+    assert "was not verified" in result.error.message
+
+
+def test_packages_and_relative_imports_are_served_from_what_was_verified(place: Place) -> None:
+    place.write("tools/a/t.py", python(
+        "import pkg.inner\nfrom pkg import other\n"
+        "def execute(params, project_path):\n"
+        "    return {'success': True, 'said': [pkg.inner.SAID, other.SAID, pkg.__file__]}\n"
+    ))  # fmt: skip
+    place.write("tools/a/pkg/__init__.py", "from .other import SAID\n")
+    place.write("tools/a/pkg/inner.py", "from . import other\nSAID = other.SAID + '!'\n")
+    other = place.write("tools/a/pkg/other.py", "SAID = 'other'\n")
+    with place.open() as workshop:
+        assert said(workshop.call("a/t")) == ["other!", "other", f"{place.tools}/a/pkg/__init__.py"]
+        touched(other, b"'other'", b"'evil'")
+        assert refusal(workshop.call("a/t")).startswith(f"Content modified since signing: {other}\n")
+
+
+def test_only_verified_files_run_inside_the_host(place: Place) -> None:
+    place.write("tools/a/t.py", answer("inside"))
+    place.write("tools/a/u.py", answer("outside"), signed=False)
+    with place.open(in_process=True, unsigned="warn") as workshop:
+        signed, unsigned = workshop.call("a/t"), workshop.call("a/u")
+    assert (said(signed), signed.isolation) == ("inside", ("in-process", "profile:open"))
+    assert said(unsigned) == "outside"
+    assert "in-process" not in unsigned.isolation
+
+
+# -- configuration ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("rye.resolve.tampered")
+def test_a_signed_configuration_whose_content_changed_is_refused(place: Place) -> None:
+    reading = python(
+        "def execute(params, project_path):\n"
+        "    return {'success': True, 'said': params['resolved_config']['who']}\n"
+        'CONFIG_RESOLVE = {"path": "a/who.yaml", "mode": "deep_merge"}\n'
+    )
+    place.write("tools/a/t.py", reading)
+    with place.open() as workshop:
+        config = place.write("config/a/who.yaml", "who: anybody\n", signed=False)
+        assert said(workshop.call("a/t")) == "anybody"
+        place.write("config/a/who.yaml", "who: us\n")
+        assert said(workshop.call("a/t")) == "us"
+        touched(config, b"who: us", b"who: them")
+        result = workshop.call("a/t")
+        assert result.error is not None
+        assert result.error.kind is Kind.DENIED
+        assert result.error.message.startswith(f"Content modified since signing: {config}\n")
+
+
+# -- programs that say what they are ------------------------------------------------------------------------
+
+WEATHER = """#!/bin/sh
+if [ "$1" = --schema ]; then
+  echo '{"name": "weather", "description": "%s", "parameters": {"type": "object", "properties": {}}}'
+else
+  cat >/dev/null; echo '{"success": true, "result": "%s"}'
+fi
+"""
+
+
+@pytest.mark.requirement("executable.call.changed-file")
+def test_a_program_that_was_replaced_is_asked_again_before_it_is_called(place: Place) -> None:
+    folder = place.project / "bin"
+    folder.mkdir()
+    path = folder / "weather-tool"
+    path.write_text(WEATHER % ("Old", "old"), encoding="utf-8")
+    path.chmod(0o755)
+    with place.open(
+        sources=(Source(path=str(folder), format="executable", probe=True, named=True),)
+    ) as workshop:
+        tool = workshop.find("weather")
+        assert workshop.call("weather").ok
+        path.write_text(WEATHER % ("New", "new"), encoding="utf-8")
+        call = ToolCall(id=workshop.hands.new_call_id(), tool="weather", arguments={})
+        stale = workshop.hands.engine.call(call, Cancel())
+        assert refusal(stale) == f"{path} changed since its schema was read"
+        result = workshop.call("weather")
+        assert "new" in result.content
+        assert workshop.find("weather").description == "New"
+        assert (tool.origin.digest, workshop.find("weather").origin.digest) == tuple(
+            hashlib.sha256((WEATHER % said).encode()).hexdigest() for said in (("Old", "old"), ("New", "new"))
+        )
+
+
+# -- ids ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("rye.id.contained")
+def test_no_id_leads_out_of_its_space(place: Place) -> None:
+    place.write("tools/a/t.py", answer("good"))
+    place.write("x.py", answer("outside"))
+    with place.open() as workshop:
+        for name in ("../x", "/etc/passwd", "a//t", "a/./t", "a/../a/t", ""):
+            result = workshop.call(name)
+            assert result.error is not None
+            assert result.error.kind is Kind.UNKNOWN_TOOL
+            assert f"Tool not found: {name}" in result.content
+    (place.tools / "a" / "link.py").symlink_to(place.write("elsewhere/y.py", answer("outside")))
+    (place.root / "away.py").write_bytes(place.signed("tools/a/away.py", answer("outside")))
+    (place.tools / "a" / "away.py").symlink_to(place.root / "away.py")
+    with place.open() as workshop:
+        told = [problem.message for problem in workshop.problems if problem.code == "rye.id.contained"]
+        assert told == [f"Symlink escape: {place.tools}/a/away.py"]
+        assert not workshop.call("a/away").ok
