@@ -10,21 +10,33 @@ STAMPS := $(VENV)/stamps$(CURDIR)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 UV := $(BIN)/uv
+SPACE := USER_SPACE=$(CURDIR)/build/space
+RUN := $(BIN)/toolwright --config examples/toolwright.toml --state build/state
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run test check fmt bench explore fuzz fuzz-spawner soak races lock clean
+.PHONY: help run sign-examples test check fmt bench explore fuzz fuzz-spawner soak races lock clean
 unexport PYTHONHOME PYTHONPATH
 
 help: ## list the commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
 run: $(STAMPS)/native ## check and list the tools in examples/, and call one
-	@mkdir -p build
-	$(BIN)/toolwright --config examples/toolwright.toml --state build/state check
-	$(BIN)/toolwright --config examples/toolwright.toml --state build/state list
-	$(BIN)/toolwright --config examples/toolwright.toml --state build/state call get_time '{"timezone": "UTC"}'
+	@mkdir -p -m 755 build/space
+	$(SPACE) $(BIN)/toolwright trust examples/keys/*.toml
+	$(SPACE) $(RUN) check
+	$(SPACE) $(RUN) verify
+	$(SPACE) $(RUN) list
+	$(SPACE) $(RUN) call get_time '{"timezone": "UTC"}'
+	$(SPACE) $(RUN) call text/outline-markdown '{"file_path": "README.md"}'
+
+sign-examples: $(STAMPS)/native ## sign the rye tools of examples/ anew, with a key that is thrown away
+	@rm -rf build/signer && mkdir -p -m 755 build/signer
+	USER_SPACE=$(CURDIR)/build/signer $(BIN)/toolwright keys generate --owner examples
+	USER_SPACE=$(CURDIR)/build/signer $(BIN)/toolwright --from examples/rye sign 'tool:*'
+	@mkdir -p examples/keys && rm -f examples/keys/*.toml
+	@cp build/signer/.ai/config/keys/trusted/*.toml examples/keys/ && rm -rf build/signer
 
 test: $(STAMPS)/dev ## run the tests (ARGS="-k name" is handed to pytest)
 	@$(BIN)/python tests/peers/install.py

@@ -26,8 +26,9 @@ from tests.program import PROGRAM
 from toolwright import config
 from toolwright.errors import Kind
 from toolwright.journal.reading import entries
-from toolwright.model import Level, Role, Severity, ToolResult
+from toolwright.model import Level, Role, Severity, ToolResult, Trust
 from toolwright.runtimes import javascript
+from toolwright.trust import keys, signing
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 RYE = EXAMPLES / "rye"
@@ -102,13 +103,22 @@ class Shop:
         return error
 
 
+def trust_examples(home: Path) -> None:
+    """As ``toolwright trust keys/*.toml`` does it."""
+    (path,) = (EXAMPLES / "keys").iterdir()
+    key = keys.read_key(path.read_bytes())
+    assert isinstance(key, keys.KeyText)
+    keys.trust(str(home), key)
+
+
 @contextmanager
 def shop_in(place: Path, level: Level, *, grants: bool = True) -> Iterator[Shop]:
     """A shop in ``place``, of a user whose git knows their name. Without ``grants``, nothing is granted."""
     place.chmod(0o755)
     folder, home = place / "workshop", place / "home"
     shutil.copytree(EXAMPLES, folder, ignore=shutil.ignore_patterns("__pycache__", "workshop.db"))
-    home.mkdir()
+    home.mkdir(mode=0o755)
+    trust_examples(home)
     (place / "kept").mkdir()  # apart from what is protected: where there are no mounts, its folder is too
     (home / ".gitconfig").write_text("[user]\n\tname = Ada\n\temail = ada@example.org\n", encoding="utf-8")
     for arguments in (["init", "--quiet", "--initial-branch=main"], ["add", "."], ["commit", "-qm", "Begin"]):
@@ -178,6 +188,40 @@ def test_the_groups_show_the_three_ways_of_selection(workshop):
     assert groups("hello") == {"journal"}
     assert groups("remind me to water the plants") == {"journal", "task"}
     assert groups("hello", project_id="p1") == {"journal", "document"}
+
+
+def test_every_rye_tool_is_signed_by_the_key_in_keys_and_its_private_half_is_nowhere(workshop):
+    tools = [tool for tool in workshop.tools if tool.origin.format == "rye"]
+    (path,) = (EXAMPLES / "keys").iterdir()
+    assert len(tools) == 8
+    assert {(workshop.vet(tool).trust, workshop.vet(tool).signer) for tool in tools} == {
+        (Trust.SIGNED, path.stem)
+    }
+    for file in RYE.rglob(".ai/tools/**/*.*"):
+        assert signing.read_line(file.read_text(encoding="utf-8"), file.suffix) is not None, file
+    assert [
+        file for file in EXAMPLES.rglob("*") if file.is_file() and b"PRIVATE KEY" in file.read_bytes()
+    ] == []
+
+
+@pytest.mark.parametrize("level", each_level())
+def test_a_rye_tool_that_was_changed_or_whose_key_is_not_trusted_is_refused(tmp_path, level):
+    with shop_in(tmp_path, level) as shop:
+        (path,) = (EXAMPLES / "keys").iterdir()
+        arguments = {"file_path": "README.md"}
+        assert shop.call("text/outline-markdown", arguments).ok
+        tool = shop.folder / "rye" / ".ai" / "tools" / "text" / "outline-markdown.py"
+        before = tool.read_bytes()
+        tool.write_bytes(before + b"# more\n")
+        refusal = shop.refusal("text/outline-markdown", arguments)
+        assert refusal.kind is Kind.DENIED
+        assert refusal.message.startswith("Content modified since signing: ")
+        tool.write_bytes(before)
+        assert shop.call("text/outline-markdown", arguments).ok
+        keys.distrust(str(tmp_path / "home"), path.stem)
+        refusal = shop.refusal("text/outline-markdown", arguments)
+        assert refusal.kind is Kind.DENIED
+        assert refusal.message.startswith(f"Untrusted key {path.stem} for ")
 
 
 def test_every_tool_is_explained_in_the_readme(workshop):

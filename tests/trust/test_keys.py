@@ -289,6 +289,28 @@ def test_the_keys_are_the_same_object_until_something_changes(spaces: Spaces) ->
     assert ring.find(ADA.id) == ()
 
 
+def test_a_key_file_that_was_changed_on_its_way_is_found(spaces: Spaces) -> None:
+    put(spaces.user, ADA)
+    for by, is_found in ((None, False), (BOB, True), (ADA, True), (EVE, False)):
+        path = put(spaces.project, BOB, by=by)
+        content = path.read_bytes().replace(b"somebody", b"leo")
+        key = keys.read_key(content)
+        assert isinstance(key, KeyText)
+        assert key.owner == "leo"
+        assert (keys.flaw(content, key, spaces.ring()) is not None) == is_found
+        assert keys.flaw(path.read_bytes(), key, spaces.ring()) is None
+
+
+def test_a_space_that_others_may_write_and_that_has_no_keys_is_no_problem(spaces: Spaces) -> None:
+    put(spaces.user, ADA)
+    spaces.project.chmod(0o777)
+    assert why(spaces.ring()) == []
+    put(spaces.project, BOB, by=ADA)
+    spaces.project.chmod(0o777)
+    assert spaces.ring().ids() == [ADA.id]
+    assert "others may write to it (mode 0777)" in why(spaces.ring())[0]
+
+
 # -- who may write ------------------------------------------------------------------------------------------
 
 

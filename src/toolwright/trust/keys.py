@@ -152,7 +152,7 @@ class Standing:
         """Whether everything that was looked at is as it was."""
         if project_trusted is not self._project_trusted:
             return False
-        return all(_print_at(path) == seen for path, seen in tuple(self._seen.items()))
+        return all(_print_at(path) == seen for path, seen in self._seen.copy().items())
 
     def find(self, key_id: str) -> Sequence[TrustedKey]:
         """Every trusted key of that id, each once."""
@@ -207,15 +207,17 @@ class Standing:
         one that holds ``.ai``, count as much: who may rename them may put others in their place.
         """
         path = folder.space
-        for part in ("", *_TRUSTED):
-            path = os.path.join(path, part) if part else path
-            try:
-                status = os.stat(path)
-            except FileNotFoundError:
-                self._seen[path] = None
-                return None
-            except OSError as error:
-                return _reason(error)
+        try:
+            statuses = [(path, os.stat(path))]
+            for part in _TRUSTED:
+                path = os.path.join(path, part)
+                statuses.append((path, os.stat(path)))
+        except (FileNotFoundError, NotADirectoryError):  # there is no trust store
+            self._seen[folder.path] = None
+            return None
+        except OSError as error:
+            return _reason(error)
+        for path, status in statuses:
             if (why := _foreign(status)) is not None:
                 self._seen[path] = _print(status)
                 return why if path == folder.path else f"{path}: {why}"
@@ -350,6 +352,20 @@ class Keyrings:
                 project_trusted=partial(self._project_trusted, project) if project else lambda: False,
             )
         return ring.now()
+
+
+def flaw(content: bytes, key: KeyText, trusted: signing.Keys) -> str | None:
+    """What is wrong with the signature of a key file that somebody hands over; None where nothing is known.
+
+    Attack: a file on its way to us, with another owner's name written into it.
+    """
+    line = signing.read_line(content.decode("utf-8", "replace"), _SUFFIX)
+    if line is None:
+        return None
+    signers = (
+        (TrustedKey(id=key.id, public=key.public),) if line.key == key.id else tuple(trusted.find(line.key))
+    )
+    return f"the signature of {line.key} does not hold" if signers and not _holds(content, signers) else None
 
 
 # -- the text of a key file ---------------------------------------------------------------------------------

@@ -44,6 +44,8 @@ def command(shared: Shared, what: str, owner: str, remove: bool, as_json: bool) 
         key = keys.read_key(content)
         if isinstance(key, str):
             raise SourceError(f"{what}: {key}", "name a public key: a PEM or a key file in TOML")
+        if not remove and (flaw := keys.flaw(content, key, _spaces.keyring(shared))) is not None:
+            raise SigningError(f"{what}: {flaw}", "the file was changed; get it anew from where it came from")
         answer = _forget_key(shared, key.id) if remove else _trust_key(shared, key, owner)
     else:
         answer = _project(shared, what, remove=remove)

@@ -13,7 +13,7 @@ from toolwright.app import Workshop
 from toolwright.catalog import files
 from toolwright.doors.cli import Shared, _render, _spaces, examples, shared_options
 from toolwright.errors import SourceError
-from toolwright.model import Tool, Trust, Vetted
+from toolwright.model import Trust, Vetted
 from toolwright.records import dataclass
 from toolwright.trust import items, signing
 from toolwright.trust.keys import Keyring
@@ -80,24 +80,23 @@ def _of_workshop(shared: Shared, workshop: Workshop) -> Iterator[_Row]:
         for item in items.every(space):
             if item.path not in seen:
                 seen.add(item.path)
-                yield _of_item(item, keyring, tools.get(item.path))
+                tool = tools.get(item.path)
+                if tool is None:  # a library, or a file that is wrong
+                    yield _of_item(item, keyring)
+                else:
+                    yield _Row(path=item.path, vetted=workshop.vet(tool), name=tool.key)
     for tool in workshop.tools:
-        if tool.signature is None:
-            yield _Row(path=tool.origin.path, vetted=_without_signature(tool), name=tool.key)
+        if tool.origin.path not in seen:
+            yield _Row(path=tool.origin.path, vetted=workshop.vet(tool), name=tool.key)
 
 
-def _of_item(item: items.Item, keyring: Keyring, tool: Tool | None) -> _Row:
+def _of_item(item: items.Item, keyring: Keyring) -> _Row:
     content, why = files.read(item.path)
     if content is None:
         vetted = Vetted(trust=Trust.TAMPERED, message=f"{item.path}: {why}", hint="make it readable")
     else:
         vetted = signing.check(content, path=item.path, suffix=item.suffix, item=item.ref, keys=keyring.now())
-    return _Row(path=item.path, vetted=vetted, name=item.ref if tool is None else tool.key)
-
-
-def _without_signature(tool: Tool) -> Vetted:
-    """Of a tool whose format has no signatures: the place where a lock file's word comes in."""
-    return Vetted()
+    return _Row(path=item.path, vetted=vetted, name=item.ref)
 
 
 def _is_item(path: str) -> bool:

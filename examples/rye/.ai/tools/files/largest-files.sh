@@ -1,4 +1,5 @@
 #!/bin/sh
+# rye:signed:2026-11-15T20:37:25Z:112a415fdd5425904aaefbb4d9535e10e71d7b07bc8f752a6a6b1a864dc0e689:gtqrclyxXLBfNA1mz9vT98OrtWuh1E_wo_h-ykvQzc6hmoqb8cfEjVZYZCR9iESvT-kU9C8Xcszy8nPsB81oDw:f2e50e06c5504b0d
 # Lists the largest files of the project, one per line: size in bytes, tab, path.
 #
 # __version__ = "1.0.0"

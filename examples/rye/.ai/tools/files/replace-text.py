@@ -1,3 +1,4 @@
+# rye:signed:2026-11-15T20:37:25Z:5feb5a769d357eaa63237c0de05943b64342adb320b500b7e0b130a2ecc04d92:x516WT-_AhwxrUsCNVsZrLTGjmFIqesoT8hGU1TGFTOKoY0UFQCzbJI4sX4rwRzfwrW_1H0tmyzyu6u0ybd1BA:f2e50e06c5504b0d
 """Replace a text in a file of the project, only where it is clear which text is meant."""
 
 import argparse
