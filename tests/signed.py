@@ -43,6 +43,17 @@ def python(body: str, category: str = "a", executor: str = FUNCTION, kind: str =
     return PYTHON.format(category=category, executor=executor, kind=kind) + body
 
 
+def javascript(body: str, category: str = "a") -> str:
+    names = {
+        "version": "1.0.0",
+        "tool_type": "javascript",
+        "executor_id": NODE,
+        "category": category,
+        "tool_description": "Says which bytes ran",
+    }
+    return "".join(f"export const __{name}__ = {value!r};\n" for name, value in names.items()) + body
+
+
 def answer(text: str, category: str = "a", **more: str) -> str:
     """A Python tool that answers with one text."""
     body = f"def execute(params, project_path):\n    return {{'success': True, 'said': {text!r}}}\n"

@@ -171,7 +171,7 @@ def test_list_prints_a_row_for_each_tool(project: Path) -> None:
         "description": "Tell the time.",
         "version": None,
         "effect": "change",
-        "trust": None,
+        "trust": "unsigned",
         "path": "clock/tools.json",
         "pointer": "/tools/0",
         "role": "tool",
@@ -598,11 +598,11 @@ def test_json_has_no_colours_on_a_terminal_either(broken: Path) -> None:
 
 def test_a_narrow_terminal_cuts_descriptions_and_never_names(tmp_path: Path) -> None:
     manifest(tmp_path, {**TIME, "name": "n" * 50, "description": "word " * 50})
-    heading, row = on_a_terminal("list", cwd=tmp_path, columns=90, NO_COLOR="1").splitlines()
-    assert heading.split() == ["NAME", "FORMAT", "EFFECT", "DESCRIPTION"]
+    heading, row = on_a_terminal("list", cwd=tmp_path, columns=100, NO_COLOR="1").splitlines()
+    assert heading.split() == ["NAME", "FORMAT", "EFFECT", "TRUST", "DESCRIPTION"]
     assert row.startswith("n" * 50 + "  ")
     assert row.endswith("…")
-    assert len(row) <= 90
+    assert len(row) <= 100
     assert "n" * 50 in on_a_terminal("list", cwd=tmp_path, columns=20, NO_COLOR="1")
 
 

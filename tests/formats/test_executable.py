@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import shared
 from toolwright import jsontext, schema
-from toolwright.catalog import loading
+from toolwright.catalog import loading, sources
 from toolwright.catalog.cache import Cache
 from toolwright.catalog.sources import Source
 from toolwright.formats import executable
@@ -346,6 +346,7 @@ def test_the_programs_of_the_page_load_without_a_problem_and_run(tmp_path):
 
 
 def test_the_page_lists_every_code():
-    source = Path(executable.__file__).read_text(encoding="utf-8")
+    files = (executable.__file__, sources.__file__)
+    source = "".join(Path(file).read_text(encoding="utf-8") for file in files)
     used = set(re.findall(r'"(executable\.[a-z]+\.[a-z-]+)"', source))
     assert used == set(re.findall(r"\| `(executable\.[a-z.-]+)`", PAGE.read_text(encoding="utf-8")))

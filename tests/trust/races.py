@@ -12,6 +12,7 @@ the race is a real one. Prints a table; exit status 1 where a mark was left, or 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -22,9 +23,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.signed import BASH, SHELL, Place, answer, python
+from tests.signed import BASH, SHELL, Place, answer, javascript, python
 from toolwright.errors import Kind
 from toolwright.model import ToolResult, Trust
+from toolwright.runtimes.javascript import find_node
 from toolwright.trust import keys, signing
 
 RACES = 10_000
@@ -121,6 +123,10 @@ class Track:
         leave = f"open({str(self.mark)!r}, 'a').write('x')\n"
         return leave + answer("evil").replace("    return", f"    {leave}    return")
 
+    def evil_script(self) -> str:
+        leave = f"fs.appendFileSync({json.dumps(str(self.mark))}, 'x');\n"
+        return f"import fs from 'node:fs';\n{leave}console.log('{{}}');\n//# sourceURL=node:harmless\n"
+
     def evil_shell(self) -> str:
         return (
             SHELL.format(executor=BASH, category="a") + f"echo -n x >>'{self.mark}'\necho '{{\"said\": 1}}'\n"
@@ -133,13 +139,16 @@ def race(kind: str, subject: str, count: int, seed: int) -> Tally:
     with tempfile.TemporaryDirectory(prefix="toolwright-races-") as folder:
         track = Track(Path(folder).resolve())
         place, aside = track.place, track.aside
-        name = {"shell": "t.sh", "python": "t.py", "neighbour": "t.py"}[subject]
+        name = {"shell": "t.sh", "javascript": "t.mjs"}.get(subject, "t.py")
         swapped = "helper.py" if subject == "neighbour" else name
         good, evil = aside / f"good-{swapped}", aside / f"evil-{swapped}"
         if subject == "shell":
             script = SHELL.format(executor=BASH, category="a") + "echo '{\"said\": 1}'\n"
             good.write_bytes(place.signed(f"tools/a/{name}", script))
             evil.write_text(track.evil_shell(), encoding="utf-8")
+        elif subject == "javascript":  # a script: Node opens it anew in every call
+            good.write_bytes(place.signed(f"tools/a/{name}", javascript("console.log('{\"said\": 1}');\n")))
+            evil.write_text(javascript(track.evil_script()), encoding="utf-8")
         elif subject == "python":
             good.write_bytes(place.signed(f"tools/a/{name}", answer("good")))
             evil.write_text(track.evil_python(), encoding="utf-8")
@@ -199,16 +208,25 @@ def naive(count: int, seed: int) -> Tally:
 
 
 KINDS = ("content", "rewrite", "link", "folder")
-SUBJECTS = ("python", "shell", "neighbour")
+SUBJECTS = {"python": 3, "shell": 3, "neighbour": 3, "javascript": 1}
+"""With their shares: a Node is started for each call."""
+
+
+def subjects() -> list[str]:
+    """Those that this machine can run."""
+    return [subject for subject in SUBJECTS if subject != "javascript" or find_node(os.environ)]
 
 
 def all_races(count: int, seed: int, told: Callable[[Tally], None] = lambda _tally: None) -> list[Tally]:
-    each, left = divmod(count, len(KINDS) * len(SUBJECTS))
-    tallies = []
-    for number, (subject, kind) in enumerate((one, other) for one in SUBJECTS for other in KINDS):
-        tally = race(kind, subject, each + (number < left), seed + number)
-        told(tally)
-        tallies.append(tally)
+    shares = [(kind, subject, SUBJECTS[subject]) for subject in subjects() for kind in KINDS]
+    whole = sum(share for *_, share in shares)
+    tallies: list[Tally] = []
+    left = count
+    for number, (kind, subject, share) in enumerate(shares):
+        races = left if number == len(shares) - 1 else count * share // whole
+        left -= races
+        tallies.append(race(kind, subject, races, seed + number))
+        told(tallies[-1])
     return tallies
 
 

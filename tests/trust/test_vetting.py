@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from tests.levels import each_level
-from tests.signed import BASH, EXECUTE, FUNCTION, SHELL, Place, answer, python
+from tests.signed import BASH, EXECUTE, FUNCTION, SHELL, Place, answer, javascript, python
 from toolwright.app import Workshop
 from toolwright.catalog.sources import Source
 from toolwright.errors import Kind
 from toolwright.model import Deny, Level, ToolCall, ToolResult, Trust
+from toolwright.runtimes.javascript import find_node
 from toolwright.sandbox import Cancel
 
 RUNTIME = """version: "1.0.0"
@@ -385,6 +386,37 @@ def test_packages_and_relative_imports_are_served_from_what_was_verified(place: 
         assert said(workshop.call("a/t")) == ["other!", "other", f"{place.tools}/a/pkg/__init__.py"]
         touched(other, b"'other'", b"'evil'")
         assert refusal(workshop.call("a/t")).startswith(f"Content modified since signing: {other}\n")
+
+
+needs_node = pytest.mark.skipif(
+    find_node(os.environ) is None, reason="there is no Node; install one, or the extra `node`"
+)
+
+
+@needs_node
+@pytest.mark.parametrize("level", each_level())
+def test_node_runs_only_text_that_was_verified(place: Place, level: Level) -> None:
+    """Attack: a module that nobody verified, called by a name that is computed, or calling itself Node's."""
+    place.write("tools/a/t.mjs", javascript(
+        "import { said } from './helper.mjs';\n"
+        "export const CONFIG_SCHEMA = {type: 'object', properties: {more: {type: 'string'}}};\n"
+        "export default async ({ more }) => {\n"
+        "  if (more) await import('./' + more);\n"
+        "  return { success: true, said };\n"
+        "};\n"
+    ))  # fmt: skip
+    helper = place.write("tools/a/helper.mjs", "export const said = 'helped';\n")
+    place.write("tools/a/evil.mjs", "console.log('ran');\n//# sourceURL=node:fs\n", signed=False)
+    place.write("tools/a/s.mjs", javascript('console.log(\'{"said": "script"}\');\n'))
+    with place.open(level=level) as workshop:
+        assert said(workshop.call("a/t")) == "helped"
+        assert said(workshop.call("a/s")) == "script"
+        result = workshop.call("a/t", {"more": "evil.mjs"})
+        assert result.error is not None
+        assert "verified" in result.error.message
+        assert "ran" not in str(result.data)
+        touched(helper, b"'helped'", b"'stolen'")
+        assert refusal(workshop.call("a/t")).startswith(f"Content modified since signing: {helper}\n")
 
 
 def test_only_verified_files_run_inside_the_host(place: Place) -> None:

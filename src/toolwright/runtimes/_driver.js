@@ -23,6 +23,7 @@ const WATCHED_MAX = 2000;
 const IMPORTED_JSON = /(?:from|import)\s*\(?\s*["'](\.{1,2}\/[^"'\n]{1,200}\.json)["']/g;
 const LONE = /\\ud[89a-f]/i;
 const UNAVAILABLE = "toolwright.unavailable";
+const UNVERIFIED = "toolwright.unverified";
 const NEVER_SETTLED = "its promise was never settled, and nothing was left to wait for";
 // Before version 22 V8's collector still hands work to a thread, which a child does not have, and an idle loop
 // waits for it. A loop that is never idle does not ask.
@@ -183,6 +184,39 @@ async function run(tool, request, bytesMax, finish) {
   }
 }
 
+// -- verified text -------------------------------------------------------------------------------------------
+
+/** From now on only text that was verified runs. V8 tells of every script when it has read it and before any of it
+ * runs, and the text that it read is what is looked at: whoever replaces a file after it was verified, by whatever
+ * way, has it read and not run. By the name that Node gave it: a script can call itself otherwise. */
+export async function guard(verified, refused) {
+  const { Session } = await import("node:inspector");
+  const { createHash } = await import("node:crypto");
+  const good = new Set(verified.digests);
+  const session = new Session();
+  session.connect();
+  session.on("Debugger.scriptParsed", ({ params }) => {
+    const name = params.embedderName || params.url;
+    if (!name.startsWith("file:") && !path.isAbsolute(name)) return;
+    if (verified.packages && name.includes("/node_modules/")) return;
+    let isGood = false;
+    session.post("Debugger.getScriptSource", { scriptId: params.scriptId }, (error, found) => {
+      isGood = !error && good.has(createHash("sha256").update(found.scriptSource, "utf8").digest("hex"));
+    });
+    if (!isGood) refused(name);
+  });
+  session.post("Debugger.enable");
+}
+
+/** For a file that is run as a program: ends it before it begins, with a mark that only this call knows. */
+export function guardScript(verified, mark) {
+  process.execArgv.length = 0;
+  return guard(verified, () => {
+    writeSync(2, mark);
+    reallyExit(77);
+  });
+}
+
 // -- one process, one call ----------------------------------------------------------------------------------
 
 function writeAll(fd, bytes) {
@@ -239,6 +273,12 @@ export async function cold(bytes) {
   };
   const missing = lacks(spec.file);
   if (missing) return finish("U", named(UNAVAILABLE, missing));
+  if (spec.verified) {
+    await guard(spec.verified, () => {
+      writeAll(2, bytesOf(mark));
+      reallyExit(77);
+    });
+  }
   await run(() => load(spec.file), request, spec.bytes_max, finish);
   return new Promise(() => {});  // the tool's file is not loaded a second time, as a script
 }
@@ -419,6 +459,17 @@ export async function zygote(addon) {
   const before = new Set(process.getActiveResourcesInfo());
   const missing = lacks(spec.file);
   if (missing) refuse({ kind: UNAVAILABLE, reason: missing, trace: "" });
+  if (spec.verified) {
+    let isLoaded = false;
+    await guard(spec.verified, (name) => {
+      if (isLoaded) {
+        writeSync(2, `${name} was not verified, so it is not run\n`);
+        leave(77);
+      }
+      refuse({ kind: UNVERIFIED, reason: cut(name, 0, 1000), trace: "" });
+    });
+    spec.loaded = () => (isLoaded = true);
+  }
   if (spec.ahead) {
     const told = listen(await import("node:inspector"));
     try {
@@ -435,6 +486,7 @@ export async function zygote(addon) {
   (await import("node:v8")).setFlagsFromString("--expose-gc");
   (await import("node:vm")).runInNewContext("gc")();  // what is not used is not copied
   const library = draws ? await import("node:crypto") : null;
+  spec.loaded?.();
   const [pid, scratch, ...seed] = serve(rules);
 
   // From here on this is a child: restricted, with an event loop of its own, and its one call before it.

@@ -5,13 +5,15 @@ child that was forked ahead answers each call (``src/native/forker.c``); elsewhe
 starts a Node. Both run ``_driver.js`` and give the same endings.
 
 Node reads the tool's file by its path, so the bytes that were checked are shown there (``Start.sealed``);
-what the file imports besides is read as it lies there. Nothing here judges what comes back;
+what the file imports besides is read as it lies there. Where a tool was verified, Node runs only text that
+was, wherever it read it (``guard`` of ``_driver.js``). Nothing here judges what comes back;
 ``calls/replies.py`` does.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import importlib.util
 import json
 import os
@@ -39,7 +41,16 @@ from toolwright.model import (
     ToolError,
 )
 from toolwright.records import dataclass, replace
-from toolwright.runtimes import Environments, Host, _checked, _loader, _settings, _zygotes, project_of
+from toolwright.runtimes import (
+    Environments,
+    Host,
+    _checked,
+    _dependencies,
+    _loader,
+    _settings,
+    _zygotes,
+    project_of,
+)
 from toolwright.sandbox import Cancel, Start
 from toolwright.sandbox.rules import rlimits
 from toolwright.sandbox.supervised import Service, Supervised
@@ -66,6 +77,30 @@ _BAD_OPTION: Final = 9
 _OURS_AT: Final = b"data:text/javascript"
 _OURS: Final = rb"data:text/javascript[^ )\n]*"
 """How our own driver is called in a stack: by all of its text."""
+_MARK: Final = b"\xef\xbb\xbf"
+_BARE: Final = re.compile(
+    rb"""(?:\bfrom|\bimport|\bimport\s*\(|\brequire\s*\()\s*["'`]([^./"'`\n][^"'`\n]{0,200})["'`]"""
+)
+_BUILTIN: Final = frozenset(
+    {
+        "assert", "async_hooks", "buffer", "child_process", "cluster", "console", "constants", "crypto",
+        "dgram", "diagnostics_channel", "dns", "domain", "events", "fs", "http", "http2", "https",
+        "inspector", "module", "net", "os", "path", "perf_hooks", "process", "punycode", "querystring",
+        "readline", "repl", "stream", "string_decoder", "sys", "timers", "tls", "trace_events", "tty", "url",
+        "util", "v8", "vm", "wasi", "worker_threads", "zlib",
+    }
+)  # fmt: skip
+"""Modules that are Node's own, also without ``node:`` before them."""
+_REFUSED: Final = 77
+"""How a Node ends that was given other text than was verified."""
+_UNVERIFIED: Final = "toolwright.unverified"
+_CHANGED: Final[dict[str, Any]] = {
+    "end": End.DENIED,
+    "exit_status": None,
+    "kind_of_value": "",
+    "reason": "a file that the tool loads is not what was verified, so it was not run",
+    "hint": "sign what it imports, and call it again once nobody is writing to it",
+}
 _RULES: Final = struct.Struct("<QQ4I")
 _LIMIT: Final = struct.Struct("<IIQ")
 
@@ -133,6 +168,7 @@ class JavaScriptTools:
             cwd=prepared.cwd or self._host.cwd,
             own=tuple(dict.fromkeys((checked.path, *_beside(checked.path, project), *prepared.own))),
             dependencies=prepared.dependencies,
+            verified=_verified(checked, prepared.verified),
             argv=(node, checked.path, "--project-path", project),
             params=prepared.arguments,
         )
@@ -223,6 +259,23 @@ def _beside(file: str, project: str) -> Iterator[str]:
         folder = above
 
 
+def _verified(checked: _checked.Checked, found: _dependencies.Loaded | None) -> Mapping[str, Any] | None:
+    """What Node may run where it was verified: the digests of the texts, and whether packages are among it.
+
+    Attack: a module that is replaced between being verified and being read by Node, which goes by paths.
+    """
+    if found is None:
+        return None
+    texts = [checked.content, *(held.content or b"" for held in found.files)]
+    if any(path.endswith(_TYPES) for path in (checked.path, *(held.path for held in found.files))):
+        return None  # V8 reads what Node made of it; the file is shown in its place by the sandbox
+    allowed = {hashlib.sha256(text.removeprefix(_MARK)).hexdigest() for text in texts}
+    allowed |= {hashlib.sha256(text).hexdigest() for text in texts}
+    names = {match[1].decode("utf-8", "replace") for text in texts for match in _BARE.finditer(text)}
+    packages = any(not name.startswith("node:") and name.split("/")[0] not in _BUILTIN for name in names)
+    return {"digests": sorted(allowed), "packages": packages}
+
+
 # -- what is asked ------------------------------------------------------------------------------------------
 
 
@@ -239,6 +292,8 @@ class _Asked:
     cwd: str
     own: tuple[str, ...]
     dependencies: tuple[tuple[str, str], ...]
+    verified: Mapping[str, Any] | None
+    """The texts that may run, for ``guard`` of ``_driver.js``; None: whatever Node finds."""
     argv: tuple[str, ...]
     params: Mapping[str, Any]
 
@@ -253,7 +308,8 @@ class _Asked:
         }
 
     def spec(self) -> dict[str, Any]:
-        return {"file": self.file.path, "bytes_max": self.permit.limits.stdout_bytes_max}
+        spec: dict[str, Any] = {"file": self.file.path, "bytes_max": self.permit.limits.stdout_bytes_max}
+        return spec if self.verified is None else {**spec, "verified": self.verified}
 
     def request(self) -> dict[str, Any]:
         return {"params": self.params, "argv": self.argv}
@@ -264,7 +320,8 @@ class _Asked:
             program=self.node,
             argv=argv,
             cwd=self.cwd,
-            sealed=((self.file.path, self.file.content),),
+            # What was verified is known by its text, wherever Node finds it.
+            sealed=((self.file.path, self.file.content),) if self.verified is None else (),
             reserved_bytes=_RESERVED_BYTES,
             **fields,
         )
@@ -289,9 +346,20 @@ def _bytes(value: object) -> bytes:
 
 def _script(host: Host, asked: _Asked, stdin: bytes, cancel: Cancel) -> Ending:
     """The file as a program."""
+    mark = secrets.token_hex(16)
+    if asked.verified is not None:
+        guard = base64.b64encode(_driver()).decode("ascii")
+        code = (
+            f'await(await import("data:text/javascript;base64,{guard}"))'
+            f".guardScript({json.dumps(asked.verified)},{json.dumps(mark)})"
+        )
+        ending = host.sandbox.run(
+            asked.start((asked.node, _imported(code), *asked.argv[1:]), stdin=stdin), cancel
+        )
+        ending = replace(ending, runs=tuple(replace(run, argv=asked.argv) for run in ending.runs))
+        return _if_refused(ending, mark)
     if not asked.file.path.endswith(_TYPES):
         return host.sandbox.run(asked.start(asked.argv, stdin=stdin), cancel)
-    mark = secrets.token_hex(16)
     start = asked.start(
         (asked.node, _imported(_IF_NO_TYPES % json.dumps(mark)), *asked.argv[1:]), stdin=stdin
     )
@@ -302,6 +370,17 @@ def _script(host: Host, asked: _Asked, stdin: bytes, cancel: Cancel) -> Ending:
             ending, end=End.UNAVAILABLE, exit_status=None, stderr=b"", reason=reason, hint=GET_NODE
         )
     return replace(ending, runs=tuple(replace(run, argv=asked.argv) for run in ending.runs))
+
+
+def _is_refused(ending: Ending, mark: str) -> bool:
+    return ending.exit_status == _REFUSED and ending.stderr.endswith(mark.encode("ascii"))
+
+
+def _if_refused(ending: Ending, mark: str) -> Ending:
+    """The ending as it is, or, where text was not what was verified, as a refusal: nothing of it ran."""
+    if not _is_refused(ending, mark):
+        return ending
+    return replace(ending, **{**_CHANGED, "stderr": b""})
 
 
 def _cold(host: Host, asked: _Asked, cancel: Cancel) -> Ending:
@@ -322,6 +401,8 @@ def _cold(host: Host, asked: _Asked, cancel: Cancel) -> Ending:
     if ending.end is not End.EXITED:
         return ending
     told = _told(frame, asked) if found else _told_nothing(ending)
+    if not found and _is_refused(ending, mark):
+        return _if_refused(ending, mark)
     if not found and ending.exit_status == _BAD_OPTION and b"bad option: --import" in ending.stderr:
         told = {
             "end": End.UNAVAILABLE,
@@ -387,6 +468,8 @@ def _warm(zygotes: _zygotes.Zygotes, addon: str, asked: _Asked, cancel: Cancel) 
     ending = answer.ending
     if ending.end is End.RAISED and ending.kind_of_value == _UNAVAILABLE:
         return replace(ending, end=End.UNAVAILABLE, kind_of_value="", hint=GET_NODE)
+    if ending.end is End.RAISED and ending.kind_of_value == _UNVERIFIED:
+        return replace(ending, **_CHANGED)
     told = _told_nothing(ending) if answer.frame is None else _told(answer.frame, asked)
     # Attack: a call that says of itself that nothing ran, so that it is run again. Only a zygote may say so.
     if told.get("end") is End.UNAVAILABLE:

@@ -15,7 +15,19 @@ from toolwright.errors import KINDS, Kind, UnknownTool
 from toolwright.model import Tool, ToolError
 
 _LABEL_CHARS = 12
-_FACTS = ("name", "key", "format", "role", "version", "effect", "path", "pointer", "line", "description")
+_FACTS = (
+    "name",
+    "key",
+    "format",
+    "role",
+    "version",
+    "effect",
+    "trust",
+    "path",
+    "pointer",
+    "line",
+    "description",
+)
 _PARTS = (
     "input_schema", "output_schema", "invocation", "intake", "reply", "needs", "selection", "retry", "chain",
     "notes",
@@ -49,7 +61,7 @@ def command(shared: Shared, name: str, arguments: str | None, as_json: bool) -> 
         raise
     if arguments is not None:
         return _show_argv(tool, _input.arguments_text(arguments), as_json)
-    record = _render.tool_record(tool)
+    record = {**_render.tool_record(tool), "trust": workshop.vet(tool).trust.value}
     if as_json:
         _render.write_json(record)
         return 0
