@@ -108,7 +108,9 @@ class Server:
             send({"id": number, "error": {"code": -32601, "message": "Method not found"}})
 
     def call(self, name, arguments, number, meta):
-        if name == "env":
+        if name == "pid":
+            text(number, str(os.getpid()))
+        elif name == "env":
             text(number, json.dumps(sorted(os.environ)))
         elif name == "die":
             os._exit(7)
@@ -178,6 +180,17 @@ class Server:
                 {"type": "resource", "resource": {"uri": "file:///c", "blob": "aGk=", "_meta": {"k": 1}}},
                 {"type": "hologram", "data": "?"},
             ], "structuredContent": {"n": 1}})  # fmt: skip
+        elif name == "deaf":  # reads nothing more for a while, and says so
+            sys.stderr.write("deaf now\n")
+            sys.stderr.flush()
+            time.sleep(float(arguments.get("text", "3")))
+        elif name == "no-list":
+            result(number, {"content": json.loads(arguments["text"])})
+        elif name == "odd-structured":
+            text(number, "a word", structuredContent=json.loads(arguments["text"]))
+        elif name == "beside":
+            blocks = [{"type": "text", "text": "in words"}, {"type": "text", "text": '{"n": 1}'}]
+            result(number, {"content": blocks, "structuredContent": {"n": 1}})
         elif name == "fail":
             text(number, "it went wrong: " + arguments.get("text", ""), isError=True)
         elif name == "refuse":

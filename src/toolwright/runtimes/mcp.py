@@ -22,6 +22,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from toolwright import jsontext
+from toolwright.calls.replies import grant_lines
 from toolwright.dialects.mcp import read_blocks
 from toolwright.journal.redaction import is_secret_name, shown_url
 from toolwright.jsontext import JsonObject, JsonValue
@@ -50,6 +51,11 @@ CONNECT_S: Final = 60.0
 FIRST_PAUSE_S: Final = 0.5
 """Between a death and the next attempt; then twice that, and so on."""
 PAUSE_S_MAX: Final = 60.0
+TWO_ENDPOINTS: Final = "it speaks the old transport with two endpoints (sse), which this version does not"
+TWO_ENDPOINTS_HINT: Final = (
+    'name its Streamable HTTP address (type "http"; often the same host with /mcp instead of /sse), or a '
+    "newer release of the server"
+)
 HINT_LINES: Final = 3
 """Of a server's stderr, in a hint."""
 
@@ -106,7 +112,7 @@ def definition_of(name: str, key: str, text: bytes) -> Definition | str:
     if not url and not (argv and all(isinstance(part, str) and part for part in argv[:1])):
         return "it has neither a url nor a command"
     if given.get("transport", given.get("type")) == "sse":
-        return "it speaks the old SSE transport, which this version does not"
+        return TWO_ENDPOINTS
     timeout = given.get("timeout")
     return Definition(
         name=name,
@@ -399,7 +405,8 @@ class _Server:
             elif isinstance(no, wire.Refusal) and no.code:
                 why = f"it refused the greeting: {self.clean(no.message)[:300]}"
             self.failed(why)
-            raise _Unavailable(End.UNAVAILABLE, f"{self.name} cannot be reached: {why}", self.hint) from None
+            hint = self.advice(no) if isinstance(no, wire.Unanswered) else self.hint
+            raise _Unavailable(End.UNAVAILABLE, f"{self.name} cannot be reached: {why}", hint) from None
         except BaseException:
             if line is not None:
                 line.close()
@@ -424,6 +431,10 @@ class _Server:
                 return wire.discover(line, deadline, cancel)
         try:
             greeting = wire.initialize(line, deadline, cancel)
+        except _mcp_http.Rejected:
+            if isinstance(line, _mcp_http.HttpLine) and line.has_two_endpoints(deadline, cancel):
+                raise wire.Unanswered(TWO_ENDPOINTS, sent=False, hint=TWO_ENDPOINTS_HINT) from None
+            raise
         except wire.Refusal as refusal:
             newer = refusal.code in (wire.UNSUPPORTED_VERSION, wire.METHOD_NOT_FOUND)
             if isinstance(line, _mcp_http.HttpLine) or not newer:
@@ -547,6 +558,13 @@ class _Server:
     def hint(self) -> str | None:
         said = self._said(HINT_LINES)
         return "; ".join((*self.notes, *((f"its last words: {said}",) if said else ()))) or None
+
+    def advice(self, no: wire.Unanswered) -> str | None:
+        """What to do about an answer that did not come."""
+        if not no.lacks:
+            return no.hint or self.hint
+        pattern = f"{self.definition.key}*" if self.definition.key else self.tool.key
+        return f"{no.hint}:\n{grant_lines(pattern, no.lacks)}"
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -776,7 +794,9 @@ class McpTools:
         settings = text.encode("utf-8") if text is not None else invocation.settings
         definition = definition_of(invocation.server, key, settings)
         if isinstance(definition, str):
-            return Ending(end=End.UNAVAILABLE, reason=f"the MCP server {invocation.server!r}: {definition}")
+            reason = f"the MCP server {invocation.server!r}: {definition}"
+            hint = TWO_ENDPOINTS_HINT if definition is TWO_ENDPOINTS else None
+            return Ending(end=End.UNAVAILABLE, reason=reason, hint=hint)
         if not definition.key:
             definition = _placed(definition, project_of(tool, self.host), self.host.user_space)
         if definition.key:
@@ -886,9 +906,8 @@ def _unanswered(server: _Server, no: wire.Unanswered) -> Ending:
             return Ending(end=End.TOO_LARGE, reason=server.clean(no.why))
         case wire.Unreadable():
             return Ending(end=End.UNREADABLE, reason=f"{server.name}: {server.clean(no.why)}")
-    if no.sent:
-        return Ending(end=End.LOST, reason=f"{server.name}: {server.clean(no.why)}", hint=server.hint)
-    return Ending(end=End.UNAVAILABLE, reason=f"{server.name}: {server.clean(no.why)}", hint=server.hint)
+    end = End.LOST if no.sent else End.UNAVAILABLE
+    return Ending(end=end, reason=f"{server.name}: {server.clean(no.why)}", hint=server.advice(no))
 
 
 def _ending(answer: wire.Answer, permit: Permit, cleaning: Cleaning) -> Ending:
@@ -900,11 +919,18 @@ def _ending(answer: wire.Answer, permit: Permit, cleaning: Cleaning) -> Ending:
     if result.get("resultType", "complete") != "complete":
         reason = "the server wants more input from a person, which it cannot be given here"
         return Ending(end=End.RAISED, reason=reason)
-    blocks, odd = read_blocks(result.get("content"))
+    content = result.get("content", [])
+    if not isinstance(content, list):
+        # Attack: a result that other readers understand, and that looks like an empty success here.
+        reason = f"its result is none: content must be a list (got {_kind_of(content)})"
+        return Ending(end=End.UNREADABLE, reason=reason, stdout_bytes=answer.size)
+    blocks, odd = read_blocks(content)
     structured = result.get("structuredContent")
     notes: tuple[str, ...] = ()
+    if structured is not None and not isinstance(structured, dict):
+        notes = (f"structuredContent is no object (got {_kind_of(structured)}), so it was left out",)
     if odd:
-        notes = (f"content of kinds that nobody here knows was left out: {odd}",)
+        notes = (*notes, f"content of kinds that nobody here knows was left out: {odd}")
     if answer.progress:
         notes = (*notes, f"messages of progress: {answer.progress}")
     if result.get("isError") is True:
@@ -918,6 +944,11 @@ def _ending(answer: wire.Answer, permit: Permit, cleaning: Cleaning) -> Ending:
         notes=notes,
         stdout_bytes=answer.size,
     )
+
+
+def _kind_of(value: JsonValue) -> str:
+    names = {bool: "a boolean", int: "a number", float: "a number", str: "a text", dict: "an object"}
+    return names.get(type(value), "a list" if isinstance(value, list) else "null")
 
 
 # -- headers of the stateless era ---------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from typing import Final
 
 from toolwright.model import End, Ending, Level, Permit, Run, Usage
 from toolwright.records import dataclass, replace
-from toolwright.sandbox import Cancel, Standing, Start, _exchange, _kernel, _standing
+from toolwright.sandbox import NOT_STARTED, Cancel, Standing, Start, _exchange, _kernel, _standing
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox.rules import Bind, Fs, KernelRules
 
@@ -1395,7 +1395,9 @@ def _ending(start: Start, end: End, began: float, reason: str, hint: str | None 
 
 def _how(report: _Report) -> str:
     if report.reason == _Reason.NOT_STARTED:
-        return f"{_STAGES.get(_Stage(report.stage), 'start')}: {os.strerror(report.error)}"
+        stage = _STAGES.get(_Stage(report.stage))
+        what = os.strerror(report.error)
+        return f"{NOT_STARTED}: {f'{stage}: ' if stage else ''}{what[:1].lower()}{what[1:]}"
     if report.reason != _Reason.EXITED:
         return f"stopped: {_Reason(report.reason).name.lower()}"
     if os.WIFSIGNALED(report.status):
