@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -59,6 +60,7 @@ def an_engine(
     level: Level = Level.SUPERVISED,
     spill: Spill | None = None,
 ) -> Engine:
+    more: dict[str, Any] = {"spill": spill} if spill is not None else {}
     return Engine(
         stock=lambda: Stock(catalog_of(tool), "v1"),
         audit=audit,
@@ -66,7 +68,7 @@ def an_engine(
         runtimes={RunProcess: runtime},
         level=lambda: level,
         contents=Contents(),
-        **({"spill": spill} if spill is not None else {}),
+        **more,
     )
 
 

@@ -21,7 +21,7 @@ from toolwright.catalog import loading, sources
 from toolwright.catalog.cache import Cache
 from toolwright.catalog.catalog import Catalog, Tools
 from toolwright.config import Config, Environment, current_folder, named_source, resolve
-from toolwright.errors import UsageError
+from toolwright.errors import UnknownTool, UsageError
 from toolwright.model import (
     TIMEOUT_S_MAX,
     Choice,
@@ -67,6 +67,7 @@ def open(
     sandbox: Sandbox | None = None,
     environment: Environment | None = None,
     progress: Callable[[int, int], None] | None = None,
+    only: str | None = None,
 ) -> Workshop:
     """Open a workshop on a folder, a file, several of them, or a ``Config``; or on functions alone.
 
@@ -80,6 +81,8 @@ def open(
     their name.
     ``config`` may be the path of a file: it counts as with ``--config``, over the user's own.
     ``progress`` is told how many documents of how many have been read.
+    ``only`` is the one tool that will be used: where it is the key of an MCP server's tool, no other server
+    is asked for its tools, and this one is waited for.
     """
     surroundings = environment or Environment.read()
     cwd = current_folder()
@@ -116,6 +119,7 @@ def open(
         own=_own_tools(tools, fallback, provide, config.rules(executors=tuple(handlers or ()))),
         in_process=in_process,
         sandbox=sandbox,
+        only=only,
     )
 
 
@@ -211,6 +215,7 @@ class Workshop:
         own: OwnTools | None = None,
         in_process: bool = False,
         sandbox: Sandbox | None = None,
+        only: str | None = None,
     ) -> None:
         self._own = own or OwnTools()
         self._migration: Migration | None = None
@@ -225,10 +230,14 @@ class Workshop:
         self._hands: Hands | None = None
         self._is_closed = False
         self._loading = threading.Lock()
-        self._lists = ServerLists(config.state, lambda: self.hands.servers, self.reload)
+        self._is_loaded = False
+        self._lists = ServerLists(
+            config.state, lambda: self.hands.servers, self._look_again, _server_of_key(only)
+        )
         try:
             with self._loading:  # a server may say at once that its list changed
                 self._report = self._load()
+                self._is_loaded = True
         except BaseException:  # nobody gets this workshop, so nobody else could end what it started
             self._end()
             raise
@@ -294,7 +303,14 @@ class Workshop:
 
     def find(self, name: str) -> Tool:
         """The tool of a key or a bare name. Raises UnknownTool."""
-        return self.catalog.find(name)
+        try:
+            return self.catalog.find(name)
+        except UnknownTool as unknown:
+            absence = self._lists.absence(name, self.catalog.keys)
+            if absence is None:
+                raise
+            message, hint = absence
+            raise UnknownTool(f"{unknown.message}: {message}", hint) from None
 
     def changed(self) -> bool:
         """Whether the sources look different from when they were last read. Reads and runs nothing."""
@@ -307,13 +323,20 @@ class Workshop:
         with self._loading:
             if fresh:
                 for digest in self._report.asked:
-                    self._lists.note_change(digest)
+                    self._lists.renew(digest)
             self._report = self._load(self._report)
             left = self._lists.settle()
             with self._lock:
                 hands = self._hands
             if hands is not None:
                 hands.keep_servers(left)
+
+    def _look_again(self) -> None:
+        """A server's list came after the catalog was made, or is another now."""
+        with self._loading:
+            if not self._is_loaded:  # the opening failed: there is nothing to replace
+                return
+        self.reload()
 
     def migration(self) -> Migration:
         """How far the move of tools from code (``fallback``) to files has come: what files hide, where the
@@ -685,6 +708,13 @@ class Workshop:
         user = os.path.join(self._environment.user_space, ".ai", "tools")
         spaces = [sources.Source(path=user, format="rye", space=1)] if os.path.isdir(user) else []
         return [*spaces, *sources.installed_bundles()]
+
+
+def _server_of_key(key: str | None) -> str | None:
+    """The MCP server whose tool a key names."""
+    format, _, rest = (key or "").partition(":")
+    server, slash, _ = rest.partition("/")
+    return server if format == "mcp" and slash else None
 
 
 # -- what runs calls ----------------------------------------------------------------------------------------

@@ -91,7 +91,9 @@ class Engine:
         level: Callable[[], Level],
         contents: digests.Contents,
         spill: Callable[[Tool, ToolResult], ToolResult] = lambda _tool, result: result,
+        absence: Callable[[str, Catalog], ToolError | None] = lambda _name, _catalog: None,
     ) -> None:
+        """``absence``: why there is no tool of a name, where that is not the name's fault."""
         self._stock = stock
         self._audit = audit
         self._decide = decide
@@ -99,6 +101,7 @@ class Engine:
         self._level = level
         self._contents = contents
         self._spill = spill
+        self._absence = absence
         self._known: tuple[str, dict[str, _Known]] = ("", {})
 
     def call(self, call: ToolCall, cancel: Cancel, *, door: str = "python") -> ToolResult:
@@ -116,7 +119,8 @@ class Engine:
         result: ToolResult | None = None
         try:
             if known is None:
-                raise _Refused(ToolError(kind=Kind.UNKNOWN_TOOL, message=unknown.message, hint=unknown.hint))
+                error = ToolError(kind=Kind.UNKNOWN_TOOL, message=unknown.message, hint=unknown.hint)
+                raise _Refused(self._absence(call.tool, stock.catalog) or error)
             result = self._through(known, call, facts.runs_digest, cancel)
         except _Refused as refused:
             result = self._refusal(call, refused.error, refused.tool)

@@ -189,6 +189,7 @@ class Hands:
             level=lambda: self.sandbox.level,
             contents=contents,
             spill=self.spill,
+            absence=self._absence,
         )
 
     @staticmethod
@@ -267,6 +268,11 @@ class Hands:
                 runs=tuple(replace(run, what="call") for run in ending.runs),
             )
         return ending
+
+    def _absence(self, name: str, catalog: Catalog) -> ToolError | None:
+        """Why there is no tool of a name: a server that is known, and has not listed its tools."""
+        found = self._lists.absence(name, catalog.keys)
+        return ToolError(kind=Kind.UNAVAILABLE, message=found[0], hint=found[1]) if found else None
 
     # -- MCP servers ----------------------------------------------------------------------------------------
 

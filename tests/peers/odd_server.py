@@ -62,7 +62,10 @@ class Server:
         if "tools" in self.options:
             names = [f"tool_{number}" for number in range(int(self.options["tools"]))]
         if "names" in self.options:
-            names = self.options["names"].split(",")
+            names = [name for name in self.options["names"].split(",") if name]
+        if "names-in" in self.options:
+            with open(self.options["names-in"], encoding="utf-8") as file:
+                names = file.read().split(",")
         tools = [{"name": name, "description": f"does {name}", "inputSchema": SCHEMA} for name in names]
         for tool in tools:
             if tool["name"] == "not-fitting":
@@ -74,7 +77,7 @@ class Server:
     def handle(self, message):
         method, number = message.get("method"), message.get("id")
         if method == "initialize":
-            if "mute" in self.options:
+            if "mute" in self.options or os.path.exists(self.options.get("mute-if", "")):
                 return
             if "modern" in self.options:
                 send({"id": number, "error": {"code": -32022, "message": "Unsupported protocol version",

@@ -164,7 +164,7 @@ def test_a_list_that_is_said_to_change_and_does_not_is_read_once(tmp_path: Path)
     with opened(tmp_path) as workshop:
         count = len(workshop.tools)
         until = time.monotonic() + BOUND_S
-        while workshop._lists._refreshing and time.monotonic() < until:
+        while workshop._lists._refresher is not None and time.monotonic() < until:
             Cancel().wait(0.05)
     with opened(tmp_path) as workshop:
         assert workshop._report.warm

@@ -42,6 +42,8 @@ NAME: Final = "mcp"
 TIMEOUT_S: Final = 60.0
 """For one call, where the definition says nothing else."""
 SERVERS_MAX: Final = 500
+NOT_ASKED: Final = "it was not asked, because another server's tool was wanted"
+"""Why a server that nobody needs just now has no list."""
 
 _NAME_CHARS_MAX: Final = 128
 _SERVER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -233,7 +235,7 @@ def compile_document(document: Document, rules: Rules) -> Compiled:
         reader.add(
             "mcp.server.unavailable",
             f'the MCP server "{server.name}" {what}: {why}',
-            severity=Severity.WARNING,
+            severity=Severity.INFO if why == NOT_ASKED else Severity.WARNING,
             name=server.name,
             hint=document.hint or "`toolwright doctor` shows how it stands; its tools come back when it does",
         )

@@ -236,6 +236,8 @@ class State:
     about: str = ""
     """What it says it is."""
     stderr: str = ""
+    hint: str = ""
+    """What to do, where nobody could even try to reach it."""
 
 
 class _Unavailable(Exception):

@@ -79,12 +79,19 @@ class Shared:
         only = tuple(replace(source, starts=source.format == "mcp") for source in looked_at)
         return replace(resolved, sources=(*kept, *only))
 
-    def workshop(self, more: Sequence[str] = (), fallback: Sequence[object] = ()) -> Workshop:
+    def workshop(
+        self, more: Sequence[str] = (), fallback: Sequence[object] = (), *, only: str | None = None
+    ) -> Workshop:
+        """``only``: the one tool that the command is about."""
         from toolwright import app
 
         progress = None if self.quiet or not sys.stderr.isatty() else _tell_progress
         workshop = app.open(
-            self.resolved(more), fallback=fallback, environment=self.environment, progress=progress
+            self.resolved(more),
+            fallback=fallback,
+            environment=self.environment,
+            progress=progress,
+            only=only,
         )
         click.get_current_context().call_on_close(workshop.close)
         return workshop
