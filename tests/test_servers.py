@@ -623,6 +623,62 @@ def test_a_server_that_no_source_names_any_more_ends_at_the_next_look(tmp_path: 
         assert [state.name for state in workshop.servers()] == ["b"]
 
 
+def test_a_server_of_a_tools_own_file_ends_when_its_definition_goes(tmp_path: Path) -> None:
+    """Attack: a server that somebody took out of a project goes on, with what it was granted."""
+    tools = tmp_path / ".ai" / "tools"
+    tools.mkdir(parents=True)
+    head = "executor_id: {}\ncategory: ''\nversion: 1.0.0\ndescription: 'd'\n"
+    for name in ("one", "two"):
+        arguments = "".join(f"    - {json.dumps(part)}\n" for part in marking(tmp_path, f"is={name}")[1:])
+        (tools / f"{name}.yaml").write_text(
+            f"tool_type: mcp_server\n{head.format('null')}config:\n  transport: stdio\n"
+            f"  command: {json.dumps(sys.executable)}\n  args:\n{arguments}",
+            encoding="utf-8",
+        )
+        (tools / f"say_{name}.yaml").write_text(
+            f"tool_type: mcp\n{head.format('rye/core/runtimes/mcp/stdio')}"
+            f"config: {{server: {name}, tool_name: echo}}\ninput_schema: {{type: object}}\n",
+            encoding="utf-8",
+        )
+    config = replace(resolve(surroundings(tmp_path), cwd=str(tmp_path), sources=["."]), unsigned="warn")
+    with opened(tmp_path, config) as workshop:
+        assert workshop.call("say_one").ok
+        assert workshop.call("say_two").ok
+        first = pids(tmp_path)
+        assert len(living(first)) == 2
+        workshop.reload()  # nothing changed, and nothing ends
+        assert workshop.call("say_two").ok
+        assert (pids(tmp_path), len(living(first))) == (first, 2)
+        (tools / "say_one.yaml").unlink()
+        (tools / "one.yaml").unlink()
+        workshop.reload()
+        assert until_true(lambda: living(first) == first[1:])
+        assert workshop.call("say_two").ok
+        text = (tools / "two.yaml").read_text(encoding="utf-8")
+        (tools / "two.yaml").write_text(text.replace("is=two", "is=other"), encoding="utf-8")
+        workshop.reload()
+        assert until_true(lambda: not living(first))
+        assert workshop.call("say_two").ok
+        assert len(pids(tmp_path)) == 3
+
+
+@pytest.mark.parametrize(
+    "entry", [{"command": "/bin/false", "disabled": True}, {"command": 3}, {"command": "x", "url": "y"}, None]
+)
+def test_a_spoilt_or_switched_off_entry_keeps_its_name(tmp_path: Path, entry: object) -> None:
+    """Attack: a namesake, which gets what was granted to an entry that is switched off or has a mistake."""
+    (tmp_path / "one.json").write_text(json.dumps({"mcpServers": {"bank": entry}}), encoding="utf-8")
+    other = {"command": sys.executable, "args": ["-I", "-S", SERVER, f"marks={tmp_path / 'marks'}"]}
+    (tmp_path / "two.json").write_text(json.dumps({"mcpServers": {"bank": other}}), encoding="utf-8")
+    written(tmp_path, {"path": "one.json"}, {"path": "two.json"})
+    with opened(tmp_path) as workshop:
+        assert keys(workshop) == []
+        clash = workshop.problems[-1]
+        assert (clash.code, clash.name) == ("mcp.servers.clash", "bank")
+        assert clash.path == str(tmp_path / "two.json")
+    assert starts(tmp_path) == 0
+
+
 def living(processes: list[int]) -> list[int]:
     return [pid for pid in processes if Path(f"/proc/{pid}").exists()]
 

@@ -302,11 +302,13 @@ class Hands:
             return self._servers
 
     def keep_servers(self, digests: Collection[str]) -> None:
-        """End the servers that no source names any more."""
+        """End the servers that no source and no tool's file names any more."""
         with self._making:
             servers = self._servers
         if servers is not None:
-            servers.keep_only(digests)
+            # Attack: a server whose definition somebody took out of a project goes on with what it was
+            # granted.
+            servers.keep_only(digests, lambda: self._report().catalog.tools)
 
     def _permit_server(self, tool: Tool) -> Permit | Ending:
         """What a server itself may do."""

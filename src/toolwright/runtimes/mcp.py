@@ -14,7 +14,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
@@ -850,13 +850,21 @@ class McpTools:
             )
         return owner
 
-    def keep_only(self, digests: Collection[str]) -> None:
-        """End the servers that were defined by others than these, as soon as nobody waits for them."""
+    def keep_only(self, digests: Collection[str], tools: Callable[[], Iterable[Tool]] = tuple) -> None:
+        """End the servers that were defined by others than these, as soon as nobody waits for them: by
+        sources, of which ``digests`` are left, and by the files of ``tools``."""
+        with self._lock:
+            has_own = any(not server.definition.key for server in self._servers.values())
+        own = {*map(self._own_definition, tools())} if has_own else set()
         with self._lock:
             others = {
                 place: server
                 for place, server in self._servers.items()
-                if server.definition.key and _reference_of(server.tool) not in digests
+                if (
+                    _reference_of(server.tool) not in digests
+                    if server.definition.key
+                    else server.definition not in own
+                )
             }
             for place in others:
                 del self._servers[place]
@@ -866,6 +874,16 @@ class McpTools:
                 place: owner for place, owner in self._owners.items() if _reference_of(owner) in digests
             }
         _each(_Server.retire, others.values())
+
+    def _own_definition(self, tool: Tool) -> Definition | None:
+        """The server that a tool's own file defines, if it defines one."""
+        invocation = tool.invocation
+        if not isinstance(invocation, CallMcp) or _reference(invocation.settings)[1]:
+            return None
+        definition = definition_of(invocation.server, "", invocation.settings)
+        if isinstance(definition, str):
+            return None
+        return _placed(definition, project_of(tool, self.host), self.host.user_space)
 
     def changed(self, server: _Server) -> None:
         """Called by readers: a server says that its tools are others now."""
