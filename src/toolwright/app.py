@@ -256,7 +256,11 @@ class Workshop:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        import anyio.to_thread
+
+        # Beside the loop: what is cancelled on it must come to its end there, and be recorded.
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self.close)
 
     def close(self) -> None:
         """End what was started, finish the records, and write down what makes the next start faster."""

@@ -70,6 +70,7 @@ _LACKING = {
 }
 """What a person should know about a level before calling."""
 _FETCHED_AT_ONCE: Final = 16
+_SETTLE_S: Final = 2.0
 
 
 class Hands:
@@ -384,7 +385,12 @@ class Hands:
             self._is_closed = True
             servers = () if self._servers is None else (self._servers,)
         with ExitStack() as ending:  # whatever fails, the others end: the last ones first
-            parts = (self.keep, self.audit, self.sandbox, self._scripts, self._https, self._functions)
+            for part in (self.keep, self.audit):
+                ending.callback(part.close)
+            # Calls that were stopped just now still record their ends; one that nothing can stop does not
+            # hold up the closing for long.
+            ending.callback(self.audit.settle, _SETTLE_S)
+            parts = (self.sandbox, self._scripts, self._https, self._functions)
             for part in (*parts, self._pythons, *servers):
                 ending.callback(part.close)
 
