@@ -91,9 +91,11 @@ class Engine:
         level: Callable[[], Level],
         contents: digests.Contents,
         spill: Callable[[Tool, ToolResult], ToolResult] = lambda _tool, result: result,
+        arrives: Callable[[ToolCall, Cancel], bool] = lambda _call, _cancel: False,
         absence: Callable[[str, Catalog], ToolError | None] = lambda _name, _catalog: None,
     ) -> None:
-        """``absence``: why there is no tool of a name, where that is not the name's fault."""
+        """``arrives`` waits for a tool that is on its way; True: it may be there now. ``absence``: why there
+        is no tool of a name, where that is not the name's fault."""
         self._stock = stock
         self._audit = audit
         self._decide = decide
@@ -101,6 +103,7 @@ class Engine:
         self._level = level
         self._contents = contents
         self._spill = spill
+        self._arrives = arrives
         self._absence = absence
         self._known: tuple[str, dict[str, _Known]] = ("", {})
 
@@ -109,6 +112,9 @@ class Engine:
         started = time.monotonic()
         stock = self._stock()
         known, unknown = self._look_up(stock, call.tool)
+        if known is None and self._arrives(call, cancel):
+            stock = self._stock()
+            known, unknown = self._look_up(stock, call.tool)
         facts = self._facts(known, stock.version, door)
         if not self._audit.begin(call, facts):
             why, hint = self._audit.why_not

@@ -190,6 +190,7 @@ class Hands:
             level=lambda: self.sandbox.level,
             contents=contents,
             spill=self.spill,
+            arrives=lambda call, cancel: self._lists.arrives(call.tool, call.timeout_s or LIST_S, cancel),
             absence=self._absence,
         )
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 LIST_S: Final = 20.0
 """The most for starting a server and asking it for its tools; its definition may give it less."""
-FIRST_S: Final = 3.0
+FIRST_S: Final = 5.0
 """How long an opening waits for lists that it knows nothing of, after the last one that came."""
 GUARDED_MAX: Final = 5000
 _SERVERS_AT_ONCE: Final = 64
@@ -43,6 +43,7 @@ _REFRESH_S: Final = 1.0
 _REST_S: Final = 60.0
 """How long a server that gave no list is left alone, and one that gave a list is believed."""
 _CLOSE_S: Final = 2.0
+_STEP_S: Final = 0.05
 _WORDS_LINES: Final = 3
 _LONGER: Final = "`toolwright list --fresh` waits for it longer; `toolwright doctor` shows how it stands"
 
@@ -106,6 +107,8 @@ class ServerLists:
         """Those under way, by the digest of the definition."""
         self._arrived: dict[str, bytes | Ending] = {}
         """What came when nobody waited for it any more, for the next catalog."""
+        self._unseen: set[str] = set()
+        """Those of which something came that the catalog does not show yet."""
         self._renewed: set[str] = set()
         self._refresher: threading.Thread | None = None
         self._has_news = False
@@ -230,6 +233,7 @@ class ServerLists:
             self._over.notify_all()
             if look.is_awaited or self._stop.is_set():
                 return
+            self._unseen.add(look.digest)  # until it is known whether that is news
         self._arrive(look, outcome)
 
     def _wait(self, for_long: Sequence[_Look], for_short: Sequence[_Look] = ()) -> None:
@@ -287,9 +291,10 @@ class ServerLists:
 
     def _arrive(self, look: _Look, outcome: bytes | Ending) -> None:
         """Nobody waited for it: the catalog is made again, if it differs from what that was made from."""
-        if isinstance(outcome, Ending) and outcome.end is End.CANCELLED:
-            return
         digest = look.digest
+        if isinstance(outcome, Ending) and outcome.end is End.CANCELLED:
+            self._see({digest})
+            return
         before = self._failure(digest)
         if isinstance(outcome, Ending):
             is_news = before is None or before.why != (outcome.reason or outcome.end.value)
@@ -305,6 +310,14 @@ class ServerLists:
                 self._arrived[digest] = outcome
                 self._has_news = True
                 self._wake()
+        else:
+            self._see({digest})
+
+    def _see(self, digests: set[str]) -> None:
+        """The catalog shows all there is of these."""
+        with self._over:
+            self._unseen -= digests
+            self._over.notify_all()
 
     def server_changed(self, digest: str) -> None:
         """A server says that its tools are others now: it is asked again meanwhile, and believed if they are.
@@ -340,6 +353,7 @@ class ServerLists:
             doubted = {digest for digest in self._doubted if digest not in self._looks}
             self._doubted -= doubted
             has_news, self._has_news = self._has_news, False
+            shown = {*self._arrived}
             if self._stop.is_set() or not (doubted or self._doubted or has_news):
                 self._refresher = None
                 return False
@@ -348,6 +362,8 @@ class ServerLists:
                 self._look_at(digest, *self._known[digest])
             if has_news:
                 self._reload()
+        if has_news:
+            self._see(shown)
         return True
 
     # -- how servers stand ----------------------------------------------------------------------------------
@@ -374,22 +390,42 @@ class ServerLists:
                 found[key] = _state_of(look.text, look.outcome)
         return tuple(found[key] for key in named if key in found)
 
+    def _named_by(self, key: str) -> tuple[str, str]:
+        """The server whose tool a key names, and the digest of its definition; empty where there is none."""
+        format, _, rest = key.partition(":")
+        server, slash, _ = rest.partition("/")
+        if format != "mcp" or not slash or self._found is None:
+            return "", ""
+        for digest, (text, _) in self._found.servers.items():
+            if formats.server_of(text).name == server:
+                return server, digest
+        return "", ""
+
+    def arrives(self, name: str, timeout_s: float, cancel: Cancel) -> bool:
+        """Wait for the server of a tool that is not there, where it is being asked; no other one is waited
+        for. True: the tool may be there now."""
+        _, digest = self._named_by(name)
+        if not digest:
+            return False
+        until = time.monotonic() + min(timeout_s, LIST_S)
+        with self._over:
+            if digest not in self._looks and digest not in self._unseen:
+                return False
+            while digest in self._looks or digest in self._unseen:
+                left_s = until - time.monotonic()
+                if left_s <= 0 or cancel.is_set or self._stop.is_set():
+                    break
+                self._over.wait(min(left_s, _STEP_S))
+        return True
+
     def absence(self, name: str, keys: Collection[str]) -> tuple[str, str | None] | None:
         """Why there is no tool of this name, where it is the key of a server that gave no list, and what to
         do about it. ``keys`` are those of the tools there are."""
-        format, _, rest = name.partition(":")
-        server, slash, _ = rest.partition("/")
-        if format != "mcp" or not slash or self._found is None:
-            return None
+        server, digest = self._named_by(name)
         prefix = f"mcp:{server}/"
-        digests = [
-            digest
-            for digest, (text, _) in self._found.servers.items()
-            if formats.server_of(text).key == prefix
-        ]
-        if not digests or any(key.startswith(prefix) for key in keys):
+        if not digest or any(key.startswith(prefix) for key in keys):
             return None
-        failure = self._failure(digests[0])
+        failure = self._failure(digest)
         if failure is None:
             return None
         hint = failure.hint or ""
