@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from toolwright.formats.capability import Migration
     from toolwright.functions import Function, Report
     from toolwright.hands import Hands
-    from toolwright.runtimes.mcp import State as ServerState
+    from toolwright.runtimes._mcp_server import State as ServerState
 
 ContextCheck = Callable[[Mapping[str, object]], object]
 

@@ -28,8 +28,8 @@ from toolwright.records import dataclass, replace
 from toolwright.sandbox import Cancel
 
 if TYPE_CHECKING:
+    from toolwright.runtimes._mcp_server import State as ServerState
     from toolwright.runtimes.mcp import McpTools
-    from toolwright.runtimes.mcp import State as ServerState
 
 LIST_S: Final = 20.0
 """The most for starting a server and asking it for its tools; its definition may give it less."""
@@ -560,7 +560,7 @@ def _state_of(text: str, outcome: Ending) -> ServerState:
     definition = server.definition
     shown_url = import_module("toolwright.journal.redaction").shown_url
     argv = [definition.get("command"), *(definition.get("args") or ())]
-    state: ServerState = import_module("toolwright.runtimes.mcp").State(
+    state: ServerState = import_module("toolwright.runtimes._mcp_server").State(
         name=server.name,
         key=server.key,
         where=shown_url(definition["url"]) if "url" in definition else " ".join(map(str, argv)),

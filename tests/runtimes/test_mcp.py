@@ -44,9 +44,11 @@ from toolwright.model import (
 )
 from toolwright.records import replace
 from toolwright.runtimes import Host, around
+from toolwright.runtimes._mcp_definition import definition_of
+from toolwright.runtimes._mcp_server import tail_of
 from toolwright.runtimes._mcp_stdio import StdioLine
 from toolwright.runtimes._mcp_wire import WireLimits
-from toolwright.runtimes.mcp import McpTools, definition_of, param_headers, tail_of
+from toolwright.runtimes.mcp import McpTools, param_headers
 from toolwright.sandbox import Cancel, Sandbox, Standing, Start
 
 SERVER = str(Path(__file__).parent.parent / "peers" / "odd_server.py")
