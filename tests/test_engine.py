@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -65,6 +66,7 @@ def an_engine(
     reserve: Callable[[Sequence[Charge]], Deny | None] = lambda _charges: None,
     approvals: Approvals | None = None,
 ) -> Engine:
+    more: dict[str, Any] = {"spill": spill} if spill is not None else {}
     return Engine(
         stock=lambda: Stock(catalog_of(tool), "v1"),
         audit=audit,
@@ -75,6 +77,7 @@ def an_engine(
         spill=spill or (lambda _tool, result: result),
         reserve=reserve,
         approvals=None if approvals is None else lambda: approvals,
+        **more,
     )
 
 

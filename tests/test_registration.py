@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -145,6 +146,31 @@ def test_an_async_handler_is_stopped_at_its_limit(tmp_path: Path) -> None:
         result = workshop.call("recall_journal", timeout_s=0.1)
     assert result.error is not None
     assert result.error.kind is Kind.TIMED_OUT
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_handler_that_ends_after_its_limit_is_reported(tmp_path: Path, is_async: bool) -> None:
+    def handler(tool_name: str, tool_input: Mapping[str, Any]) -> dict[str, Any]:
+        threading.Event().wait(0.3)  # nothing can stop it
+        return {"success": True, "result": 1}
+
+    async def stubborn(tool_name: str, tool_input: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            await asyncio.sleep(WAIT_S)
+        except asyncio.CancelledError:
+            """It goes on."""
+        return {"success": True, "result": 1}
+
+    write_group(tmp_path / "groups", "recall_journal")
+    with opened(tmp_path, handlers={"journal": stubborn if is_async else handler}) as workshop:
+        result = workshop.call("recall_journal", timeout_s=0.1)
+        error = result.error
+        assert error is not None
+        assert error.kind is Kind.TIMED_OUT
+        assert result.data is None
+        assert "it ran to its end, which took 0." in str(error.hint)
+        if not is_async:
+            assert workshop.call("recall_journal", timeout_s=5.0).data == 1
 
 
 def test_a_check_of_the_hosts_decides_which_groups_are_seen(tmp_path: Path) -> None:

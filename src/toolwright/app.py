@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from toolwright.functions import Function, Report
     from toolwright.gate import Explanation, Gate, LaterPins
     from toolwright.hands import Hands
-    from toolwright.runtimes.mcp import State as ServerState
+    from toolwright.runtimes._mcp_server import State as ServerState
     from toolwright.trust.approvals import Approvals
     from toolwright.trust.lock import Watched
     from toolwright.trust.pinning import Pins
@@ -88,6 +88,7 @@ def open(
     environment: Environment | None = None,
     progress: Callable[[int, int], None] | None = None,
     only_look: bool = False,
+    only: str | None = None,
 ) -> Workshop:
     """Open a workshop on a folder, a file, several of them, or a ``Config``; or on functions alone.
 
@@ -102,6 +103,8 @@ def open(
     ``config`` may be the path of a file: it counts as with ``--config``, over the user's own.
     ``progress`` is told how many documents of how many have been read.
     ``only_look``: loading starts no server and no program and fetches nothing; what they once said counts.
+    ``only`` is the one tool that will be used: where it is the key of an MCP server's tool, no other server
+    is asked for its tools, and this one is waited for.
     """
     surroundings = environment or Environment.read()
     cwd = current_folder()
@@ -139,6 +142,7 @@ def open(
         in_process=in_process,
         sandbox=sandbox,
         only_look=only_look,
+        only=only,
     )
 
 
@@ -235,6 +239,7 @@ class Workshop:
         in_process: bool = False,
         sandbox: Sandbox | None = None,
         only_look: bool = False,
+        only: str | None = None,
     ) -> None:
         check_rules(config)
         self._own = own or OwnTools()
@@ -252,10 +257,14 @@ class Workshop:
         self._gate: Gate | None = None
         self._is_closed = False
         self._loading = threading.Lock()
-        self._lists = ServerLists(config.state, lambda: self.hands.servers, self.reload)
+        self._is_loaded = False
+        self._lists = ServerLists(
+            config.state, lambda: self.hands.servers, self._look_again, _server_of_key(only)
+        )
         try:
             with self._loading:  # a server may say at once that its list changed
                 self._report = self._load()
+                self._is_loaded = True
         except BaseException:  # nobody gets this workshop, so nobody else could end what it started
             self._end()
             raise
@@ -274,7 +283,11 @@ class Workshop:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        import anyio.to_thread
+
+        # Beside the loop: what is cancelled on it must come to its end there, and be recorded.
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self.close)
 
     def close(self) -> None:
         """End what was started, finish the records, and write down what makes the next start faster."""
@@ -333,7 +346,14 @@ class Workshop:
 
     def find(self, name: str) -> Tool:
         """The tool of a key or a bare name. Raises UnknownTool."""
-        return self.catalog.find(name)
+        try:
+            return self.catalog.find(name)
+        except UnknownTool as unknown:
+            absence = self._lists.absence(name, self.catalog.keys)
+            if absence is None:
+                raise
+            message, hint = absence
+            raise UnknownTool(f"{unknown.message}: {message}", hint) from None
 
     @property
     def asks(self) -> bool:
@@ -391,13 +411,20 @@ class Workshop:
         with self._loading:
             if fresh:
                 for digest in self._report.asked:
-                    self._lists.note_change(digest)
+                    self._lists.renew(digest)
             self._report = self._load(self._report)
             left = self._lists.settle()
             with self._lock:
                 hands = self._hands
             if hands is not None:
                 hands.keep_servers(left)
+
+    def _look_again(self) -> None:
+        """A server's list came after the catalog was made, or is another now."""
+        with self._loading:
+            if not self._is_loaded:  # the opening failed: there is nothing to replace
+                return
+        self.reload()
 
     def migration(self) -> Migration:
         """How far the move of tools from code (``fallback``) to files has come: what files hide, where the
@@ -984,6 +1011,13 @@ def _not_probed(paths: Sequence[str]) -> Sequence[tuple[bytes, ProbeOutcome]]:
 
 def _not_fetched(urls: Sequence[str]) -> Sequence[tuple[bytes | None, str | None]]:
     return [(None, "nothing is fetched only to look")] * len(urls)
+
+
+def _server_of_key(key: str | None) -> str | None:
+    """The MCP server whose tool a key names."""
+    format, _, rest = (key or "").partition(":")
+    server, slash, _ = rest.partition("/")
+    return server if format == "mcp" and slash else None
 
 
 # -- what runs calls ----------------------------------------------------------------------------------------

@@ -114,7 +114,11 @@ class Engine:
         spill: Callable[[Tool, ToolResult], ToolResult] = lambda _tool, result: result,
         reserve: Callable[[Sequence[Charge]], Deny | None] = lambda _charges: None,
         approvals: Callable[[], Approvals] | None = None,
+        arrives: Callable[[ToolCall, Cancel], bool] = lambda _call, _cancel: False,
+        absence: Callable[[str, Catalog], ToolError | None] = lambda _name, _catalog: None,
     ) -> None:
+        """``arrives`` waits for a tool that is on its way; True: it may be there now. ``absence``: why there
+        is no tool of a name, where that is not the name's fault."""
         self._stock = stock
         self._audit = audit
         self._decide = decide
@@ -124,6 +128,8 @@ class Engine:
         self._spill = spill
         self._reserve = reserve
         self._approvals = approvals
+        self._arrives = arrives
+        self._absence = absence
         self._known: tuple[str, dict[str, _Known]] = ("", {})
 
     def call(self, call: ToolCall, cancel: Cancel, *, door: str = "python") -> ToolResult:
@@ -131,6 +137,9 @@ class Engine:
         started = time.monotonic()
         stock = self._stock()
         known, unknown = self._look_up(stock, call.tool)
+        if known is None and self._arrives(call, cancel):
+            stock = self._stock()
+            known, unknown = self._look_up(stock, call.tool)
         facts = self._facts(known, stock.version, door)
         if not self._audit.begin(call, facts):
             why, hint = self._audit.why_not
@@ -141,7 +150,8 @@ class Engine:
         result: ToolResult | None = None
         try:
             if known is None:
-                raise _Refused(ToolError(kind=Kind.UNKNOWN_TOOL, message=unknown.message, hint=unknown.hint))
+                error = ToolError(kind=Kind.UNKNOWN_TOOL, message=unknown.message, hint=unknown.hint)
+                raise _Refused(self._absence(call.tool, stock.catalog) or error)
             result = self._through(known, call, facts, cancel)
         except _Refused as refused:
             result = self._refusal(call, refused.error, refused.tool)

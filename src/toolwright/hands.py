@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
 from toolwright.catalog import files, loading, sources
+from toolwright.catalog.catalog import Catalog
 from toolwright.catalog.digests import Contents
 from toolwright.config import Config, Environment
 from toolwright.engine import Engine, Stock
@@ -72,6 +73,7 @@ _DEVELOPMENT: Final = (
     "(RYE_DEV_MODE=1 and [rye] dev_mode)"
 )
 _FETCHED_AT_ONCE: Final = 16
+_SETTLE_S: Final = 2.0
 
 
 class Hands:
@@ -102,6 +104,7 @@ class Hands:
             # in the place of ours.
             raise StoreError(f"{config.state}: others may write it", f"chmod 700 {config.state}")
         self._config = config
+        self._report = report
         self._cwd = gate.cwd
         self._state = config.state
         self._user = environment.user
@@ -175,6 +178,8 @@ class Hands:
             contents=contents,
             spill=self.spill,
             approvals=lambda: self.approvals,
+            arrives=lambda call, cancel: self._lists.arrives(call.tool, call.timeout_s or LIST_S, cancel),
+            absence=self._absence,
         )
 
     @property
@@ -235,6 +240,11 @@ class Hands:
             )
         return ending
 
+    def _absence(self, name: str, catalog: Catalog) -> ToolError | None:
+        """Why there is no tool of a name: a server that is known, and has not listed its tools."""
+        found = self._lists.absence(name, catalog.keys)
+        return ToolError(kind=Kind.UNAVAILABLE, message=found[0], hint=found[1]) if found else None
+
     # -- MCP servers ----------------------------------------------------------------------------------------
 
     @property
@@ -262,11 +272,13 @@ class Hands:
             return self._servers
 
     def keep_servers(self, digests: Collection[str]) -> None:
-        """End the servers that no source names any more."""
+        """End the servers that no source and no tool's file names any more."""
         with self._making:
             servers = self._servers
         if servers is not None:
-            servers.keep_only(digests)
+            # Attack: a server whose definition somebody took out of a project goes on with what it was
+            # granted.
+            servers.keep_only(digests, lambda: self._report().catalog.tools)
 
     def _permit_server(self, tool: Tool) -> Permit | Ending:
         """What a server itself may do."""
@@ -335,7 +347,11 @@ class Hands:
             self._is_closed = True
             servers = () if self._servers is None else (self._servers,)
         with ExitStack() as ending:  # whatever fails, the others end: the last ones first
-            parts = (self.audit, self.sandbox, self._scripts, self._https, self._functions)
+            ending.callback(self.audit.close)
+            # Calls that were stopped just now still record their ends; one that nothing can stop does not
+            # hold up the closing for long.
+            ending.callback(self.audit.settle, _SETTLE_S)
+            parts = (self.sandbox, self._scripts, self._https, self._functions)
             for part in (*parts, self._pythons, *servers):
                 ending.callback(part.close)
 

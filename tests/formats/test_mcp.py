@@ -181,7 +181,7 @@ def test_whatever_a_server_lists_nothing_raises(tools: list[Any]) -> None:
 def listed(text: str) -> tuple[list[Server], list[str]]:
     content = text.encode()
     found = servers_in(Document(path="/p/.mcp.json", content=content, parsed=jsontext.read(content)))
-    return found[0], [f"{problem.code}: {problem.message}" for problem in found[1]]
+    return found[0], [f"{problem.code}: {problem.message}" for problem in found[2]]
 
 
 def test_the_entries_of_other_hosts_are_understood() -> None:
@@ -242,3 +242,13 @@ def test_a_key_that_stands_twice_makes_the_list_none() -> None:
     found, (problem,) = listed('{"mcpServers": {"a": {"command": "good"}, "a": {"command": "evil"}}}')
     assert found == []
     assert problem.startswith("mcp.servers.duplicate")
+
+
+def test_entries_that_are_no_servers_keep_their_names() -> None:
+    for text, names in (
+        ('{"mcpServers": {"a": {"command": "x"}, "b c": 3, "d": {"disabled": true}}}', ["b-c", "d"]),
+        ('{"mcpServers": {"a": {"command": "x"}, "a": {"command": "y"}, "b c": {}, "!": 1}}', ["a", "b-c"]),
+    ):
+        content = text.encode()
+        found = servers_in(Document(path="/p/.mcp.json", content=content, parsed=jsontext.read(content)))
+        assert found[1] == names

@@ -62,7 +62,10 @@ class Server:
         if "tools" in self.options:
             names = [f"tool_{number}" for number in range(int(self.options["tools"]))]
         if "names" in self.options:
-            names = self.options["names"].split(",")
+            names = [name for name in self.options["names"].split(",") if name]
+        if "names-in" in self.options:
+            with open(self.options["names-in"], encoding="utf-8") as file:
+                names = file.read().split(",")
         tools = [{"name": name, "description": f"does {name}", "inputSchema": SCHEMA} for name in names]
         for tool in tools:
             if tool["name"] == "not-fitting":
@@ -74,7 +77,7 @@ class Server:
     def handle(self, message):
         method, number = message.get("method"), message.get("id")
         if method == "initialize":
-            if "mute" in self.options:
+            if "mute" in self.options or os.path.exists(self.options.get("mute-if", "")):
                 return
             if "modern" in self.options:
                 send({"id": number, "error": {"code": -32022, "message": "Unsupported protocol version",
@@ -108,7 +111,9 @@ class Server:
             send({"id": number, "error": {"code": -32601, "message": "Method not found"}})
 
     def call(self, name, arguments, number, meta):
-        if name == "env":
+        if name == "pid":
+            text(number, str(os.getpid()))
+        elif name == "env":
             text(number, json.dumps(sorted(os.environ)))
         elif name == "die":
             os._exit(7)
@@ -178,6 +183,17 @@ class Server:
                 {"type": "resource", "resource": {"uri": "file:///c", "blob": "aGk=", "_meta": {"k": 1}}},
                 {"type": "hologram", "data": "?"},
             ], "structuredContent": {"n": 1}})  # fmt: skip
+        elif name == "deaf":  # reads nothing more for a while, and says so
+            sys.stderr.write("deaf now\n")
+            sys.stderr.flush()
+            time.sleep(float(arguments.get("text", "3")))
+        elif name == "no-list":
+            result(number, {"content": json.loads(arguments["text"])})
+        elif name == "odd-structured":
+            text(number, "a word", structuredContent=json.loads(arguments["text"]))
+        elif name == "beside":
+            blocks = [{"type": "text", "text": "in words"}, {"type": "text", "text": '{"n": 1}'}]
+            result(number, {"content": blocks, "structuredContent": {"n": 1}})
         elif name == "fail":
             text(number, "it went wrong: " + arguments.get("text", ""), isError=True)
         elif name == "refuse":

@@ -512,6 +512,74 @@ def test_closing_cancels_what_runs_on_the_callers_loop(tmp_path: Path) -> None:
     assert result.error.kind is Kind.CANCELLED
 
 
+def recorded(folder: Path) -> list[tuple[str, object]]:
+    found = entries(str(folder / "state" / "journal"))
+    return [(entry.what, entry.body.get("error")) for entry in found if entry.what in ("begin", "end")]
+
+
+@pytest.mark.parametrize("way", ["with", "async with", "close"])
+def test_a_call_that_closing_cancels_is_recorded_before_the_journal_closes(tmp_path: Path, way: str) -> None:
+    seen: list[str] = []
+
+    async def main() -> ToolResult:
+        began = asyncio.Event()
+
+        async def slow() -> None:
+            began.set()
+            try:
+                await asyncio.sleep(WAIT_S)
+            except asyncio.CancelledError:
+                seen.append("cancelled")
+                raise
+
+        with sandbox_of(Level.PORTABLE) as sandbox:
+            environment = Environment.read({"HOME": str(tmp_path / "home"), "PATH": PATH})
+            config = Config(state=str(tmp_path / "state"))
+            workshop = toolwright.open(tools=[slow], config=config, environment=environment, sandbox=sandbox)
+            call = asyncio.create_task(workshop.call_async("slow"))
+            await asyncio.wait_for(began.wait(), WAIT_S)
+            match way:
+                case "with":
+                    with workshop:
+                        """Leaving it closes it."""
+                case "async with":
+                    async with workshop:
+                        """The same, beside the loop."""
+                    assert seen == ["cancelled"]
+                case "close":
+                    await asyncio.to_thread(workshop.close)
+                    assert seen == ["cancelled"]
+            assert [what for what, _ in recorded(tmp_path)] == ["begin", "end"]
+            return await asyncio.wait_for(call, WAIT_S)
+
+    result = asyncio.run(main())
+    assert seen == ["cancelled"]
+    assert result.error is not None
+    assert result.error.kind is Kind.CANCELLED
+    assert not any("could not be written" in note for note in result.notes)
+    assert len(result.notes) == (1 if way == "with" else 0)
+
+
+def test_a_call_that_nothing_can_stop_does_not_hold_up_the_closing_for_long(tmp_path: Path) -> None:
+    gate, began = threading.Event(), threading.Event()
+
+    def stuck() -> str:
+        began.set()
+        gate.wait(WAIT_S)
+        return "late"
+
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            with opened(tmp_path, stuck) as workshop:
+                call = pool.submit(workshop.call, "stuck")
+                assert began.wait(WAIT_S)
+                since = time.monotonic()
+            assert time.monotonic() - since < WAIT_S / 2
+        finally:
+            gate.set()
+        assert call.result(WAIT_S).content == "late"
+
+
 def test_async_functions_run_on_the_loop_that_awaits_them(tmp_path: Path) -> None:
     async def main() -> None:
         async with asyncio.timeout(WAIT_S):

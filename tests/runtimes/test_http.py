@@ -34,7 +34,7 @@ from toolwright.model import (
     ToolCall,
     ToolResult,
 )
-from toolwright.runtimes import Host
+from toolwright.runtimes import Host, http
 from toolwright.runtimes._web import Web
 from toolwright.runtimes.http import HttpTools
 from toolwright.sandbox import Cancel
@@ -372,6 +372,38 @@ def test_a_request_that_was_turned_away_is_sent_again_when_the_server_asks_for_i
     assert [body["what"] for body in records(project)] == ["begin", "attempt", "attempt", "end"]
 
 
+def test_a_server_may_name_the_date_of_the_next_request(project: Path) -> None:
+    """By its own clock, which need not be ours."""
+    sent, then = "Wed, 21 Oct 2099 07:28:00 GMT", "Wed, 21 Oct 2099 07:28:01 GMT"
+    busy = response(b"busy", "503 Service Unavailable", date=sent, retry_after=then)
+    with Peer(answers(busy, response(b"done"))) as peer:
+        declare(project, peer.url(), retry_policy=RETRY)
+        result = ask(project, {"q": "x"})
+    assert (result.ok, result.spent.attempts) == (True, 2)
+
+
+@pytest.mark.parametrize(
+    ("value", "sent", "again_s"),
+    [
+        ("Fri, 31 Dec 9999 23:59:59 GMT", None, http.AGAIN_S_MAX),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", None, 0.0),
+        ("Wed, 21 Oct 2015 07:28:30 GMT", "Wed, 21 Oct 2015 07:28:00 GMT", 30.0),
+        ("Wed, 21 Oct 2015 07:28:30 GMT", "yesterday", 0.0),
+        ("Mon, 32 Foo 99999999999 99:99:99 GMT", None, None),
+        ("Mon, 1 Jan 0000 00:00:00 +9999", None, None),
+        ("soon", None, None),
+        ("1" * 10, None, None),
+        ("\u0663", None, None),
+        ("x" * 10_000, None, None),
+    ],
+)
+def test_whatever_date_a_server_names_the_wait_is_bounded(
+    value: str, sent: str | None, again_s: float | None
+) -> None:
+    """Attack: a date that nobody can read, or of another age."""
+    assert http._again_s(value, sent) == again_s
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -379,7 +411,7 @@ def test_a_request_that_was_turned_away_is_sent_again_when_the_server_asks_for_i
         response(b"", "500 Internal Server Error", retry_after="0"),
         response(b"", "429 Too Many Requests", retry_after="3600"),
         response(b"", "503 Service Unavailable", retry_after="3600"),
-        response(b"", "503 Service Unavailable", retry_after="Wed, 21 Oct 2026 07:28:00 GMT"),
+        response(b"", "503 Service Unavailable", retry_after="Wed, 21 Oct 2099 07:28:00 GMT"),
     ],
 )
 def test_what_may_have_been_done_or_takes_too_long_is_not_sent_again(project: Path, answer: bytes) -> None:

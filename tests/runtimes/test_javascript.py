@@ -310,6 +310,113 @@ def test_neighbours_and_packages_are_imported_and_a_change_is_seen(bench: Bench)
     assert bench.call(changed).value == "all"
 
 
+def linked(link: Path, target: str) -> None:
+    """Put a link there, or turn the one that is."""
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if link.is_symlink() or link.exists():
+        link.unlink()
+    link.symlink_to(target)
+
+
+def test_a_link_to_a_tool_is_called_like_the_tool(bench: Bench) -> None:
+    bench.write("lib/dep.mjs", "export const one = 1;\n")
+    real = bench.write(
+        "lib/real.mjs",
+        "import { one } from './dep.mjs';\nexport default (p) => [one, p.n, import.meta.url];\n"
+        "if (process.argv[2] === '--project-path') console.log('as a program');\n",
+    )
+    tool = bench.tool("", ".ai/tools/tool.mjs")
+    linked(bench.root / ".ai/tools/tool.mjs", "../../lib/real.mjs")
+    for _ in range(2):
+        ending = bench.call(tool, {"n": 2})
+        assert ending.value == [1, 2, real.as_uri()], ending
+    invocation = CallJavaScript(file=tool.origin.path, style=JavaScriptStyle.SCRIPT)
+    ending = bench.call(replace(tool, invocation=invocation))
+    assert (ending.exit_status, ending.stdout) == (0, b"as a program\n"), ending
+    # The link leads to another file: the next call runs that one.
+    bench.write("lib/other.mjs", "export default () => 'other';\n")
+    linked(bench.root / ".ai/tools/tool.mjs", "../../lib/other.mjs")
+    assert bench.call(tool).value == "other"
+
+
+@pytest.mark.parametrize("way", ["file", "folder", "chain", "absolute"])
+def test_a_link_that_leads_out_of_its_space_is_not_followed(bench: Bench, way: str) -> None:
+    """Attack: a link that led to a file of the project when it was loaded, and leads to another's now: what
+    that says would run, or be told in the words of a broken syntax."""
+    project = replace(bench, root=bench.root / "project")
+    outside = bench.write("outside/tool.mjs", "export default () => 's3cret';\n")
+    tool = project.tool("export default () => 'own';\n", ".ai/tools/sub/tool.mjs")
+    assert project.call(tool).value == "own"
+    path = Path(tool.origin.path)
+    match way:
+        case "file":
+            linked(path, "../../../../outside/tool.mjs")
+        case "absolute":
+            linked(path, str(outside))
+        case "chain":
+            linked(project.root / "step.mjs", "../outside/tool.mjs")
+            linked(path, "../../../step.mjs")
+        case "folder":
+            path.unlink()
+            path.parent.rmdir()
+            path.parent.symlink_to(outside.parent)
+    ending = project.call(tool)
+    assert (ending.end, "leads out of its space" in ending.reason) == (End.DENIED, True), ending
+    assert "s3cret" not in repr(ending)
+    script = CallJavaScript(file=tool.origin.path, style=JavaScriptStyle.SCRIPT)
+    assert project.call(replace(tool, invocation=script)).end is End.DENIED
+
+
+def test_a_dependency_that_is_found_elsewhere_now_is_loaded_anew(bench: Bench) -> None:
+    """What a zygote loaded is old when a link, a package's `main` or a nearer package says so, though every
+    file that was loaded is as it was."""
+    for number in (1, 2):
+        bench.write(f"store/dep-{number}/package.json", '{"name": "dep", "main": "a.js"}')
+        bench.write(f"store/dep-{number}/a.js", f"module.exports = 'a{number}';\n")
+        bench.write(f"store/dep-{number}/b.js", f"module.exports = 'b{number}';\n")
+        bench.write(f"store/near-{number}.mjs", f"export default 'near {number}';\n")
+    linked(bench.root / "node_modules/dep", "../store/dep-1")
+    linked(bench.root / "lib/near.mjs", "../store/near-1.mjs")
+    tool = bench.tool(
+        "import dep from 'dep';\nimport near from '../lib/near.mjs';\n"
+        "import { createRequire } from 'module';\n"
+        "const found = createRequire(import.meta.url)('../lib/late');\n"
+        "export default () => [dep, near, found];\n",
+        "tools/tool.mjs",
+    )
+    bench.write("lib/late/index.js", "module.exports = 'index';\n")
+
+    def told() -> object:
+        found = [bench.call(tool).value for _ in range(2)]
+        assert found[0] == found[1]
+        return found[0]
+
+    assert told() == ["a1", "near 1", "index"]
+    linked(bench.root / "node_modules/dep", "../store/dep-2")
+    assert told() == ["a2", "near 1", "index"]
+    bench.write("store/dep-2/package.json", '{"name": "dep", "main": "b.js"}')
+    assert told() == ["b2", "near 1", "index"]
+    linked(bench.root / "lib/near.mjs", "../store/near-2.mjs")
+    assert told() == ["b2", "near 2", "index"]
+    bench.write("lib/late.js", "module.exports = 'file';\n")
+    assert told() == ["b2", "near 2", "file"]
+    bench.write("tools/node_modules/dep/index.js", "module.exports = 'nearer';\n")
+    assert told() == ["nearer", "near 2", "file"]
+    bench.write("lib/late.js", "export default 1;\n")
+    bench.write("lib/package.json", '{"type": "module"}')
+    assert bench.call(tool).value != ["nearer", "near 2", "file"]
+
+
+def test_what_did_not_change_is_not_loaded_anew(warm: Bench) -> None:
+    warm.write("store/dep/index.js", "module.exports = process.pid;\n")
+    linked(warm.root / "node_modules/dep", "../store/dep")
+    tool = warm.tool("import dep from 'dep';\nimport 'node:fs';\nexport default () => dep;\n", "a/tool.mjs")
+    first = warm.call(tool).value
+    warm.write("elsewhere.txt", "x")
+    warm.write("a/written.txt", "x")
+    assert [warm.call(tool).value for _ in range(3)] == [first] * 3
+
+
 def test_packages_beside_a_tool_are_its_own_even_where_nothing_is_readable(bench: Bench) -> None:
     bench.write("node_modules/two/package.json", '{"name": "two", "main": "index.js"}')
     bench.write("node_modules/two/index.js", "module.exports = 2;\n")

@@ -43,9 +43,11 @@ from toolwright.model import (
 )
 from toolwright.records import replace
 from toolwright.runtimes import Host, around
+from toolwright.runtimes._mcp_definition import definition_of
+from toolwright.runtimes._mcp_server import tail_of
 from toolwright.runtimes._mcp_stdio import StdioLine
 from toolwright.runtimes._mcp_wire import WireLimits
-from toolwright.runtimes.mcp import McpTools, definition_of, param_headers, tail_of
+from toolwright.runtimes.mcp import McpTools, param_headers
 from toolwright.sandbox import Cancel, Sandbox, Standing, Start
 
 SERVER = str(Path(__file__).parent.parent / "peers" / "odd_server.py")
@@ -214,6 +216,31 @@ def test_a_structured_result_must_fit_the_schema_that_was_promised(house: House)
     assert "there" in result.error.message
 
 
+@pytest.mark.parametrize("content", ["null", '"a text"', '{"type": "text"}', "3"])
+def test_a_result_whose_content_is_no_list_is_no_success(house: House, content: str) -> None:
+    """Attack: a result that other readers understand, and that looks like an empty success here."""
+    result = result_of(house.call("no-list", content))
+    assert result.error is not None
+    assert result.error.kind is Kind.BAD_OUTPUT
+    assert "content must be a list" in result.error.message
+    assert result_of(house.call("no-list", "[]")).ok
+
+
+def test_structured_content_that_is_no_object_is_left_out_and_said(house: House) -> None:
+    result = result_of(house.call("odd-structured", "[1]"))
+    assert (result.ok, result.content, result.data) == (True, "a word", None)
+    assert result.notes == ("structuredContent is no object (got a list), so it was left out",)
+
+
+def test_texts_beside_a_structured_result_follow_the_form_of_an_item(house: House) -> None:
+    tool = replace(tool_of("beside"), reply=Reply.ITEM)
+    result = result_of(house.call("beside"), tool)
+    form, *others = result.blocks
+    assert isinstance(form, TextBlock)
+    assert json.loads(form.text)["data"] == {"n": 1}
+    assert others == [TextBlock(text="in words")]  # and not once more the text that only repeats the data
+
+
 def test_progress_is_counted(house: House) -> None:
     assert house.call("steps").notes == ("messages of progress: 3",)
 
@@ -320,6 +347,72 @@ def test_a_server_that_hangs_is_given_up_at_the_deadline(house: House) -> None:
     assert house.text("echo", "still here") == "still here"
     assert json.loads(house.text("heard"))[-1] == "notifications/cancelled"
     assert len(house.started) == 1
+
+
+def deafened(house: House) -> StdioLine:
+    """The line to a server that reads nothing more for some seconds, and whose pipe is full."""
+    assert house.call("deaf", "4", timeout_s=0.2).end is End.TIMED_OUT
+    (server,) = house.tools._servers.values()
+    line = server._line
+    assert isinstance(line, StdioLine)
+    until = time.monotonic() + BOUND_S
+    while b"deaf now" not in line.stderr() and time.monotonic() < until:
+        Cancel().wait(0.02)
+    assert b"deaf now" in line.stderr()
+    return line
+
+
+def test_a_server_that_does_not_read_makes_nobody_come_late(house: House) -> None:
+    """Attack: a server that reads nothing more, so that giving up on it takes longer than the deadline."""
+    house.text("echo")
+    line = deafened(house)
+    took_s: list[float] = []
+
+    def ask(text: str) -> None:
+        began = time.monotonic()
+        assert house.call("echo", text, timeout_s=0.4).end is End.TIMED_OUT
+        took_s.append(time.monotonic() - began)
+
+    # Each goes out whole, so that its caller waits for an answer while the next one fills the pipe.
+    threads = [threading.Thread(target=ask, args=("x" * 31_000,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(BOUND_S)
+    with pytest.raises(BlockingIOError):
+        os.write(line._standing.stdin, b" " * 4096)
+    ask("x")
+    ask("x" * 100_000)
+    assert len(took_s) == 4
+    assert max(took_s) < 0.4 + 0.25
+
+
+def test_a_server_that_is_gone_is_told_by_how_it_ended_and_not_by_its_pipe(house: House) -> None:
+    house.text("echo")
+    (server,) = house.tools._servers.values()
+    line = server._line
+    assert isinstance(line, StdioLine)
+    os.kill(int(house.text("pid")), 9)
+    ending = house.call("echo", "x" * 200_000)
+    assert ending.end in (End.LOST, End.UNAVAILABLE)
+    assert "it ended (killed by signal 9)" in ending.reason
+    assert "pipe" not in ending.reason.lower()
+
+
+def test_a_program_that_cannot_be_started_is_told_plainly(tmp_path: Path) -> None:
+    script = tmp_path / "server"
+    script.write_text("#!/no/such/interpreter\n", encoding="utf-8")
+    script.chmod(0o755)
+    for level in (Level.PORTABLE, Level.SUPERVISED):
+        if level not in each_level():
+            continue
+        with house_of(level) as house:
+            tool = tool_of("echo", command=str(script))
+            ending = house.tools.run(tool, call_of({}), OPEN, Cancel())
+            assert ending.end is End.UNAVAILABLE
+            assert "could not be started" in ending.reason or "cannot be started" in ending.reason
+            assert "no such file" in ending.reason.lower()
+            assert "start:" not in ending.reason
 
 
 def test_a_call_can_be_cancelled_and_the_server_is_told(house: House) -> None:
@@ -541,7 +634,7 @@ def test_a_program_that_is_not_there_is_named(house: House) -> None:
     [
         ({}, "neither a url nor a command"),
         ({"transport": "http"}, "neither a url nor a command"),
-        ({"url": "http://127.0.0.1/sse", "type": "sse"}, "the old SSE transport"),
+        ({"url": "http://127.0.0.1/sse", "type": "sse"}, "the old transport with two endpoints"),
         ({"command": ""}, "neither a url nor a command"),
     ],
 )

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -435,6 +435,60 @@ def test_nobody_there_is_unavailable_and_not_asked_at_once_again() -> None:
         assert "it is tried again in" in house.ask("x").reason
 
 
+def test_a_server_of_two_endpoints_is_told_apart_with_what_to_do() -> None:
+    class Old(Handler):
+        """As servers of 2024-11-05 are: a stream that names the address for messages, and no POST here."""
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.give(405)
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.end_headers()
+            self.wfile.write(b"event: endpoint\ndata: /messages?id=1\n\n")
+            self.wfile.flush()
+            with suppress(OSError):
+                self.connection.recv(1)  # until the client goes
+
+    with raw_server(lambda handler, message: None, kind=Old) as (url, _), house_at(url) as house:
+        ending = house.ask("x")
+        assert ending.end is End.UNAVAILABLE
+        assert "the old transport with two endpoints" in ending.reason
+        assert "Streamable HTTP" in str(ending.hint)
+    with raw_server(lambda handler, message: None) as (url, _), house_at(url) as house:
+        house.definition = {"url": url, "type": "sse"}
+        ending = house.ask("x")
+        assert (ending.end, "Streamable HTTP" in str(ending.hint)) == (End.UNAVAILABLE, True)
+
+
+def test_a_server_that_takes_no_more_requests_makes_nobody_come_late() -> None:
+    """Attack: a server that lets a call hang and then does not take the word that nobody waits for it."""
+    hangs, gone = threading.Event(), threading.Event()
+
+    class Stuck(Handler):
+        def give(
+            self, status: int, body: bytes = b"", kind: str = "application/json", **headers: str
+        ) -> None:
+            if hangs.is_set():
+                gone.wait(BOUND_S)
+                self.close_connection = True
+            else:
+                super().give(status, body, kind, **headers)
+
+    def answer(handler: Handler, message: dict[str, Any]) -> None:
+        hangs.set()
+        handler.give(200)
+
+    with raw_server(answer, kind=Stuck) as (url, _), house_at(url) as house:
+        began = time.monotonic()
+        assert house.ask("x", timeout_s=0.4).end is End.TIMED_OUT
+        took_s = time.monotonic() - began
+        gone.set()
+    assert took_s < 0.4 + 0.25
+
+
 # -- where a server may lie ---------------------------------------------------------------------------------
 
 
@@ -466,6 +520,8 @@ def test_a_private_address_needs_a_grant_unless_a_trusted_source_names_it(newer:
         refused = house.tools.run(tool, call_of({"text": "x"}), OPEN, Cancel())
         assert refused.end is End.UNAVAILABLE
         assert "a private address" in refused.reason
+        assert refused.hint is not None
+        assert '[grants."rye:odd/echo"]\nneeds = ["net.http", "net.private"]' in refused.hint
         granted = replace(OPEN, private=True)
         assert words(house.tools.run(tool, call_of({"text": "x"}), granted, Cancel())) == "x"
         closed = house.tools.run(tool, call_of({"text": "x"}), Permit(), Cancel())

@@ -178,6 +178,20 @@ def processes_below(pid: int) -> set[int]:
     return found
 
 
+def test_a_link_that_leads_out_of_its_space_is_not_run(bench: Bench) -> None:
+    """Attack: a link that led to a file of the project when it was loaded, and leads to another's now."""
+    source = "def execute(params, project_path):\n    return {'success': True, 'data': %r}\n"
+    project = replace(bench, root=bench.root / "project")
+    tool = project.function(source % "own", ".ai/tools/tool.py")
+    assert project.call(tool).value == {"success": True, "data": "own"}
+    path = Path(tool.origin.path)
+    for target, end in (("lib.py", End.RETURNED), ("../outside.py", End.DENIED)):
+        (project.root / target).write_text(source % target, encoding="utf-8")
+        path.unlink()
+        path.symlink_to(f"../../{target}")
+        assert project.call(tool).end is end
+
+
 # -- functions ----------------------------------------------------------------------------------------------
 
 

@@ -155,7 +155,7 @@ def test_a_program_that_is_not_there_is_an_ending(level: Level) -> None:
             assert made.end in (End.NOT_STARTED, End.UNAVAILABLE)
         else:
             assert made.ended(BOUND_S)
-            assert "No such file" in made.ending
+            assert made.ending == "could not be started: no such file or directory"
             made.close()
 
 

@@ -120,7 +120,7 @@ def reply(tool: Tool, call: ToolCall, ending: Ending, *, permit: Permit) -> Tool
     content, hygiene_notes = _content(said.form, hygiene)
     blocks: tuple[Block, ...] = (TextBlock(text=content),)
     if ending.blocks is not None:
-        blocks = _with_blocks(tool, ending.blocks, content, said, hygiene)
+        blocks = _with_blocks(tool, ending, content, said, hygiene)
         hygiene_notes = hygiene.notes()
     error = said.error
     if error is not None and error.hint is None and (hint := _why_refused(tool, ending, permit, error)):
@@ -384,14 +384,30 @@ def _joined(blocks: tuple[Block, ...]) -> str:
 
 
 def _with_blocks(
-    tool: Tool, blocks: tuple[Block, ...], content: str, said: _Said, hygiene: _Hygiene
+    tool: Tool, ending: Ending, content: str, said: _Said, hygiene: _Hygiene
 ) -> tuple[Block, ...]:
     """The blocks as they came, with their texts made visible. Where the format has a form of its own, or
-    something failed, that form is the text, and what is no text follows it."""
+    something failed, that form is the text, and what it does not hold follows it."""
+    blocks = ending.blocks or ()
     shown = tuple(_visible(block, hygiene) for block in blocks)
     if tool.reply is Reply.BLOCKS and said.error is None:
         return shown
-    return (TextBlock(text=content), *(block for block in shown if not isinstance(block, TextBlock)))
+    # The form holds the structured value, where there is one, and otherwise the texts.
+    is_beside = ending.end is End.RETURNED and ending.value is not None
+    left = (
+        block
+        for block, came in zip(shown, blocks, strict=True)
+        if not isinstance(came, TextBlock) or (is_beside and not _repeats(came.text, ending.value))
+    )
+    return (TextBlock(text=content), *left)
+
+
+def _repeats(text: str, value: JsonValue) -> bool:
+    """Whether a text only says once more, as JSON, what a value says. Many servers add such a text."""
+    if text[:1] not in ("{", "["):
+        return False
+    read, defect = _strict(text.encode("utf-8", "replace"))
+    return defect is None and read == value
 
 
 def _visible(block: Block, hygiene: _Hygiene) -> Block:

@@ -74,6 +74,10 @@ class Catalog:
         return Tools(self._shelf)
 
     @property
+    def keys(self) -> Sequence[str]:
+        return self._shelf.keys
+
+    @property
     def formats(self) -> frozenset[str]:
         """The formats that have anything here."""
         return frozenset(key.partition(":")[0] for key in self._shelf.keys)
@@ -94,7 +98,11 @@ class Catalog:
         by_key = self._keys()
         if name in by_key:
             return self._shelf.tool(by_key[name])
-        found = self._names().get(name, [])
+        # Attack: a server that calls its tool by the key of another's, to get its calls while that one is
+        # down. What looks like a key is one.
+        format, _, rest = name.partition(":")
+        is_key = "/" in rest and format in self.formats
+        found = [] if is_key else self._names().get(name, [])
         if len(found) > 1:
             formats = {self._shelf.keys[number].partition(":")[0] for number in found}
             last = self._shelf.tool(found[-1])

@@ -560,8 +560,11 @@ class _Look:
         if not self.source.starts:
             self.not_asked(path)
             return True
-        self.found.problems += listed[1]
-        for server in listed[0]:
+        servers, others, problems = listed
+        self.found.problems += problems
+        for name in others:
+            self.claims("mcp", name, path)
+        for server in servers:
             self.server(path, server)
         return True
 

@@ -93,12 +93,14 @@ def server_of(text: str) -> Server:
     return found
 
 
-def servers_in(document: Document) -> tuple[list[Server], list[Problem]] | None:
-    """The MCP servers that a JSON document lists, and what is wrong with it; None where it lists none."""
+def servers_in(document: Document) -> tuple[list[Server], list[str], list[Problem]] | None:
+    """The MCP servers that a JSON document lists, the names of those that it spoils or switches off, and what
+    is wrong with it; None where it lists none."""
     root = document.parsed.value if document.parsed is not None else None
     if not isinstance(root, dict) or not isinstance(root.get("mcpServers"), dict):
         return None
-    found: tuple[list[Server], list[Problem]] = import_module("toolwright.formats.mcp").servers_in(document)
+    found: tuple[list[Server], list[str], list[Problem]]
+    found = import_module("toolwright.formats.mcp").servers_in(document)
     return found
 
 

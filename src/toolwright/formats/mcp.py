@@ -42,6 +42,8 @@ NAME: Final = "mcp"
 TIMEOUT_S: Final = 60.0
 """For one call, where the definition says nothing else."""
 SERVERS_MAX: Final = 500
+NOT_ASKED: Final = "it was not asked, because another server's tool was wanted"
+"""Why a server that nobody needs just now has no list."""
 
 _NAME_CHARS_MAX: Final = 128
 _SERVER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -108,9 +110,13 @@ def names_in(definition: JsonObject) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def servers_in(document: Document) -> tuple[list[Server], list[Problem]]:
-    """The servers of a list, as many hosts keep it (``.mcp.json``), that are switched on, and what is wrong
-    with the others."""
+def servers_in(document: Document) -> tuple[list[Server], list[str], list[Problem]]:
+    """The servers of a list, as many hosts keep it (``.mcp.json``), that are switched on; the names of the
+    others, which are nobody else's all the same; and what is wrong.
+
+    Attack: a namesake elsewhere, which gets what was granted to an entry that is switched off, or that a
+    mistake has spoilt.
+    """
     reader = Reader(document)
     assert document.parsed is not None
     assert isinstance(document.parsed.value, dict)
@@ -123,25 +129,18 @@ def servers_in(document: Document) -> tuple[list[Server], list[Problem]]:
             line=repeated.line,
             hint="keep one of them",
         )
-        return [], reader.problems
-    found: dict[str, Server] = {}
+        listed = document.parsed.value.get("mcpServers")
+        twice = [other.key for other in document.parsed.duplicates if other.pointer == ("mcpServers",)]
+        names = map(_plain_name, [*twice, *(listed if isinstance(listed, dict) else ())])
+        return [], [*dict.fromkeys(filter(_SERVER_NAME.fullmatch, names))][:SERVERS_MAX], reader.problems
+    found: dict[str, Server | None] = {}
     folder = document.path.rpartition("/")[0]
     entries = root.get("mcpServers")
     for number, (name, entry) in enumerate(entries.members() if entries is not None else ()):
         if number >= SERVERS_MAX:
             reader.add("mcp.servers.wrong", f"more than {SERVERS_MAX} servers: the others are left out")
             break
-        if not isinstance(entry.value, dict):
-            entry.error("mcp.servers.wrong", f"a server must be an object (got {kind_of(entry.value)})")
-            continue
-        if entry.value.get("disabled") is True:
-            continue
-        definition = _definition(entry.value, folder)
-        if isinstance(definition, str):
-            hint = "give it a command with args, or a url, and a timeout in seconds or none"
-            entry.error("mcp.servers.wrong", definition, hint=hint)
-            continue
-        plain = _ODD.sub("-", name).strip("-.")[:64]
+        plain = _plain_name(name)
         if not _SERVER_NAME.fullmatch(plain):
             entry.error("mcp.servers.wrong", f"{shown(name)} has no letter or digit to be known by")
             continue
@@ -152,8 +151,25 @@ def servers_in(document: Document) -> tuple[list[Server], list[Problem]]:
                 hint="rename one of them",
             )
             continue
+        found[plain] = None
+        if not isinstance(entry.value, dict):
+            entry.error("mcp.servers.wrong", f"a server must be an object (got {kind_of(entry.value)})")
+            continue
+        if entry.value.get("disabled") is True:
+            continue
+        definition = _definition(entry.value, folder)
+        if isinstance(definition, str):
+            hint = "give it a command with args, or a url, and a timeout in seconds or none"
+            entry.error("mcp.servers.wrong", definition, hint=hint)
+            continue
         found[plain] = Server(name=plain, definition=definition)
-    return list(found.values()), reader.problems
+    servers = [server for server in found.values() if server is not None]
+    return servers, [name for name, server in found.items() if server is None], reader.problems
+
+
+def _plain_name(name: str) -> str:
+    """The name by which an entry is known, in keys and to models."""
+    return _ODD.sub("-", name).strip("-.")[:64]
 
 
 def _definition(entry: JsonObject, folder: str) -> JsonObject | str:
@@ -238,7 +254,7 @@ def compile_document(document: Document, rules: Rules) -> Compiled:
         reader.add(
             "mcp.server.unavailable",
             f'the MCP server "{server.name}" {what}: {why}',
-            severity=Severity.WARNING,
+            severity=Severity.INFO if why == NOT_ASKED else Severity.WARNING,
             name=server.name,
             hint=document.hint or "`toolwright doctor` shows how it stands; its tools come back when it does",
         )

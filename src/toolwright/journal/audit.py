@@ -65,6 +65,9 @@ class Audit:
         self._clock = clock
         self._owed: deque[bytes] = deque()
         self._owing = threading.Lock()
+        self._begun = 0
+        self._settled = threading.Condition()
+        """Told whenever nothing that began is without its end."""
         self.trouble: Trouble | None = None
         """Why the last record could not be written; None while the journal works."""
 
@@ -109,6 +112,8 @@ class Audit:
             self.trouble = trouble
             return False
         self.trouble = None
+        with self._settled:
+            self._begun += 1
         return True
 
     def end(self, call: ToolCall, result: ToolResult, tool: Tool | None = None) -> ToolResult:
@@ -138,6 +143,10 @@ class Audit:
             )
             note = f"the end of this call could not be written to the audit journal; {lost}"
             result = replace(result, notes=(*result.notes, note))
+        with self._settled:
+            self._begun -= 1
+            if self._begun <= 0:
+                self._settled.notify_all()
         if self._day_file is None or tool is None or not tool.habits.day_line:
             return result
         if last is not None and start is not None:  # a call that started nothing has no line
@@ -171,6 +180,11 @@ class Audit:
             self.trouble = trouble
             return False
         return True
+
+    def settle(self, timeout_s: float) -> bool:
+        """Wait until whatever began has its end, at most so long; whether it has."""
+        with self._settled:
+            return self._settled.wait_for(lambda: self._begun <= 0, timeout_s)
 
     def close(self) -> None:
         """Write what is owed and let go of the journal."""

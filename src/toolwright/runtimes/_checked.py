@@ -5,9 +5,12 @@ For runtimes that hand bytes to an interpreter. It reads through ``digests.Conte
 
 from __future__ import annotations
 
-from toolwright.catalog import digests
+import os
+
+from toolwright.catalog import digests, files
 from toolwright.model import End, Ending, Tool, ToolCall
 from toolwright.records import dataclass
+from toolwright.trust.rules import is_below
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,11 +20,22 @@ class Checked:
     path: str
     content: bytes
     digest: str
+    real: str = ""
+    """Where it really lies: its path with every link followed."""
 
 
 def own_file(tool: Tool, call: ToolCall, contents: digests.Contents) -> Checked | Ending:
     """The first of the tool's own files, of which there must be one."""
     own = digests.own_files(tool)
+    real = os.path.realpath(own[0])
+    space, marker, _ = own[0].partition("/.ai/tools/")
+    # Attack: a link that led to a file of its own space when it was loaded, and leads out of it now.
+    if marker and not is_below(real, (os.path.realpath(space),)):
+        return Ending(
+            end=End.DENIED,
+            reason=f"{own[0]} leads out of its space",
+            hint="put the file itself there, or a link to another file of the same project",
+        )
     held = contents.file(own[0])
     if held is None:
         return Ending(end=End.NOT_STARTED, reason=f"{own[0]} cannot be read")
@@ -35,10 +49,18 @@ def own_file(tool: Tool, call: ToolCall, contents: digests.Contents) -> Checked 
         )
         or (again := contents.file(own[0])) is None
         or again.digest != held.digest
+        or held.fingerprint != _fingerprint(real)
     ):
         return Ending(
             end=End.DENIED,
             reason="the tool's files changed between being checked and being started",
             hint="call it again once nobody is writing to them",
         )
-    return Checked(path=own[0], content=held.content, digest=held.digest)
+    return Checked(path=own[0], content=held.content, digest=held.digest, real=real)
+
+
+def _fingerprint(path: str) -> files.Fingerprint | None:
+    try:
+        return files.fingerprint(os.stat(path))
+    except OSError:
+        return None

@@ -20,7 +20,9 @@ const CHANNEL = 3;
 const CHUNK_BYTES = 65536;
 const REASON_CHARS_MAX = 20000;
 const WATCHED_MAX = 2000;
-const IMPORTED_JSON = /(?:from|import)\s*\(?\s*["'](\.{1,2}\/[^"'\n]{1,200}\.json)["']/g;
+const ROWS_MAX = 4000;
+const IMPORTED = /(?:\bfrom|\bimport|\brequire)\s*\(?\s*["']([^"'\n\\]{1,200})["']/g;
+const ENDINGS = ["", ".js", ".json", ".node", "/index.js"];
 const LONE = /\\ud[89a-f]/i;
 const UNAVAILABLE = "toolwright.unavailable";
 const UNVERIFIED = "toolwright.unverified";
@@ -32,7 +34,7 @@ const LOOP_MUST_NOT_IDLE = MAJOR < 22;
 const TRIED_MAX = 24;
 
 const { parse, stringify } = JSON;
-const { writeSync, readSync, statSync, readFileSync, existsSync } = fs;
+const { writeSync, readSync, statSync, readlinkSync, readFileSync } = fs;
 const { apply } = Reflect;
 const { defineProperty } = Object;
 const { from: bytesOf, concat, alloc } = Buffer;
@@ -334,29 +336,124 @@ function listen(inspector) {
   };
 }
 
-/** The files whose change makes what was loaded old, with what tells that they changed; and whether one of them
- * may have drawn random ids already. */
+const statOf = (file) => {
+  try {
+    return statSync(file, { bigint: true, throwIfNoEntry: false });
+  } catch {
+    return undefined;  // a folder that we may not enter, a link that leads in a circle
+  }
+};
+const targetOf = (file) => {
+  try {
+    return readlinkSync(file);
+  } catch {
+    return undefined;  // most are no links
+  }
+};
+const above = function* (folder) {
+  for (; ; folder = path.dirname(folder)) {
+    yield folder;
+    if (folder === path.dirname(folder)) return;
+  }
+};
+
+/** What must stay as it is, so that loading the tool again would give the same: files by their numbers, links by
+ * where they lead, and names that nothing may have, because it would be found first. */
+class Watched {
+  rows = new Map();
+  walked = new Set();
+  scoped = new Set();
+  builtin = new Set(module.builtinModules);
+
+  add(file, ...told) {
+    const row = stringify([file, ...told]);
+    if (this.rows.size < ROWS_MAX) this.rows.set(`${told[0] ?? ""}\0${file}`, row);
+  }
+
+  /** A file or folder, if there is one; which of both it is. */
+  there(file, mark = "") {
+    const status = statOf(file);
+    if (status === undefined && targetOf(file) === undefined) {
+      this.add(file, "absent");
+      return "";
+    }
+    this.links(file);
+    if (status?.isFile() && file !== mark) {
+      const numbers = [status.size, status.mtimeNs, status.ino, status.ctimeNs].join(",");
+      if (this.rows.size < ROWS_MAX) this.rows.set(file, `[${stringify(file)},${numbers}]`);
+    }
+    return status?.isFile() ? "file" : status?.isDirectory() ? "folder" : "";
+  }
+
+  links(file) {
+    for (const at of above(file)) {
+      if (this.walked.has(at)) return;
+      this.walked.add(at);
+      const target = targetOf(at);
+      if (target !== undefined) this.add(at, "link", target);
+    }
+  }
+
+  /** The package.json that says how the files of a folder are read. */
+  scope(folder) {
+    for (const at of above(folder)) {
+      if (this.scoped.has(at)) return;
+      this.scoped.add(at);
+      if (this.there(path.join(at, "package.json"))) return;
+    }
+  }
+
+  /** Whatever an import of a file may lead to, in the order in which Node looks. */
+  imported(name, folder) {
+    if (name.startsWith("file:")) {
+      try {
+        name = url.fileURLToPath(name);
+      } catch {
+        return;
+      }
+    }
+    if (/^(?:\.{0,2}\/|\.{1,2}$)/.test(name)) {
+      this.beside(path.resolve(folder, name.replace(/[?#].*$/, "")));
+    } else if (!/^[#]|^\w+:/.test(name) && !this.builtin.has(name)) {
+      this.installed(name.split("/").slice(0, name[0] === "@" ? 2 : 1).join("/"), folder);
+    }
+  }
+
+  beside(base) {
+    for (const ending of ENDINGS) {
+      const found = this.there(base + ending);
+      if (found === "file") return;
+      if (found === "folder") this.there(path.join(base + ending, "package.json"));
+    }
+  }
+
+  installed(name, folder) {
+    const inner = [...above(folder)].filter((at) => path.basename(at) !== "node_modules");
+    const named = (process.env.NODE_PATH ?? "").split(path.delimiter).filter((at) => path.isAbsolute(at));
+    for (const at of [...inner.map((at) => path.join(at, "node_modules")), ...named]) {
+      const found = this.there(path.join(at, name));
+      if (found) return void this.there(path.join(at, name, "package.json"));
+    }
+  }
+}
+
+/** What makes what was loaded old when it changes; and whether some of it may have drawn random ids already. */
 function watched(found, own) {
-  const files = new Set();
+  const all = new Watched();
   let draws = false;
   for (const file of [...found].slice(0, WATCHED_MAX)) {
-    if (file !== own) files.add(file);
+    all.there(file, own);
+    all.scope(path.dirname(file));
     const source = readFileSync(file, "utf8");
     draws ||= /\brandom(?:UUID|Int)\b/.test(source);
-    for (const [, name] of source.matchAll(IMPORTED_JSON)) files.add(path.resolve(path.dirname(file), name));
+    for (const [, name] of source.matchAll(IMPORTED)) all.imported(name, path.dirname(file));
   }
-  for (let folder = path.dirname(own); ; folder = path.dirname(folder)) {
-    const scope = path.join(folder, "package.json");
-    if (existsSync(scope)) files.add(scope);
-    if (existsSync(scope) || folder === path.dirname(folder)) break;
+  for (const asked of Object.keys(module._pathCache ?? {})) {  // whatever require() found, by what it was asked
+    const [name, folder] = asked.split("\0");
+    if (folder && path.isAbsolute(folder)) all.imported(name, folder.replace(/\/node_modules$/, ""));
   }
-  const rows = [];
-  for (const file of files) {
-    const status = statSync(file, { bigint: true, throwIfNoEntry: false });
-    const numbers = status && [status.size, status.mtimeNs, status.ino, status.ctimeNs].join(",");
-    if (status) rows.push(`[${stringify(file)},${numbers}]`);
-  }
-  return [`[${rows.join(",")}]`, draws];
+  all.scope(path.dirname(own));
+  return [`[${[...all.rows.values()].join(",")}]`, draws];
 }
 
 /** Whether a Node that nobody tried out yet bears being forked; if not, each call starts one. */

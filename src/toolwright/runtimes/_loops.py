@@ -29,6 +29,18 @@ CALLER: Final[ContextVar[asyncio.AbstractEventLoop | None]] = ContextVar("toolwr
 """The loop that awaits the call which runs here."""
 
 
+ON_ITS_OWN: Final = "it did not stop when it was cancelled, and still runs"
+_WHEN_ITS_LOOP_RUNS: Final = "it is cancelled, and stops when its event loop runs again"
+
+
+def late_hint(took_s: float, *, is_async: bool) -> str:
+    """What is said of one that came to its end after its time limit."""
+    why = "a function that is not async cannot be stopped; look at Context.cancelled in it"
+    if is_async:
+        why = "it went on when it was cancelled; let asyncio.CancelledError through"
+    return f"it ran to its end, which took {took_s:.1f} s: {why}, or allow it more time"
+
+
 class Late(Exception):
     """It was cancelled at its time limit."""
 
@@ -36,15 +48,17 @@ class Late(Exception):
         super().__init__()
         self.stopped = stopped
         """False: it goes on all the same."""
+        self.note = "" if stopped else ON_ITS_OWN
         self.hint = None if begun else _BLOCKED
 
 
 class GivenUp(Exception):
     """It was cancelled because its caller gave up, or because everything ends."""
 
-    def __init__(self, *, stopped: bool) -> None:
+    def __init__(self, *, stopped: bool, note: str = "") -> None:
         super().__init__()
-        self.stopped = stopped
+        self.note = note or ("" if stopped else ON_ITS_OWN)
+        """What is to be said of it besides."""
 
 
 class Unfit(Exception):
@@ -127,7 +141,11 @@ class Loops:
         here = running() if left else None
         deadline = time.monotonic() + _GRACE_S
         for one in left:
-            if one.loop is not here:  # this thread would wait for itself
+            if one.loop is here:
+                # This thread would wait for itself; and whoever waits for the answer must write down how the
+                # call ended before the journal closes.
+                one.let_go()
+            else:
                 one.over.wait(max(deadline - time.monotonic(), 0.0))
         if loop is not None and thread is not None and self._host == os.getpid():
             with suppress(RuntimeError):  # a function has ended it
@@ -217,6 +235,7 @@ class _Running:
         self._limit_s = limit_s
         self._task: Any = None
         self._given_up = False
+        self._is_let_go = False
         self._result: object = None
         self._error: BaseException | None = None
 
@@ -234,6 +253,8 @@ class _Running:
             async with limit:
                 self._result = await self._value
         except BaseException as error:  # noqa: BLE001 - the thread that waits raises it
+            if self._is_let_go:
+                return
             late = isinstance(error, TimeoutError) and limit.expired()
             cancelled = isinstance(error, self._asyncio.CancelledError)
             if late:
@@ -260,6 +281,13 @@ class _Running:
         """Cancel it; whether it came to its end."""
         self.give_up()
         return self.loop.is_closed() or self.over.wait(_GRACE_S) or not self.begun
+
+    def let_go(self) -> None:
+        """Nobody waits for it any more, though it has not come to its end yet."""
+        if not self.over.is_set():
+            self._error = GivenUp(stopped=False, note=_WHEN_ITS_LOOP_RUNS)
+            self._is_let_go = True
+            self.over.set()
 
     def abandon(self) -> None:
         """Its loop is gone."""

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from itertools import islice
 from typing import Final
 
 from toolwright.jsontext import JsonObject
@@ -28,6 +29,8 @@ _RESUMES_MAX: Final = 3
 """How often a stream that ended without the answer is taken up again."""
 _RESUME_PAUSE_S: Final = 0.5
 _ID_BYTES_MAX: Final = 1024
+_FIRST_EVENT_BYTES_MAX: Final = 64 << 10
+_FIRST_LINES_MAX: Final = 16
 _EVENTS_MAX: Final = 10_000
 """Events in the stream of one answer."""
 
@@ -234,7 +237,7 @@ class HttpLine:
         if 400 <= answer.status < 500:
             words = {401: "it wants credentials", 403: "it refuses us", 404: "there is no server at its URL"}
             why = words.get(answer.status, "it refused the request")
-            return _Rejected(f"{why} (HTTP status {answer.status})")
+            return Rejected(f"{why} (HTTP status {answer.status})")
         if answer.status >= 300:
             return wire.Unanswered(f"it answered with HTTP status {answer.status}", sent=True)
         return wire.Unanswered(f"it answered with {kind[:60] or 'no type'}, which is no message", sent=True)
@@ -252,7 +255,9 @@ class HttpLine:
                 return wire.Stopped(no.why, sent=no.sent)
             case _web.Trouble.TOO_LARGE:
                 return self._too_long()
-        return wire.Unanswered(no.why, sent=no.sent)
+        is_private = no.kind is _web.Trouble.REFUSED and no.hint is not None
+        lacks = ("net.http", "net.private") if is_private else ()
+        return wire.Unanswered(no.why, sent=no.sent, hint=no.hint, lacks=lacks)
 
     def _give_up(self, method: str, number: int) -> None:
         """The older era is told; to the stateless one the closed connection says it."""
@@ -261,11 +266,42 @@ class HttpLine:
         if method not in ("initialize", "server/discover"):
             params: JsonObject = {"requestId": number, "reason": "nobody waits for it any more"}
             message = wire.notice("notifications/cancelled", params)
-            self._send_quietly(message, time.monotonic() + _GOODBYE_S, NEVER)
+
+            def tell() -> None:
+                self._send_quietly(message, time.monotonic() + _GOODBYE_S, self._stop)
+
+            # Attack: a server that takes no more requests, so that its callers come late.
+            with suppress(RuntimeError):  # no more threads for this user: it is not told
+                threading.Thread(target=tell, name="mcp-cancel", daemon=True).start()
 
     def use(self, greeting: wire.Greeting) -> None:
         """Name this version in everything that is sent from now on."""
         self._version = greeting.version
+
+    def has_two_endpoints(self, deadline: float, cancel: Cancel) -> bool:
+        """Whether a stream begins where nobody takes a POST, and names another address for them: that is the
+        transport of 2024-11-05, which is not spoken here."""
+        request = _web.Request(
+            method="GET", url=self._url, headers=(*self._headers, ("Accept", "text/event-stream"))
+        )
+        try:
+            with self._web.stream(
+                request,
+                reach=self._reach,
+                limits=_web.WebLimits(body_bytes_max=_FIRST_EVENT_BYTES_MAX),
+                deadline=min(deadline, time.monotonic() + _GOODBYE_S),
+                cancel=cancel,
+            ) as answer:
+                kind = (answer.header("content-type") or "").partition(";")[0].strip().lower()
+                if answer.status != 200 or kind != "text/event-stream":
+                    return False
+                for line in islice(answer.lines(_FIRST_EVENT_BYTES_MAX), _FIRST_LINES_MAX):
+                    name, _, value = line.partition(b":")
+                    if name == b"event":
+                        return value.strip() == b"endpoint"
+        except _web.Unreached:
+            return False
+        return False
 
     # -- changes --------------------------------------------------------------------------------------------
 
@@ -343,7 +379,7 @@ class HttpLine:
             )
 
 
-class _Rejected(wire.Refusal):
+class Rejected(wire.Refusal):
     """The server refused a request before it looked at it."""
 
     def __init__(self, why: str) -> None:

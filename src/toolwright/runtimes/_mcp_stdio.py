@@ -17,7 +17,7 @@ from typing import Final
 
 from toolwright.jsontext import JsonObject
 from toolwright.runtimes import _mcp_wire as wire
-from toolwright.sandbox import NEVER, Cancel, Standing
+from toolwright.sandbox import NEVER, NOT_STARTED, Cancel, Standing
 
 STDERR_BYTES_KEPT: Final = 64 << 10
 
@@ -100,7 +100,7 @@ class StdioLine:
         except (wire.Late, wire.Stopped) as late:
             if late.sent and method not in ("initialize", "server/discover"):
                 why = "cancelled" if isinstance(late, wire.Stopped) else "the time is up"
-                self._tell_quietly(waiting.number, why)
+                self._take_back(waiting.number, why)
             raise
         finally:
             self._desk.forget(waiting)
@@ -115,10 +115,29 @@ class StdioLine:
                 message = wire.question("listen", "subscriptions/listen", wire.listening())
                 self._write(message, time.monotonic() + _REPLY_S, NEVER)
 
-    def _tell_quietly(self, number: int, why: str) -> None:
+    def _take_back(self, number: int, why: str) -> None:
+        """Tell the server that nobody waits for an answer any more. Attack: a server that does not read, so
+        that its callers come late: whoever gave up does not wait, a thread of its own does."""
         message = wire.notice("notifications/cancelled", {"requestId": number, "reason": why})
-        with suppress(wire.Unanswered):
-            self._write(message, time.monotonic() + _CANCEL_S, NEVER)
+        if self._writing.acquire(blocking=False):
+            try:
+                # Shorter than what a pipe takes whole or not at all, so no half of it can go out.
+                if len(message) < select.PIPE_BUF and not self._is_closed:
+                    os.write(self._standing.stdin, message + b"\n")
+                    return
+            except BlockingIOError:
+                pass
+            except OSError:  # it is gone, and the thread that reads says so
+                return
+            finally:
+                self._writing.release()
+
+        def tell() -> None:
+            with suppress(wire.Unanswered):
+                self._write(message, time.monotonic() + _CANCEL_S, NEVER)
+
+        with suppress(RuntimeError):  # no more threads for this user: it is not told
+            threading.Thread(target=tell, name="mcp-cancel", daemon=True).start()
 
     def _write(self, message: bytes, deadline: float, cancel: Cancel) -> None:
         """Raises Unanswered; ``sent`` is False only where no byte of the message went out."""
@@ -138,7 +157,7 @@ class StdioLine:
                     waiting.register(self._standing.stdin, select.POLLOUT)
                     waiting.poll(_STEP_S * 1000)
                 except OSError as error:
-                    why = self._desk.why_closed or f"it does not listen: {error.strerror}"
+                    why = self._why_deaf(error, deadline)
                     raise wire.Unanswered(why, sent=len(left) < whole) from None
         except (wire.Late, wire.Stopped) as late:
             if late.sent:  # half a line went out: whatever came after it would be misread
@@ -146,6 +165,15 @@ class StdioLine:
             raise
         finally:
             self._writing.release()
+
+    def _why_deaf(self, error: OSError, deadline: float) -> str:
+        """Why nothing can be written any more: how the server ended, which the reader is about to find out,
+        and not what the kernel calls its pipe."""
+        if self._reader is not threading.current_thread():
+            self._reader.join(min(_LAST_WORDS_S * 2, max(0.0, deadline - time.monotonic())))
+        if isinstance(error, BrokenPipeError):
+            return self._desk.why_closed or "it closed its stdin"
+        return self._desk.why_closed or f"it cannot be written to: {(error.strerror or 'unknown').lower()}"
 
     @staticmethod
     def _check(deadline: float, cancel: Cancel, *, sent: bool) -> None:
@@ -163,7 +191,7 @@ class StdioLine:
         except wire.Unanswered as broken:
             why = broken.why
         except OSError as error:
-            why = f"it cannot be read from: {error.strerror}"
+            why = f"it cannot be read from: {(error.strerror or 'unknown').lower()}"
         finally:
             self._last_words()
             self._desk.close(why)
@@ -239,7 +267,8 @@ class StdioLine:
 
     def _how_it_ended(self) -> str:
         if self._standing.ended(_LAST_WORDS_S):
-            return f"it ended ({self._standing.ending})"
+            how = self._standing.ending
+            return f"it {how}" if how.startswith(NOT_STARTED) else f"it ended ({how})"
         return "it closed its stdout"
 
     def _last_words(self) -> None:

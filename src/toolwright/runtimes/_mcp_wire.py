@@ -61,12 +61,15 @@ class WireLimits:
 
 
 class Unanswered(Exception):
-    """There is no answer. ``sent``: the server may have seen the question."""
+    """There is no answer. ``sent``: the server may have seen the question. ``lacks``: the needs whose grant
+    would help. ``hint``: what else to do."""
 
-    def __init__(self, why: str, *, sent: bool) -> None:
+    def __init__(self, why: str, *, sent: bool, hint: str | None = None, lacks: tuple[str, ...] = ()) -> None:
         super().__init__(why)
         self.why = why
         self.sent = sent
+        self.hint = hint
+        self.lacks = lacks
 
 
 class Late(Unanswered):

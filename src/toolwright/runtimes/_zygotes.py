@@ -358,12 +358,20 @@ class Zygote:
             self._users -= 1
 
     def is_fresh(self) -> bool:
-        """Whether the files of the modules that were loaded are still the ones that were loaded."""
-        for path, fingerprint in self._watched:
+        """Whether loading it again would give the same: the files of its modules are those that were loaded,
+        links lead where they led, and nothing has appeared where it would be found first."""
+        for path, told in self._watched:
             try:
-                if files.fingerprint(os.stat(path)) != fingerprint:
-                    return False
+                match told:
+                    case ("absent",):
+                        is_same = not os.path.lexists(path)
+                    case ("link", target):
+                        is_same = os.readlink(path) == target
+                    case _:
+                        is_same = files.fingerprint(os.stat(path)) == told
             except (OSError, ValueError):
+                return False
+            if not is_same:
                 return False
         return True
 

@@ -31,7 +31,6 @@ _REASON_CHARS_MAX: Final = 20_000
 _PLAIN: Final = (str, int, bool)
 _INT_BITS_MAX: Final = 63
 """What every reader of JSON can hold; longer ones may not even have a text."""
-_ON_ITS_OWN: Final = "it did not stop when it was cancelled, and still runs"
 
 
 class FunctionTools:
@@ -76,7 +75,10 @@ class FunctionTools:
             if is_async:
                 value = self._loops.finish(value, limit_s - (time.monotonic() - began), cancel)
             took_s = time.monotonic() - began
-            told = _given(value, permit) if took_s <= limit_s else _late(took_s, is_async=is_async)
+            if took_s <= limit_s:
+                told = _given(value, permit)
+            else:
+                told = {"end": End.TIMED_OUT, "hint": _loops.late_hint(took_s, is_async=is_async)}
         except Mismatch as mismatch:
             took_s = time.monotonic() - began
             told = {"end": End.REFUSED, "reason": str(mismatch)}
@@ -85,11 +87,11 @@ class FunctionTools:
         except _loops.Late as late:
             took_s = time.monotonic() - began
             told = {"end": End.TIMED_OUT, "hint": late.hint}
-            notes = () if late.stopped else (_ON_ITS_OWN,)
+            notes = (late.note,) if late.note else ()
         except _loops.GivenUp as given_up:
             took_s = time.monotonic() - began
             told = {"end": End.CANCELLED}
-            notes = () if given_up.stopped else (_ON_ITS_OWN,)
+            notes = (given_up.note,) if given_up.note else ()
         except _loops.Unfit as unfit:
             took_s = time.monotonic() - began
             told = {"end": End.RAISED, "reason": str(unfit), "hint": unfit.hint}
@@ -101,14 +103,6 @@ class FunctionTools:
 
     def close(self) -> None:
         self._loops.close()
-
-
-def _late(took_s: float, *, is_async: bool) -> dict[str, object]:
-    why = "a function that is not async cannot be stopped; look at Context.cancelled in it"
-    if is_async:
-        why = "it went on when it was cancelled; let asyncio.CancelledError through"
-    hint = f"it ran to its end, which took {took_s:.1f} s: {why}, or allow it more time"
-    return {"end": End.TIMED_OUT, "hint": hint}
 
 
 def _given(value: object, permit: Permit) -> dict[str, object]:

@@ -11,6 +11,7 @@ import base64
 import re
 import time
 from collections.abc import Iterable, Mapping
+from email.utils import parsedate_to_datetime
 from typing import Final
 from urllib.parse import quote
 
@@ -41,6 +42,8 @@ from toolwright.trust.vault import Withheld
 TOLD_BYTES_MAX: Final = 2000
 """How much of the body of a failure is repeated."""
 AGAIN_S_MAX: Final = 86_400.0
+_DATE_CHARS_MAX: Final = 64
+_DIGITS_MAX: Final = 9
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 _LAYERS: Final = ("addresses:checked",)
 
@@ -245,7 +248,7 @@ def _failure(answer: Answer) -> Ending:
     elif text := answer.body[:TOLD_BYTES_MAX].decode("utf-8", "replace").strip():
         said = f"{said}: {text}{'…' if len(answer.body) > TOLD_BYTES_MAX else ''}"
     if answer.status in (429, 503):
-        again_s = _again_s(answer.header("retry-after"))
+        again_s = _again_s(answer.header("retry-after"), answer.header("date"))
         if answer.status == 429:
             again_s = again_s or 0.0
         if again_s is not None:
@@ -253,11 +256,25 @@ def _failure(answer: Answer) -> Ending:
     return Ending(end=End.RAISED, reason=said, hint=hint, again_s=again_s)
 
 
-def _again_s(value: str | None) -> float | None:
-    """The seconds of a ``Retry-After``; a date is not trusted to be of our clock."""
-    if value is None or not value.isascii() or not value.isdigit() or len(value) > 9:
+def _again_s(value: str | None, sent: str | None) -> float | None:
+    """The seconds of a ``Retry-After``, which names them or a date. A date counts from the one at which the
+    answer was sent, so that the server's clock need not be ours; without that, from now."""
+    if value is None or not value.isascii() or len(value) > _DATE_CHARS_MAX:
         return None
-    return min(float(value), AGAIN_S_MAX)
+    if value.isdigit():
+        return min(float(value), AGAIN_S_MAX) if len(value) <= _DIGITS_MAX else None
+    then, since = _date(value), _date(sent or "")
+    if then is None:
+        return None
+    return round(min(max(then - (time.time() if since is None else since), 0.0), AGAIN_S_MAX), 3)
+
+
+def _date(text: str) -> float | None:
+    """A date of HTTP in seconds, or None. What it is read by raises many things for odd ones."""
+    try:
+        return parsedate_to_datetime(text[:_DATE_CHARS_MAX]).timestamp()
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
 
 
 def _value_of(answer: Answer) -> tuple[JsonValue, tuple[str, ...]]:

@@ -152,6 +152,9 @@ class JavaScriptTools:
         checked = _checked.own_file(tool, call, self._contents)
         if isinstance(checked, Ending):
             return checked
+        # Node follows links before it reads. Attack: a link that is turned between the check and the start:
+        # from here on it plays no part.
+        checked = replace(checked, path=checked.real)
         node = prepared.interpreter or find_node(self._host.variables, file=checked.path)
         if node is None:
             return Ending(end=End.UNAVAILABLE, reason="Node.js was not found", hint=GET_NODE)

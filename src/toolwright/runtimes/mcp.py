@@ -1,698 +1,42 @@
-"""Tools of MCP servers: connections that are kept, shared by all calls, and made again after they were lost.
+"""Tools of MCP servers: which servers there are, what is asked of them, and what came back.
 
-One ``_Server`` stands for one definition under one permit. Whoever calls first connects; a server that died
-or cannot be reached is tried again after a pause that grows, and calls made meanwhile fail at once and say
-when. This file knows no catalog, policy or record: who may start a server, and where that is written down, is
-handed in.
+One ``Server`` (``_mcp_server.py``) stands for one definition (``_mcp_definition.py``) under one permit. This
+file knows no catalog, policy or record: who may start a server, and where that is written down, is handed in.
 """
 
 from __future__ import annotations
 
 import base64
-import os
 import random
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from functools import lru_cache
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final
 
-from toolwright import jsontext
 from toolwright.dialects.mcp import read_blocks
-from toolwright.journal.redaction import Cleaning, is_secret_name, shown_url, url_secrets
+from toolwright.journal.redaction import Cleaning
 from toolwright.jsontext import JsonObject, JsonValue
-from toolwright.model import (
-    BASE_ENV,
-    TIMEOUT_S_MAX,
-    CallMcp,
-    Effect,
-    End,
-    Ending,
-    Permit,
-    Run,
-    TextBlock,
-    Tool,
-    ToolCall,
-)
-from toolwright.records import dataclass, replace
-from toolwright.runtimes import (
-    Host,
-    _mcp_http,
-    _mcp_stdio,
-    _web,
-    environment,
-    find_program,
-    project_of,
-    vaulted,
-)
+from toolwright.model import CallMcp, Effect, End, Ending, Permit, Run, TextBlock, Tool, ToolCall
+from toolwright.records import replace
+from toolwright.runtimes import Host, _mcp_http, _web, project_of
 from toolwright.runtimes import _mcp_wire as wire
-from toolwright.sandbox import Cancel, Standing, Start
-from toolwright.trust.policy import is_loader
-from toolwright.trust.vault import Withheld
+from toolwright.runtimes._mcp_definition import (
+    TWO_ENDPOINTS,
+    TWO_ENDPOINTS_HINT,
+    Definition,
+    definition_of,
+    placed,
+    reference,
+    reference_of,
+)
+from toolwright.runtimes._mcp_server import Opener, Server, State, Unavailable
+from toolwright.sandbox import Cancel
 
-CONNECT_S: Final = 60.0
-"""For starting and greeting a server, where its definition says nothing else."""
-FIRST_PAUSE_S: Final = 0.5
-"""Between a death and the next attempt; then twice that, and so on."""
-PAUSE_S_MAX: Final = 60.0
-HINT_LINES: Final = 3
-"""Of a server's stderr, in a hint."""
-
-_GRACE_S: Final = 0.5
-_CLOSE_S: Final = 5.0
-_STEP_S: Final = 0.05
 _CLOSE_THREADS: Final = 16
-_TELLING_CHARS_MIN: Final = 8
-_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _HEADER_SAFE: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-
-_Told = TypeVar("_Told")
-Opener: TypeAlias = Callable[[str, Start], Standing | Ending]
-"""Starts a server's process, under the server's name, and writes that down."""
-
-
-# -- what a server is ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Definition:
-    """How a server is reached. Values with ``${NAME}`` are filled in when it is."""
-
-    name: str
-    key: str = ""
-    """The key that stands for the server in grants and rules; empty: it runs as the tool that calls it."""
-    command: tuple[str, ...] = ()
-    url: str = ""
-    env: tuple[tuple[str, str], ...] = ()
-    headers: tuple[tuple[str, str], ...] = ()
-    cwd: str = ""
-    timeout_s: float | None = None
-    vaulted: bool = False
-    """A configuration that counts wrote it: its names may mean secrets of the vault."""
-
-
-@lru_cache(maxsize=1024)
-def _reference(settings: bytes) -> tuple[str, str]:
-    """The key and the digest by which settings refer to a server; empty where they hold the definition."""
-    held = jsontext.loads_own(settings)
-    assert isinstance(held, dict)
-    return str(held.get("key", "")), str(held.get("definition", ""))
-
-
-@lru_cache(maxsize=1024)
-def definition_of(name: str, key: str, text: bytes) -> Definition | str:
-    """A definition as its author wrote it, or what is wrong with it."""
-    held = jsontext.loads_own(text)
-    given = held.get("definition" if key else "server") if isinstance(held, dict) else None
-    if not isinstance(given, dict):
-        return "it has no definition"
-    command, url = given.get("command"), given.get("url")
-    argv = [command] if isinstance(command, str) else command if isinstance(command, list) else []
-    argv = [*argv, *_texts(given.get("args"))]
-    if not url and not (argv and all(isinstance(part, str) and part for part in argv[:1])):
-        return "it has neither a url nor a command"
-    if given.get("transport", given.get("type")) == "sse":
-        return "it speaks the old SSE transport, which this version does not"
-    timeout = given.get("timeout")
-    return Definition(
-        name=name,
-        key=key,
-        command=tuple(map(str, argv)) if not url else (),
-        url=url if isinstance(url, str) else "",
-        env=_pairs(given.get("env")),
-        headers=_pairs(given.get("headers")),
-        cwd=given["cwd"] if isinstance(given.get("cwd"), str) else "",
-        timeout_s=float(min(timeout, TIMEOUT_S_MAX))
-        if isinstance(timeout, (int, float)) and timeout > 0
-        else None,
-        vaulted=bool(key) and held.get("vaulted") is True,
-    )
-
-
-@lru_cache(maxsize=1024)
-def _placed(definition: Definition, project: str, user_space: str) -> Definition:
-    """A definition of a tool's own file: it stands in its project, and its texts may name places."""
-
-    def put_in(text: str) -> str:
-        return text.replace("{project_path}", project).replace("{user_space}", user_space)
-
-    return replace(
-        definition,
-        command=tuple(map(put_in, definition.command)),
-        url=put_in(definition.url),
-        env=tuple((name, put_in(text)) for name, text in definition.env),
-        headers=tuple((name, put_in(text)) for name, text in definition.headers),
-        cwd=os.path.join(project, put_in(definition.cwd)),
-    )
-
-
-def _texts(value: JsonValue) -> Iterator[str]:
-    for item in value if isinstance(value, list) else ():
-        yield item if isinstance(item, str) else jsontext.compact(item).decode("utf-8")
-
-
-def _pairs(value: JsonValue) -> tuple[tuple[str, str], ...]:
-    """Names with their values, or names alone, whose values are the host's own."""
-    if isinstance(value, dict):
-        return tuple((name, text) for name, text in zip(value, _texts([*value.values()]), strict=True))
-    return tuple((name, f"${{{name}}}") for name in _texts(value))
-
-
-def _reference_of(tool: Tool) -> str:
-    assert isinstance(tool.invocation, CallMcp)
-    return _reference(tool.invocation.settings)[1]
-
-
-def _refuse_told(server: str, definition: Definition, vault: Mapping[str, str]) -> None:
-    """Attack: a definition that puts a secret on a command line, where every process of the machine sees
-    it. Raises _Unavailable."""
-    for text in (*definition.command, definition.cwd):
-        told = [match[1] for match in _VARIABLE.finditer(text) if match[1] in vault]
-        if told:
-            raise _Unavailable(
-                End.UNAVAILABLE,
-                f"{server} is told {told[0]} on its command line, and secrets of the vault never go there",
-                f'hand it over in its environment: env = ["{told[0]}"]',
-            )
-
-
-def _where_to_set(name: str, definition: Definition) -> str:
-    by_vault = f"toolwright secret set {name}, or " if definition.vaulted else ""
-    return f"{by_vault}set {name} for the host"
-
-
-class _Unset(Exception):
-    """A value that may not be filled in, or is not there."""
-
-
-def _filled(text: str, variables: Mapping[str, str], allowed: Callable[[str], bool]) -> str:
-    """A text with its ``${NAME}`` filled in. Attack: a definition that sends any variable of the host
-    anywhere: only names that were granted have values here."""
-
-    def value(match: re.Match[str]) -> str:
-        name, default = match[1], match[2]
-        if allowed(name) and variables.get(name):
-            return variables[name]
-        if default is not None:
-            return default
-        raise _Unset(name)
-
-    return _VARIABLE.sub(value, text)
-
-
-def _handed(definition: Definition, variables: Mapping[str, str], permit: Permit) -> dict[str, str]:
-    """The values that a server is handed and nobody else is to learn, by their names."""
-    names = {*_referred(definition), *permit.env}
-    if "*" in permit.env:
-        names |= {name for name in variables if is_secret_name(name)}
-    found = {
-        name: variables[name]
-        for name in sorted(names)
-        if variables.get(name) and (is_secret_name(name) or not _is_base(name))
-    }
-    written = {name: text for name, text in definition.env if is_secret_name(name)}
-    for name, text in definition.headers:
-        if is_secret_name(name.replace("-", "_")) or name.lower() in ("authorization", "cookie"):
-            written[name] = text.rpartition(" ")[2]
-    for number, text in enumerate(url_secrets(definition.url)):
-        written[f"url {number}"] = text
-    return {**{name: text for name, text in written.items() if not _VARIABLE.search(text)}, **found}
-
-
-def _is_base(name: str) -> bool:
-    return any(name == known or (known[-1] == "*" and name.startswith(known[:-1])) for known in BASE_ENV)
-
-
-def _referred(definition: Definition) -> dict[str, None]:
-    """The variables that a definition refers to."""
-    texts = (*definition.command, definition.url, definition.cwd)
-    named = (text for _, text in (*definition.env, *definition.headers))
-    return dict.fromkeys(match[1] for text in (*texts, *named) for match in _VARIABLE.finditer(text))
-
-
-def _is_telling(name: str, value: str) -> bool:
-    """Whether a value is taken out of answers, too: a region or a folder is what a call may be about."""
-    is_place = os.path.isabs(value) and os.path.exists(value)
-    return is_secret_name(name) or (len(value) >= _TELLING_CHARS_MIN and not is_place)
-
-
-# -- one server ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """How a server stands, for people."""
-
-    name: str
-    key: str
-    where: str
-    """Its command or URL; no value of a variable."""
-    alive: bool
-    why: str = ""
-    about: str = ""
-    """What it says it is."""
-    stderr: str = ""
-
-
-class _Unavailable(Exception):
-    """There is no connection, and the ending says why."""
-
-    def __init__(self, end: End, reason: str, hint: str | None = None) -> None:
-        super().__init__(reason)
-        self.ending = Ending(end=end, reason=reason, hint=hint)
-
-
-class _Attempt:
-    """One attempt to connect, for all who wait for it."""
-
-    def __init__(self) -> None:
-        self.over = threading.Event()
-        self.stop = Cancel()
-        self.outcome: tuple[wire.Line, wire.Greeting] | _Unavailable | None = None
-
-
-class _Server:
-    """One server: at most one connection, and the pause after it was lost."""
-
-    def __init__(self, house: McpTools, tool: Tool, definition: Definition, permit: Permit) -> None:
-        self.definition = definition
-        self.tool = tool
-        self._house = house
-        self._permit = permit
-        self._lock = threading.Lock()
-        self._attempt: _Attempt | None = None
-        self._line: _mcp_stdio.StdioLine | _mcp_http.HttpLine | None = None
-        self.greeting: wire.Greeting | None = None
-        self._failures = 0
-        self._retry_at = 0.0
-        self._why = ""
-        self._stderr = b""
-        self._is_closed = False
-        self._users = 0
-        self._is_retired = False
-        self.layers: tuple[str, ...] = ()
-        """What held its process when it was last asked."""
-        # Attack: a definition that makes a known program load its author's code (`LD_PRELOAD`,
-        # `NODE_OPTIONS`). Only a grant, which the host wrote, may name such a variable.
-        self._left_out = frozenset(
-            name for name, _ in definition.env if is_loader(name) and not {name, "*"} & {*permit.env}
-        )
-        self._words = self.answers = Cleaning({})
-        """Take out of its words, and of its answers, what the server was handed."""
-        self._note_handed({})
-
-    def _note_handed(self, vault: Mapping[str, str]) -> None:
-        """What is looked for in all it says from now on."""
-        handed = _handed(self.definition, {**self._house.host.variables, **vault}, self._permit)
-        # Attack: a server that writes its credentials to stderr or into a refusal, which goes into the cache,
-        # the record and what `check` and `doctor` print.
-        self._words = Cleaning({**handed, **vault})
-        telling = {name: value for name, value in handed.items() if _is_telling(name, value)}
-        self.answers = Cleaning({**telling, **vault})
-
-    def _vault(self, allowed: Callable[[str], bool]) -> dict[str, str]:
-        """The secrets that it is handed now. Raises _Unavailable."""
-        host, permit = self._house.host, self._permit
-        names = [name for name in _referred(self.definition) if allowed(name)]
-        own = names if self.definition.vaulted else [name for name in names if name in permit.vault]
-        candidates = (*vaulted(host, self.tool, permit), *host.secrets.candidates(names, own))
-        if not candidates:
-            return {}
-        try:
-            found = host.secrets.values(dict.fromkeys(candidates))
-        except Withheld as no:
-            raise _Unavailable(End.UNAVAILABLE, f"{self.name}: {no.reason}", no.hint) from None
-        self._note_handed(found)
-        return found
-
-    # -- connecting -----------------------------------------------------------------------------------------
-
-    def connected(self, deadline: float, cancel: Cancel) -> tuple[wire.Line, wire.Greeting]:
-        """The connection, made where there is none. Raises _Unavailable.
-
-        It is made by a thread of its own: a server that is slow to start is not started again and again by
-        callers who have less time than it takes.
-        """
-        line, greeting = self._line, self.greeting
-        if line is not None and greeting is not None and line.why_closed is None:
-            return line, greeting
-        began = time.monotonic()
-        attempt = self._attempted()
-        while not attempt.over.wait(min(_STEP_S, max(0.0, deadline - time.monotonic()))):
-            if cancel.is_set:
-                raise _Unavailable(End.CANCELLED, "cancelled")
-            if time.monotonic() >= deadline:
-                waited_s = time.monotonic() - began
-                why = f"it did not answer the greeting within {waited_s:.1f} s"
-                raise _Unavailable(End.TIMED_OUT, f"{self.name} cannot be reached: {why}", self.hint)
-        if isinstance(attempt.outcome, _Unavailable):
-            raise attempt.outcome
-        assert attempt.outcome is not None
-        return attempt.outcome
-
-    def asked(
-        self, ask: Callable[[wire.Line, wire.Greeting], _Told], deadline: float, cancel: Cancel
-    ) -> _Told:
-        """What ``ask`` gets over the connection; once more with a new session where the server has forgotten
-        the old one, since nothing ran then. Raises _Unavailable, Refusal or Unanswered."""
-        with self._lock:
-            self._users += 1
-        try:
-            for _ in range(2):
-                line, greeting = self.connected(deadline, cancel)
-                self.layers = line.layers
-                try:
-                    return ask(line, greeting)
-                except _mcp_http.SessionOver:
-                    self.forget(line)
-            raise wire.Unanswered("it forgets its sessions at once", sent=False)
-        finally:
-            with self._lock:
-                self._users -= 1
-                is_over = self._is_retired and not self._users
-            if is_over:
-                self.close()
-
-    @property
-    def name(self) -> str:
-        return f"the MCP server {self.definition.name!r}"
-
-    def _attempted(self) -> _Attempt:
-        """The attempt that is under way, or a new one. Raises _Unavailable while the pause lasts."""
-        with self._lock:
-            if self._attempt is not None and not self._attempt.over.is_set():
-                return self._attempt
-            if self._is_closed:
-                raise _Unavailable(End.UNAVAILABLE, f"{self.name} was closed")
-            attempt = _Attempt()
-            line, greeting = self._line, self.greeting
-            if line is not None and greeting is not None and line.why_closed is None:
-                attempt.outcome = (line, greeting)
-                attempt.over.set()
-                return attempt
-            left_s = self._retry_at - time.monotonic()
-            if left_s > 0:
-                why = f"{self._why}; it is tried again in {left_s:.1f} s"
-                raise _Unavailable(End.UNAVAILABLE, f"{self.name} is down: {why}", self.hint)
-            self._attempt = attempt
-        try:
-            threading.Thread(target=self._try, args=(attempt,), name="mcp-connect", daemon=True).start()
-        except RuntimeError as error:  # no more threads for this user
-            self._give_up(attempt, error)
-        return attempt
-
-    def _try(self, attempt: _Attempt) -> None:
-        try:
-            attempt.outcome = self._connect(attempt.stop)
-        except _Unavailable as no:
-            attempt.outcome = no
-        except Exception as error:  # noqa: BLE001 - one catch-all per thread boundary, no other
-            self._give_up(attempt, error)
-        finally:
-            attempt.over.set()
-
-    def _give_up(self, attempt: _Attempt, error: Exception) -> None:
-        """An attempt failed by what is no fault of the server; the next one waits all the same."""
-        why = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
-        self.failed(why)
-        attempt.outcome = _Unavailable(End.UNAVAILABLE, f"{self.name} cannot be reached: {why}")
-        attempt.over.set()
-
-    def _connect(self, stop: Cancel) -> tuple[wire.Line, wire.Greeting]:
-        now = time.monotonic()
-        with self._lock:
-            old, self._line, self.greeting = self._line, None, None
-        if old is not None:
-            old.close()
-        limit_s = self.definition.timeout_s or CONNECT_S
-        line: _mcp_stdio.StdioLine | _mcp_http.HttpLine | None = None
-        try:
-            line = self._opened()
-            greeting = self._greet(line, now + limit_s, stop)
-        except _Unavailable as no:
-            self._why = no.ending.reason
-            raise
-        except (wire.Unanswered, wire.Refusal) as no:
-            if line is not None:
-                line.close()
-                self._stderr = line.stderr() or self._stderr
-            why = self.clean(str(no))
-            if isinstance(no, wire.Late):
-                why = f"it did not answer the greeting within {limit_s:.1f} s"
-            elif isinstance(no, wire.Refusal) and no.code:
-                why = f"it refused the greeting: {self.clean(no.message)[:300]}"
-            self.failed(why)
-            raise _Unavailable(End.UNAVAILABLE, f"{self.name} cannot be reached: {why}", self.hint) from None
-        except BaseException:
-            if line is not None:
-                line.close()
-            raise
-        with self._lock:
-            is_late = self._is_closed
-            if not is_late:
-                self._line, self.greeting = line, greeting
-        if is_late:
-            line.close()
-            raise _Unavailable(End.UNAVAILABLE, f"{self.name} was closed")
-        line.listen(greeting)
-        return line, greeting
-
-    def _greet(
-        self, line: _mcp_stdio.StdioLine | _mcp_http.HttpLine, deadline: float, cancel: Cancel
-    ) -> wire.Greeting:
-        """A process is greeted in the older era first: some end at any other first word, and those that know
-        only the newer one say so. A URL is asked in the newer era first: it keeps no session."""
-        if isinstance(line, _mcp_http.HttpLine):
-            with suppress(wire.Refusal):
-                return wire.discover(line, deadline, cancel)
-        try:
-            greeting = wire.initialize(line, deadline, cancel)
-        except wire.Refusal as refusal:
-            newer = refusal.code in (wire.UNSUPPORTED_VERSION, wire.METHOD_NOT_FOUND)
-            if isinstance(line, _mcp_http.HttpLine) or not newer:
-                raise
-            return wire.discover(line, deadline, cancel)
-        if isinstance(line, _mcp_http.HttpLine):
-            line.use(greeting)
-        line.tell("notifications/initialized", deadline=deadline, cancel=cancel)
-        return greeting
-
-    def _opened(self) -> _mcp_stdio.StdioLine | _mcp_http.HttpLine:
-        """Raises _Unavailable."""
-        definition, host, permit = self.definition, self._house.host, self._permit
-        env = environment(host, self.tool, permit)
-        granted = {*permit.env}
-
-        def allowed(name: str) -> bool:
-            return "*" in granted or name in granted or name in env
-
-        vault = self._vault(allowed)
-        variables = {**host.variables, **vault} if vault else host.variables
-        try:
-            headers = [(name, _filled(text, variables, allowed)) for name, text in definition.headers]
-            own_env = {
-                name: _filled(text, variables, allowed)
-                for name, text in definition.env
-                if name not in self._left_out
-            }
-            if vault:
-                _refuse_told(self.name, definition, vault)
-            argv = tuple(_filled(part, variables, allowed) for part in definition.command)
-            url = _filled(definition.url, variables, allowed)
-            cwd = _filled(definition.cwd, variables, allowed)
-        except _Unset as unset:
-            name = str(unset)
-            is_set = bool(variables.get(name))
-            pattern = f"{definition.key}*" if definition.key else self.tool.key
-            raise _Unavailable(
-                End.UNAVAILABLE,
-                f"{self.name} needs the variable {name}, which "
-                + ("it was not granted" if is_set else "is not set"),
-                f'[grants."{pattern}"] env = ["{name}"]' if is_set else _where_to_set(name, definition),
-            ) from None
-        if url:
-            return self._opened_url(url, headers)
-        env |= {name: vault[name] for name in permit.env if name in vault} | own_env
-        if "TMPDIR" in self.tool.needs.base_env and "TMPDIR" not in own_env:
-            env["TMPDIR"] = ""
-        cwd = os.path.normpath(os.path.join(host.cwd, cwd))
-        # Attack: a definition with a PATH of its own, so that a known name leads to a program of its folder.
-        program = _program(argv[0], host.variables.get("PATH", ""), cwd)
-        if program is None:
-            raise _Unavailable(
-                End.UNAVAILABLE,
-                f"{self.name} cannot be started: there is no program {argv[0]!r}",
-                "install it, or correct the command; programs are looked up on the host's PATH",
-            )
-        start = Start(
-            program=program,
-            argv=argv,
-            env=env,
-            cwd=cwd,
-            permit=permit,
-            own=tuple(_named_files(argv[1:], cwd)),
-            what="server",
-        )
-        standing = self._house.opener(definition.key or self.tool.key, start)
-        if isinstance(standing, Ending):
-            self.failed(standing.reason or standing.end.value)
-            raise _Unavailable(
-                End.UNAVAILABLE, f"{self.name} cannot be started: {self._why}", standing.hint or self.hint
-            )
-        return _mcp_stdio.StdioLine(
-            standing, self._house.limits, changed=lambda: self._house.changed(self), ended=self._died
-        )
-
-    def _opened_url(self, url: str, headers: list[tuple[str, str]]) -> _mcp_http.HttpLine:
-        permit = self._permit
-        if not permit.network:
-            raise _Unavailable(
-                End.DENIED,
-                f"{self.name} is reached over the network, which was not granted",
-                f'[grants."{self.definition.key or self.tool.key}*"] needs = ["net.http"]',
-            )
-        # Whoever named this very address in a trusted source has granted it, and no other.
-        hosts = _web.literal_hosts(url) if self.definition.key else frozenset()
-        return _mcp_http.HttpLine(
-            self._house.web(),
-            url,
-            reach=_web.Reach(private=permit.private, hosts=hosts),
-            headers=headers,
-            limits=self._house.limits,
-            changed=lambda: self._house.changed(self),
-        )
-
-    # -- how it goes ----------------------------------------------------------------------------------------
-
-    def worked(self) -> None:
-        """It answered a call, so that the next death is the first one again."""
-        self._failures = 0
-
-    def failed(self, why: str) -> None:
-        self._failures += 1
-        self._why = self.clean(why)
-        pause_s = min(PAUSE_S_MAX, FIRST_PAUSE_S * 2 ** min(self._failures - 1, 20))
-        # Not all of many servers that died together are started in the same moment.
-        self._retry_at = time.monotonic() + pause_s * self._house.jitter(0.75, 1.25)
-
-    def _died(self, why: str) -> None:
-        line = self._line
-        if line is None or self._is_closed:
-            return  # it never was a connection, or is one no more: who made or closed it knows
-        self._stderr = line.stderr()
-        if self.greeting is not None:
-            self.failed(why)
-
-    def clean(self, text: str) -> str:
-        """What the server said, without what it was handed."""
-        return self._words.text(text)
-
-    def _said(self, lines: int) -> str:
-        return tail_of(self._words(self._line.stderr() if self._line is not None else self._stderr), lines)
-
-    @property
-    def hint(self) -> str | None:
-        said = self._said(HINT_LINES)
-        return "; ".join((*self.notes, *((f"its last words: {said}",) if said else ()))) or None
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What the definition asks for and the server does not get."""
-        return tuple(
-            f"{name} of its definition is left out: it makes programs load code, so a host grant must name it"
-            for name in sorted(self._left_out)
-        )
-
-    def state(self) -> State:
-        line, greeting = self._line, self.greeting
-        alive = line is not None and greeting is not None and line.why_closed is None
-        about = ""
-        if greeting is not None:
-            about = " ".join(filter(None, (greeting.name, greeting.server_version, greeting.version)))
-        definition = self.definition
-        return State(
-            name=definition.name,
-            key=definition.key,
-            where=shown_url(definition.url) or " ".join(definition.command),
-            alive=alive,
-            why="" if alive else self._why,
-            about=self.clean(about),
-            stderr=self._said(20),
-        )
-
-    def protect(self, permit: Permit) -> None:
-        """Start anew, where paths must be held read-only now that were not when it started.
-
-        Attack: a server that was started before a tool was declared rewrites that tool's program. Calls that
-        are under way are not cut off: then the next one is the first of the new start.
-        """
-        held = {*self._permit.protected, *self._permit.forbidden}
-        if {*permit.protected, *permit.forbidden} <= held:
-            return
-        line = self._line
-        if isinstance(line, _mcp_stdio.StdioLine) and line.why_closed is None:
-            if line.is_busy:
-                return
-            self.forget(line)
-        self._permit = permit
-
-    def forget(self, line: wire.Line) -> None:
-        """Drop a connection, unless another caller has done so and there is a new one by now."""
-        with self._lock:
-            if self._line is line:
-                self._line, self.greeting = None, None
-        line.close()
-
-    def retire(self) -> None:
-        """End it as soon as nobody waits for it."""
-        with self._lock:
-            self._is_retired = True
-            is_idle = not self._users
-        if is_idle:
-            self.close()
-
-    def close(self) -> None:
-        with self._lock:
-            self._is_closed = True
-            line, self._line = self._line, None
-            attempt = self._attempt
-        if attempt is not None and not attempt.over.is_set():
-            attempt.stop.set()
-            attempt.over.wait(_CLOSE_S)
-        if line is not None:
-            line.close(_GRACE_S)
-
-
-def tail_of(stderr: bytes, lines: int) -> str:
-    """The last lines of what a server wrote, with nothing in them that steers a terminal."""
-    kept = [line for line in stderr[-8192:].decode("utf-8", "replace").splitlines() if line.strip()]
-    return "\n".join(
-        "".join(
-            char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in line
-        )[:300]
-        for line in kept[-lines:]
-    )
-
-
-def _program(name: str, path: str, cwd: str) -> str | None:
-    """Where a server's program lies: by its path, from the server's own folder, or on the host's PATH."""
-    return os.path.normpath(os.path.join(cwd, name)) if "/" in name else find_program(name, path)
-
-
-def _named_files(arguments: tuple[str, ...], cwd: str) -> Iterator[str]:
-    """The files and folders that a command names: a server may read what it was started with."""
-    for argument in arguments:
-        if argument and not argument.startswith("-"):
-            path = os.path.join(cwd, argument)
-            if len(path) < 4096 and os.path.isfile(path):
-                yield os.path.realpath(path)
-
-
-# -- the runtime --------------------------------------------------------------------------------------------
 
 
 class McpTools:
@@ -723,9 +67,9 @@ class McpTools:
         self._make_web = web or _web.Web
         self._web: _web.Web | None = None
         self._lock = threading.Lock()
-        self._servers: dict[object, _Server] = {}
+        self._servers: dict[object, Server] = {}
         self._owners: dict[object, Tool] = {}
-        self._last: dict[str, tuple[Permit, _Server]] = {}
+        self._last: dict[str, tuple[Permit, Server]] = {}
         """The answer to the same question as before, by the server's key: every call asks."""
         self._is_closed = False
 
@@ -745,7 +89,7 @@ class McpTools:
 
         try:
             answer = server.asked(ask, deadline, cancel)
-        except _Unavailable as no:
+        except Unavailable as no:
             return no.ending
         except wire.Refusal as refusal:
             server.worked()
@@ -799,7 +143,7 @@ class McpTools:
 
         try:
             return [server.answers.value(entry) for entry in server.asked(ask, deadline, cancel)]
-        except _Unavailable as no:
+        except Unavailable as no:
             return no.ending
         except wire.Refusal as refusal:
             reason = f"it does not list its tools: {server.clean(refusal.message)[:300]}"
@@ -820,8 +164,8 @@ class McpTools:
 
     # -- servers --------------------------------------------------------------------------------------------
 
-    def _server(self, tool: Tool, invocation: CallMcp, permit: Permit) -> _Server | Ending:
-        key, digest = _reference(invocation.settings)
+    def _server(self, tool: Tool, invocation: CallMcp, permit: Permit) -> Server | Ending:
+        key, digest = reference(invocation.settings)
         text = self._definitions(digest) if digest else None
         if digest and text is None:
             reason = f"the MCP server {invocation.server!r} is defined otherwise now"
@@ -829,9 +173,11 @@ class McpTools:
         settings = text.encode("utf-8") if text is not None else invocation.settings
         definition = definition_of(invocation.server, key, settings)
         if isinstance(definition, str):
-            return Ending(end=End.UNAVAILABLE, reason=f"the MCP server {invocation.server!r}: {definition}")
+            reason = f"the MCP server {invocation.server!r}: {definition}"
+            hint = TWO_ENDPOINTS_HINT if definition is TWO_ENDPOINTS else None
+            return Ending(end=End.UNAVAILABLE, reason=reason, hint=hint)
         if not definition.key:
-            definition = _placed(definition, project_of(tool, self.host), self.host.user_space)
+            definition = placed(definition, project_of(tool, self.host), self.host.user_space)
         if definition.key:
             tool = self._owner(tool, definition)
             found = self._permit_of(tool)
@@ -850,7 +196,7 @@ class McpTools:
                 return Ending(end=End.UNAVAILABLE, reason="the workshop is closed")
             server = self._servers.get(place)
             if server is None:
-                server = self._servers[place] = _Server(self, tool, definition, permit)
+                server = self._servers[place] = Server(self, tool, definition, permit)
             elif definition.key:
                 server.tool = tool  # the same server by another definition, of which changes are told now
         server.protect(permit)
@@ -881,27 +227,45 @@ class McpTools:
             )
         return owner
 
-    def keep_only(self, digests: Collection[str]) -> None:
-        """End the servers that were defined by others than these, as soon as nobody waits for them."""
+    def keep_only(self, digests: Collection[str], tools: Callable[[], Iterable[Tool]] = tuple) -> None:
+        """End the servers that were defined by others than these, as soon as nobody waits for them: by
+        sources, of which ``digests`` are left, and by the files of ``tools``."""
+        with self._lock:
+            has_own = any(not server.definition.key for server in self._servers.values())
+        own = {*map(self._own_definition, tools())} if has_own else set()
         with self._lock:
             others = {
                 place: server
                 for place, server in self._servers.items()
-                if server.definition.key and _reference_of(server.tool) not in digests
+                if (
+                    reference_of(server.tool) not in digests
+                    if server.definition.key
+                    else server.definition not in own
+                )
             }
             for place in others:
                 del self._servers[place]
             gone = {*others.values()}
             self._last = {key: last for key, last in self._last.items() if last[1] not in gone}
             self._owners = {
-                place: owner for place, owner in self._owners.items() if _reference_of(owner) in digests
+                place: owner for place, owner in self._owners.items() if reference_of(owner) in digests
             }
-        _each(_Server.retire, others.values())
+        _each(Server.retire, others.values())
 
-    def changed(self, server: _Server) -> None:
+    def _own_definition(self, tool: Tool) -> Definition | None:
+        """The server that a tool's own file defines, if it defines one."""
+        invocation = tool.invocation
+        if not isinstance(invocation, CallMcp) or reference(invocation.settings)[1]:
+            return None
+        definition = definition_of(invocation.server, "", invocation.settings)
+        if isinstance(definition, str):
+            return None
+        return placed(definition, project_of(tool, self.host), self.host.user_space)
+
+    def changed(self, server: Server) -> None:
         """Called by readers: a server says that its tools are others now."""
         if server.definition.key:
-            self._told(_reference_of(server.tool))
+            self._told(reference_of(server.tool))
 
     def web(self) -> _web.Web:
         with self._lock:
@@ -914,12 +278,12 @@ class McpTools:
             self._is_closed = True
             servers = list(self._servers.values())
             web, self._web = self._web, None
-        _each(_Server.close, servers)
+        _each(Server.close, servers)
         if web is not None:
             web.close()
 
 
-def _each(end: Callable[[_Server], None], servers: Collection[_Server]) -> None:
+def _each(end: Callable[[Server], None], servers: Collection[Server]) -> None:
     """All at once: each may take its grace."""
     if servers:
         with ThreadPoolExecutor(min(_CLOSE_THREADS, len(servers)), "mcp-close") as pool:
@@ -929,7 +293,7 @@ def _each(end: Callable[[_Server], None], servers: Collection[_Server]) -> None:
 # -- what came back -----------------------------------------------------------------------------------------
 
 
-def _unanswered(server: _Server, no: wire.Unanswered) -> Ending:
+def _unanswered(server: Server, no: wire.Unanswered) -> Ending:
     match no:
         case wire.Late():
             return Ending(end=End.TIMED_OUT, hint=server.hint)
@@ -939,9 +303,8 @@ def _unanswered(server: _Server, no: wire.Unanswered) -> Ending:
             return Ending(end=End.TOO_LARGE, reason=server.clean(no.why))
         case wire.Unreadable():
             return Ending(end=End.UNREADABLE, reason=f"{server.name}: {server.clean(no.why)}")
-    if no.sent:
-        return Ending(end=End.LOST, reason=f"{server.name}: {server.clean(no.why)}", hint=server.hint)
-    return Ending(end=End.UNAVAILABLE, reason=f"{server.name}: {server.clean(no.why)}", hint=server.hint)
+    end = End.LOST if no.sent else End.UNAVAILABLE
+    return Ending(end=end, reason=f"{server.name}: {server.clean(no.why)}", hint=server.advice(no))
 
 
 def _ending(answer: wire.Answer, permit: Permit, cleaning: Cleaning) -> Ending:
@@ -953,11 +316,18 @@ def _ending(answer: wire.Answer, permit: Permit, cleaning: Cleaning) -> Ending:
     if result.get("resultType", "complete") != "complete":
         reason = "the server wants more input from a person, which it cannot be given here"
         return Ending(end=End.RAISED, reason=reason)
-    blocks, odd = read_blocks(result.get("content"))
+    content = result.get("content", [])
+    if not isinstance(content, list):
+        # Attack: a result that other readers understand, and that looks like an empty success here.
+        reason = f"its result is none: content must be a list (got {_kind_of(content)})"
+        return Ending(end=End.UNREADABLE, reason=reason, stdout_bytes=answer.size)
+    blocks, odd = read_blocks(content)
     structured = result.get("structuredContent")
     notes: tuple[str, ...] = ()
+    if structured is not None and not isinstance(structured, dict):
+        notes = (f"structuredContent is no object (got {_kind_of(structured)}), so it was left out",)
     if odd:
-        notes = (f"content of kinds that nobody here knows was left out: {odd}",)
+        notes = (*notes, f"content of kinds that nobody here knows was left out: {odd}")
     if answer.progress:
         notes = (*notes, f"messages of progress: {answer.progress}")
     if result.get("isError") is True:
@@ -971,6 +341,11 @@ def _ending(answer: wire.Answer, permit: Permit, cleaning: Cleaning) -> Ending:
         notes=notes,
         stdout_bytes=answer.size,
     )
+
+
+def _kind_of(value: JsonValue) -> str:
+    names = {bool: "a boolean", int: "a number", float: "a number", str: "a text", dict: "an object"}
+    return names.get(type(value), "a list" if isinstance(value, list) else "null")
 
 
 # -- headers of the stateless era ---------------------------------------------------------------------------

@@ -422,15 +422,27 @@ def _inside(
     request = _request(tool, prepared, project, call.context)
     end, reason, result = End.RETURNED, "", None
     hint: str | None = None
+    notes = prepared.notes
+    awaited: list[object] = []
+
+    def await_it(value: Any) -> object:
+        awaited.append(value)
+        return finish(value)
+
     try:
-        value = _loader.call_function(load(), invocation.style.value, request, finish)
+        value = _loader.call_function(load(), invocation.style.value, request, await_it)
         kind = type(value).__name__
-        result = _copied(value, limits.stdout_bytes_max)
+        took_s = time.perf_counter() - began
+        if took_s > limits.timeout_s:
+            end, hint = End.TIMED_OUT, _loops.late_hint(took_s, is_async=bool(awaited))
+        else:
+            result = _copied(value, limits.stdout_bytes_max)
     except KeyboardInterrupt:
         raise
     except (_loops.Late, _loops.GivenUp) as stopped:
         end, kind = End.TIMED_OUT if isinstance(stopped, _loops.Late) else End.CANCELLED, ""
         hint = stopped.hint if isinstance(stopped, _loops.Late) else None
+        notes = (*notes, stopped.note) if stopped.note else notes
     except _loops.Unfit as unfit:
         end, reason, kind, hint = End.RAISED, str(unfit), "", unfit.hint
     except _TooLarge:
@@ -448,7 +460,7 @@ def _inside(
         stdout_bytes=limits.stdout_bytes_max + 1 if end is End.TOO_LARGE else 0,
         layers=("in-process",),
         runs=(run,),
-        notes=prepared.notes,
+        notes=notes,
     )
 
 

@@ -95,6 +95,10 @@ NEVER: Final[Cancel] = _Never()
 """The button of calls that nobody can stop from outside: shared, and never pressed."""
 
 
+NOT_STARTED: Final = "could not be started"
+"""How the ending of a program that never ran begins."""
+
+
 class Standing(Protocol):
     """A program that stays. The descriptors are its pipes: ``stdin`` to write to, the others to read from."""
 

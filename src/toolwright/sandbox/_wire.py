@@ -13,6 +13,7 @@ from typing import Final
 
 from toolwright.model import End, Usage
 from toolwright.records import dataclass
+from toolwright.sandbox import NOT_STARTED
 
 VERSION: Final = 1
 REQUEST: Final = struct.Struct("<8I2Q10I")
@@ -162,7 +163,9 @@ def plain_head(
 
 def how(report: Report) -> str:
     if report.reason == Reason.NOT_STARTED:
-        return f"{STAGES.get(Stage(report.stage), 'start')}: {os.strerror(report.error)}"
+        stage = STAGES.get(Stage(report.stage))
+        what = os.strerror(report.error)
+        return f"{NOT_STARTED}: {f'{stage}: ' if stage else ''}{what[:1].lower()}{what[1:]}"
     if report.reason != Reason.EXITED:
         return f"stopped: {Reason(report.reason).name.lower()}"
     if os.WIFSIGNALED(report.status):

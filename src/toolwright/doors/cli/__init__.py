@@ -88,8 +88,14 @@ class Shared:
         return replace(resolved, sources=(*kept, *only))
 
     def workshop(
-        self, more: Sequence[str] = (), fallback: Sequence[object] = (), *, only_look: bool = False
+        self,
+        more: Sequence[str] = (),
+        fallback: Sequence[object] = (),
+        *,
+        only: str | None = None,
+        only_look: bool = False,
     ) -> Workshop:
+        """``only``: the one tool that the command is about."""
         from toolwright import app
 
         progress = None if self.quiet or not sys.stderr.isatty() else _tell_progress
@@ -99,6 +105,7 @@ class Shared:
             environment=self.environment,
             progress=progress,
             only_look=only_look,
+            only=only,
         )
         click.get_current_context().call_on_close(workshop.close)
         return workshop

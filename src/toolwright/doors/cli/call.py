@@ -72,7 +72,7 @@ def command(
         _input.check_text(idempotency_key, "--idempotency-key")
     values = _input.context_of(context)
     raw = _input.arguments_text(arguments) if arguments else b""
-    workshop = shared.workshop()
+    workshop = shared.workshop(only=name)
     if not shared.quiet:
         for line in workshop.warnings():
             complain(line)

@@ -240,13 +240,14 @@ def _servers(config: Config, environment: Environment) -> Iterator[Finding]:
                 works=state.alive,
                 means=f"its tools, as {state.key}*",
                 detail=state.about if state.alive else state.why,
-                fix="" if state.alive else _words_of(state.where, state.stderr),
+                fix="" if state.alive else _words_of(state.where, state.hint, state.stderr),
             )
 
 
-def _words_of(where: str, stderr: str) -> str:
+def _words_of(where: str, hint: str, stderr: str) -> str:
     said = stderr.splitlines()[-_WORDS_LINES:]
-    return "; ".join([f"it is reached by {where}", *(f"it said: {line}" for line in said)])
+    parts = (hint, f"it is reached by {where}", *(f"it said: {line}" for line in said))
+    return "; ".join(filter(None, parts))
 
 
 def _unwritable(path: str) -> str:

@@ -53,7 +53,7 @@ _PARTS = (
 @click.pass_obj
 def command(shared: Shared, name: str, arguments: str | None, as_json: bool) -> int:
     """Show the tool NAME (a key or a bare name) whole; with --argv, what a call would run. Nothing is run."""
-    workshop = shared.workshop()
+    workshop = shared.workshop(only=name)
     try:
         tool = workshop.find(name)
     except UnknownTool:
