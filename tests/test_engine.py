@@ -74,7 +74,6 @@ def an_engine(
         runtimes={RunProcess: runtime},
         level=lambda: level,
         contents=Contents(),
-        spill=spill or (lambda _tool, result: result),
         reserve=reserve,
         approvals=None if approvals is None else lambda: approvals,
         **more,

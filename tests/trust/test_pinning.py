@@ -124,6 +124,9 @@ class Project:
 def project(tmp_path: Path) -> Project:
     made = Project(tmp_path / "project", tmp_path / "state")
     shutil.copytree(EXAMPLES, made.folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in sorted(made.folder.glob("rye/.ai/tools/**/*.*")):  # the lock alone is what these are about
+        kept = [line for line in path.read_bytes().splitlines(keepends=True) if b" rye:signed:" not in line]
+        made.write(str(path.relative_to(made.folder)), b"".join(kept))
     made.write("skills/notes/SKILL.md", "---\nname: notes\ndescription: notes\n---\n")
     made.write("skills/notes/tools.json", json.dumps(SKILL))
     made.write("skills/notes/scripts/resolve-daily-path.sh", "echo today.md\n")
@@ -142,7 +145,8 @@ def project(tmp_path: Path) -> Project:
     head, _, rest = config.partition('[[source]]\npath = "bin"')
     made.write(
         "toolwright.toml",
-        f'{head}[[source]]\nopenapi = "api.json"\n\n[skills]{rest.partition("[skills]")[2]}',
+        f'{head}[[source]]\nopenapi = "api.json"\n\n[skills]{rest.partition("[skills]")[2]}'
+        '\n[trust]\nunsigned = "warn"\n',
     )
     return made
 
