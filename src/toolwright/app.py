@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from toolwright.dialects import Dialect
     from toolwright.formats.capability import Migration
     from toolwright.functions import Function, Report
-    from toolwright.gate import Explanation, Gate, LaterPins
+    from toolwright.gate import Explanation, Gate, LaterPins, Projects
     from toolwright.hands import Hands
     from toolwright.runtimes._mcp_server import State as ServerState
     from toolwright.trust.approvals import Approvals
@@ -360,7 +360,7 @@ class Workshop:
         """Whether some of what there is was asked for over a wire."""
         return bool(self._report.asked)
 
-    def pins(self, contents: Contents | None = None) -> Pins:
+    def pins(self, contents: Contents | None = None, projects: Projects | None = None) -> Pins:
         """The lock of the sources, whether there is one yet or not."""
         from toolwright.catalog import coverage, digests
         from toolwright.trust.pinning import Pins
@@ -382,6 +382,7 @@ class Workshop:
             path=self._environment.path,
             contents=contents or digests.Contents(),
             watch=watch,
+            trusted=(projects or self.gate.projects).is_trusted,
         )
 
     def server_records(self) -> list[Tool]:
@@ -890,7 +891,9 @@ class Workshop:
         """What is known about a tool's bytes as they lie there now. Runs nothing."""
         return self.gate.vet(tool, None)
 
-    def _vetter(self, contents: Contents, pins: LaterPins, is_development: bool) -> Vetter:
+    def _vetter(
+        self, contents: Contents, pins: LaterPins, projects: Projects, is_development: bool
+    ) -> Vetter:
         """What vets the files that were looked at: one, for calls and for listing."""
         from toolwright.runtimes import project_among
         from toolwright.runtimes._dependencies import ToolFiles
@@ -898,7 +901,11 @@ class Workshop:
 
         cwd, user_space = current_folder(), self._environment.user_space
         systems = [os.path.dirname(source.path) for source in sources.installed_bundles()]
-        rings = keys.Keyrings(user_space, [os.path.dirname(space) for space in systems])
+        rings = keys.Keyrings(
+            user_space,
+            [os.path.dirname(space) for space in systems],
+            project_trusted=projects.has_trusted_keys,
+        )
         return vetting.Vetter(
             contents,
             rings.now,

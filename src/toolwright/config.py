@@ -348,7 +348,9 @@ def read_file(path: str, *, trusted: bool) -> Config:
 
 
 def _merged(base: Config, path: str, *, trusted: bool) -> Config:
-    return _Reading(base, path, trusted).read(_table(path, _content(path)))
+    content = _content(path)
+    table = _table(path, content)
+    return _Reading(base, path, trusted, content.decode("utf-8")).read(table)
 
 
 def _content(path: str) -> bytes:

@@ -16,7 +16,7 @@ from importlib import import_module
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from toolwright.catalog import loading, sources
+from toolwright.catalog import files, loading, sources
 from toolwright.catalog.catalog import Catalog
 from toolwright.catalog.digests import Contents, own_files
 from toolwright.config import LOCK_NAME, Config, Environment, current_folder, lock_folder
@@ -25,6 +25,7 @@ from toolwright.model import Ask, Charge, Decision, Deny, Disabled, Permit, RunP
 from toolwright.records import dataclass, replace
 from toolwright.runtimes import project_in
 from toolwright.servers import GUARDED_MAX
+from toolwright.store import Store, trusted
 from toolwright.store.keep import STORE_NAME, Keep
 from toolwright.trust import budgets, policy
 from toolwright.trust.budgets import Tally, budgets_of
@@ -74,12 +75,12 @@ class Gate:
         environment: Environment,
         report: Callable[[], loading.LoadReport],
         *,
-        pins: Callable[[Contents], Pins],
-        vetter: Callable[[Contents, LaterPins, bool], Vetter],
+        pins: Callable[[Contents, Projects], Pins],
+        vetter: Callable[[Contents, LaterPins, Projects, bool], Vetter],
     ) -> None:
         self._report = report
         self.contents = Contents()
-        self._pins = LaterPins(lambda: pins(self.contents), config, environment)
+        self._pins = LaterPins(lambda: pins(self.contents, self.projects), config, environment)
         self._make_vetter = vetter
         # Attack: any environment variable that switches verifying off. The host must have opted in.
         self.is_development = config.dev_mode and environment.variables.get("RYE_DEV_MODE") == "1"
@@ -111,6 +112,7 @@ class Gate:
             *(source.path for source in bundles),
         )
         self.keep = None if config.state is None else Keep(os.path.join(config.state, STORE_NAME))
+        self.projects = Projects(self.keep)
         self._spending = None if self.keep is None else Spending(self.keep.opened, self.keep.present)
         self._config = config
         self._environment = environment
@@ -190,7 +192,9 @@ class Gate:
             with self._making:
                 made = self._vetter
                 if made is None:
-                    made = self._vetter = self._make_vetter(self.contents, self._pins, self.is_development)
+                    made = self._vetter = self._make_vetter(
+                        self.contents, self._pins, self.projects, self.is_development
+                    )
                 return made
         return self._vetter
 
@@ -328,6 +332,46 @@ def _declared(catalog: Catalog) -> Iterator[str]:
         yield from own_files(tool)
         if isinstance(tool.invocation, RunProcess) and tool.invocation.skill_dir:
             yield tool.invocation.skill_dir
+
+
+class Projects:
+    """Whether a person trusted a project's own keys, as they are now: every one of them, or none counts.
+
+    Attack: a key that is added to a trusted project later, and tools signed by it. Every call asks, so files
+    and store are looked at again only where they changed.
+    """
+
+    def __init__(self, keep: Keep | None) -> None:
+        self._keep = keep
+        self._known: dict[str, tuple[object, bool]] = {}
+
+    def has_trusted_keys(self, project: str) -> bool:
+        found = trusted.key_files(project)
+        if not found or self._keep is None:
+            return False
+        try:
+            seen = (self._keep.stamp(), found, tuple(files.fingerprint(os.stat(path)) for path in found))
+            known = self._known.get(project)
+            if known is None or known[0] != seen:
+                store = self._keep.present()
+                is_so = store is not None and all(self._is_trusted(store, path) for path in found)
+                known = self._known[project] = (seen, is_so)
+        except (OSError, StoreError):  # what cannot be read vouches for nothing
+            return False
+        return known[1]
+
+    def is_trusted(self, path: str, digest: str) -> bool:
+        """Whether a file is trusted with these bytes."""
+        try:
+            store = None if self._keep is None else self._keep.present()
+            return store is not None and trusted.is_trusted(store, path, digest)
+        except StoreError:
+            return False
+
+    @staticmethod
+    def _is_trusted(store: Store, path: str) -> bool:
+        content, _ = files.read(path)
+        return content is not None and trusted.is_trusted(store, path, trusted.digest_of(content))
 
 
 class LaterPins:

@@ -245,6 +245,32 @@ def test_a_clone_with_its_own_key_and_tools_signed_by_it_is_not_trusted(desk: De
     assert desk.statuses() == {".ai/tools/a/t.py": "signed"}
 
 
+@pytest.mark.requirement("rye.trust.project-keys")
+def test_a_projects_own_keys_count_once_the_host_trusts_it_and_no_more_once_one_is_added(
+    desk: Desk, tmp_path: Path
+) -> None:
+    desk.write("a/t.py")
+    desk.env["USER_SPACE"] = str(tmp_path / "ann")
+    (tmp_path / "ann").mkdir(mode=0o755)
+    desk.generate()
+    desk("sign", "tool:a/t")
+    brought = desk.project / ".ai" / "config" / "keys" / "trusted"
+    shutil.copytree(tmp_path / "ann/.ai/config/keys/trusted", brought)
+    del desk.env["USER_SPACE"]
+    assert desk.statuses() == {".ai/tools/a/t.py": "untrusted"}
+    said = desk("trust", ".", "--yes")
+    assert said.status == 0, said.err
+    assert "would vouch for the tools it signed" in said.err
+    assert desk.statuses() == {".ai/tools/a/t.py": "signed"}
+    # Attack: a key that is added to a trusted project later, and vouches for what it signed.
+    shutil.copy(next(brought.glob("*.toml")), brought / "0123456789abcdef.toml")
+    assert desk.statuses() == {".ai/tools/a/t.py": "untrusted"}
+    (brought / "0123456789abcdef.toml").unlink()
+    assert desk.statuses() == {".ai/tools/a/t.py": "signed"}
+    assert desk("trust", "--remove", ".").status == 0
+    assert desk.statuses() == {".ai/tools/a/t.py": "untrusted"}
+
+
 @pytest.mark.battery("G12")
 def test_g12_a_trust_store_that_others_may_write_is_not_read(desk: Desk) -> None:
     desk.write("a/t.py")

@@ -27,6 +27,9 @@ from toolwright.model import Deny, ToolCall, ToolResult, Trust, Vetted
 from toolwright.sandbox import Cancel
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox.portable import Portable
+from toolwright.store import trusted
+from toolwright.store.keep import STORE_NAME
+from toolwright.store.sqlite import SqliteStore
 from toolwright.trust import lock as locks
 from toolwright.trust.pinning import Pins, interpreter
 
@@ -557,6 +560,21 @@ def test_a_lock_that_came_with_a_project_refuses_and_never_vouches(project: Proj
         assert pins.vet(workshop.find("git_status"), None, NOTHING) is NOTHING
 
 
+def test_a_lock_that_the_host_trusted_vouches_until_it_changes(project: Project, tmp_path: Path) -> None:
+    project.lock()
+    here = Project(project.folder, tmp_path / "another machine")
+    lock = here.folder / locks.FILE_NAME
+    (tmp_path / "another machine").mkdir(mode=0o700)
+    store = SqliteStore(str(tmp_path / "another machine" / STORE_NAME))
+    trusted.trust(store, str(lock), trusted.digest_of(lock.read_bytes()))
+    store.close()
+    with here.opened() as workshop:
+        tool = workshop.find("get_time")
+        assert workshop.gate.vet(tool, None).trust is Trust.PINNED
+        here.write(locks.FILE_NAME, lock.read_bytes() + b"\n")
+        assert workshop.gate.vet(tool, None).trust is Trust.UNSIGNED
+
+
 def test_a_lock_holds_no_path_of_the_machine_and_fits_anywhere(project: Project, tmp_path: Path) -> None:
     project.lock()
     assert str(tmp_path) not in project.locked
@@ -822,6 +840,7 @@ def reached(project: Project) -> list[str]:
     return path.read_text(encoding="utf-8").split() if path.exists() else []
 
 
+@pytest.mark.battery("I08")
 def test_a_server_that_changes_a_description_during_a_session_is_stopped(served: Project) -> None:
     served.lock()
     with served.opened() as workshop:

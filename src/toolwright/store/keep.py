@@ -43,10 +43,14 @@ class Keep:
         """The store, where there is one: whoever only looks makes none."""
         return None if self._store is None and _stamp(self._path) is None else self.opened()
 
+    def stamp(self) -> object:
+        """What differs whenever the store changed; the same for as long as there is none."""
+        return _stamp(self._path), _stamp(f"{self._path}-wal")
+
     def disabled(self, now: float) -> tuple[Disabled, ...]:
         """What is switched off, as of a hundredth of a second ago: every call asks."""
         if not self._looked <= now < self._looked + _FRESH_S:
-            stamp = (_stamp(self._path), _stamp(f"{self._path}-wal"))
+            stamp = self.stamp()
             if stamp == (None, None):
                 self._seen = (stamp, ())
             elif self._seen[0] != stamp:

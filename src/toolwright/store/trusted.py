@@ -130,3 +130,19 @@ def _folder(place: str) -> int | None:
         return os.stat(os.path.dirname(place)).st_ino
     except OSError:
         return None
+
+
+# -- the keys of projects -----------------------------------------------------------------------------------
+
+KEYS: Final = os.path.join(".ai", "config", "keys", "trusted")
+KEYS_MAX: Final = 1000
+
+
+def key_files(project: str) -> tuple[str, ...]:
+    """The key files that a project brings along, in the order of their names."""
+    folder = os.path.join(project, KEYS)
+    try:
+        names = sorted(name for name in os.listdir(folder) if name.endswith(".toml"))[:KEYS_MAX]
+    except OSError:
+        return ()
+    return tuple(os.path.join(folder, name) for name in names)

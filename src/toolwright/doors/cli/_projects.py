@@ -33,9 +33,9 @@ def trust(shared: Shared, path: str, *, yes: bool, as_json: bool) -> int:
     _refuse_open_state(shared)
     folder = _folder(path)
     reviewed = _reviewed(shared, folder)
-    locked = _locked(folder)
+    vouching = _vouching(folder)
     if not as_json:
-        _show(reviewed, locked)
+        _show(reviewed, vouching)
     if not yes:
         if not sys.stdin.isatty():
             raise UsageError(
@@ -49,7 +49,7 @@ def trust(shared: Shared, path: str, *, yes: bool, as_json: bool) -> int:
     with _switch.opened_store(shared) as store:
         for file, content, widening in (
             *((one.path, one.content, one.widening) for one in reviewed),
-            *((place, content, ()) for place, content in locked),
+            *((place, content, ()) for place, content in vouching),
         ):
             # Attack: a file that is swapped while a person reads. What was shown is what is remembered.
             digest = trusted.digest_of(content)
@@ -90,7 +90,10 @@ def remove(shared: Shared, path: str, *, as_json: bool) -> int:
     is_file = os.path.basename(path) in (config.FILE_NAME, LOCK_NAME)
     folder = os.path.dirname(os.path.abspath(path)) if is_file else os.path.abspath(path)
     places = [os.path.join(folder, name) for name in (config.FILE_NAME, LOCK_NAME)]
+    keys = os.path.join(os.path.realpath(folder), trusted.KEYS, "")
     with _switch.opened_store(shared) as store:
+        if not is_file:  # its keys, too, those that are not there any more included
+            places += [entry.path for entry in trusted.listed(store) if entry.path.startswith(keys)]
         gone = [trusted.place_of(place) for place in places if trusted.forget(store, place)]
     if not gone:
         raise UsageError(f"{path}: it is not trusted", "`toolwright trust --list` shows what is")
@@ -126,33 +129,37 @@ def _folder(path: str) -> str:
 def _reviewed(shared: Shared, folder: str) -> list[config.Reviewed]:
     path = os.path.join(folder, config.FILE_NAME)
     if not os.path.lexists(path):
-        if not os.path.lexists(os.path.join(folder, LOCK_NAME)):
+        if not os.path.lexists(os.path.join(folder, LOCK_NAME)) and not trusted.key_files(folder):
             raise UsageError(
-                f"{folder}: there is nothing to trust: neither {config.FILE_NAME} nor {LOCK_NAME} lies there",
+                f"{folder}: there is nothing to trust: no {config.FILE_NAME}, no {LOCK_NAME} and no keys of "
+                "its own lie there",
                 "its tools can be called once you name the folder: --from",
             )
         return []
     return [config.review(shared.environment, path)]
 
 
-def _locked(folder: str) -> list[tuple[str, bytes]]:
-    path = os.path.join(folder, LOCK_NAME)
-    if not os.path.lexists(path):
-        return []
-    content, why = files.read(path, files.LONG_DOCUMENT_BYTES_MAX)
-    if content is None:
-        raise SourceError(f"{path}: {why}", "make it readable, or remove it")
-    return [(path, content)]
+def _vouching(folder: str) -> list[tuple[str, bytes]]:
+    """What would vouch for the project's tools: its lock, and keys of its own."""
+    found = []
+    for path in (os.path.join(folder, LOCK_NAME), *trusted.key_files(folder)):
+        if os.path.lexists(path):
+            content, why = files.read(path, files.LONG_DOCUMENT_BYTES_MAX)
+            if content is None:
+                raise SourceError(f"{path}: {why}", "make it readable, or remove it")
+            found.append((path, content))
+    return found
 
 
-def _show(reviewed: list[config.Reviewed], locked: list[tuple[str, bytes]]) -> None:
+def _show(reviewed: list[config.Reviewed], vouching: list[tuple[str, bytes]]) -> None:
     for one in reviewed:
         said = "would widen:" if one.widening else "widens nothing; it counts already"
         click.echo(_render.printable(f"{one.path} {said}"), err=True)
         for key, value in one.widening:
             click.echo(f"  {_render.printable(key)} = {_render.printable(value)}", err=True)
-    for path, _ in locked:
-        click.echo(_render.printable(f"{path} would vouch for the tools it pins"), err=True)
+    for path, _ in vouching:
+        what = "the tools it pins" if os.path.basename(path) == LOCK_NAME else "the tools it signed"
+        click.echo(_render.printable(f"{path} would vouch for {what}"), err=True)
 
 
 def _record(shared: Shared, paths: list[str], *, is_trusted: bool) -> None:

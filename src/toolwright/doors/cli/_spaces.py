@@ -6,8 +6,10 @@ import os
 from collections.abc import Sequence
 
 from toolwright.app import Workshop
-from toolwright.catalog import sources
+from toolwright.catalog import files, sources
 from toolwright.doors.cli import Shared
+from toolwright.gate import Projects
+from toolwright.store.keep import STORE_NAME, Keep
 from toolwright.trust.items import Location, Space
 from toolwright.trust.keys import Keyring
 
@@ -36,11 +38,15 @@ def keyring(shared: Shared, project: str | None = None) -> Keyring:
 
 
 def is_trusted(shared: Shared, project: str | None) -> bool:
-    """Whether the host trusted a project, so that its own keys count.
-
-    The place for what ``toolwright trust PATH`` remembers; until it does, no project vouches for itself.
-    """
-    return False
+    """Whether the host trusted a project, so that its own keys count: ``toolwright trust PATH``."""
+    state = shared.resolved().state
+    if project is None or state is None or files.is_open_to_others(state):
+        return False
+    keep = Keep(os.path.join(state, STORE_NAME))
+    try:
+        return Projects(keep).has_trusted_keys(project)
+    finally:
+        keep.close()
 
 
 def project_of(path: str) -> str | None:
