@@ -759,7 +759,9 @@ class Workshop:
         if result.error is None or result.error.kind is not Kind.DENIED or not self.changed():
             return result
         self.reload()
-        return self.hands.engine.call(replace(call, id=self.hands.new_call_id()), cancel, door=door)
+        # Whoever waited for an answer has waited: a question about what lies there now is a new one.
+        again = replace(call, id=self.hands.new_call_id(), approval_wait_s=0.0)
+        return self.hands.engine.call(again, cancel, door=door)
 
     async def call_async(
         self,

@@ -496,7 +496,9 @@ def test_what_cannot_be_called_says_why_and_is_never_declared(tmp_path: Path) ->
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
     workshop = app.open(
-        str(tmp_path), config=Config(), environment=Environment.read({"HOME": str(tmp_path / "home")})
+        str(tmp_path),
+        config=Config(unsigned="warn"),
+        environment=Environment.read({"HOME": str(tmp_path / "home")}),
     )
     reasons = {
         tool.name: tool.invocation.reason

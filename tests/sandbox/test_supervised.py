@@ -898,7 +898,7 @@ def test_a_service_that_hangs_is_killed_with_its_daemons(here, watch):
     [
         (["exit", "3"], {}, "exit status 3"),
         (["signal", "11"], {}, "killed by signal 11"),
-        (["exit", "0"], {"program": "/missing"}, "start: No such file or directory"),
+        (["exit", "0"], {"program": "/missing"}, "could not be started: no such file or directory"),
     ],
 )
 def test_a_service_says_how_it_ended(here, what, more, ending):
