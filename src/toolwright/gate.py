@@ -16,7 +16,7 @@ from importlib import import_module
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from toolwright.catalog import files, loading, sources
+from toolwright.catalog import digests, files, loading, sources
 from toolwright.catalog.catalog import Catalog
 from toolwright.catalog.digests import Contents, own_files
 from toolwright.config import LOCK_NAME, Config, Environment, current_folder, lock_folder
@@ -229,6 +229,9 @@ class Gate:
         """The decision that a call would get, and what it hangs on. Nothing is run or reserved."""
         asking = call.caller if call is not None else self._user if caller is None else caller
         project, named = self._place(tool)
+        if call is not None:  # as the engine fills it in
+            runs = self.contents.runs(digests.how(tool.invocation), digests.own_files(tool))
+            call = replace(call, seen_digest=digests.seen(tool), runs_digest=runs)
         vetted = self.vet(tool, call)
         trust, now = vetted.trust, time.time()
         charges = self._policy.charges(tool, call, trust=trust, cwd=self.cwd, named=named, caller=asking)

@@ -23,7 +23,7 @@ from toolwright.catalog import coverage, digests
 from toolwright.config import Environment, resolve
 from toolwright.errors import Kind, SourceError
 from toolwright.journal.reading import entries
-from toolwright.model import Deny, ToolCall, ToolResult, Trust, Vetted
+from toolwright.model import Allow, Deny, ToolCall, ToolResult, Trust, Vetted
 from toolwright.sandbox import Cancel
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox.portable import Portable
@@ -573,6 +573,16 @@ def test_a_lock_that_the_host_trusted_vouches_until_it_changes(project: Project,
         assert workshop.gate.vet(tool, None).trust is Trust.PINNED
         here.write(locks.FILE_NAME, lock.read_bytes() + b"\n")
         assert workshop.gate.vet(tool, None).trust is Trust.UNSIGNED
+
+
+def test_explaining_a_call_says_what_calling_does(project: Project) -> None:
+    project.lock()
+    with project.opened() as workshop:
+        assert isinstance(workshop.explain("get_time", {"timezone": "UTC"}).decision, Allow)
+        project.edit("manifest/tools/bin/get_time", "import", "import sys\nimport")
+        decision = workshop.explain("get_time", {"timezone": "UTC"}).decision
+        assert isinstance(decision, Deny)
+        assert "get_time was changed" in decision.message
 
 
 def test_a_lock_holds_no_path_of_the_machine_and_fits_anywhere(project: Project, tmp_path: Path) -> None:
