@@ -6,7 +6,7 @@ from pathlib import Path
 
 from measuring import Row, interleaved
 
-from toolwright.model import JsonOnStdin, Needs, Origin, RunProcess, Tool, ToolCall
+from toolwright.model import JsonOnStdin, Needs, Origin, RunProcess, Tool, ToolCall, Vetted
 from toolwright.store.sqlite import SqliteStore
 from toolwright.trust import policy
 from toolwright.trust.budgets import budgets_of
@@ -56,7 +56,7 @@ def deciding(work: Path, rounds: int) -> list[Row]:
     call = ToolCall(id="1", tool=tool.key, arguments={"path": "/p/a.txt", "text": "hello"}, caller="ann")
     rules = rules_of(tables(RULES))
     assert not any(rule.mistakes for rule in rules)
-    state, vetted = policy.HostState(), policy.unvetted(tool)
+    state, vetted = policy.HostState(), Vetted()
 
     def decisions(house: policy.HouseRules):
         one = policy.Policy(house)
