@@ -219,7 +219,10 @@ SUBJECTS = {"python": 3, "shell": 3, "neighbour": 3, "javascript": 1, "typescrip
 
 def subjects() -> list[str]:
     """Those that this machine can run."""
-    needs = {"javascript": lambda: find_node(os.environ) is not None, "typescript": runs_typescript}
+    needs: dict[str, Callable[[], object]] = {
+        "javascript": lambda: find_node(os.environ),
+        "typescript": runs_typescript,
+    }
     return [subject for subject in SUBJECTS if subject not in needs or needs[subject]()]
 
 
