@@ -50,6 +50,15 @@ def said(result: ToolResult) -> object:
     return result.data["said"]
 
 
+def outcome(result: ToolResult) -> str:
+    """What a script printed."""
+    assert result.ok, result.error
+    assert isinstance(result.data, dict)
+    printed = result.data["stdout"]
+    assert isinstance(printed, str)
+    return printed
+
+
 def trust(workshop: Workshop, name: str = "a/t") -> Trust:
     return workshop.vet(workshop.find(name)).trust
 
@@ -387,6 +396,35 @@ def test_packages_and_relative_imports_are_served_from_what_was_verified(place: 
         assert said(workshop.call("a/t")) == ["other!", "other", f"{place.tools}/a/pkg/__init__.py"]
         touched(other, b"'other'", b"'evil'")
         assert refusal(workshop.call("a/t")).startswith(f"Content modified since signing: {other}\n")
+
+
+@pytest.mark.parametrize("level", each_level())
+def test_programs_and_scripts_behind_links_run(place: Place, level: Level) -> None:
+    """`/bin/sh` is a link on most systems, and so may a signed script be."""
+    place.write(
+        "tools/a/y.yaml",
+        "tool_id: y\ntool_type: script\nversion: '1.0.0'\ncategory: a\ndescription: Says hi\n"
+        f"executor_id: {EXECUTE}\nparameters: []\n"
+        "config:\n  command: /bin/sh\n  args: ['-c', 'echo hi']\n",
+    )
+    script = place.write("tools/a/t.sh", SHELL.format(executor=BASH, category="a") + "echo linked\n")
+    script.rename(place.project / "real.sh")
+    (place.tools / "a" / "t.sh").symlink_to(place.project / "real.sh")
+    with place.open(level=level) as workshop:
+        assert outcome(workshop.call("a/y")) == "hi\n"
+        assert outcome(workshop.call("a/t")) == "linked\n"
+
+
+@pytest.mark.parametrize("level", each_level())
+def test_a_shell_is_handed_the_text_of_a_long_script_too(place: Place, level: Level) -> None:
+    """Longer than one element of a command line may be."""
+    long = f"# {'é' * 200_000}\n"
+    body = 'set -eu\nsaid="$0 $#"\n' + long + 'echo "$said ${BASH_SOURCE:-from memory}"\n'
+    path = place.write("tools/a/t.sh", SHELL.format(executor=BASH, category="a") + body)
+    with place.open(level=level) as workshop:
+        told = outcome(workshop.call("a/t"))
+    assert told.startswith(f"{path} ")
+    assert told.endswith(" from memory\n")
 
 
 needs_node = pytest.mark.skipif(
