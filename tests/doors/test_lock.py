@@ -400,3 +400,28 @@ def test_a_tool_of_another_project_with_the_same_key_is_its_own(project: Path) -
     program(other, "#!/bin/sh\necho '{\"other\":1}'\n")
     said = toolwright("--from", str(other), "call", "get_time", "{}", cwd=other, home=project.parent / "home")
     assert said.out == '{"other":1}\n'
+
+
+def test_locking_some_sources_leaves_the_others_as_they_are(project: Path) -> None:
+    """What is dropped and added again would be approved without its difference being shown."""
+    other = project / "more"
+    for folder, name in ((project / "own", "get_time"), (other, "news")):
+        program(folder, "#!/bin/sh\necho '{}'\n")
+        manifest(folder, {**TOOL, "name": name})
+    sources = "".join(f'[[source]]\npath = "{name}"\n' for name in ("own", "more"))
+    (project / "toolwright.toml").write_text(sources, encoding="utf-8")
+    assert run(project, "lock").status == 0
+    program(other, "#!/bin/sh\necho evil\n")
+    said = run(project, "--from", "own", "lock")
+    assert said.out == "toolwright.lock: 2 tools locked (1 of other sources kept)\n"
+    assert run(project, "--from", "own", "lock", "--check").out == "1 tool as locked\n"
+    said = run(project, "lock", "--check")
+    assert said.status == 77
+    assert "drifted   manifest:more/news\n" in said.out
+    # What is gone from a source that was named goes.
+    manifest(project / "own", {**TOOL, "name": "date"})
+    assert run(project, "--from", "own", "lock").out == (
+        "added manifest:own/date\n"
+        "removed manifest:own/get_time\n"
+        "toolwright.lock: 2 tools locked (1 added, 1 removed, 1 of other sources kept)\n"
+    )

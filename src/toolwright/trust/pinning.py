@@ -632,7 +632,7 @@ class Pins:
             if key not in there:
                 gone = f"{entry.name} is locked, and there is no such tool"
                 items.append(
-                    Item(key=key, path=self._absolute(entry.source) if entry.files else entry.source,
+                    Item(key=key, path=self.declaration(entry),
                          trust=Trust.DRIFTED, change="removed", message=gone)
                 )  # fmt: skip
         return Survey(items=tuple(items), moves=tuple(locks.moves(book.lock, entries)))
@@ -702,6 +702,10 @@ class Pins:
         """What is locked now; empty where there is no lock, or one that cannot be read."""
         book = self._book()
         return book.lock if book is not None else Lock()
+
+    def declaration(self, entry: Entry) -> str:
+        """Where an entry's declaration lies, or lay; the entry's own word where it comes from no file."""
+        return self._absolute(entry.source) if entry.files else entry.source
 
     def approve(self, entries: Sequence[Entry], *, without: Iterable[str] = (), whole: bool = False) -> None:
         """Write entries into the lock, and remember that this host approved them. ``whole``: the lock holds
