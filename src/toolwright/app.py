@@ -363,6 +363,7 @@ class Workshop:
     def pins(self, contents: Contents | None = None, projects: Projects | None = None) -> Pins:
         """The lock of the sources, whether there is one yet or not."""
         from toolwright.catalog import coverage, digests
+        from toolwright.runtimes._dependencies import shadows
         from toolwright.trust.pinning import Pins
 
         home, held = self._environment.user_space, contents or digests.Contents()
@@ -385,6 +386,7 @@ class Workshop:
                 watch=watch,
                 trusted=(projects or self.gate.projects).is_trusted,
                 other=other,
+                shadows=lambda path: shadows(path, held),
             )
 
         return pins_in(lock_folder(self.config, self._environment), pins_in)

@@ -58,6 +58,7 @@ _FORGOTTEN: Final = (
     "what was locked on this machine cannot be read",
     "run `toolwright lock` again, or `toolwright lock --forget`",
 )
+_IMPORTING: Final = (".py", ".js", ".mjs", ".cjs", ".ts", ".mts", ".cts")
 _PINNED: Final = Vetted(trust=Trust.PINNED)
 _REFUSED: Final = (Trust.UNTRUSTED, Trust.TAMPERED, Trust.DRIFTED)
 
@@ -73,6 +74,13 @@ class Held(Protocol):
     def content(self) -> bytes | None: ...
     @property
     def mode(self) -> int: ...
+
+
+class Beside(Held, Protocol):
+    """The same with its path."""
+
+    @property
+    def path(self) -> str: ...
 
 
 class Contents(Protocol):
@@ -182,8 +190,11 @@ class Pins:
         watch: Callable[[Tool], Watched],
         trusted: Callable[[str, str], bool] = lambda _path, _digest: False,
         other: Callable[[str], Pins] | None = None,
+        shadows: Callable[[str], Sequence[Beside]] = lambda _path: (),
     ) -> None:
-        """``other`` makes those of another folder's lock."""
+        """``other`` makes those of another folder's lock; ``shadows`` are the files beside a program
+        that it would import."""
+        self._shadows = shadows
         self.path = os.path.join(folder, locks.FILE_NAME)
         self._folder = folder
         self._home = home
@@ -383,6 +394,10 @@ class Pins:
         stamps: dict[str, _Stamp] = {}
         held = tuple([self._file(path, stamps) for path in paths])
         names = self._named_programs(watched, paths, held)
+        for path, file in zip(watched.files, held, strict=False):
+            if file is not None and _imports(path, file, watched):
+                more = {each.path: each for each in self._shadows(path) if each.path not in paths}
+                paths, held = (*paths, *more), (*held, *more.values())
         return _Look(paths, held, tuple([(name, self._program(name)) for name in names]))
 
     def _file(self, path: str, stamps: dict[str, _Stamp]) -> Held | None:
@@ -794,6 +809,14 @@ class Pins:
 
 
 # -- small things -------------------------------------------------------------------------------------------
+
+
+def _imports(path: str, file: Held, watched: Watched) -> bool:
+    """Whether a pinned file is code that imports what lies beside it."""
+    if path.endswith(_IMPORTING):
+        return True
+    head = file.content[:512] if path in watched.started and file.content is not None else b""
+    return os.path.basename(interpreter(head)).startswith(("python", "pypy"))
 
 
 def _swapped(tool: Tool) -> Vetted:
