@@ -296,6 +296,18 @@ def test_a_program_that_leads_out_of_its_manifest_is_refused(project: Path, leve
         assert kind(opened.call("ok", {})) is Kind.DENIED
 
 
+def test_a_program_that_is_a_link_within_its_manifest_runs(project: Path, level: Level) -> None:
+    manifest(project, "t", "#!/bin/sh\necho '{}'\n")
+    (project / "tools" / "bin" / "t").rename(project / "tools" / "bin" / "t-1.0")
+    (project / "tools" / "bin" / "t").symlink_to("t-1.0")
+    with workshop(project, level) as opened:
+        assert opened.call("t", {}).content == "{}"
+        program(project / "tools" / "bin" / "t-2.0", "#!/bin/sh\necho '{\"v\":2}'\n")
+        (project / "tools" / "bin" / "t").unlink()
+        (project / "tools" / "bin" / "t").symlink_to("t-2.0")
+        assert opened.call("t", {}).content == '{"v":2}'
+
+
 # -- skill --------------------------------------------------------------------------------------------------
 
 
@@ -450,6 +462,14 @@ def test_a_resolver_script_that_is_a_link_to_elsewhere_does_not_run(project: Pat
         result = opened.call("t", {"date": "d"})
     assert result.content == "<x><d>"
     assert result.runs[0].note == "leads out of the scripts folder; the value is kept"
+
+
+def test_a_resolver_script_that_is_a_link_within_its_folder_runs(project: Path, level: Level) -> None:
+    home, env = resolving_skill(project, RESOLVED)
+    program(home / "scripts" / "resolve-1.0", "echo found\n")
+    (home / "scripts" / "resolve").symlink_to("resolve-1.0")
+    with workshop(project, level, env=env, allow_scripts=True) as opened:
+        assert opened.call("t", {"date": "d"}).content == "<x><found>"
 
 
 def test_resolvers_and_the_call_share_one_time_limit(project: Path, level: Level) -> None:

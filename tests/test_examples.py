@@ -748,6 +748,17 @@ def test_largest_files_lists_sizes_and_paths(shop):
     assert (wrong.error.kind, wrong.runs) == (Kind.INVALID_ARGUMENTS, ())
 
 
+def test_a_signed_script_does_not_import_what_lies_in_the_project(tmp_path):
+    """Attack: a module in the project's folder, which every `python3 -c` imports before Python's own."""
+    with shop_in(tmp_path, Level.PORTABLE) as shop:
+        ran = tmp_path / "ran"
+        for folder in (shop.folder, shop.folder / "rye"):
+            (folder / "json.py").write_text(f"open({str(ran)!r}, 'w')\n", encoding="utf-8")
+        assert rye(shop, "files/largest-files", {"limit": 1})["stdout"]
+        assert shop.call("checksum", {"file_path": "README.md"}).ok
+        assert not ran.exists()
+
+
 def test_run_unittests_runs_the_tests_of_the_project(shop):
     done = rye(shop, "checks/run-unittests", {})
     assert done["return_code"] == 0

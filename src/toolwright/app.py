@@ -363,27 +363,33 @@ class Workshop:
     def pins(self, contents: Contents | None = None, projects: Projects | None = None) -> Pins:
         """The lock of the sources, whether there is one yet or not."""
         from toolwright.catalog import coverage, digests
+        from toolwright.runtimes._dependencies import shadows
         from toolwright.trust.pinning import Pins
 
-        folder, home = lock_folder(self.config, self._environment), self._environment.user_space
+        home, held = self._environment.user_space, contents or digests.Contents()
 
         def item(name: str) -> str | None:
             with suppress(UnknownTool):
                 return self.catalog.find(f"rye:{name}").origin.path
             return None
 
-        def watch(tool: Tool) -> Watched:
-            return coverage.watched(tool, base=folder, home=home, item=item, defined=self._lists.defined)
+        def pins_in(folder: str, other: Callable[[str], Pins] | None = None) -> Pins:
+            def watch(tool: Tool) -> Watched:
+                return coverage.watched(tool, base=folder, home=home, item=item, defined=self._lists.defined)
 
-        return Pins(
-            folder,
-            home=home,
-            state=self.config.state,
-            path=self._environment.path,
-            contents=contents or digests.Contents(),
-            watch=watch,
-            trusted=(projects or self.gate.projects).is_trusted,
-        )
+            return Pins(
+                folder,
+                home=home,
+                state=self.config.state,
+                path=self._environment.path,
+                contents=held,
+                watch=watch,
+                trusted=(projects or self.gate.projects).is_trusted,
+                other=other,
+                shadows=lambda path: shadows(path, held),
+            )
+
+        return pins_in(lock_folder(self.config, self._environment), pins_in)
 
     def server_records(self) -> list[Tool]:
         """The records that stand for the MCP servers of the sources themselves."""

@@ -12,7 +12,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from difflib import get_close_matches
 from importlib import import_module
@@ -34,7 +34,7 @@ from toolwright.model import (
     Severity,
 )
 from toolwright.records import dataclass, replace
-from toolwright.store.keep import STORE_NAME, Keep
+from toolwright.store.keep import STORE_NAME, Keep, lock_memory
 
 PASSPHRASE: Final = "TOOLWRIGHT_VAULT_PASSPHRASE"
 """The variable that may hold the vault's passphrase. No tool is ever handed it."""
@@ -176,9 +176,29 @@ class Config:
 
 def lock_folder(config: Config, environment: Environment) -> str:
     """Where the lock lies: beside the configuration of the project, else in the current folder."""
+    here = current_folder()
     if config.file is None or config.file == environment.user_config:
-        return current_folder()
-    return os.path.dirname(os.path.abspath(config.file))
+        return here
+    folder = os.path.dirname(os.path.abspath(config.file))
+    if not config.trusted and config.state is not None:
+        # Attack: a configuration that is added above a folder whose tools were locked, so that another lock,
+        # or none, speaks about them. The nearest folder that was locked on this machine comes first.
+        for at in above(here):
+            if at == folder:
+                break
+            if os.path.isdir(lock_memory(config.state, os.path.join(at, LOCK_NAME))):
+                return at
+    return folder
+
+
+def above(folder: str) -> Iterator[str]:
+    """A folder and all that it lies in."""
+    while True:
+        yield folder
+        outer = os.path.dirname(folder)
+        if outer == folder:
+            return
+        folder = outer
 
 
 # -- what may stand in a file -------------------------------------------------------------------------------

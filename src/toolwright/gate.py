@@ -26,7 +26,7 @@ from toolwright.records import dataclass, replace
 from toolwright.runtimes import project_in
 from toolwright.servers import GUARDED_MAX
 from toolwright.store import Store, trusted
-from toolwright.store.keep import STORE_NAME, Keep
+from toolwright.store.keep import LOCKS, STORE_NAME, Keep
 from toolwright.trust import budgets, policy
 from toolwright.trust.budgets import Tally, budgets_of
 from toolwright.trust.rules import Answer, Rule, is_below, rules_of
@@ -383,7 +383,7 @@ class LaterPins:
     def __init__(self, make: Callable[[], Pins], config: Config, environment: Environment) -> None:
         self._make = make
         self._lock = os.path.join(lock_folder(config, environment), LOCK_NAME)
-        self._memory = os.path.join(config.state, "locks") if config.state else ""
+        self._memory = os.path.join(config.state, LOCKS) if config.state else ""
         self._pins: Pins | None = None
 
     def vet(self, tool: Tool, call: ToolCall | None, vetted: Vetted) -> Vetted:

@@ -342,3 +342,86 @@ def test_a_changed_server_is_started_again_only_once_it_was_approved(tmp_path: P
     assert "changed mcp:words/\n    how it is run was changed\n" in updated.out
     assert "changed mcp:words/lookup\n    how it is run was changed\n" in updated.out
     assert said("lock", "--check").out == "3 tools as locked\n"
+
+
+def test_a_configuration_that_turns_up_above_does_not_unlock(project: Path) -> None:
+    """Attack: a file above the locked folder, beside which another lock, or none, would be looked for."""
+    assert run(project, "lock").status == 0
+    (project.parent / "toolwright.toml").write_text("", encoding="utf-8")
+    assert json.loads(run(project, "list", "--json").out)[0]["trust"] == "pinned"
+    program(project, "#!/bin/sh\necho evil\n")
+    manifest(project, TOOL, {**TOOL, "name": "news"})
+    for name, told in (("get_time", "is not as it was locked"), ("news", "is not in toolwright.lock")):
+        said = run(project, "call", name, "{}")
+        assert said.status == 77
+        assert told in said.err
+    # Who names the file, or trusts it, says where the lock lies; what was approved before still has to fit.
+    said = run(project, "--config", "../toolwright.toml", "--from", ".", "call", "get_time", "{}")
+    assert said.status == 77
+    assert f"it was locked in {project}: " in said.err
+
+
+@pytest.mark.parametrize("planted", ["nothing", "configuration", "lock"])
+def test_calling_from_another_folder_does_not_unlock(project: Path, planted: str) -> None:
+    """Attack: a folder whose own configuration or lock, or none, speaks about tools that were approved with
+    the lock above them."""
+    (project / "toolwright.toml").write_text("", encoding="utf-8")
+    assert run(project, "lock").status == 0
+    inner = project / "inner"
+    inner.mkdir()
+    if planted == "nothing":
+        (project / "toolwright.toml").unlink()
+    else:
+        (inner / "toolwright.toml").write_text("", encoding="utf-8")
+    called = ("--from", "..", "call", "get_time", "{}")
+    home = project.parent / "home"
+    assert toolwright(*called, cwd=inner, home=home).out == "{}\n"
+    program(project, "#!/bin/sh\necho evil\n")
+    if planted == "lock":  # by somebody else, so that it fits
+        assert toolwright("--from", "..", "lock", cwd=inner, home=project.parent / "else").status == 0
+    said = toolwright(*called, cwd=inner, home=home)
+    assert said.status == 77
+    assert "get_time is not as it was locked: tools/bin/get_time was changed" in said.err
+    assert f"it was locked in {project}: " in said.err
+    assert str(project) not in said.out  # a model need not know
+    (project / "toolwright.lock").unlink()
+    said = toolwright(*called, cwd=inner, home=home)
+    assert said.status == 77
+    assert "toolwright.lock is gone, and was written on this machine" in said.err
+    # Approved by this host is approved, whichever lock says so.
+    assert toolwright("--from", "..", "lock", cwd=inner, home=home).status == 0
+    assert toolwright(*called, cwd=inner, home=home).status == 0
+
+
+def test_a_tool_of_another_project_with_the_same_key_is_its_own(project: Path) -> None:
+    assert run(project, "lock").status == 0
+    other = project.parent / "other" / "clock"
+    shutil.copytree(project, other, ignore=shutil.ignore_patterns("toolwright.lock"))
+    program(other, "#!/bin/sh\necho '{\"other\":1}'\n")
+    said = toolwright("--from", str(other), "call", "get_time", "{}", cwd=other, home=project.parent / "home")
+    assert said.out == '{"other":1}\n'
+
+
+def test_locking_some_sources_leaves_the_others_as_they_are(project: Path) -> None:
+    """What is dropped and added again would be approved without its difference being shown."""
+    other = project / "more"
+    for folder, name in ((project / "own", "get_time"), (other, "news")):
+        program(folder, "#!/bin/sh\necho '{}'\n")
+        manifest(folder, {**TOOL, "name": name})
+    sources = "".join(f'[[source]]\npath = "{name}"\n' for name in ("own", "more"))
+    (project / "toolwright.toml").write_text(sources, encoding="utf-8")
+    assert run(project, "lock").status == 0
+    program(other, "#!/bin/sh\necho evil\n")
+    said = run(project, "--from", "own", "lock")
+    assert said.out == "toolwright.lock: 2 tools locked (1 of other sources kept)\n"
+    assert run(project, "--from", "own", "lock", "--check").out == "1 tool as locked\n"
+    said = run(project, "lock", "--check")
+    assert said.status == 77
+    assert "drifted   manifest:more/news\n" in said.out
+    # What is gone from a source that was named goes.
+    manifest(project / "own", {**TOOL, "name": "date"})
+    assert run(project, "--from", "own", "lock").out == (
+        "added manifest:own/date\n"
+        "removed manifest:own/get_time\n"
+        "toolwright.lock: 2 tools locked (1 added, 1 removed, 1 of other sources kept)\n"
+    )

@@ -21,12 +21,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from tests.signed import BASH, SHELL, Place, answer, javascript, python
 from toolwright.errors import Kind
 from toolwright.model import ToolResult, Trust
-from toolwright.runtimes.javascript import find_node
+from toolwright.runtimes.javascript import find_node, runs_types
 from toolwright.trust import keys, signing
 
 RACES = 10_000
@@ -139,7 +140,7 @@ def race(kind: str, subject: str, count: int, seed: int) -> Tally:
     with tempfile.TemporaryDirectory(prefix="toolwright-races-") as folder:
         track = Track(Path(folder).resolve())
         place, aside = track.place, track.aside
-        name = {"shell": "t.sh", "javascript": "t.mjs"}.get(subject, "t.py")
+        name = {"shell": "t.sh", "javascript": "t.mjs", "typescript": "t.ts"}.get(subject, "t.py")
         swapped = "helper.py" if subject == "neighbour" else name
         good, evil = aside / f"good-{swapped}", aside / f"evil-{swapped}"
         if subject == "shell":
@@ -149,6 +150,10 @@ def race(kind: str, subject: str, count: int, seed: int) -> Tally:
         elif subject == "javascript":  # a script: Node opens it anew in every call
             good.write_bytes(place.signed(f"tools/a/{name}", javascript("console.log('{\"said\": 1}');\n")))
             evil.write_text(javascript(track.evil_script()), encoding="utf-8")
+        elif subject == "typescript":
+            typed = "const said: number = 1;\nconsole.log(JSON.stringify({ said }));\n"
+            good.write_bytes(place.signed(f"tools/a/{name}", javascript(typed)))
+            evil.write_text(javascript("const n: number = 1;\n" + track.evil_script()), encoding="utf-8")
         elif subject == "python":
             good.write_bytes(place.signed(f"tools/a/{name}", answer("good")))
             evil.write_text(track.evil_python(), encoding="utf-8")
@@ -208,13 +213,27 @@ def naive(count: int, seed: int) -> Tally:
 
 
 KINDS = ("content", "rewrite", "link", "folder")
-SUBJECTS = {"python": 3, "shell": 3, "neighbour": 3, "javascript": 1}
+SUBJECTS = {"python": 3, "shell": 3, "neighbour": 3, "javascript": 1, "typescript": 1}
 """With their shares: a Node is started for each call."""
 
 
 def subjects() -> list[str]:
     """Those that this machine can run."""
-    return [subject for subject in SUBJECTS if subject != "javascript" or find_node(os.environ)]
+    needs: dict[str, Callable[[], object]] = {
+        "javascript": lambda: find_node(os.environ),
+        "typescript": runs_typescript,
+    }
+    return [subject for subject in SUBJECTS if subject not in needs or needs[subject]()]
+
+
+@cache
+def runs_typescript() -> bool:
+    """Whether there is a Node here that does."""
+    node = find_node(os.environ, file="a.ts")
+    if node is None:
+        return False
+    told = subprocess.run([node, "--version"], capture_output=True, text=True, timeout=60, check=False)
+    return runs_types(told.stdout.strip())
 
 
 def all_races(count: int, seed: int, told: Callable[[Tally], None] = lambda _tally: None) -> list[Tally]:

@@ -829,6 +829,67 @@ def test_texts_that_no_entry_needs_any_more_are_not_kept(project: Project) -> No
 # -- MCP ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "manifest/tools/bin/json.py",  # named by the program
+        "manifest/tools/bin/enum.py",  # imported by what it imports
+        "manifest/tools/bin/zoneinfo.cpython-311-x86_64-linux-gnu.so",
+        "manifest/tools/bin/argparse.pyc",
+        "manifest/tools/bin/datetime/__init__.py",
+    ],
+)
+def test_a_module_planted_beside_a_locked_program_is_refused(project: Project, planted: str) -> None:
+    """Attack: Python imports from the folder of a program before its own modules, which nobody looked at."""
+    project.write("manifest/tools/bin/unrelated.py", "pass\n")
+    project.lock()
+    assert project.called("get_time", {"timezone": "UTC"}).ok
+    project.write("manifest/tools/bin/unrelated.py", "another = 1\n")
+    assert project.called("get_time", {"timezone": "UTC"}).ok
+    project.write(planted, "raise SystemExit('planted')\n")
+    message = f"get_time is not as it was locked: {planted} was added"
+    assert refusal(project.called("get_time", {"timezone": "UTC"})) == message
+
+
+def test_a_module_planted_beside_a_servers_script_is_refused(project: Project) -> None:
+    project.lock()
+    with project.opened() as workshop:
+        tool = workshop.find("mcp/units/convert-units")
+        assert workshop.gate.vet(tool, None).trust is not Trust.DRIFTED
+        project.write("rye/servers/json.py", "raise SystemExit('planted')\n")
+        vetted = workshop.gate.vet(tool, None)
+    assert (vetted.trust, "rye/servers/json.py was added" in vetted.message) == (Trust.DRIFTED, True)
+
+
+def test_modules_that_a_locked_script_of_node_imports_are_locked_with_it(project: Project) -> None:
+    project.write("rye/.ai/tools/data/more.ts", "export const more = 1;\n")
+    project.edit("rye/.ai/tools/data/diff-json.ts", "function main", "import './more.ts';\nfunction main")
+    project.lock()
+    with project.opened() as workshop:
+        tool = workshop.find("data/diff-json")
+        assert workshop.gate.vet(tool, None).trust is not Trust.DRIFTED
+        project.edit("rye/.ai/tools/data/more.ts", "1", "2")
+        vetted = workshop.gate.vet(tool, None)
+    assert (vetted.trust, "data/more.ts was changed" in vetted.message) == (Trust.DRIFTED, True)
+
+
+def test_modules_that_locked_code_imports_are_locked_with_it(project: Project) -> None:
+    project.write("handlers/shared.py", "from deep.inner import WHO\n")
+    project.write("handlers/deep/__init__.py", "")
+    project.write("handlers/deep/inner.py", "WHO = 'us'\n")
+    text = (project.folder / "handlers" / "journal.py").read_text(encoding="utf-8")
+    project.write(
+        "handlers/journal.py", text + "\n\ndef later():\n    import shared\n    return shared.WHO\n"
+    )
+    project.lock()
+    with project.opened() as workshop:
+        tool = workshop.find("add_journal_entry")
+        assert workshop.gate.vet(tool, None).trust is Trust.PINNED
+        project.edit("handlers/deep/inner.py", "us", "them")
+        vetted = workshop.gate.vet(tool, None)
+    assert (vetted.trust, "handlers/deep/inner.py was changed" in vetted.message) == (Trust.DRIFTED, True)
+
+
 @pytest.fixture
 def served(tmp_path: Path) -> Project:
     made = Project(tmp_path / "project", tmp_path / "state")

@@ -15,6 +15,7 @@ import pytest
 
 from tests.levels import each_level
 from tests.signed import BASH, EXECUTE, FUNCTION, SHELL, Place, answer, javascript, python
+from tests.trust.races import runs_typescript
 from toolwright.app import Workshop
 from toolwright.catalog.sources import Source
 from toolwright.errors import Kind
@@ -47,6 +48,15 @@ def said(result: ToolResult) -> object:
     assert result.ok, result.error
     assert isinstance(result.data, dict)
     return result.data["said"]
+
+
+def outcome(result: ToolResult) -> str:
+    """What a script printed."""
+    assert result.ok, result.error
+    assert isinstance(result.data, dict)
+    printed = result.data["stdout"]
+    assert isinstance(printed, str)
+    return printed
 
 
 def trust(workshop: Workshop, name: str = "a/t") -> Trust:
@@ -388,6 +398,35 @@ def test_packages_and_relative_imports_are_served_from_what_was_verified(place: 
         assert refusal(workshop.call("a/t")).startswith(f"Content modified since signing: {other}\n")
 
 
+@pytest.mark.parametrize("level", each_level())
+def test_programs_and_scripts_behind_links_run(place: Place, level: Level) -> None:
+    """`/bin/sh` is a link on most systems, and so may a signed script be."""
+    place.write(
+        "tools/a/y.yaml",
+        "tool_id: y\ntool_type: script\nversion: '1.0.0'\ncategory: a\ndescription: Says hi\n"
+        f"executor_id: {EXECUTE}\nparameters: []\n"
+        "config:\n  command: /bin/sh\n  args: ['-c', 'echo hi']\n",
+    )
+    script = place.write("tools/a/t.sh", SHELL.format(executor=BASH, category="a") + "echo linked\n")
+    script.rename(place.project / "real.sh")
+    (place.tools / "a" / "t.sh").symlink_to(place.project / "real.sh")
+    with place.open(level=level) as workshop:
+        assert outcome(workshop.call("a/y")) == "hi\n"
+        assert outcome(workshop.call("a/t")) == "linked\n"
+
+
+@pytest.mark.parametrize("level", each_level())
+def test_a_shell_is_handed_the_text_of_a_long_script_too(place: Place, level: Level) -> None:
+    """Longer than one element of a command line may be."""
+    long = f"# {'é' * 200_000}\n"
+    body = 'set -eu\nsaid="$0 $#"\n' + long + 'echo "$said ${BASH_SOURCE:-from memory}"\n'
+    path = place.write("tools/a/t.sh", SHELL.format(executor=BASH, category="a") + body)
+    with place.open(level=level) as workshop:
+        told = outcome(workshop.call("a/t"))
+    assert told.startswith(f"{path} ")
+    assert told.endswith(" from memory\n")
+
+
 needs_node = pytest.mark.skipif(
     find_node(os.environ) is None, reason="there is no Node; install one, or the extra `node`"
 )
@@ -415,6 +454,47 @@ def test_node_runs_only_text_that_was_verified(place: Place, level: Level) -> No
         assert result.error is not None
         assert "verified" in result.error.message
         assert "ran" not in str(result.data)
+        touched(helper, b"'helped'", b"'stolen'")
+        assert refusal(workshop.call("a/t")).startswith(f"Content modified since signing: {helper}\n")
+
+
+@pytest.mark.skipif(not runs_typescript(), reason="no Node here runs TypeScript; the extra `node` brings one")
+@pytest.mark.parametrize("level", each_level())
+def test_of_typescript_too_only_verified_text_runs(place: Place, level: Level) -> None:
+    """Attack: code that nobody signed beside a signed TypeScript tool: under a name that is computed, under
+    one that a planted package.json leads elsewhere, or in a folder whose package.json names another file."""
+    place.write("tools/a/t.ts", javascript(
+        "import { createRequire } from 'node:module';\n"
+        "import { said } from './helper.ts';\n"
+        "export const CONFIG_SCHEMA = {type: 'object', properties: {more: {type: 'string'}}};\n"
+        "type Asked = { more?: string };\n"
+        "export default async ({ more }: Asked): Promise<object> => {\n"
+        "  if (more?.startsWith('=')) createRequire(import.meta.url)(more.slice(1));\n"
+        "  else if (more) await import(more);\n"
+        "  return { success: true, said: said + '→' };\n"
+        "};\n"
+    ))  # fmt: skip
+    helper = place.write("tools/a/helper.ts", "export const said: string = 'helped';\n")
+    place.write("tools/a/m.ts", javascript(
+        "import '#dep';\nexport default (): object => ({ success: true, said: 'mapped' });\n"
+    ))  # fmt: skip
+    # longer than what a command line holds
+    place.write("tools/a/s.ts", javascript(
+        f"const said: string = 'script';\n// {'x' * 150_000}\nconsole.log(JSON.stringify({{ said }}));\n"
+    ))  # fmt: skip
+    evil = "console.log('ran');\nexport const said: string = 'evil';\n"
+    place.write("tools/a/evil.ts", evil, signed=False)
+    place.write("tools/a/lib/other.cjs", "console.log('ran');\n", signed=False)
+    place.write("tools/a/lib/package.json", '{"main": "other.cjs"}', signed=False)
+    place.write("tools/a/package.json", '{"type": "module", "imports": {"#dep": "./evil.ts"}}', signed=False)
+    with place.open(level=level) as workshop:
+        assert said(workshop.call("a/t")) == "helped→"
+        assert said(workshop.call("a/s")) == "script"
+        for name, more in (("a/t", {"more": "./evil.ts"}), ("a/t", {"more": "=./lib"}), ("a/m", {})):
+            result = workshop.call(name, more)
+            assert result.error is not None
+            assert "verified" in result.error.message
+            assert "ran" not in str(result.data)
         touched(helper, b"'helped'", b"'stolen'")
         assert refusal(workshop.call("a/t")).startswith(f"Content modified since signing: {helper}\n")
 

@@ -13,8 +13,10 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from importlib import import_module
+from itertools import islice
 from typing import Any, Final
 
 from toolwright import jsontext
@@ -37,6 +39,8 @@ from toolwright.records import dataclass
 
 DEPENDENCIES_MAX: Final = 10_000
 DEPENDENCIES_BYTES_MAX: Final = 64 << 20
+SHADOWS_MAX: Final = 4_000
+"""More than a lock holds of one tool, so that it is refused there."""
 
 PYTHON_MARKERS: Final = ("__init__.py", "pyproject.toml")
 # What the runtimes that come with this product do for a Python file where no item says otherwise.
@@ -52,11 +56,14 @@ _PYTHON_DEPENDENCIES: Final[JsonObject] = {
     "exclude_dirs": ["__pycache__", ".venv", "node_modules", ".git", "config"],
 }
 _EXCLUDED: Final = ("__pycache__", ".venv", "node_modules", ".git")
+JAVASCRIPT: Final = (".js", ".mjs", ".cjs", ".ts", ".mts", ".cts")
 _JAVASCRIPT_SUFFIXES: Final = ("", ".js", ".mjs", ".cjs", ".ts", ".json", "/index.js")
 _JAVASCRIPT_IMPORT: Final = re.compile(
     rb"""(?:\bfrom|\bimport|\bimport\s*\(|\brequire\s*\()\s*["'](\.{1,2}/[^"'\n]{1,500})["']"""
 )
 _PARSED_BYTES_MAX: Final = 1 << 20
+_MODULES: Final = (".py", ".pyc", ".so", ".pyd")
+"""How the names of files end that Python imports."""
 
 
 class Unfit(Exception):
@@ -308,16 +315,81 @@ def neighbours(file: str, contents: Contents, *, shadow: bool) -> Loaded | None:
     return Loaded(files=tuple(found[path] for path in sorted(found)), folders=((root, root),))
 
 
+def shadows(file: str, contents: Contents) -> tuple[Held, ...]:
+    """The files beside a program that it would import: those that it names, and for Python any of the name of
+    a module of Python's own, which is imported by whatever else is.
+
+    Attack: a program that was approved, and `json.py` put beside it, which comes before the real one.
+    """
+    if file.endswith(JAVASCRIPT):
+        named = neighbours(file, contents, shadow=False)
+        return named.files if named is not None else ()
+    own = contents.file(file)
+    if own is None:
+        return ()
+    root = os.path.dirname(file)
+    listed: dict[str, list[tuple[str, str, bool]]] = {}
+    found: dict[str, Held] = {}
+    waiting = [own]
+    stems = {stem for stem, *_ in _importable(root, listed)} & sys.stdlib_module_names
+    names: list[tuple[str, list[str]]] = [(root, [stem]) for stem in stems]
+    while waiting:
+        held = waiting.pop()
+        names += [_place(name, held.path, root) for name in _python_imports(held)]
+        for folder, parts in names:
+            for path in _modules(folder, parts, listed):
+                if path in found or path == file or len(found) >= SHADOWS_MAX:
+                    continue
+                known = contents.file(path)
+                if known is not None:
+                    found[path] = known
+                    waiting.append(known)
+        names = []
+    return tuple(found[path] for path in sorted(found))
+
+
+def _modules(folder: str, parts: list[str], listed: dict[str, list[tuple[str, str, bool]]]) -> Iterator[str]:
+    """Whatever is importable on the way to a module: source, compiled code, extensions, packages."""
+    for part in parts:
+        is_package = False
+        for stem, path, is_folder in _importable(folder, listed):
+            if stem == part and not is_folder:
+                yield path
+            is_package |= stem == part and is_folder
+        if not is_package:
+            return
+        folder = os.path.join(folder, part)
+        yield from (path for stem, path, is_folder in _importable(folder, listed) if stem == "__init__")
+
+
+def _importable(folder: str, listed: dict[str, list[tuple[str, str, bool]]]) -> list[tuple[str, str, bool]]:
+    known = listed.get(folder)
+    if known is None:
+        known = listed[folder] = []
+        with suppress(OSError), os.scandir(folder) as entries:
+            for entry in islice(entries, DEPENDENCIES_MAX):
+                if entry.name.endswith(_MODULES):
+                    known.append((entry.name.partition(".")[0], entry.path, False))
+                elif "." not in entry.name and entry.is_dir():
+                    known.append((entry.name, entry.path, True))
+    return known
+
+
+def _place(name: str, file: str, root: str) -> tuple[str, list[str]]:
+    """Where the way to a module begins, and its steps."""
+    if not name.startswith("."):
+        return root, name.split(".")
+    folder = os.path.dirname(file)
+    for _ in range(len(name) - len(name.lstrip(".")) - 1):
+        folder = os.path.dirname(folder)
+    return folder, [part for part in name.lstrip(".").split(".") if part]
+
+
 def _python_neighbours(held: Held, root: str, shadow: bool) -> Iterator[str]:
     for name in _python_imports(held):
         if not shadow and name.partition(".")[0] in sys.stdlib_module_names:
             continue
-        folder, parts = root, name.split(".")
-        if name.startswith("."):
-            level = len(name) - len(name.lstrip("."))
-            folder, parts = os.path.dirname(held.path), name.lstrip(".").split(".")
-            for _ in range(level - 1):
-                folder = os.path.dirname(folder)
+        folder, parts = _place(name, held.path, root)
         for part in parts:
             if not part:
                 continue

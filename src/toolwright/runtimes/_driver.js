@@ -32,6 +32,8 @@ const NEVER_SETTLED = "its promise was never settled, and nothing was left to wa
 const MAJOR = Number(process.versions.node.split(".")[0]);
 const LOOP_MUST_NOT_IDLE = MAJOR < 22;
 const TRIED_MAX = 24;
+// What Node puts behind the text that it made of TypeScript. One line, and nothing but a comment.
+const NAMED_AFTER = /\n\n\/\/# sourceURL=[^\n\r\u2028\u2029]*$/;
 
 const { parse, stringify } = JSON;
 const { writeSync, readSync, statSync, readlinkSync, readFileSync } = fs;
@@ -188,6 +190,23 @@ async function run(tool, request, bytesMax, finish) {
 
 // -- verified text -------------------------------------------------------------------------------------------
 
+/** What Node makes of verified TypeScript before V8 reads it. Text that it can make nothing of will not run. */
+function* untyped(files, isGood) {
+  const { emitWarning } = process;
+  process.emitWarning = () => {};  // that this is new in Node is nothing that a tool said
+  for (const file of files) {
+    try {
+      const bytes = readFileSync(file);
+      if (!isGood(bytes)) continue;  // replaced by now, so its text will not be among the good
+      const source = bytes.toString("utf8");
+      for (const form of [source, source.replace(/^\uFEFF/, "")]) yield module.stripTypeScriptTypes(form);
+    } catch {
+      // gone, no TypeScript, or a Node that runs none
+    }
+  }
+  process.emitWarning = emitWarning;
+}
+
 /** From now on only text that was verified runs. V8 tells of every script when it has read it and before any of it
  * runs, and the text that it read is what is looked at: whoever replaces a file after it was verified, by whatever
  * way, has it read and not run. By the name that Node gave it: a script can call itself otherwise. */
@@ -195,6 +214,10 @@ export async function guard(verified, refused) {
   const { Session } = await import("node:inspector");
   const { createHash } = await import("node:crypto");
   const good = new Set(verified.digests);
+  const digest = (source) => createHash("sha256").update(source).digest("hex");
+  const made = [...untyped(verified.typed, (bytes) => good.has(digest(bytes)))];
+  for (const source of made) good.add(digest(source));
+  const isTyped = verified.typed.length > 0;
   const session = new Session();
   session.connect();
   session.on("Debugger.scriptParsed", ({ params }) => {
@@ -203,7 +226,9 @@ export async function guard(verified, refused) {
     if (verified.packages && name.includes("/node_modules/")) return;
     let isGood = false;
     session.post("Debugger.getScriptSource", { scriptId: params.scriptId }, (error, found) => {
-      isGood = !error && good.has(createHash("sha256").update(found.scriptSource, "utf8").digest("hex"));
+      if (error) return;
+      const { scriptSource } = found;
+      isGood = good.has(digest(scriptSource)) || (isTyped && good.has(digest(scriptSource.replace(NAMED_AFTER, ""))));
     });
     if (!isGood) refused(name);
   });

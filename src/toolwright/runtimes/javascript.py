@@ -171,7 +171,7 @@ class JavaScriptTools:
             cwd=prepared.cwd or self._host.cwd,
             own=tuple(dict.fromkeys((checked.path, *_beside(checked.path, project), *prepared.own))),
             dependencies=prepared.dependencies,
-            verified=_verified(checked, prepared.verified),
+            verified=_verified(checked, prepared.verified, node),
             argv=(node, checked.path, "--project-path", project),
             params=prepared.arguments,
         )
@@ -262,21 +262,26 @@ def _beside(file: str, project: str) -> Iterator[str]:
         folder = above
 
 
-def _verified(checked: _checked.Checked, found: _dependencies.Loaded | None) -> Mapping[str, Any] | None:
-    """What Node may run where it was verified: the digests of the texts, and whether packages are among it.
+def _verified(
+    checked: _checked.Checked, found: _dependencies.Loaded | None, node: str
+) -> Mapping[str, Any] | None:
+    """What Node may run where it was verified: the digests of the texts, which of them are TypeScript, and
+    whether packages are among it.
 
     Attack: a module that is replaced between being verified and being read by Node, which goes by paths.
     """
     if found is None:
         return None
+    paths = (checked.path, *(held.path for held in found.files))
+    typed = [path for path in paths if path.endswith(_TYPES)]
+    if typed and os.path.basename(node) not in _NAMES_OF_NODE:
+        return None  # what another program makes of it is not known; the sandbox shows the file in its place
     texts = [checked.content, *(held.content or b"" for held in found.files)]
-    if any(path.endswith(_TYPES) for path in (checked.path, *(held.path for held in found.files))):
-        return None  # V8 reads what Node made of it; the file is shown in its place by the sandbox
     allowed = {hashlib.sha256(text.removeprefix(_MARK)).hexdigest() for text in texts}
     allowed |= {hashlib.sha256(text).hexdigest() for text in texts}
     names = {match[1].decode("utf-8", "replace") for text in texts for match in _BARE.finditer(text)}
     packages = any(not name.startswith("node:") and name.split("/")[0] not in _BUILTIN for name in names)
-    return {"digests": sorted(allowed), "packages": packages}
+    return {"digests": sorted(allowed), "packages": packages, "typed": typed}
 
 
 # -- what is asked ------------------------------------------------------------------------------------------
@@ -350,29 +355,28 @@ def _bytes(value: object) -> bytes:
 def _script(host: Host, asked: _Asked, stdin: bytes, cancel: Cancel) -> Ending:
     """The file as a program."""
     mark = secrets.token_hex(16)
+    imports: list[str] = []
+    if asked.file.path.endswith(_TYPES):
+        imports.append(_imported(_IF_NO_TYPES % json.dumps(mark)))
     if asked.verified is not None:
         guard = base64.b64encode(_driver()).decode("ascii")
         code = (
             f'await(await import("data:text/javascript;base64,{guard}"))'
             f".guardScript({json.dumps(asked.verified)},{json.dumps(mark)})"
         )
-        ending = host.sandbox.run(
-            asked.start((asked.node, _imported(code), *asked.argv[1:]), stdin=stdin), cancel
-        )
-        ending = replace(ending, runs=tuple(replace(run, argv=asked.argv) for run in ending.runs))
-        return _if_refused(ending, mark)
-    if not asked.file.path.endswith(_TYPES):
+        imports.append(_imported(code))
+    if not imports:
         return host.sandbox.run(asked.start(asked.argv, stdin=stdin), cancel)
-    start = asked.start(
-        (asked.node, _imported(_IF_NO_TYPES % json.dumps(mark)), *asked.argv[1:]), stdin=stdin
-    )
-    ending = host.sandbox.run(start, cancel)
+    ending = host.sandbox.run(asked.start((asked.node, *imports, *asked.argv[1:]), stdin=stdin), cancel)
+    ending = replace(ending, runs=tuple(replace(run, argv=asked.argv) for run in ending.runs))
+    if asked.verified is not None and _is_refused(ending, mark):
+        return _if_refused(ending, mark)
     if ending.exit_status and ending.stderr == mark.encode("ascii"):
         reason = f"{os.path.basename(asked.file.path)} is TypeScript, which this Node does not run"
         return replace(
             ending, end=End.UNAVAILABLE, exit_status=None, stderr=b"", reason=reason, hint=GET_NODE
         )
-    return replace(ending, runs=tuple(replace(run, argv=asked.argv) for run in ending.runs))
+    return ending
 
 
 def _is_refused(ending: Ending, mark: str) -> bool:

@@ -22,6 +22,8 @@ from toolwright.trust.rules import is_below
 
 RESOLVER_OUTPUT_BYTES_MAX: Final = 64 << 10
 RESOLVER_TIMEOUT_S_MAX: Final = 10.0
+SCRIPT_BYTES_MAX: Final = 1 << 20
+"""A longer verified script is not handed to its shell as text: a command line holds about twice that."""
 
 _ENDS: Final = {
     Kind.INVALID_ARGUMENTS: End.REFUSED,
@@ -105,6 +107,14 @@ class ProcessTools:
         started = _from_memory(argv, run_now) if permit.loads else argv
         if started is not argv:
             run_now = [pair for pair in run_now if pair[0] != argv[1]]
+        # Attack: a link that is turned between the check and the start: from here on it plays no part.
+        real = {path: os.path.realpath(path) for path, _ in run_now if os.path.islink(path)}
+        if real:
+            found = real.get(found, found)
+            for path in real.keys() & set(started[1:]):  # the first one is ours, others are the call's
+                place = started.index(path, 1)
+                started = (*started[:place], real[path], *started[place + 1 :])
+            run_now = [(real.get(path, path), file) for path, file in run_now]
         skill_dir = (invocation.skill_dir,) if invocation.skill_dir else ()
         start = Start(
             program=found,
@@ -119,7 +129,7 @@ class ProcessTools:
             ),
         )
         ending = self._host.sandbox.run(start, cancel)
-        if started is not argv:  # records show which script ran, not its text
+        if started is not argv:  # records show which script ran: not its text, nor where a link led
             ending = replace(ending, runs=tuple([replace(run, argv=argv) for run in ending.runs]))
         notes = (*prepared.notes, *ending.notes)
         return replace(ending, runs=runs + ending.runs, notes=notes) if runs or notes else ending
@@ -217,11 +227,12 @@ class ProcessTools:
             script = next((there[path] for path in resolving.scripts if path in there), None)
             if script is None:
                 return kept("no such script")
-            argv = ("sh", script.path, *resolving.args)
+            path = os.path.realpath(script.path) if os.path.islink(script.path) else script.path
+            argv = ("sh", path, *resolving.args)
             # Attack: a script that is a link to a file nobody reviewed with the skill.
-            if not files.inside(script.path, os.path.realpath(f"{invocation.skill_dir}/scripts")):
+            if not files.inside(path, os.path.realpath(f"{invocation.skill_dir}/scripts")):
                 return kept("leads out of the scripts folder")
-            sealed = ((script.path, script.content),) if script.content is not None else ()
+            sealed = ((path, script.content),) if script.content is not None else ()
         program = find_program(argv[0], env.get("PATH", ""))
         if program is None:
             return kept("not found on PATH")
@@ -259,9 +270,17 @@ def _from_memory(argv: tuple[str, ...], own: Sequence[tuple[str, digests.Held | 
         return argv
     held = next((file for path, file in own if path == argv[1]), None)
     content = held.content if held is not None else None
-    if content is None or len(content) >= commands.ELEMENT_BYTES_MAX or b"\0" in content:
+    if content is None or len(content) > SCRIPT_BYTES_MAX or b"\0" in content:
         return argv  # shown in its place by the sandbox, and looked at again afterwards
-    return (argv[0], "-c", content.decode("utf-8", "surrogateescape"), *argv[1:])
+    room = commands.ELEMENT_BYTES_MAX - 1
+    parts = [
+        content[at : at + room].decode("utf-8", "surrogateescape") for at in range(0, len(content), room)
+    ]
+    if len(parts) < 2:
+        return (argv[0], "-c", *(parts or [""]), *argv[1:])
+    # The parts are the first parameters until the text itself begins, on the line on which it would.
+    whole = "".join(f"${{{number}}}" for number in range(1, len(parts) + 1))
+    return (argv[0], "-c", f'eval "shift {len(parts)};{whole}"', argv[1], *parts, *argv[2:])
 
 
 def _within(permit: Permit, left_s: float) -> Permit | None:

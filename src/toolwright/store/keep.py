@@ -6,6 +6,7 @@ every call asks. What is in the store, and how, ``store/__init__`` and ``sqlite.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 from importlib import import_module
@@ -16,7 +17,15 @@ from toolwright.model import Disabled
 from toolwright.store import Store
 
 STORE_NAME: Final = "state.sqlite"
+LOCKS: Final = "locks"
+"""Where the state folder remembers what was approved here."""
 _FRESH_S: Final = 0.01
+
+
+def lock_memory(state: str, lock: str) -> str:
+    """The folder in which a host remembers what it approved of one lock, by the lock's path."""
+    name = hashlib.sha256(os.path.realpath(lock).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    return os.path.join(state, LOCKS, name)
 
 
 class Keep:

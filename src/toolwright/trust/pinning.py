@@ -36,7 +36,8 @@ from toolwright.model import (
     Trust,
     Vetted,
 )
-from toolwright.records import dataclass
+from toolwright.records import dataclass, replace
+from toolwright.store.keep import LOCKS, lock_memory
 from toolwright.trust import lock as locks
 from toolwright.trust.lock import Drift, Entry, Lock, Move, PinnedFile, Watched
 
@@ -44,8 +45,6 @@ TEXT_BYTES_MAX: Final = 256 << 10
 """A longer file is not kept for showing later how it changed."""
 TEXTS_BYTES_MAX: Final = 16 << 20
 """Of one lock."""
-FOLDERS: Final = "locks"
-"""Where the state folder remembers what was approved here."""
 
 _APPROVED: Final = "approved.json"
 _GUARD: Final = "guard"
@@ -59,6 +58,7 @@ _FORGOTTEN: Final = (
     "what was locked on this machine cannot be read",
     "run `toolwright lock` again, or `toolwright lock --forget`",
 )
+_IMPORTING: Final = (".py", ".js", ".mjs", ".cjs", ".ts", ".mts", ".cts")
 _PINNED: Final = Vetted(trust=Trust.PINNED)
 _REFUSED: Final = (Trust.UNTRUSTED, Trust.TAMPERED, Trust.DRIFTED)
 
@@ -74,6 +74,13 @@ class Held(Protocol):
     def content(self) -> bytes | None: ...
     @property
     def mode(self) -> int: ...
+
+
+class Beside(Held, Protocol):
+    """The same with its path."""
+
+    @property
+    def path(self) -> str: ...
 
 
 class Contents(Protocol):
@@ -182,7 +189,12 @@ class Pins:
         contents: Contents,
         watch: Callable[[Tool], Watched],
         trusted: Callable[[str, str], bool] = lambda _path, _digest: False,
+        other: Callable[[str], Pins] | None = None,
+        shadows: Callable[[str], Sequence[Beside]] = lambda _path: (),
     ) -> None:
+        """``other`` makes those of another folder's lock; ``shadows`` are the files beside a program
+        that it would import."""
+        self._shadows = shadows
         self.path = os.path.join(folder, locks.FILE_NAME)
         self._folder = folder
         self._home = home
@@ -190,8 +202,12 @@ class Pins:
         self._contents = contents
         self._watch = watch
         self._trusted = trusted
-        name = hashlib.sha256(os.path.realpath(self.path).encode("utf-8", "surrogateescape")).hexdigest()[:32]
-        self._memory = os.path.join(state, FOLDERS, name) if state is not None else None
+        self._state = state
+        self._memory = lock_memory(state, self.path) if state is not None else None
+        self._other = other
+        self._others: dict[str, tuple[_Stamp, tuple[Pins, ...]]] = {}
+        self._made: dict[str, Pins] = {}
+        self._objected: dict[str, tuple[_Book, Tool, _Look | None, Vetted | None]] = {}
         self._reading = threading.Lock()
         self._read: tuple[tuple[_Stamp | None, _Stamp | None], _Book | None] | None = None
         self._watched: dict[str, tuple[Tool, Watched]] = {}
@@ -209,33 +225,113 @@ class Pins:
         if vetted.trust in _REFUSED or not is_covered(tool):
             return vetted
         book = self._book()
-        if book is None:
-            return vetted
-        if book.refusal is not None:
+        if book is not None and book.refusal is not None:
             return book.refusal
+        found = None
+        if book is not None:
+            watched = self._watching(tool)
+            found = self._finding(book, tool, watched)
+            if found.trust is Trust.DRIFTED:
+                hint = f"{_CHECK}, `toolwright lock --update {tool.key}` approves it"
+                return Vetted(trust=Trust.DRIFTED, message=found.message, hint=hint)
+            # Attack: a file that is replaced between the digest of the call and this look. Runtimes let run
+            # what the call's digest says, so it must speak of the files that were compared with the lock.
+            if found.trust is not Trust.UNSIGNED and self._is_swapped(tool, call, watched, found.look):
+                return _swapped(tool)
+            if found.trust is Trust.PINNED:
+                return _PINNED if vetted.trust is Trust.UNSIGNED and not vetted.message else vetted
+        # Attack: calling by another lock, or none, so that the one in which it was approved is not asked: a
+        # configuration that turns up or is gone, another current folder. Approved here is approved anywhere.
+        for other in self._elsewhere(tool):
+            objection = other.objection(tool, call)
+            if objection is not None:
+                return objection
+        if found is None or found.trust is not Trust.UNSIGNED:
+            return vetted
+        if is_server(tool):  # asking a new server what it offers is no call of what it offers
+            return vetted
+        if vetted.trust is not Trust.UNSIGNED or tool.signature is not None:
+            return vetted
+        hint = f"look at it, then `toolwright lock --update {tool.key}` approves it"
+        return Vetted(trust=Trust.UNSIGNED, message=found.message, hint=hint)
+
+    def _is_swapped(self, tool: Tool, call: ToolCall | None, watched: Watched, look: _Look | None) -> bool:
+        return call is not None and self._runs(watched, look) != call.runs_digest
+
+    # -- locks of other folders -----------------------------------------------------------------------------
+
+    def _elsewhere(self, tool: Tool) -> tuple[Pins, ...]:
+        """The locks above the tool, and above where we are, that were written on this machine."""
+        if self._other is None or self._state is None:
+            return ()
+        stamp = _stamp(os.path.join(self._state, LOCKS))
+        if stamp == _NO_STAMP:
+            return ()
+        folder = os.path.dirname(tool.origin.path) if os.path.isabs(tool.origin.path) else ""
+        known = self._others.get(folder)
+        if known is None or known[0] != stamp:
+            if len(self._others) >= _KNOWN_MAX:
+                self._others.clear()
+            known = self._others[folder] = (stamp, tuple(self._written_above(folder)))
+        return known[1]
+
+    def _written_above(self, folder: str) -> Iterator[Pins]:
+        assert self._state is not None
+        assert self._other is not None
+        starts = [self._folder, folder, os.path.realpath(folder)] if folder else [self._folder]
+        with suppress(OSError):
+            starts.append(os.getcwd())
+        places = dict.fromkeys(place for start in starts for place in _above(start))
+        memories: dict[str, str] = {}
+        for place in places:
+            memory = lock_memory(self._state, os.path.join(place, locks.FILE_NAME))
+            if memory != self._memory and os.path.isdir(memory):
+                memories.setdefault(memory, place)
+        for memory, place in memories.items():
+            if memory not in self._made:
+                self._made[memory] = self._other(place)
+            yield self._made[memory]
+
+    def objection(self, tool: Tool, call: ToolCall | None) -> Vetted | None:
+        """Why a tool that is called by another lock must not run: this host approved it otherwise, here."""
+        book = self._book()
+        if book is None:
+            return None
         watched = self._watching(tool)
-        found = self._finding(book, tool, watched)
-        if found.trust is Trust.DRIFTED:
-            hint = f"{_CHECK}, `toolwright lock --update {tool.key}` approves it"
-            return Vetted(trust=Trust.DRIFTED, message=found.message, hint=hint)
-        if found.trust is Trust.UNSIGNED:
-            if is_server(tool):  # asking a new server what it offers is no call of what it offers
-                return vetted
-            if vetted.trust is not Trust.UNSIGNED or tool.signature is not None:
-                return vetted
-            hint = f"look at it, then `toolwright lock --update {tool.key}` approves it"
-            return Vetted(trust=Trust.UNSIGNED, message=found.message, hint=hint)
-        # Attack: a file that is replaced between the digest of the call and this look. Runtimes let run what
-        # the call's digest says, so it must speak of the very files that were compared with the lock.
-        if call is not None and self._runs(watched, found.look) != call.runs_digest:
-            return Vetted(
-                trust=Trust.DRIFTED,
-                message=f"{tool.name}: its files are being changed",
-                hint="call it again once nobody is writing to them",
-            )
-        if found.trust is Trust.PINNED and vetted.trust is Trust.UNSIGNED and not vetted.message:
-            return _PINNED
-        return vetted
+        source = watched.source or self._shown(tool.origin.path)
+        entries = book.lock.entries if book.trusted else book.approved
+        siblings = [entry for entry in entries.values() if entry.source == source]
+        if not siblings:
+            return None
+        if book.refusal is not None:
+            return replace(book.refusal, hint=f"in {self._folder}: {book.refusal.hint}")
+        there = (
+            f"it was locked in {self._folder}: there {_CHECK}, `toolwright lock --update NAME` approves it"
+        )
+        try:
+            look = self._look(watched)
+        except _Unlockable as why:
+            return Vetted(trust=Trust.DRIFTED, message=f"{tool.name}: {why}", hint=there)
+        known = self._objected.get(tool.key)
+        if known is None or known[0] is not book or known[1] is not tool or known[2] != look:
+            found = self._object(tool, siblings, watched, look)
+            objection = Vetted(trust=Trust.DRIFTED, message=found, hint=there) if found else None
+            if len(self._objected) >= _KNOWN_MAX:
+                self._objected.clear()
+            known = self._objected[tool.key] = (book, tool, look, objection)
+        if known[3] is None and self._is_swapped(tool, call, watched, look):
+            return _swapped(tool)
+        return known[3]
+
+    def _object(self, tool: Tool, siblings: Sequence[Entry], watched: Watched, look: _Look) -> str:
+        entry = next((entry for entry in siblings if entry.name == tool.name), None)
+        if entry is None:
+            return f"{tool.name} was added to what was locked"
+        try:
+            differs = locks.drift(entry, self._entry(tool, watched, look))
+        except _Unlockable as why:
+            return f"{tool.name}: {why}"
+        return differs.sentence if differs is not None else ""
 
     def _finding(self, book: _Book, tool: Tool, watched: Watched) -> _Finding:
         try:
@@ -298,6 +394,10 @@ class Pins:
         stamps: dict[str, _Stamp] = {}
         held = tuple([self._file(path, stamps) for path in paths])
         names = self._named_programs(watched, paths, held)
+        for path, file in zip(watched.files, held, strict=False):
+            if file is not None and _imports(path, file, watched):
+                more = {each.path: each for each in self._shadows(path) if each.path not in paths}
+                paths, held = (*paths, *more), (*held, *more.values())
         return _Look(paths, held, tuple([(name, self._program(name)) for name in names]))
 
     def _file(self, path: str, stamps: dict[str, _Stamp]) -> Held | None:
@@ -462,7 +562,9 @@ class Pins:
     def _read_book(self, there: _Stamp | None, approved_there: _Stamp | None) -> _Book:
         def refuse(message: str, hint: str) -> _Book:
             refusal = Vetted(trust=Trust.DRIFTED, message=message, hint=hint)
-            return _Book(lock=Lock(), approved={}, programs={}, names={}, refusal=refusal)
+            mine = locks.read(text) if text else Lock()
+            approved = mine.entries if isinstance(mine, Lock) else {}
+            return _Book(lock=Lock(), approved=approved, programs={}, names={}, refusal=refusal)
 
         text, programs = b"", dict[str, str]()
         if approved_there is not None:
@@ -545,7 +647,7 @@ class Pins:
             if key not in there:
                 gone = f"{entry.name} is locked, and there is no such tool"
                 items.append(
-                    Item(key=key, path=self._absolute(entry.source) if entry.files else entry.source,
+                    Item(key=key, path=self.declaration(entry),
                          trust=Trust.DRIFTED, change="removed", message=gone)
                 )  # fmt: skip
         return Survey(items=tuple(items), moves=tuple(locks.moves(book.lock, entries)))
@@ -615,6 +717,10 @@ class Pins:
         """What is locked now; empty where there is no lock, or one that cannot be read."""
         book = self._book()
         return book.lock if book is not None else Lock()
+
+    def declaration(self, entry: Entry) -> str:
+        """Where an entry's declaration lies, or lay; the entry's own word where it comes from no file."""
+        return self._absolute(entry.source) if entry.files else entry.source
 
     def approve(self, entries: Sequence[Entry], *, without: Iterable[str] = (), whole: bool = False) -> None:
         """Write entries into the lock, and remember that this host approved them. ``whole``: the lock holds
@@ -703,6 +809,30 @@ class Pins:
 
 
 # -- small things -------------------------------------------------------------------------------------------
+
+
+def _imports(path: str, file: Held, watched: Watched) -> bool:
+    """Whether a pinned file is code that imports what lies beside it."""
+    if path.endswith(_IMPORTING):
+        return True
+    head = file.content[:512] if path in watched.started and file.content is not None else b""
+    return os.path.basename(interpreter(head)).startswith(("python", "pypy"))
+
+
+def _swapped(tool: Tool) -> Vetted:
+    return Vetted(
+        trust=Trust.DRIFTED,
+        message=f"{tool.name}: its files are being changed",
+        hint="call it again once nobody is writing to them",
+    )
+
+
+def _above(folder: str) -> Iterator[str]:
+    """A folder and all that it lies in."""
+    while folder != os.path.dirname(folder):
+        yield folder
+        folder = os.path.dirname(folder)
+    yield folder
 
 
 def interpreter(head: bytes) -> str:

@@ -17,6 +17,7 @@ from toolwright.model import Tool, Trust
 from toolwright.trust import lock as locks
 from toolwright.trust.lock import Drift, Entry
 from toolwright.trust.pinning import Item, Pins, is_covered
+from toolwright.trust.rules import is_below
 
 _REFUSED: Final = 77
 _RECORDED_MAX: Final = 200
@@ -49,7 +50,8 @@ def command(shared: Shared, check: bool, names: tuple[str, ...], forget: bool, a
     """Write down in toolwright.lock what every tool shows to models, runs and consists of.
 
     From then on a tool that differs is refused until it is approved again. The lock lies beside the
-    configuration file, else in the current folder, and is made to be committed.
+    configuration file, else in the current folder, and is made to be committed. With --from, entries of
+    other sources stay as they are.
 
     Exit status: 0 when everything is as it was locked (or now is), 77 when something is not.
     """
@@ -91,9 +93,11 @@ def _check(workshop: Workshop, pins: Pins, shared: Shared, as_json: bool) -> int
     if survey.refusal is not None:
         raise _Broken(survey.refusal.message, survey.refusal.hint)
     moved = {move.key: move for move in survey.moves}
+    kept = _of_others(workshop, pins, shared)
+    items = [item for item in survey.items if item.key not in kept]
     diffs = _Diffs(pins)
     rows: list[dict[str, Any]] = []
-    for item in survey.items:
+    for item in items:
         row: dict[str, Any] = {
             "path": _render.shown_path(item.path),
             "key": item.key,
@@ -107,7 +111,7 @@ def _check(workshop: Workshop, pins: Pins, shared: Shared, as_json: bool) -> int
             row["code"] = "lock.renamed" if move.is_rename else "lock.shadowed"
             row["locked_as"] = move.entry.key
         rows.append(row)
-    bad = [row for row, item in zip(rows, survey.items, strict=True) if not _is_good(item)]
+    bad = [row for row, item in zip(rows, items, strict=True) if not _is_good(item)]
     if as_json:
         _render.write_json(rows)
         return _REFUSED if bad else 0
@@ -184,9 +188,11 @@ def _write(workshop: Workshop, pins: Pins, shared: Shared, names: tuple[str, ...
     else:
         tools, without = [*workshop.tools, *servers], ()
     entries, unlockable = pins.locked_now(tools)
+    kept = frozenset[str]()
     if not names:
         present = {tool.key for tool in tools}
-        without = tuple(key for key in sorted(held.entries) if key not in present)
+        kept = _of_others(workshop, pins, shared) if broken is None else kept
+        without = tuple(key for key in sorted(held.entries) if key not in present and key not in kept)
     diffs = _Diffs(pins)
     paths = {tool.key: tool.origin.path for tool in tools}
     rows = [
@@ -206,12 +212,12 @@ def _write(workshop: Workshop, pins: Pins, shared: Shared, names: tuple[str, ...
         for row in rows:
             if row["change"] != "same":
                 _show_written(row)
-    pins.approve(entries, without=without, whole=not names)
+    pins.approve(entries, without=without, whole=not names and not kept)
     _record(workshop, shared, [row["key"] for row in rows if row["change"] not in ("same", "refused")])
     if as_json:
         _render.write_json(rows)
     elif not shared.quiet:
-        click.echo(_summary(pins, rows))
+        click.echo(_summary(pins, rows, len(kept)))
     return _REFUSED if unlockable else 0
 
 
@@ -276,11 +282,26 @@ def _show_written(row: dict[str, Any]) -> None:
     _show_lines(row["diff"])
 
 
-def _summary(pins: Pins, rows: list[dict[str, Any]]) -> str:
+def _of_others(workshop: Workshop, pins: Pins, shared: Shared) -> frozenset[str]:
+    """What is locked and belongs to sources that this command was not asked about: it named its own."""
+    if not shared.sources:
+        return frozenset()
+    named = tuple(source.path for source in workshop.config.sources)
+    present = {tool.key for tool in (*workshop.tools, *workshop.server_records())}
+    entries = pins.lock().entries
+    return frozenset(
+        key
+        for key, entry in entries.items()
+        if key not in present and not is_below(pins.declaration(entry), named)
+    )
+
+
+def _summary(pins: Pins, rows: list[dict[str, Any]], kept: int) -> str:
     counted = [
         (word, sum(row["change"] == word for row in rows))
         for word in ("added", "changed", "removed", "refused")
     ]
+    counted.append(("of other sources kept", kept))
     told = ", ".join(f"{number} {word}" for word, number in counted if number) or "nothing changed"
     total = _render.plural(len(pins.lock().entries), "tool")
     return f"{_render.printable(_render.shown_path(pins.path))}: {total} locked ({told})"

@@ -1,4 +1,4 @@
-// rye:signed:2026-11-15T20:37:25Z:06a9ddfaa32a3e8b250eecd74c979583b8293a516ff9b1a9e45657981e628664:UCeXYeui9NQZUYwYiJ4zFddoTbRWXg0HsB3iWOox139IKh1F9iRTGTCB8rR_XP4hQDKfI6FvSpMY0hszjx7VDw:f2e50e06c5504b0d
+// rye:signed:2026-11-15T21:28:06Z:06a9ddfaa32a3e8b250eecd74c979583b8293a516ff9b1a9e45657981e628664:1r5pgQyQblHXwiwcf88OBdPGEWSWMvLJEGeaKqeHsOjJQjglD-LDGnzmyMiVOtacaYRGuCC7NUTe_Y5eR7fDDw:6c87fa7f65dc3b96
 // Lists what differs between two JSON documents, each difference with its JSON Pointer.
 
 export const __version__ = "1.0.0";

@@ -1,5 +1,5 @@
 #!/bin/sh
-# rye:signed:2026-11-15T20:37:25Z:112a415fdd5425904aaefbb4d9535e10e71d7b07bc8f752a6a6b1a864dc0e689:gtqrclyxXLBfNA1mz9vT98OrtWuh1E_wo_h-ykvQzc6hmoqb8cfEjVZYZCR9iESvT-kU9C8Xcszy8nPsB81oDw:f2e50e06c5504b0d
+# rye:signed:2026-11-15T21:28:06Z:ea1887d746aa77eadf995d81b1c7f387190ba2f7486c5d2e7f5a7400119e6ad6:OtkHRwjqnUx88saxvXsgz0qAwHlonUM-kkXV-TUJE-OOAM3Yd9n8IFZVNDAkswCqbnWe_Z85bXMO1njoYx0tDA:6c87fa7f65dc3b96
 # Lists the largest files of the project, one per line: size in bytes, tab, path.
 #
 # __version__ = "1.0.0"
@@ -23,7 +23,7 @@
 set -eu
 
 # Parameters come as JSON on stdin, never in the command line.
-limit=$(python3 -c 'import json, sys; print(int(json.load(sys.stdin).get("limit", 10)))' 2>/dev/null) || {
+limit=$(python3 -I -c 'import json, sys; print(int(json.load(sys.stdin).get("limit", 10)))' 2>/dev/null) || {
     echo "the parameters must be a JSON object; limit must be a whole number" >&2
     exit 1
 }

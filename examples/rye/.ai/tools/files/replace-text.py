@@ -1,4 +1,4 @@
-# rye:signed:2026-11-15T20:37:25Z:5feb5a769d357eaa63237c0de05943b64342adb320b500b7e0b130a2ecc04d92:x516WT-_AhwxrUsCNVsZrLTGjmFIqesoT8hGU1TGFTOKoY0UFQCzbJI4sX4rwRzfwrW_1H0tmyzyu6u0ybd1BA:f2e50e06c5504b0d
+# rye:signed:2026-11-15T21:28:06Z:5feb5a769d357eaa63237c0de05943b64342adb320b500b7e0b130a2ecc04d92:OK7n3j-ewN_ZRrokY6Fctf89fNi69FQ2CeHruvi7yCZDRG6bOJcAy6SF6V9DmtR5-2VRsnMaKjv9jEOuagqlCw:6c87fa7f65dc3b96
 """Replace a text in a file of the project, only where it is clear which text is meant."""
 
 import argparse

@@ -1,4 +1,4 @@
-# rye:signed:2026-11-15T20:37:25Z:c85993a1bb11b61b1e6c9c2b0b40a4439df0a777baafba22b382643ed98766b1:Rua3yvubbseJfWFirkHNKGgSRxdYslqU87HTn-m_ilc02JJ9mV4W66luuAWsqPbgnN8o_AlvCVqeMMyFX0veAg:f2e50e06c5504b0d
+# rye:signed:2026-11-15T21:28:06Z:c85993a1bb11b61b1e6c9c2b0b40a4439df0a777baafba22b382643ed98766b1:SQdtl8MIdyrIjRLxdj0cT6FY7SGf2_Mp6x5l6ttCz2cjj1_w2LhMDAIYFu36DUAYpRUFDi35SkLfHbzVU0OLCA:6c87fa7f65dc3b96
 """Find lines that carry a marker such as TODO in the text files of the project.
 
 Which markers count and which folders are left out stands in .ai/config/text/markers.yaml; users may override

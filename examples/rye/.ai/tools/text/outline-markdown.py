@@ -1,4 +1,4 @@
-# rye:signed:2026-11-15T20:37:25Z:e5372dfb69fcd94f99a113a68b104168719bd1826e77a84f30646deafe010792:XNALLyLCGXMm6natrnWVlvGlRkWYCo2Xh_iuULMqj2QfgEokAMFGWus40eaHEgGU0yvm6ESVfbOmM3ug3TbOCQ:f2e50e06c5504b0d
+# rye:signed:2026-11-15T21:28:06Z:e5372dfb69fcd94f99a113a68b104168719bd1826e77a84f30646deafe010792:VVy3wNuJzkckzsmcqn5GqeWHgGkl2pNXONo0U-5AvxlAOXQrdM7rtKHMTm94YxZq0p8jP-W6pno3Cc-h9TyjDg:6c87fa7f65dc3b96
 """List the headings of a Markdown file with their levels and lines."""
 
 import argparse
