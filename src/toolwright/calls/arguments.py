@@ -283,6 +283,16 @@ def _filled_part(schema: JsonValue, value: JsonValue) -> JsonValue:
     return value
 
 
+def meant(tool: Tool, given: JsonObject) -> JsonObject:
+    """Checked arguments as the tool will understand them: with the defaults that it declares, and switches
+    as what they do. The same ones, where that is what they say. For those who judge a call by its arguments;
+    commands are built from the arguments as they came."""
+    schema = tool.input_schema
+    document = None if schema is None else _plan(schema.text).document
+    filled = given if document is None else _filled(document, given)
+    return _as_booleans(filled, tool.intake) if tool.intake.lenient_booleans else filled
+
+
 def _as_booleans(arguments: JsonObject, intake: Intake) -> JsonObject:
     """What the schema is asked about: a switch also takes the words true and false, and whole numbers."""
     changes: JsonObject = {}
