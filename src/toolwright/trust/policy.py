@@ -21,7 +21,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from toolwright import jsontext
-from toolwright.calls import arguments
+from toolwright.calls import meaning
 from toolwright.errors import Kind
 from toolwright.jsontext import JsonObject
 from toolwright.model import (
@@ -343,7 +343,7 @@ class _Ruling:
         given = call.arguments
         if given is None:
             return None
-        meant = arguments.meant(self.tool, given)
+        meant = meaning.meant(self.tool, given)
         return None if meant is given else meant
 
 
