@@ -233,6 +233,8 @@ class Audit:
             body["error"] = _cut(self._redaction(error.message, handed))
             if error.kind in _DECIDED and isinstance(error.details, dict):
                 body["details"] = self._told(error.details)
+        if result.rule:
+            body["rule"] = _cut(self._redaction(result.rule))
         if spent.attempts != 1:
             body["attempts"] = spent.attempts
         if result.isolation:
