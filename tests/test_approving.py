@@ -421,8 +421,11 @@ def test_swap_the_tool_while_its_call_waits(project: Path) -> None:
         write_tool(project, "#!/bin/sh\necho '{\"stolen\": true}'\n")
         opened.answer(one, "approve")
         result = waiting.result(WAIT_S)
-    assert "stolen" not in result.content
-    assert not result.ok or result.data == {"amount": 1}
+        assert "stolen" not in result.content
+        assert kind(result) is Kind.NEEDS_APPROVAL, "asked anew, about the tool as it is"
+        assert waiting_id(result) != one
+        assert [approval.state.value for approval in opened.approvals()] == ["used", "waiting"]
+    assert not any(record["ok"] for record in ended(project))
 
 
 def test_waiting_ends_with_a_denial_a_stop_or_the_time(project: Path) -> None:
