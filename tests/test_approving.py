@@ -136,6 +136,18 @@ def test_explaining_tells_how_the_question_stands_and_agrees_with_the_call(proje
     assert (asked["decision"], asked["approvals"]) == ("ask", [])
 
 
+def test_what_a_person_is_not_shown_is_told(project: Path) -> None:
+    """Attack: what a person should not see, dressed up as a credential."""
+    begin, end = (f"-----{word} PRIVATE " + "KEY-----" for word in ("BEGIN", "END"))
+    given = json.dumps({"amount": 1, "note": f"a {begin} rm -rf / {end} b"})
+    assert run(project, "call", "pay", given).status == 75
+    listed = run(project, "approvals", "list").out
+    assert "rm -rf" not in listed
+    assert "not shown: 1 part that looked like a secret" in listed
+    assert run(project, "call", "pay", '{"amount": 2}').status == 75
+    assert run(project, "approvals", "list").out.count("not shown") == 1
+
+
 def test_the_end_of_a_call_names_the_rule_that_decided_it(project: Path) -> None:
     budget = '[[budget]]\nmatch = { name = "pay" }\ncalls = 1\nwithin = "1h"\nbecause = "one an hour"\n'
     allow = '[[policy]]\nmatch = { caller = "cy" }\ndecision = "allow"\nbecause = "reviewed"\n'

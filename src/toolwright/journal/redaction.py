@@ -3,7 +3,8 @@
 Two nets, with one idea of what a secret is. ``Cleaning`` takes the secrets that a call was handed out of
 everything that came back, in every usual spelling, before anybody sees it: model, record, console, store.
 ``Redaction`` is for what is recorded: values of variables whose name says that they are secret, values handed
-to a call, and what the host's own patterns find become one fixed marker. Names stay: a record says which
+to a call, what looks like a well-known kind of credential, and what the host's own patterns find become one
+fixed marker. Names stay: a record says which
 variables a tool got, never what was in them. Both are nets below the rule that values are not told at all.
 
 Neither stops a tool that hides a value in a spelling of its own.
@@ -397,7 +398,7 @@ class Redaction:
         patterns = self._cached.get(handed)
         for pattern in self._compiled(handed) if patterns is None else patterns:
             text = pattern.sub(MARKER, text)
-        return text
+        return without_credentials(text)
 
     def _compiled(self, handed: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
         values = set(self._always)
@@ -416,6 +417,35 @@ class Redaction:
             self._cached.clear()
         self._cached[handed] = found
         return found
+
+
+_SHAPE_CHARS_MIN: Final = 20
+_SHAPES: Final = re.compile(
+    r"(?<![A-Za-z0-9])(?:"
+    r"A(?:KI|SI|BI|CC)A[A-Z0-9]{16}(?![A-Za-z0-9])"  # AWS
+    r"|gh[pousr]_[A-Za-z0-9]{36,255}|github_pat_[A-Za-z0-9_]{22,255}"
+    r"|glpat-[A-Za-z0-9_-]{20,64}"
+    r"|xox[a-z]-[A-Za-z0-9-]{10,255}"  # Slack
+    r"|AIza[A-Za-z0-9_-]{35}"  # Google
+    r"|[sr]k_live_[A-Za-z0-9]{16,255}"  # Stripe
+    r"|sk-(?:ant|proj)-[A-Za-z0-9_-]{20,255}"
+    r"|npm_[A-Za-z0-9]{36}"
+    r")"
+    # A cut may have taken its end, so a key without one goes up to the end of the text.
+    r"|-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+    r"(?:(?s:.)*?-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|(?s:.)*)"
+)
+"""Credentials that anybody knows by their looks, whoever's they are."""
+
+
+def has_credential(text: str) -> bool:
+    """Whether there is something in a text that looks like a well-known credential."""
+    return len(text) >= _SHAPE_CHARS_MIN and _SHAPES.search(text) is not None
+
+
+def without_credentials(text: str) -> str:
+    """A text without what looks like a well-known credential."""
+    return _SHAPES.sub(MARKER, text) if len(text) >= _SHAPE_CHARS_MIN else text
 
 
 def _worth(values: Iterable[str]) -> Iterable[str]:
