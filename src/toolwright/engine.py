@@ -30,6 +30,7 @@ from toolwright.model import (
     Invocation,
     Level,
     NotCallable,
+    Permit,
     Reply,
     Tool,
     ToolCall,
@@ -117,9 +118,11 @@ class Engine:
         approvals: Callable[[], Approvals] | None = None,
         arrives: Callable[[ToolCall, Cancel], bool] = lambda _call, _cancel: False,
         absence: Callable[[str, Catalog], ToolError | None] = lambda _name, _catalog: None,
+        lacks: Callable[[Tool, Permit], ToolError | None] = lambda _tool, _permit: None,
     ) -> None:
         """``arrives`` waits for a tool that is on its way; True: it may be there now. ``absence``: why there
-        is no tool of a name, where that is not the name's fault."""
+        is no tool of a name, where that is not the name's fault. ``lacks``: what a tool could not start
+        without, for calls that start nothing."""
         self._stock = stock
         self._audit = audit
         self._decide = decide
@@ -131,6 +134,7 @@ class Engine:
         self._approvals = approvals
         self._arrives = arrives
         self._absence = absence
+        self._lacks = lacks
         self._known: tuple[str, dict[str, _Known]] = ("", {})
 
     def call(self, call: ToolCall, cancel: Cancel, *, door: str = "python") -> ToolResult:
@@ -229,6 +233,8 @@ class Engine:
             call = replace(call, arguments=edited.arguments, raw=raw)
             notes = (*notes, f"the arguments were edited by {allowed.edited_by}, who approved the call")
         if call.dry_run:
+            if (lacking := self._lacks(tool, permit)) is not None:
+                raise _Refused(lacking, tool, allowed.rule)
             return self._decided(replies.dry_run(tool, call, permit), notes, allowed)
 
         runtime = self._runtimes.get(type(tool.invocation))

@@ -106,7 +106,7 @@ class Cleaning:
 
     Attack: a tool or a server that repeats what it was handed, anywhere and in any usual spelling, and so
     tells it to the model, the record and the cache: as it is, in either case, percent-encoded, escaped as in
-    JSON, in base64 wherever it begins, in UTF-16, and broken over lines.
+    JSON or in HTML, in base64 wherever it begins, in hexadecimal, in UTF-16, and broken over lines.
 
     A look that costs little comes first; the patterns are made only where it finds something.
     """
@@ -251,7 +251,7 @@ class _Looked:
         self._data = data
         self._flat = _flat(data)
         self._decoded: bytes | None = None
-        if b"\\" in data or b"%" in data:
+        if b"\\" in data or b"%" in data or b"&" in data:
             self._decoded = _decoded(data)
 
     def may_hold(self, form: _Form) -> bool:
@@ -270,6 +270,17 @@ def _flat(data: bytes) -> bytes:
 _ESCAPES: Final = (
     (b"\\n", b""), (b"\\r", b""), (b"\\t", b"\t"), (b'\\"', b'"'), (b"\\/", b"/"), (b"\\\\", b"\\"),
 )  # fmt: skip
+_ENTITIES: Final = {
+    '"': (b"&quot;", b"&#34;", b"&#x22;"),
+    "'": (b"&#39;", b"&#x27;", b"&apos;"),
+    "<": (b"&lt;", b"&#60;"),
+    ">": (b"&gt;", b"&#62;"),
+    "+": (b"&#43;", b"&#x2B;"),
+    "=": (b"&#61;", b"&#x3D;"),
+    "/": (b"&#47;", b"&#x2F;"),
+    "&": (b"&amp;", b"&#38;"),
+}
+"""What pages make of characters that mean something to them: `&` last, since the others begin with one."""
 _UNICODE: Final = re.compile(rb"((?:\\u[0-9a-fA-F]{4})+)")
 
 
@@ -279,6 +290,10 @@ def _decoded(data: bytes) -> bytes:
         data = _UNICODE.sub(lambda match: _letters(match[1]), data)
     for escaped, plain in _ESCAPES:
         data = data.replace(escaped, plain)
+    if b"&" in data:
+        for char, spellings in _ENTITIES.items():
+            for spelling in spellings:
+                data = data.replace(spelling, char.encode("ascii"))
     return _flat(unquote_to_bytes(data))
 
 
@@ -310,7 +325,13 @@ def _forms(secret: str) -> tuple[_Form, ...]:
     found = [_form(spelled, secret)]
     found += [_form([core.encode("ascii")], core, is_base64=True) for core in _in_base64(plain)]
     found += [_form([secret.encode(wide, "surrogatepass")], "") for wide in ("utf-16-le", "utf-16-be")]
+    if len(plain) >= _HEX_BYTES_MIN:
+        found.append(_form([plain.hex().encode("ascii")], plain.hex()))
     return tuple(found)
+
+
+_HEX_BYTES_MIN: Final = 6
+"""Of a secret that is looked for in hexadecimal: a shorter one stands in digests by chance."""
 
 
 def _form(needles: Sequence[bytes], text: str, *, is_base64: bool = False) -> _Form:
@@ -367,6 +388,7 @@ def _spellings(char: str) -> list[bytes]:
         found.add(rb"\\" + re.escape(plain))
     if char in _CONTROLS:
         found.add(_CONTROLS[char])
+    found |= set(_ENTITIES.get(char, ()))
     return sorted(found, key=lambda spelling: (-len(spelling), spelling))
 
 
