@@ -99,6 +99,84 @@ def waiting_id(result: ToolResult) -> str:
 # -- programs that know nothing of each other ---------------------------------------------------------------
 
 
+def test_explaining_tells_how_the_question_stands_and_agrees_with_the_call(project: Path) -> None:
+    with workshop(project) as asking:
+        given = {"amount": 50}
+
+        def told() -> list[tuple[str, str, bool]]:
+            found = asking.explain("pay", given)
+            return [(type(found.decision).__name__, one.state.value, one.standing) for one in found.approvals]
+
+        assert told() == []
+        assert not (project.parent / "state" / "store.sqlite").exists(), "whoever looks makes no store"
+        first = waiting_id(asking.call("pay", given))
+        assert told() == [("Ask", "waiting", False)]
+        assert [one.id for one in asking.explain("pay").approvals] == [first]
+        assert asking.explain("pay", {"amount": 51}).approvals == ()
+        assert asking.explain("pay", given, caller="eve").approvals == ()
+
+        asking.answer(first, "approve", arguments={"amount": 7}, by="bob")
+        assert told() == [("Allow", "approved", False)]
+        (answered,) = asking.explain("pay", given).approvals
+        assert (answered.edited, answered.answered_by) == ({}, "bob"), "edited, and nobody is told how"
+        assert asking.call("pay", given).ok
+        assert told() == []
+
+        asking.answer(waiting_id(asking.call("pay", given)), "deny", by="bob")
+        assert told() == [("Deny", "denied", False)]
+        other = waiting_id(asking.call("pay", {"amount": 1}))
+        asking.answer(other, "approve", for_s=60, by="bob")
+        assert told() == [("Deny", "denied", False), ("Deny", "approved", True)]
+        assert type(asking.explain("pay", {"amount": 2}).decision).__name__ == "Allow"
+        assert asking.call("pay", {"amount": 2}).ok
+
+    said = run(project, "policy", "explain", "pay", '{"amount": 2}').out
+    assert f"{other} was approved by bob, for any arguments, until" in said
+    asked = run(project, "policy", "explain", "pay", '{"amount": 2}', "--json", user="eve").json
+    assert (asked["decision"], asked["approvals"]) == ("ask", [])
+
+
+def test_what_a_person_is_not_shown_is_told(project: Path) -> None:
+    """Attack: what a person should not see, dressed up as a credential."""
+    begin, end = (f"-----{word} PRIVATE " + "KEY-----" for word in ("BEGIN", "END"))
+    given = json.dumps({"amount": 1, "note": f"a {begin} rm -rf / {end} b"})
+    assert run(project, "call", "pay", given).status == 75
+    listed = run(project, "approvals", "list").out
+    assert "rm -rf" not in listed
+    assert "not shown: 1 part that looked like a secret" in listed
+    assert run(project, "call", "pay", '{"amount": 2}').status == 75
+    assert run(project, "approvals", "list").out.count("not shown") == 1
+
+
+def test_the_end_of_a_call_names_the_rule_that_decided_it(project: Path) -> None:
+    budget = '[[budget]]\nmatch = { name = "pay" }\ncalls = 1\nwithin = "1h"\nbecause = "one an hour"\n'
+    allow = '[[policy]]\nmatch = { caller = "cy" }\ndecision = "allow"\nbecause = "reviewed"\n'
+    deny = '[[policy]]\nmatch = { caller = "eve" }\ndecision = "deny"\nbecause = "not eve"\n'
+    source = '[[source]]\npath = "tools.json"\n'
+    trusted = project / "trusted.toml"
+    trusted.write_text(f"{source}{ASK}{allow}{deny}{budget}", encoding="utf-8")
+    rules = {
+        name: f"{trusted}:{line} {name}"
+        for name, line in (("policy[0]", 3), ("policy[2]", 11), ("budget[0]", 15))
+    }
+
+    def ends(*more: str, user: str = "ann") -> Any:
+        run(project, "--config", str(trusted), "call", "pay", '{"amount": 1}', *more, user=user)
+        return ended(project)[-1]
+
+    asked, dry, denied = ends(), ends("--yes", "--dry-run"), ends(user="eve")
+    assert (asked["kind"], asked["rule"]) == ("needs_approval", rules["policy[0]"])
+    assert (dry["ok"], dry["rule"]) == (True, rules["policy[0]"])
+    assert (denied["kind"], denied["rule"]) == ("denied", rules["policy[2]"])
+    ran, used_up = ends("--yes"), ends("--yes")
+    assert (ran["ok"], ran["rule"]) == (True, rules["policy[0]"])
+    assert (used_up["kind"], used_up["rule"]) == ("unavailable", rules["budget[0]"])
+
+    trusted.write_text(source + allow, encoding="utf-8")
+    assert ends(user="cy")["rule"] == f"{trusted}:3 policy[0]"
+    assert "rule" not in ends(), "none spoke"
+
+
 def test_asked_by_one_process_and_answered_from_another_with_edits_it_runs_once_and_all_is_recorded(
     project: Path,
 ) -> None:
@@ -355,8 +433,11 @@ def test_swap_the_tool_while_its_call_waits(project: Path) -> None:
         write_tool(project, "#!/bin/sh\necho '{\"stolen\": true}'\n")
         opened.answer(one, "approve")
         result = waiting.result(WAIT_S)
-    assert "stolen" not in result.content
-    assert not result.ok or result.data == {"amount": 1}
+        assert "stolen" not in result.content
+        assert kind(result) is Kind.NEEDS_APPROVAL, "asked anew, about the tool as it is"
+        assert waiting_id(result) != one
+        assert [approval.state.value for approval in opened.approvals()] == ["used", "waiting"]
+    assert not any(record["ok"] for record in ended(project))
 
 
 def test_waiting_ends_with_a_denial_a_stop_or_the_time(project: Path) -> None:

@@ -765,7 +765,8 @@ class Workshop:
         if result.error is None or result.error.kind is not Kind.DENIED or not self.changed():
             return result
         self.reload()
-        # Whoever waited for an answer has waited: a question about what lies there now is a new one.
+        # It has waited for a person once, who answered about the tool as it was: what is asked now is told
+        # at once, and no call waits longer than it said.
         again = replace(call, id=self.hands.new_call_id(), approval_wait_s=0.0)
         return self.hands.engine.call(again, cancel, door=door)
 

@@ -30,6 +30,7 @@ from toolwright.model import (
     Invocation,
     Level,
     NotCallable,
+    Permit,
     Reply,
     Tool,
     ToolCall,
@@ -93,10 +94,11 @@ class _Known:
 class _Refused(Exception):
     """A call that ends before anything ran."""
 
-    def __init__(self, error: ToolError, tool: Tool | None = None) -> None:
+    def __init__(self, error: ToolError, tool: Tool | None = None, rule: str = "") -> None:
         super().__init__(error.message)
         self.error = error
         self.tool = tool
+        self.rule = rule
 
 
 class Engine:
@@ -116,9 +118,11 @@ class Engine:
         approvals: Callable[[], Approvals] | None = None,
         arrives: Callable[[ToolCall, Cancel], bool] = lambda _call, _cancel: False,
         absence: Callable[[str, Catalog], ToolError | None] = lambda _name, _catalog: None,
+        lacks: Callable[[Tool, Permit], ToolError | None] = lambda _tool, _permit: None,
     ) -> None:
         """``arrives`` waits for a tool that is on its way; True: it may be there now. ``absence``: why there
-        is no tool of a name, where that is not the name's fault."""
+        is no tool of a name, where that is not the name's fault. ``lacks``: what a tool could not start
+        without, for calls that start nothing."""
         self._stock = stock
         self._audit = audit
         self._decide = decide
@@ -130,6 +134,7 @@ class Engine:
         self._approvals = approvals
         self._arrives = arrives
         self._absence = absence
+        self._lacks = lacks
         self._known: tuple[str, dict[str, _Known]] = ("", {})
 
     def call(self, call: ToolCall, cancel: Cancel, *, door: str = "python") -> ToolResult:
@@ -154,7 +159,7 @@ class Engine:
                 raise _Refused(self._absence(call.tool, stock.catalog) or error)
             result = self._through(known, call, facts, cancel)
         except _Refused as refused:
-            result = self._refusal(call, refused.error, refused.tool)
+            result = replace(self._refusal(call, refused.error, refused.tool), rule=refused.rule)
         except KeyboardInterrupt:
             result = self._refusal(call, ToolError(kind=Kind.CANCELLED, message="interrupted"), tool)
             raise
@@ -228,18 +233,20 @@ class Engine:
             call = replace(call, arguments=edited.arguments, raw=raw)
             notes = (*notes, f"the arguments were edited by {allowed.edited_by}, who approved the call")
         if call.dry_run:
-            return self._with_notes(replies.dry_run(tool, call, permit), notes)
+            if (lacking := self._lacks(tool, permit)) is not None:
+                raise _Refused(lacking, tool, allowed.rule)
+            return self._decided(replies.dry_run(tool, call, permit), notes, allowed)
 
         runtime = self._runtimes.get(type(tool.invocation))
         if runtime is None:
             what = _KINDS_OF_TOOL.get(type(tool.invocation).__name__, "such")
             message = f"{what} tools cannot be run by this version"
-            raise _Refused(ToolError(kind=Kind.UNAVAILABLE, message=message), tool)
+            raise _Refused(ToolError(kind=Kind.UNAVAILABLE, message=message), tool, allowed.rule)
         if allowed.charges and (used_up := self._reserve(allowed.charges)) is not None:
-            raise _Refused(_denial(used_up), tool)
+            raise _Refused(_denial(used_up), tool, used_up.rule)
         ending = runtime.run(tool, call, permit, cancel)
         result = self._spill(tool, replies.reply(tool, call, ending, permit=permit))
-        return self._with_notes(result, notes)
+        return self._decided(result, notes, allowed)
 
     def _allowed(self, tool: Tool, call: ToolCall, cancel: Cancel) -> tuple[Allow, arguments.Checked | None]:
         """The permit, and the arguments that take the place of the call's, where a person edited them."""
@@ -247,7 +254,7 @@ class Engine:
         for _ in range(_ROUNDS_MAX):
             match self._decide(tool, call):
                 case Deny() as denied:
-                    raise _Refused(_denial(denied), tool)
+                    raise _Refused(_denial(denied), tool, denied.rule)
                 case Ask() as ask:
                     self._ask(tool, call, ask, cancel, until)
                 case Allow() as allowed:
@@ -270,7 +277,7 @@ class Engine:
             try:
                 approval = self._approvals().ask(tool, call, ask)
                 if isinstance(approval, ToolError):
-                    raise _Refused(replace(approval, details=details), tool)
+                    raise _Refused(replace(approval, details=details), tool, ask.rule)
                 if approval.state is not ApprovalState.WAITING:
                     return
                 left_s = until - time.monotonic()
@@ -281,10 +288,13 @@ class Engine:
             details["approval_id"] = approval.id
             if cancel.is_set:
                 message = "cancelled while it waited for an approval"
-                raise _Refused(ToolError(kind=Kind.CANCELLED, message=message, details=details), tool)
+                stopped = ToolError(kind=Kind.CANCELLED, message=message, details=details)
+                raise _Refused(stopped, tool, ask.rule)
             hint = f"`toolwright approvals approve {approval.id}` lets the next identical call run"
         raise _Refused(
-            ToolError(kind=Kind.NEEDS_APPROVAL, message=ask.question, hint=hint, details=details), tool
+            ToolError(kind=Kind.NEEDS_APPROVAL, message=ask.question, hint=hint, details=details),
+            tool,
+            ask.rule,
         )
 
     def _take(self, tool: Tool, call: ToolCall, approval_id: str) -> bool:
@@ -330,7 +340,7 @@ class Engine:
             hint=f"answer it again: `toolwright approvals approve {allowed.approval}`",
             details={"because": decision.because},
         )
-        raise _Refused(error, tool)
+        raise _Refused(error, tool, decision.rule)
 
     def _hold_to_level(self, tool: Tool, allowed: Allow) -> None:
         level, required = self._level(), allowed.permit.level
@@ -345,8 +355,11 @@ class Engine:
             )
 
     @staticmethod
-    def _with_notes(result: ToolResult, notes: tuple[str, ...]) -> ToolResult:
-        return replace(result, notes=(*notes, *result.notes)) if notes else result
+    def _decided(result: ToolResult, notes: tuple[str, ...], allowed: Allow) -> ToolResult:
+        """The result with what was noted before it ran, and which rule let it."""
+        if not notes and not allowed.rule:
+            return result
+        return replace(result, notes=(*notes, *result.notes), rule=allowed.rule)
 
     def _refusal(self, call: ToolCall, error: ToolError, tool: Tool | None) -> ToolResult:
         default = Reply.PLAIN_TEXT if tool is not None else self._default_reply()

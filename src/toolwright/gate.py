@@ -16,12 +16,25 @@ from importlib import import_module
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from toolwright.catalog import digests, files, loading, sources
+from toolwright import jsontext
+from toolwright.catalog import files, loading, sources
 from toolwright.catalog.catalog import Catalog
-from toolwright.catalog.digests import Contents, own_files
+from toolwright.catalog.digests import Contents, how, own_files, seen
 from toolwright.config import LOCK_NAME, Config, Environment, current_folder, lock_folder
 from toolwright.errors import Kind, StoreError
-from toolwright.model import Ask, Charge, Decision, Deny, Disabled, Permit, RunProcess, Tool, ToolCall, Vetted
+from toolwright.model import (
+    Approval,
+    Ask,
+    Charge,
+    Decision,
+    Deny,
+    Disabled,
+    Permit,
+    RunProcess,
+    Tool,
+    ToolCall,
+    Vetted,
+)
 from toolwright.records import dataclass, replace
 from toolwright.runtimes import project_in
 from toolwright.servers import GUARDED_MAX
@@ -63,6 +76,8 @@ class Explanation:
     budgets: tuple[BudgetLeft, ...] = ()
     depending: tuple[Rule, ...] = ()
     """Rules that may decide otherwise once the arguments are known; empty where they were."""
+    approvals: tuple[Approval, ...] = ()
+    """Questions that wait, and answers that count, for this tool and caller; with a call, for it alone."""
     notes: tuple[str, ...] = ()
 
 
@@ -148,8 +163,10 @@ class Gate:
         if call is None or self.keep is None or not isinstance(decision, Ask):
             return decision
         try:  # answers are looked up only where somebody would be asked: most calls need none
-            of = import_module("toolwright.trust.approvals").of
-            state = replace(state, approvals=of(self.keep.opened(), tool, call))
+            store = self.keep.present()  # whoever only looks makes none
+            if store is not None:
+                of = import_module("toolwright.trust.approvals").of
+                state = replace(state, approvals=of(store, tool, call))
         except StoreError as error:  # Attack: a store that is broken on purpose, to forget a refusal
             return _unread("what was approved cannot be read, so nothing runs", error)
         return self._policy.decide(tool, call, vetted=vetted, ground=stands, state=state, caller=asking)
@@ -228,10 +245,14 @@ class Gate:
     def explain(self, tool: Tool, call: ToolCall | None, caller: str | None = None) -> Explanation:
         """The decision that a call would get, and what it hangs on. Nothing is run or reserved."""
         asking = call.caller if call is not None else self._user if caller is None else caller
+        # As the engine identifies a call: an answer counts for the tool as it is now.
+        probe = replace(
+            call or ToolCall(id="", tool=tool.key, arguments=None, caller=asking),
+            seen_digest=seen(tool),
+            runs_digest=self.contents.runs(how(tool.invocation), own_files(tool)),
+        )
+        call = None if call is None else probe
         project, named = self._place(tool)
-        if call is not None:  # as the engine fills it in
-            runs = self.contents.runs(digests.how(tool.invocation), digests.own_files(tool))
-            call = replace(call, seen_digest=digests.seen(tool), runs_digest=runs)
         vetted = self.vet(tool, call)
         trust, now = vetted.trust, time.time()
         charges = self._policy.charges(tool, call, trust=trust, cwd=self.cwd, named=named, caller=asking)
@@ -248,6 +269,7 @@ class Gate:
             else self._policy.permit(tool, vetted=vetted, ground=stands),
             budgets=tuple(_left(charge, spent.get(charge.counter, budgets.EMPTY), now) for charge in charges),
             depending=() if call is not None else depending,
+            approvals=self._about(tool, probe, now),
             notes=tuple(_strangers(tool, depending)),
         )
 
@@ -279,6 +301,23 @@ class Gate:
         if not charges or self._spending is None:
             return {}
         return dict(self._spending.of(charges, now))
+
+    def _about(self, tool: Tool, call: ToolCall, now: float) -> tuple[Approval, ...]:
+        """What people were asked, and have answered: without what they wrote in the place of arguments, which
+        nobody has looked through for secrets."""
+        try:
+            store = None if self.keep is None else self.keep.present()
+            if store is None:
+                return ()
+            found = import_module("toolwright.trust.approvals").about(store, tool, call, now)
+        except StoreError:  # the decision says so
+            return ()
+        digest = None if call.arguments is None else jsontext.digest(call.arguments)
+        return tuple(
+            replace(one, edited=None if one.edited is None else {})
+            for one in found
+            if digest is None or one.standing or one.arguments_digest == digest
+        )
 
     def _place(self, tool: Tool) -> tuple[str, bool]:
         path = tool.origin.path

@@ -48,10 +48,10 @@ from toolwright.model import (
     ToolResult,
 )
 from toolwright.records import replace
-from toolwright.runtimes import Host, around, process
+from toolwright.runtimes import Host, around, process, vaulted
 from toolwright.sandbox import NEVER, Cancel, Sandbox, Standing, Start
 from toolwright.servers import LIST_S, ServerLists
-from toolwright.trust.vault import Secrets, Vault, system_ring
+from toolwright.trust.vault import Secrets, Vault, Withheld, system_ring
 from toolwright.trust.vetting import Vetter
 
 if TYPE_CHECKING:
@@ -180,6 +180,7 @@ class Hands:
             approvals=lambda: self.approvals,
             arrives=lambda call, cancel: self._lists.arrives(call.tool, call.timeout_s or LIST_S, cancel),
             absence=self._absence,
+            lacks=self._lacks,
         )
 
     @property
@@ -239,6 +240,14 @@ class Hands:
                 runs=tuple(replace(run, what="call") for run in ending.runs),
             )
         return ending
+
+    def _lacks(self, tool: Tool, permit: Permit) -> ToolError | None:
+        """A secret that a start of the tool would need, and that is not there."""
+        try:
+            self._host.secrets.check(vaulted(self._host, tool, permit))
+        except Withheld as no:
+            return ToolError(kind=Kind.UNAVAILABLE, message=no.reason, hint=no.hint)
+        return None
 
     def _absence(self, name: str, catalog: Catalog) -> ToolError | None:
         """Why there is no tool of a name: a server that is known, and has not listed its tools."""

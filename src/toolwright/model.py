@@ -1175,6 +1175,8 @@ class ToolResult:
     """What happened besides: arguments repaired, names dropped, characters escaped."""
     runs: tuple[Run, ...] = ()
     """For the record, not for the model."""
+    rule: str = ""
+    """The place of the rule or budget that decided the call, for the record; empty: none spoke."""
 
     @property
     def ok(self) -> bool:

@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,11 @@ from tests.journal import work
 from toolwright.errors import Kind
 from toolwright.journal import reading
 from toolwright.journal.audit import TEXT_CHARS_MAX, Audit, open_audit
+from toolwright.journal.redaction import MARKER
 from toolwright.journal.segments import Disk
-from toolwright.model import Run, Spent
+from toolwright.model import Allow, Decision, Deny, Run, Spent, ToolError, Vetted
+from toolwright.trust.policy import Ground, HostState, HouseRules, Policy
+from toolwright.trust.rules import rules_of
 
 HOSTILE = 'a\nb\r\x1b[31m\u2028\u2029\x00\udcff"}\n{"what":"end"'
 
@@ -89,6 +93,59 @@ def test_begin_is_on_the_disk_when_it_returns(tmp_path: Path) -> None:
         (path,) = work.segment_paths(tmp_path)
         assert synced[-1] == path.stat().st_size
         assert [entry.what for entry in work.records(tmp_path)] == ["begin"]
+
+
+# Put together here, so that nobody's scanner of secrets takes this file for a leak.
+CREDENTIALS = (
+    "AKIA" + "ABCDEFGHIJKLMNOP",
+    "ghp_" + "a1B2" * 9,
+    "github_pat_" + "a1B2c3" * 8,
+    "-----BEGIN RSA PRIVATE " + "KEY-----\nMIIEow\nabc+/=\n-----END RSA PRIVATE " + "KEY-----",
+    "-----BEGIN PRIVATE " + "KEY-----\nMIIEow without an end",
+)
+
+
+@pytest.mark.battery("I16")
+@pytest.mark.parametrize("credential", CREDENTIALS)
+def test_i16_credentials_known_by_their_looks_are_in_no_record_and_a_rule_refuses_them(
+    tmp_path: Path, credential: str
+) -> None:
+    told = f"sent '{credential}'"
+    asked = replace(
+        work.call(), tool=told, arguments={told: told}, caller=told, conversation=told, idempotency_key=told
+    )
+    error = ToolError(kind=Kind.FAILED, message=told)
+    run = Run(argv=("curl", told), cwd=told, note=told)
+    with opened(tmp_path) as audit:
+        assert audit.begin(asked, work.FACTS)
+        audit.note("c1", "answer", {"because": told, "edited": [told]})
+        audit.end(asked, work.result("c1", error=error, notes=(told,), runs=(run,), rule=told))
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    for line in credential.splitlines():
+        assert line.encode() not in written
+    begin, _, end = work.bodies(tmp_path)
+    for text in (begin["tool"], begin["caller"], *begin["arguments"], end["error"], *end["notes"]):
+        assert text.startswith(f"sent '{MARKER}")
+
+    patterns = ["*AKIA????????????????*", "*ghp_*", "*github_pat_*", "*-----BEGIN *PRIVATE KEY*"]
+    table = {"match": {"arguments": {"/**": patterns}}, "decision": "deny", "because": "no credentials"}
+    house = Policy(HouseRules(policy=rules_of([table])))
+
+    def decided(value: object) -> Decision:
+        call = work.call(arguments={"a": [{"b": value}]})
+        ground = Ground(project="/p", cwd="/p")
+        return house.decide(work.tool(), call, vetted=Vetted(), ground=ground, state=HostState())
+
+    assert isinstance(decided(told), Deny)
+    assert isinstance(decided("nothing"), Allow)
+
+
+@pytest.mark.parametrize(
+    "text", ["AKIA", "sha256:" + "ab" * 32, "AKIAABCDEFGHIJKLMNOPQ", "x" * 5000, "ghp_short"]
+)
+def test_what_only_resembles_a_credential_stays(tmp_path: Path, text: str) -> None:
+    one(tmp_path, call=replace(work.call(), caller=text))
+    assert work.bodies(tmp_path)[0]["caller"] == text
 
 
 @pytest.mark.requirement("executable.call.audit")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
 from urllib.parse import quote
 
@@ -97,6 +98,9 @@ def spellings(value: str) -> dict[str, bytes]:
         "lower": value.lower().encode(),
         "percent": quote(value, safe="").encode(),
         "percent, all of it": b"".join(b"%%%02x" % byte for byte in plain),
+        "hexadecimal": plain.hex().encode(),
+        "hexadecimal, in capitals": plain.hex().upper().encode(),
+        "html": html.escape(value).encode(),
         "json": json.dumps(value).encode(),
         "json, every letter": b"".join(b"\\u%04X" % ord(char) for char in value),
         "base64": base64.b64encode(plain),

@@ -170,6 +170,24 @@ def test_a_secret_that_is_missing_or_cannot_be_had_stops_the_call(project: Path)
         assert "does not fit its key" in result.error.message
 
 
+def test_a_dry_run_says_that_a_secret_is_missing_and_reads_none(project: Path) -> None:
+    manifest(project, "print('{}')")
+    with opened(project, '[[source]]\npath = "."\n[secrets]\nAPI = "vault:forge"\n') as workshop:
+        missing = workshop.call("t", dry_run=True)
+        assert missing.error is not None
+        assert (missing.error.kind, missing.error.message) == (
+            Kind.UNAVAILABLE,
+            "the secret 'forge' is not in the vault ([secrets] API)",
+        )
+        assert missing.error.hint == "toolwright secret set forge"
+        called = workshop.call("t")
+        assert called.error is not None
+        assert called.error.message == missing.error.message
+        kept(project, forge=SECRET)
+        (project.parent / "state" / "keys" / "vault.key").unlink()
+        assert workshop.call("t", dry_run=True).ok, "it is there: no value, and no key, is needed to see that"
+
+
 def test_the_vaults_passphrase_reaches_no_tool(project: Path) -> None:
     """Attack: a tool that is granted all variables and opens the vault with them."""
     manifest(project, "import json, os\nprint(json.dumps(sorted(os.environ)))\n")

@@ -10,15 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolwright.dialects import DIALECTS
 from toolwright.errors import Kind
 from toolwright.model import (
     TIMEOUT_S_MAX,
     Allow,
     Ask,
+    DeclareOptions,
     Deny,
     Disabled,
     Effect,
     Grant,
+    Intake,
     JsonOnStdin,
     Level,
     Limits,
@@ -30,6 +33,7 @@ from toolwright.model import (
     Programs,
     Role,
     RunProcess,
+    Schema,
     Signature,
     Tool,
     ToolCall,
@@ -463,6 +467,64 @@ def test_a_rule_by_name_holds_for_every_name_of_the_tool():
     for name in ("write", "Write", "w"):
         what = tool(spoken="Write", aliases=("w",))
         assert isinstance(ruled({"match": {"name": name}, "decision": "deny"}, what=what), Deny)
+
+
+@pytest.mark.parametrize("dialect", sorted(DIALECTS))
+@pytest.mark.parametrize("own", ["files.write", "files write", "7zip", "écrire", "a/b.c-d"])
+def test_attack_a_tool_escapes_no_rule_by_the_name_that_a_provider_takes(own, dialect):
+    what = tool(name=own, key=f"manifest:tools/{own}")
+    [given] = DIALECTS[dialect].declare([what], DeclareOptions()).names.keys
+    assert isinstance(ruled({"match": {"name": given}, "decision": "deny"}, what=what), Deny)
+    state = HostState(disabled=(Disabled(tool=given, reason="moved"),))
+    assert decide(what, state=state).because == policy.DISABLED
+
+
+FORCED = {"match": {"arguments": {"force": True}}, "decision": "deny", "because": "no force"}
+
+
+@pytest.mark.parametrize("value", [True, "true", "TRUE", 1, 7, -1])
+def test_attack_a_switch_that_is_set_by_a_word_or_a_number_escapes_no_rule_about_true(value):
+    what = tool(intake=Intake(drop_null_optional=True, lenient_booleans=("force",)))
+    house = HouseRules(policy=rules.rules_of([FORCED]))
+    assert isinstance(decide(what, asked=call(arguments={"force": value}), house=house), Deny)
+    for other in (False, "false", "no", 0):
+        assert isinstance(decide(what, asked=call(arguments={"force": other}), house=house), Allow)
+
+
+def test_attack_an_argument_that_is_left_out_escapes_no_rule_about_its_default() -> None:
+    part = {"type": "object", "properties": {"mode": {"default": "wipe"}}}
+    schema = {
+        "type": "object",
+        "properties": {
+            "force": {"type": "boolean", "default": True},
+            "options": part,
+            "reason": {"default": "-"},
+        },
+    }
+    what = tool(input_schema=Schema.of(schema))
+    assert not what.intake.fill_defaults, "the tool takes its default by itself"
+
+    def decided(rule: dict[str, Any], given: dict[str, Any]) -> type:
+        house = HouseRules(policy=rules.rules_of([{**FORCED, "match": {"arguments": rule}}]))
+        return type(decide(what, asked=call(arguments=given), house=house))
+
+    assert decided({"force": True}, {}) is Deny
+    assert decided({"force": True}, {"force": False}) is Allow
+    assert decided({"/options/mode": "wipe"}, {"options": {}}) is Deny
+    assert decided({"/options/mode": "wipe"}, {"options": {"mode": "look"}}) is Allow
+    # What nobody gave is still not there, for a rule that wants it to be given.
+    assert decided({"reason": {"present": False}}, {}) is Deny
+    assert decided({"reason": {"present": False}, "force": True}, {}) is Deny
+    assert decided({"reason": {"present": False}}, {"reason": "old"}) is Allow
+
+
+def test_attack_a_budget_is_not_escaped_by_leaving_an_argument_out() -> None:
+    schema = Schema.of({"type": "object", "properties": {"size": {"default": "large"}}})
+    what = tool(input_schema=schema)
+    table = {"match": {"arguments": {"size": "large"}}, "calls": 0, "within": "1h", "because": "none today"}
+    house = HouseRules(budgets=budgets.budgets_of([table]))
+    assert isinstance(decide(what, asked=call(), house=house), Deny)
+    assert isinstance(decide(what, asked=call(arguments={"size": "small"}), house=house), Allow)
 
 
 def test_the_rule_that_decides_is_named_with_its_place() -> None:

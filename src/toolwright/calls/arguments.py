@@ -15,6 +15,7 @@ from typing import Final
 import orjson
 
 from toolwright import jsontext
+from toolwright.calls.meaning import as_booleans, filled, plan
 from toolwright.errors import Kind
 from toolwright.jsontext import JsonObject, JsonValue, Pointer, place_text, pointer_text
 from toolwright.model import (
@@ -95,14 +96,14 @@ def checked(
         given, notes = _without_reserved(given, intake)
     schema = tool.input_schema
     if schema is not None:
-        plan = _plan(schema.text)
+        planned = plan(schema.text)
         if intake.drop_null_optional and None in given.values():
             given = {
-                name: value for name, value in given.items() if value is not None or name in plan.required
+                name: value for name, value in given.items() if value is not None or name in planned.required
             }
-        if intake.fill_defaults and plan.document is not None:
-            given = _filled(plan.document, given)
-        asked = _as_booleans(given, intake) if intake.lenient_booleans else given
+        if intake.fill_defaults and planned.document is not None:
+            given = filled(planned.document, given)
+        asked = as_booleans(given, intake) if intake.lenient_booleans else given
         if not fits(schema, asked):
             given, repairs, found = _repaired(schema, given, asked)
             if found:
@@ -219,25 +220,6 @@ def _wrong_text(text: str) -> str | None:
 # -- what the intake says -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What a schema says about filling in and leaving out."""
-
-    required: frozenset[str]
-    document: JsonObject | None
-    """None: nothing in it has a default."""
-
-
-@lru_cache(maxsize=1024)
-def _plan(text: bytes) -> _Plan:
-    document = Schema(text).document
-    required = document.get("required")
-    names = frozenset(
-        name for name in (required if isinstance(required, list) else ()) if isinstance(name, str)
-    )
-    return _Plan(names, document if b'"default":' in text else None)
-
-
 def _without_reserved(given: JsonObject, intake: Intake) -> tuple[JsonObject, tuple[str, ...]]:
     """Attack: a caller who sets what only the runtime sets: paths, variables, resolved configuration."""
     exact, prefixes = _reserved(intake.reserved_names)
@@ -254,45 +236,6 @@ def _reserved(names: tuple[str, ...]) -> tuple[frozenset[str], tuple[str, ...]]:
     """Whole names, and the beginnings of names (those that end in ``*``)."""
     prefixes = tuple(name[:-1] for name in names if name.endswith("*"))
     return frozenset(name for name in names if not name.endswith("*")), prefixes
-
-
-def _filled(schema: JsonValue, value: JsonObject) -> JsonObject:
-    """With the defaults of absent properties, also in nested objects that are present."""
-    properties = schema.get("properties") if isinstance(schema, dict) else None
-    if not isinstance(properties, dict):
-        return value
-    changes: JsonObject = {}
-    for name, part in properties.items():
-        if name in value:
-            filled = _filled_part(part, value[name])
-            if filled is not value[name]:
-                changes[name] = filled
-        elif isinstance(part, dict) and "default" in part:
-            default = part["default"]
-            is_shared = isinstance(default, (dict, list))  # the tool may change what it is given
-            changes[name] = jsontext.loads_own(jsontext.compact(default)) if is_shared else default
-    return {**value, **changes} if changes else value
-
-
-def _filled_part(schema: JsonValue, value: JsonValue) -> JsonValue:
-    if isinstance(value, dict):
-        return _filled(schema, value)
-    if isinstance(value, list) and isinstance(schema, dict) and isinstance(schema.get("items"), dict):
-        filled = [_filled_part(schema["items"], item) for item in value]
-        return filled if any(new is not old for new, old in zip(filled, value, strict=True)) else value
-    return value
-
-
-def _as_booleans(arguments: JsonObject, intake: Intake) -> JsonObject:
-    """What the schema is asked about: a switch also takes the words true and false, and whole numbers."""
-    changes: JsonObject = {}
-    for name in intake.lenient_booleans:
-        value = arguments.get(name)
-        if isinstance(value, str) and value.lower() in ("true", "false"):
-            changes[name] = value.lower() == "true"
-        elif type(value) is int:
-            changes[name] = value != 0
-    return {**arguments, **changes} if changes else arguments
 
 
 # -- repair -------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ import orjson
 from toolwright import jsontext
 from toolwright.errors import Kind
 from toolwright.journal.days import DayFile, moment
-from toolwright.journal.redaction import Redaction
+from toolwright.journal.redaction import Redaction, has_credential, without_credentials
 from toolwright.journal.segments import Bounds, Disk, Segments, Trouble
 from toolwright.jsontext import JsonObject
 from toolwright.model import CallFacts, Notes, Run, Tool, ToolCall, ToolResult
@@ -82,16 +82,19 @@ class Audit:
     def begin(self, call: ToolCall, facts: CallFacts) -> bool:
         """Record that a call begins. True only when that is durable; else nothing may run."""
         names, digest = _arguments(call)
+        # Attack: a credential as the name of an argument or a tool.
+        if names and has_credential("\n".join(map(str, names))):
+            names = [without_credentials(str(name)) for name in names]
         body = {
             "what": "begin",
             "ts": self._clock(),
             "call": call.id,
-            "tool": call.tool,
+            "tool": without_credentials(call.tool),
             "key": facts.key,
             "format": facts.format,
             "door": facts.door,
-            "caller": call.caller,
-            "conversation": call.conversation,
+            "caller": without_credentials(call.caller),
+            "conversation": without_credentials(call.conversation),
             "catalog": facts.catalog,
             "seen": facts.seen_digest,
             "runs": facts.runs_digest,
@@ -103,7 +106,7 @@ class Audit:
         if call.approved_by:
             body["approved_by"] = call.approved_by
         if call.idempotency_key is not None:
-            body["idempotency_key"] = call.idempotency_key
+            body["idempotency_key"] = without_credentials(call.idempotency_key)
         try:
             if self._owed:
                 self._pay()
@@ -233,6 +236,8 @@ class Audit:
             body["error"] = _cut(self._redaction(error.message, handed))
             if error.kind in _DECIDED and isinstance(error.details, dict):
                 body["details"] = self._told(error.details)
+        if result.rule:
+            body["rule"] = _cut(self._redaction(result.rule))
         if spent.attempts != 1:
             body["attempts"] = spent.attempts
         if result.isolation:

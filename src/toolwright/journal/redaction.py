@@ -3,7 +3,8 @@
 Two nets, with one idea of what a secret is. ``Cleaning`` takes the secrets that a call was handed out of
 everything that came back, in every usual spelling, before anybody sees it: model, record, console, store.
 ``Redaction`` is for what is recorded: values of variables whose name says that they are secret, values handed
-to a call, and what the host's own patterns find become one fixed marker. Names stay: a record says which
+to a call, what looks like a well-known kind of credential, and what the host's own patterns find become one
+fixed marker. Names stay: a record says which
 variables a tool got, never what was in them. Both are nets below the rule that values are not told at all.
 
 Neither stops a tool that hides a value in a spelling of its own.
@@ -105,7 +106,7 @@ class Cleaning:
 
     Attack: a tool or a server that repeats what it was handed, anywhere and in any usual spelling, and so
     tells it to the model, the record and the cache: as it is, in either case, percent-encoded, escaped as in
-    JSON, in base64 wherever it begins, in UTF-16, and broken over lines.
+    JSON or in HTML, in base64 wherever it begins, in hexadecimal, in UTF-16, and broken over lines.
 
     A look that costs little comes first; the patterns are made only where it finds something.
     """
@@ -250,7 +251,7 @@ class _Looked:
         self._data = data
         self._flat = _flat(data)
         self._decoded: bytes | None = None
-        if b"\\" in data or b"%" in data:
+        if b"\\" in data or b"%" in data or b"&" in data:
             self._decoded = _decoded(data)
 
     def may_hold(self, form: _Form) -> bool:
@@ -269,6 +270,17 @@ def _flat(data: bytes) -> bytes:
 _ESCAPES: Final = (
     (b"\\n", b""), (b"\\r", b""), (b"\\t", b"\t"), (b'\\"', b'"'), (b"\\/", b"/"), (b"\\\\", b"\\"),
 )  # fmt: skip
+_ENTITIES: Final = {
+    '"': (b"&quot;", b"&#34;", b"&#x22;"),
+    "'": (b"&#39;", b"&#x27;", b"&apos;"),
+    "<": (b"&lt;", b"&#60;"),
+    ">": (b"&gt;", b"&#62;"),
+    "+": (b"&#43;", b"&#x2B;"),
+    "=": (b"&#61;", b"&#x3D;"),
+    "/": (b"&#47;", b"&#x2F;"),
+    "&": (b"&amp;", b"&#38;"),
+}
+"""What pages make of characters that mean something to them: `&` last, since the others begin with one."""
 _UNICODE: Final = re.compile(rb"((?:\\u[0-9a-fA-F]{4})+)")
 
 
@@ -278,6 +290,10 @@ def _decoded(data: bytes) -> bytes:
         data = _UNICODE.sub(lambda match: _letters(match[1]), data)
     for escaped, plain in _ESCAPES:
         data = data.replace(escaped, plain)
+    if b"&" in data:
+        for char, spellings in _ENTITIES.items():
+            for spelling in spellings:
+                data = data.replace(spelling, char.encode("ascii"))
     return _flat(unquote_to_bytes(data))
 
 
@@ -309,7 +325,13 @@ def _forms(secret: str) -> tuple[_Form, ...]:
     found = [_form(spelled, secret)]
     found += [_form([core.encode("ascii")], core, is_base64=True) for core in _in_base64(plain)]
     found += [_form([secret.encode(wide, "surrogatepass")], "") for wide in ("utf-16-le", "utf-16-be")]
+    if len(plain) >= _HEX_BYTES_MIN:
+        found.append(_form([plain.hex().encode("ascii")], plain.hex()))
     return tuple(found)
+
+
+_HEX_BYTES_MIN: Final = 6
+"""Of a secret that is looked for in hexadecimal: a shorter one stands in digests by chance."""
 
 
 def _form(needles: Sequence[bytes], text: str, *, is_base64: bool = False) -> _Form:
@@ -366,6 +388,7 @@ def _spellings(char: str) -> list[bytes]:
         found.add(rb"\\" + re.escape(plain))
     if char in _CONTROLS:
         found.add(_CONTROLS[char])
+    found |= set(_ENTITIES.get(char, ()))
     return sorted(found, key=lambda spelling: (-len(spelling), spelling))
 
 
@@ -397,7 +420,7 @@ class Redaction:
         patterns = self._cached.get(handed)
         for pattern in self._compiled(handed) if patterns is None else patterns:
             text = pattern.sub(MARKER, text)
-        return text
+        return without_credentials(text)
 
     def _compiled(self, handed: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
         values = set(self._always)
@@ -416,6 +439,35 @@ class Redaction:
             self._cached.clear()
         self._cached[handed] = found
         return found
+
+
+_SHAPE_CHARS_MIN: Final = 20
+_SHAPES: Final = re.compile(
+    r"(?<![A-Za-z0-9])(?:"
+    r"A(?:KI|SI|BI|CC)A[A-Z0-9]{16}(?![A-Za-z0-9])"  # AWS
+    r"|gh[pousr]_[A-Za-z0-9]{36,255}|github_pat_[A-Za-z0-9_]{22,255}"
+    r"|glpat-[A-Za-z0-9_-]{20,64}"
+    r"|xox[a-z]-[A-Za-z0-9-]{10,255}"  # Slack
+    r"|AIza[A-Za-z0-9_-]{35}"  # Google
+    r"|[sr]k_live_[A-Za-z0-9]{16,255}"  # Stripe
+    r"|sk-(?:ant|proj)-[A-Za-z0-9_-]{20,255}"
+    r"|npm_[A-Za-z0-9]{36}"
+    r")"
+    # A cut may have taken its end, so a key without one goes up to the end of the text.
+    r"|-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+    r"(?:(?s:.)*?-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|(?s:.)*)"
+)
+"""Credentials that anybody knows by their looks, whoever's they are."""
+
+
+def has_credential(text: str) -> bool:
+    """Whether there is something in a text that looks like a well-known credential."""
+    return len(text) >= _SHAPE_CHARS_MIN and _SHAPES.search(text) is not None
+
+
+def without_credentials(text: str) -> str:
+    """A text without what looks like a well-known credential."""
+    return _SHAPES.sub(MARKER, text) if len(text) >= _SHAPE_CHARS_MIN else text
 
 
 def _worth(values: Iterable[str]) -> Iterable[str]:

@@ -348,14 +348,7 @@ class Approvals:
     # -- the shelf ------------------------------------------------------------------------------------------
 
     def _entries(self) -> Iterator[tuple[str, Versioned, Approval]]:
-        store, after = self._store(), ""
-        while names := store.keys(SHELF, after, _PAGE):
-            for name in names:
-                kept = store.get(SHELF, name)
-                approval = None if kept is None else _read(kept.value)
-                if kept is not None and approval is not None:
-                    yield name, kept, approval
-            after = names[-1]
+        return _each(self._store())
 
     def _found(self, name: str) -> tuple[str, Versioned, Approval]:
         is_part = len(name) >= _PART_CHARS_MIN
@@ -415,6 +408,25 @@ class Approvals:
 def of(store: Store, tool: Tool, call: ToolCall) -> tuple[Approval, ...]:
     """The approvals that may concern a call, for ``policy.HostState``."""
     return tuple(approval for _, _, approval in _concerning(store, tool, call))
+
+
+def about(store: Store, tool: Tool, call: ToolCall, now: float) -> tuple[Approval, ...]:
+    """What still counts of a tool and a caller, whatever the call's arguments are; the oldest first."""
+    scope = policy.scope_of(tool.key, call)
+    found = (one for name, _, one in _each(store) if one.scope == scope and not name.startswith(_PAST))
+    live = (one for one in found if one.state is not ApprovalState.USED and now < one.until)
+    return tuple(sorted(live, key=lambda one: (one.asked_at, one.id)))
+
+
+def _each(store: Store) -> Iterator[tuple[str, Versioned, Approval]]:
+    after = ""
+    while names := store.keys(SHELF, after, _PAGE):
+        for name in names:
+            kept = store.get(SHELF, name)
+            approval = None if kept is None else _read(kept.value)
+            if kept is not None and approval is not None:
+                yield name, kept, approval
+        after = names[-1]
 
 
 def _concerning(store: Store, tool: Tool, call: ToolCall) -> list[tuple[str, Versioned, Approval]]:

@@ -339,6 +339,38 @@ _FAMILIES: Final = (
         r"|\b(?:do not|don't|never) (?:mention|reveal|disclose) (?:this|these|your|that you)\b"
         rf"|\b(?:hide|conceal|keep) (?:this|it|that|these|them)(?: \w{{1,20}}){{0,3}}? from {_PERSON}\b",
     ),
+    # The same two in other languages: their commonest wordings alone.
+    _Family(
+        "asks to set other instructions aside",
+        ("ignor", "vergiss", "oubli", "olvid", "忽略", "忽視", "无视", "無視", "忘记"),
+        r"\b(?:ignorier\w{0,2}|vergiss)(?: \w{1,12}){0,3}? "
+        r"(?:vorherig|bisherig|vorangegangen|fr[üu]her|obig|vorig)\w{0,3} "
+        r"(?:anweisung|instruktion|vorgabe|befehl|regel)"
+        r"|\b(?:ignore[zsr]?|oublie[zsr]?)(?: \w{1,12}){0,3}? "
+        r"(?:instructions|consignes|directives|r[èe]gles) "
+        r"(?:pr[ée]c[ée]dentes|ant[ée]rieures|ci-dessus)"
+        r"|\b(?:ignor|olvid)(?:a|e|ad|ar|en)(?: \w{1,12}){0,3}? "
+        r"(?:instrucciones|indicaciones|[óo]rdenes|reglas) "
+        r"(?:anteriores|previas)"
+        r"|\bignor(?:e|a|ar|em)(?: \w{1,12}){0,3}? instru[çc][õo]es (?:anteriores|pr[ée]vias)"
+        r"|\bignor(?:a|ate|are|i)(?: \w{1,12}){0,3}? istruzioni precedenti"
+        r"|(?:忽略|忽視|无视|無視|忘记)[^。.]{0,6}(?:之前|以前|先前|上面|以上|前面)"
+        r"[^。.]{0,6}(?:指令|指示|说明|說明|命令|提示)"
+        r"|(?:以前|前|上記|これまで)の[^。.]{0,6}(?:指示|命令|プロンプト)[^。.]{0,4}無視",
+    ),
+    _Family(
+        "asks to hide something from the user",
+        ("nutzer", "utilisateur", "usuario", "usuário", "utente", "用户", "用戶", "使用者", "ユーザー"),
+        r"\b(?:sage?|erz[äa]hle?|verrate?|melde)(?: \w{1,12}){0,3}? (?:benutzer|nutzer)n?(?: \w{1,12}){0,3}? "
+        r"(?:nicht|nichts|nie)\b"
+        r"|\bne (?:le |la |lui |leur )?(?:dis|dites|mentionne[zs]?|r[ée]v[èe]le[zs]?|parle[zs]?) "
+        r"(?:rien|pas|jamais)(?: \w{1,12}){0,3}? (?:[àa] l')?l?'?utilisateur"
+        r"|\bno (?:se )?(?:lo |le )?(?:digas?|cuentes?|menciones?|reveles?)(?: \w{1,12}){0,3}? al usuario"
+        r"|\bn[ãa]o (?:conte|diga|mencione|revele)(?: \w{1,12}){0,3}? ao usu[áa]rio"
+        r"|\bnon (?:dire|dirlo|dite|menzionare|rivelare)(?: \w{1,12}){0,3}? all'utente"
+        r"|(?:不要|别|別|切勿|不得|请勿)[^。.]{0,4}(?:告诉|告訴|告知|透露)[^。.]{0,4}(?:用户|用戶|使用者)"
+        r"|(?:ユーザー|使用者)に[^。.]{0,8}(?:言わない|伝えない|知らせない|教えない)",
+    ),
     _Family(
         "puts itself before other tools",
         ("before", "first", "instead", "place of", "rather than", "precedence", "priority", "any other"),

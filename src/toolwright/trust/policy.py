@@ -13,6 +13,7 @@ are another, and some things (``HOST_ONLY``) only a grant gives, however loudly 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from enum import StrEnum
@@ -20,7 +21,9 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from toolwright import jsontext
+from toolwright.calls import meaning
 from toolwright.errors import Kind
+from toolwright.jsontext import JsonObject
 from toolwright.model import (
     LOADER_NAMES,
     TIMEOUT_S_MAX,
@@ -316,22 +319,32 @@ class _Ruling:
     by_argument: ByArgument | None
     """None: there are no others."""
     budgets: tuple[tuple[Budget, Charge], ...]
+    tool: Tool
 
     def rule(self, call: ToolCall | None, cwd: str) -> Rule | None:
         if call is None or self.by_argument is None:
             return self.last
-        return self.by_argument.first(call.arguments, cwd)
+        return self.by_argument.first(call.arguments, cwd, self._meant(call))
 
     def charges(self, call: ToolCall | None, cwd: str) -> tuple[Charge, ...]:
         """The same counter is charged once, though two budgets say the same."""
         if not self.budgets:
             return ()
+        meant = None if call is None else self._meant(call)
         found = {
             charge.counter: charge
             for budget, charge in self.budgets
-            if call is None or budget.match.holds(call.arguments, cwd)
+            if call is None or budget.match.holds(call.arguments, cwd, meant)
         }
         return tuple(found.values())
+
+    def _meant(self, call: ToolCall) -> JsonObject | None:
+        """The arguments as the tool will understand them; None: as they are."""
+        given = call.arguments
+        if given is None:
+            return None
+        meant = meaning.meant(self.tool, given)
+        return None if meant is given else meant
 
 
 @dataclass(slots=True)
@@ -361,6 +374,7 @@ class _Known:
                     for budget in self.budgets
                     if budget.match.fits(seen, PASSING)
                 ),
+                self.tool,
             )
             if len(self.rulings) >= _RULINGS_MAX:
                 self.rulings.clear()
@@ -402,7 +416,7 @@ def _know(tool: Tool, house: HouseRules, rules: Index, named: bool) -> _Known:
         return _Known(tool, named, asked, (), (), {}, {})
     seen = {
         # Attack: a tool that escapes a rule by the name it is called by.
-        "name": tuple(filter(None, (tool.name, tool.spoken, *tool.aliases))),
+        "name": names_of(tool),
         "key": (tool.key,),
         "format": (tool.origin.format,),
         "effect": (tool.effect.value,),
@@ -415,6 +429,19 @@ def _know(tool: Tool, house: HouseRules, rules: Index, named: bool) -> _Known:
             break  # whatever else is known, it decides before those behind it
     fitting = tuple(budget for budget in house.budgets if budget.match.fits(seen, LASTING))
     return _Known(tool, named, asked, tuple(kept), fitting, {}, {})
+
+
+def names_of(tool: Tool) -> tuple[str, ...]:
+    """Every name that a tool is known by: its own, aliases, and how models of any provider speak of it."""
+    own = tuple(filter(None, (tool.name, tool.spoken, *tool.aliases)))
+    spoken = [pattern.sub("_", name) for name in own for pattern in _UNSPEAKABLE]
+    spoken += [f"_{name}" for name in spoken if not _BEGINS.match(name)]
+    return tuple(dict.fromkeys((*own, *spoken)))
+
+
+_UNSPEAKABLE: Final = (re.compile(r"[^A-Za-z0-9_-]"), re.compile(r"[^A-Za-z0-9._-]"))
+"""What the providers' rules of names, and MCP's, put ``_`` for (``dialects/``)."""
+_BEGINS: Final = re.compile(r"[A-Za-z_]")
 
 
 def _needed(tool: Tool, asked: _Asked, house: HouseRules, named: bool) -> tuple[str, ...]:
@@ -479,7 +506,7 @@ def why_off(tool: Tool, disabled: Sequence[Disabled], now: float) -> str | None:
     if not disabled:
         return None
     # Every name that leads to the tool: switching it off by one must not leave another one open.
-    names = (tool.key, tool.name, tool.spoken, *tool.aliases)
+    names = (tool.key, *names_of(tool))
     for entry in disabled:
         if entry.tool in names and (entry.until is None or now < entry.until):
             why = f": {entry.reason}" if entry.reason else ""

@@ -108,11 +108,16 @@ class Match:
     def asks_about(self, among: Sequence[str]) -> bool:
         return any(name in among for name, _ in self.subjects)
 
-    def holds(self, arguments: JsonObject | None, cwd: str) -> bool:
-        """Whether every test of the arguments holds. Arguments that nobody could read fit anything."""
+    def holds(self, arguments: JsonObject | None, cwd: str, meant: JsonObject | None = None) -> bool:
+        """Whether every test of the arguments holds. Arguments that nobody could read fit anything.
+
+        ``meant``: the same as the tool will understand them. Attack: an argument that is left out, so that
+        the tool takes the very value that a rule refuses; a switch that is set by a word or a number, past a
+        rule about true. A test holds where it does for either.
+        """
         if arguments is not None:
             for test in self.arguments:
-                if not _holds(test, arguments, cwd):
+                if not _holds(test, arguments, cwd) and (meant is None or not _holds(test, meant, cwd)):
                     return False
         return True
 
@@ -428,17 +433,18 @@ class ByArgument:
             held = self._always if name is None else self._named.setdefault(name, [])
             held.append((rank, rule))
 
-    def first(self, arguments: JsonObject | None, cwd: str) -> Rule | None:
-        """The strongest rule that fits the arguments."""
+    def first(self, arguments: JsonObject | None, cwd: str, meant: JsonObject | None = None) -> Rule | None:
+        """The strongest rule that fits the arguments, as they are or as they are ``meant``."""
         found = self._always
-        for name in self._named if arguments is None else arguments:
+        # Defaults only add names, so that ``meant`` has all of them.
+        for name in self._named if arguments is None else arguments if meant is None else meant:
             held = self._named.get(name)
             if held is not None:
                 found = [*found, *held] if found else held
         if found is not self._always and len(found) > 1:
             found = sorted(found, key=_rank)
         for _, rule in found:
-            if not rule.match.arguments or rule.match.holds(arguments, cwd):
+            if not rule.match.arguments or rule.match.holds(arguments, cwd, meant):
                 return rule
         return None
 
@@ -483,8 +489,8 @@ def _leaf_holds(test: ArgumentTest, leaf: JsonValue, cwd: str) -> bool:
     if test.equals and not any(_same(leaf, wanted) for wanted in test.equals):
         return False
     if test.like is not None:
-        text = _text(leaf)
-        if text is not None and not test.like.fit(text):
+        texts = _texts(leaf)
+        if texts and not test.like.fit_any(texts):
             return False
     bounded = test.least is not None or test.most is not None
     if bounded and not _within(leaf, test.least, test.most):
@@ -545,16 +551,24 @@ def _leaves(value: JsonValue) -> Iterator[JsonValue]:
             yield here
 
 
-def _text(value: JsonValue) -> str | None:
-    """A single value as it would be written; None: too long to write, so that nobody can say."""
+def _texts(value: JsonValue) -> tuple[str, ...]:
+    """A single value as it may be written; none: too long to write, so that nobody can say.
+
+    Attack: a number that escapes its pattern as 100.0, which schemas take for the integer 100.
+    """
     if isinstance(value, str):
-        return value
+        return (value,)
     if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
+        return (_JSON_WORDS[value],)
+    if isinstance(value, float) and value.is_integer():
+        return (str(value), str(int(value)))
     try:
-        return str(value)
+        return (str(value),)
     except ValueError:  # an integer of thousands of digits
-        return None
+        return ()
+
+
+_JSON_WORDS: Final[Mapping[bool | None, str]] = {None: "null", True: "true", False: "false"}
 
 
 def _within(value: JsonValue, least: float | None, most: float | None) -> bool:
@@ -574,7 +588,18 @@ def _within(value: JsonValue, least: float | None, most: float | None) -> bool:
 
 
 def _same(value: JsonValue, wanted: JsonValue) -> bool:
-    """Equal as JSON: 1 is 1.0, and true is no number."""
+    """Equal as JSON: 1 is 1.0, and true is no number. A text that reads as what is wanted counts as it.
+
+    Attack: a value that escapes its rule as a text, where the tool's schema takes one and its program reads
+    it as the number or the switch it spells.
+    """
+    if isinstance(value, str) is not isinstance(wanted, str):
+        text, other = (value, wanted) if isinstance(value, str) else (wanted, value)
+        if not isinstance(text, str) or isinstance(other, (list, tuple, Mapping)):
+            return False
+        if other is None or isinstance(other, bool):
+            return text.strip().lower() == _JSON_WORDS[other]
+        return not isinstance(other, str) and _within(text, other, other)
     if isinstance(value, bool) or isinstance(wanted, bool):
         return value is wanted
     if isinstance(value, Mapping) and isinstance(wanted, Mapping):
@@ -588,9 +613,11 @@ def _path(text: str, cwd: str) -> str | None:
     """Where a path leads by its letters; None where nobody can say without looking.
 
     Attack: ``/work/../etc/passwd``, which begins like a path below ``/work``. Links are not followed: no
-    rule is a wall, the permit is.
+    rule is a wall, the permit is. Blanks around a path are what programs often take away.
     """
-    if text.startswith(("~", "file:")) or "\0" in text or not (cwd or text.startswith("/")):
+    if text[:5].lower() == "file:" or text[:1] == "~" or text != text.strip() or "\0" in text:
+        return None
+    if not (cwd or text.startswith("/")):
         return None
     return _normal(posixpath.join(cwd, text))
 

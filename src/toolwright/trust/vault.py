@@ -410,14 +410,31 @@ class Secrets:
             if value is not None:
                 found[variable] = value
             elif variable in self._references:
-                raise Withheld(
-                    f"the secret {name!r} is not in the vault ([secrets] {variable})",
-                    f"toolwright secret set {name}",
-                )
+                raise _missing(name, variable)
         return found
+
+    def check(self, candidates: Iterable[str]) -> None:
+        """Whether the values that must be there are. Raises Withheld; no value is looked at."""
+        vault = self._vault
+        if vault is None:
+            return
+        for variable in candidates:
+            name = self._references.get(variable, variable)
+            try:
+                is_there = vault.holds(name)
+            except StoreError as error:
+                raise Withheld(f"the secret {name!r} cannot be had: {error.message}", error.hint) from None
+            if not is_there and variable in self._references:
+                raise _missing(name, variable)
 
 
 # -- small parts --------------------------------------------------------------------------------------------
+
+
+def _missing(name: str, variable: str) -> Withheld:
+    return Withheld(
+        f"the secret {name!r} is not in the vault ([secrets] {variable})", f"toolwright secret set {name}"
+    )
 
 
 def _sub(key: bytes, purpose: str) -> bytes:

@@ -10,6 +10,7 @@ from toolwright.calls import arguments as reading
 from toolwright.doors.cli import Shared, _input, _render, examples, shared_options
 from toolwright.errors import EditError
 from toolwright.journal.reading import time_text
+from toolwright.journal.redaction import MARKER
 from toolwright.jsontext import JsonObject
 from toolwright.model import Approval, ApprovalState
 from toolwright.trust.approvals import TEXT_CHARS_MAX, Answer
@@ -166,6 +167,9 @@ def _write(one: Approval) -> None:
     ]
     if one.edited is not None:
         lines.append(f"edited to: {jsontext.compact(one.edited).decode('utf-8')}")
+    if hidden := sum(text.count(MARKER) for text in lines):
+        # Attack: what a person should not see, dressed up as a credential.
+        lines.append(f"not shown: {hidden} {'part' if hidden == 1 else 'parts'} that looked like a secret")
     if one.standing:
         lines.append("for any arguments")
     if one.answered_at is not None:

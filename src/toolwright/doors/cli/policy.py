@@ -9,7 +9,8 @@ import click
 from toolwright.calls.arguments import read
 from toolwright.doors.cli import Shared, _input, _render, examples, shared_options
 from toolwright.gate import BudgetLeft, Explanation
-from toolwright.model import Allow, Ask, Deny, Permit, Profile, Programs
+from toolwright.journal.reading import time_text
+from toolwright.model import Allow, Approval, ApprovalState, Ask, Deny, Permit, Profile, Programs
 from toolwright.trust.policy import span
 
 _COLOURS = {"allow": "green", "ask": "yellow", "deny": "red"}
@@ -44,8 +45,8 @@ def command() -> None:
 def explain(shared: Shared, name: str, arguments: str, caller: str | None, as_json: bool) -> None:
     """Show what is decided about the tool NAME, or about a call of it with ARGS, a JSON object.
 
-    Shows the decision, the rule and its reason, the permit and what is left of budgets. Nothing is run, no
-    server is started, nothing is taken from a budget.
+    Shows the decision, the rule and its reason, the permit, what is left of budgets, and questions to a
+    person that wait or were answered. Nothing is run, no server is started, nothing is taken from a budget.
     """
     given: dict[str, Any] | None = None
     if arguments:
@@ -87,6 +88,17 @@ def record(explained: Explanation) -> dict[str, Any]:
             }
             for left in explained.budgets
         ],
+        "approvals": [
+            {
+                "id": one.id,
+                "state": one.state.value,
+                "until": one.until,
+                "any_arguments": one.standing,
+                "edited": one.edited is not None,
+                "answered_by": one.answered_by or None,
+            }
+            for one in explained.approvals
+        ],
         "depends": [
             {"rule": rule.place, "decision": rule.answer.value, "because": rule.because}
             for rule in explained.depending
@@ -121,6 +133,7 @@ def _write(explained: Explanation) -> None:
             rows.append(("to do", decision.hint))
     elif isinstance(decision, Ask):
         rows += [("told", decision.question), ("to do", "a person has to approve it; `call --yes` does")]
+    rows += (("approval", _approval(one)) for one in explained.approvals)
     if explained.permit is not None:
         rows += _permit(explained.permit)
     rows += (("budget", _budget(left)) for left in explained.budgets)
@@ -132,6 +145,20 @@ def _write(explained: Explanation) -> None:
     rows += (("note", note) for note in notes)
     for head, text in rows:
         click.echo(f"  {head:<9} {_render.printable(text)}")
+
+
+def _approval(one: Approval) -> str:
+    """How a question about the tool stands."""
+    until = f"until {time_text(one.until)}"
+    if one.state is ApprovalState.WAITING:
+        return f"{one.id} waits {until}: `toolwright approvals approve {one.id}`"
+    if one.standing:
+        what = "for any arguments"
+    elif one.state is ApprovalState.DENIED:
+        what = "and calls like it"
+    else:
+        what = "for one call" if one.edited is None else "for one call, with other arguments"
+    return f"{one.id} was {one.state.value} by {one.answered_by}, {what}, {until}"
 
 
 def _place(place: str) -> str:

@@ -17,8 +17,10 @@ from toolwright.model import Trust, Vetted
 from toolwright.records import dataclass
 from toolwright.trust import items, signing
 from toolwright.trust.keys import Keyring
+from toolwright.trust.rules import is_below
 
 _UNVERIFIED = 77
+_HINTS = {True: "take the link away", False: "make it readable"}
 _COLOURS = {Trust.SIGNED: "green", Trust.PINNED: "green", Trust.UNSIGNED: "yellow"}
 
 
@@ -91,9 +93,12 @@ def _of_workshop(shared: Shared, workshop: Workshop) -> Iterator[_Row]:
 
 
 def _of_item(item: items.Item, keyring: Keyring) -> _Row:
-    content, why = files.read(item.path)
+    # Attack: a link in a clone that makes whoever looks at it read a file of his own. Such a file is no item:
+    # nothing loads it, and `sign` refuses it in the same words.
+    escapes = not is_below(os.path.realpath(item.path), (os.path.realpath(item.root),))
+    content, why = (None, "Symlink escape: it leads out of its space") if escapes else files.read(item.path)
     if content is None:
-        vetted = Vetted(trust=Trust.TAMPERED, message=f"{item.path}: {why}", hint="make it readable")
+        vetted = Vetted(trust=Trust.TAMPERED, message=f"{item.path}: {why}", hint=_HINTS[escapes])
     else:
         vetted = signing.check(content, path=item.path, suffix=item.suffix, item=item.ref, keys=keyring.now())
     return _Row(path=item.path, vetted=vetted, name=item.ref)
