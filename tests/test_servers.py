@@ -33,7 +33,7 @@ from toolwright.model import CallHttp, Effect, End, Ending, Level, Permit, Probl
 from toolwright.sandbox import Cancel, Start, probe
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox.portable import Portable
-from toolwright.servers import FIRST_S, LIST_S, ServerLists
+from toolwright.servers import FIRST_S, LIST_S, NOTES_MAX, ServerLists
 
 SERVER = str(Path(__file__).parent / "peers" / "odd_server.py")
 BOUND_S = 20.0
@@ -458,6 +458,78 @@ def test_a_change_that_comes_while_the_server_is_asked_is_not_lost(tmp_path: Pat
     assert until_true(lambda: b"new" in (lists._remembered(found.server) or b""))
     assert reloaded.wait(BOUND_S)
     lists.close()
+
+
+def test_an_answer_that_was_waited_for_does_not_undo_a_newer_one(tmp_path: Path) -> None:
+    """The opening waits for the one that hangs. Meanwhile the other has answered, and again with more."""
+    written(
+        tmp_path,
+        {"name": "grows", "mcp": command("grows")},
+        {"name": "hangs", "mcp": command("mute")},
+    )
+    with opened(tmp_path) as workshop:
+        assert until_true(lambda: "mcp:grows/later" in keys(workshop))
+    shutil.rmtree(tmp_path / "state" / "cache")
+    with opened(tmp_path) as workshop:  # from what it said last, as long as that is believed
+        assert "mcp:grows/later" in keys(workshop)
+
+
+def test_what_came_for_a_server_that_was_taken_out_is_not_told_when_it_is_back(tmp_path: Path) -> None:
+    path, names = tmp_path / ".mcp.json", tmp_path / "names"
+    entry = {"command": sys.executable, "args": [*command(f"names-in={names}", "slow=0.5")[1:]]}
+    config = resolve(surroundings(tmp_path), cwd=str(tmp_path), sources=[str(path)])
+
+    def lists(*named: str) -> None:
+        path.write_text(json.dumps({"mcpServers": dict.fromkeys(named, entry)}), encoding="utf-8")
+
+    def remembered() -> str:
+        (file,) = (tmp_path / "state" / "servers").glob("*.listed")
+        return file.read_text(encoding="utf-8")
+
+    lists("s")
+    names.write_text("a", encoding="utf-8")
+    opened(tmp_path, config).close()
+    shutil.rmtree(tmp_path / "state" / "cache")
+    age(tmp_path, "listed")
+    names.write_text("a,b", encoding="utf-8")
+    with opened(tmp_path, config) as workshop:  # it is asked meanwhile, and taken out before it answers
+        assert keys(workshop) == ["mcp:s/a"]
+        lists()
+        workshop.reload()
+        assert until_true(lambda: '"b"' in remembered())
+        assert until_true(lambda: "mcp-refresh" not in [thread.name for thread in threading.enumerate()])
+        age(tmp_path, "listed")
+        names.write_text("a,b,c", encoding="utf-8")
+        lists("s")
+        workshop.reload()
+        assert until_true(lambda: "mcp:s/c" in keys(workshop))
+
+
+def test_a_closed_workshop_leaves_no_thread(tmp_path: Path) -> None:
+    written(tmp_path, {"name": "s", "mcp": command("grows")}, {"name": "dead", "mcp": ["/nowhere/server"]})
+    before = {*threading.enumerate()}
+    workshop = opened(tmp_path)
+    assert until_true(lambda: "mcp:s/later" in keys(workshop))
+    workshop.close()
+    assert {*threading.enumerate()} <= before
+
+
+def test_notes_about_servers_that_nobody_names_any_more_do_not_pile_up(tmp_path: Path) -> None:
+    asked: Any = Asked()
+    servers = tmp_path / "servers"
+    servers.mkdir()
+    for number in range(NOTES_MAX + 50):
+        path = servers / f"{number:064x}.listed"
+        path.write_bytes(b"{}")
+        os.utime(path, (number, number))
+    lists = ServerLists(str(tmp_path), lambda: asked, lambda: None)
+    lists.ask([candidate_of({"command": "x"})])
+    lists.close()
+    left = sorted(path.name for path in servers.iterdir())
+    assert len(left) == NOTES_MAX
+    assert f"{0:064x}.listed" not in left
+    assert f"{NOTES_MAX + 49:064x}.listed" in left
+    assert [*servers.glob(f"{candidate_of({'command': 'x'}).server.rpartition(':')[2]}.*")]
 
 
 def test_a_call_of_a_server_that_listed_nothing_names_it_and_its_last_words(tmp_path: Path) -> None:

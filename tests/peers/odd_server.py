@@ -100,6 +100,9 @@ class Server:
             start, size = int(cursor or 0), int(self.options.get("page", "100000"))
             more = {"nextCursor": str(start + size)} if start + size < len(tools) else {}
             result(number, {"tools": tools[start : start + size], **more})
+            if "grows" in self.options and not self.extra:  # straight after its first answer
+                self.extra.append("later")
+                send({"method": "notifications/tools/list_changed"})
         elif method == "tools/call":
             params = message["params"]
             self.call(params["name"], params.get("arguments", {}), number, params.get("_meta", {}))
