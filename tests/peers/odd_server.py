@@ -176,6 +176,25 @@ class Server:
                 send({"method": "notifications/progress",
                       "params": {"progressToken": meta.get("progressToken"), "progress": step}})  # fmt: skip
             text(number, "done")
+        elif name == "odd-steps":
+            words = arguments.get("text", "")
+            for odd in (
+                {"progress": 1, "total": 4, "message": f"with {words}"},
+                {"progress": "2", "message": "no number"},
+                {"progress": True},
+                {"progress": 2.5, "total": "many", "message": "m" * 5000},
+                {"progress": 3, "progressToken": -1},
+            ):
+                told = {"progressToken": meta.get("progressToken"), **odd}
+                send({"method": "notifications/progress", "params": told})
+            text(number, "done")
+        elif name == "held-back":
+            self.held.append(number)
+            told = {"progressToken": meta.get("progressToken"), "progress": 1, "message": "gone on"}
+            send({"method": "notifications/progress", "params": told})
+        elif name == "let-go":
+            text(number, arguments.get("text", ""))
+            text(self.held.pop(), "let go")
         elif name == "blocks":
             result(number, {"content": [
                 {"type": "text", "text": "a word", "annotations": {"audience": ["user"]}},

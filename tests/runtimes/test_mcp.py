@@ -18,6 +18,7 @@ from tests.levels import each_level, sandbox_of
 from toolwright import jsontext
 from toolwright.calls import replies
 from toolwright.errors import Kind
+from toolwright.functions import PROGRESS, Report
 from toolwright.model import (
     AudioBlock,
     CallMcp,
@@ -243,6 +244,53 @@ def test_texts_beside_a_structured_result_follow_the_form_of_an_item(house: Hous
 
 def test_progress_is_counted(house: House) -> None:
     assert house.call("steps").notes == ("messages of progress: 3",)
+
+
+@contextmanager
+def listening(report: Report) -> Iterator[None]:
+    heard = PROGRESS.set(report)
+    try:
+        yield
+    finally:
+        PROGRESS.reset(heard)
+
+
+def test_progress_is_told_to_whoever_listens(house: House) -> None:
+    told: list[tuple[float, float | None, str]] = []
+    with listening(lambda *step: told.append(step)):
+        assert house.call("steps").notes == ("messages of progress: 3",)
+    assert told == [(0, None, ""), (1, None, ""), (2, None, "")]
+
+
+def test_progress_is_told_while_the_call_runs_and_may_call_the_same_server(house: House) -> None:
+    heard: list[str] = []
+
+    def report(_done: float, _total: float | None, message: str) -> None:
+        heard.append(house.text("let-go", message))
+
+    with listening(report):
+        ending = house.call("held-back")  # the server ends it only when the other call has come
+    assert ending.end is End.RETURNED
+    assert heard == ["gone on"]
+
+
+def test_whoever_listens_badly_loses_no_answer(house: House) -> None:
+    def report(_done: float, _total: float | None, _message: str) -> None:
+        raise ValueError("not so fast")
+
+    with listening(report):
+        ending = house.call("steps")
+    assert ending.end is End.RETURNED
+    assert ending.notes == ("messages of progress: 3", "its progress was told no further: ValueError")
+
+
+def test_progress_tells_no_secret_and_nothing_endless() -> None:
+    """Attack: a server that tells its credentials, or endless words, where results are not looked at."""
+    told: list[tuple[float, float | None, str]] = []
+    with listening(lambda *step: told.append(step)):
+        ending, _ = handed("odd-steps", SECRET, replace(OPEN, env=("APIK",)))
+    assert ending.end is End.RETURNED
+    assert told == [(1, 4, "with [secret APIK]"), (2.5, None, "m" * 1000)]
 
 
 def test_a_server_may_ask_whether_we_are_there_and_nothing_else(house: House) -> None:

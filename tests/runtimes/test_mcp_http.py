@@ -19,6 +19,7 @@ from tests.levels import sandbox_of
 from tests.runtimes.test_mcp import BOUND_S, OPEN, House, call_of, result_of, tool_of
 from toolwright import jsontext
 from toolwright.errors import Kind
+from toolwright.functions import PROGRESS
 from toolwright.model import CallMcp, End, Ending, Level, Permit, TextBlock, Tool
 from toolwright.records import replace
 from toolwright.runtimes._mcp_wire import WireLimits
@@ -116,7 +117,13 @@ def test_a_server_of_the_sdk_is_called_in_either_era(which: str, request: pytest
 @pytest.mark.parametrize("which", ["newer", "older"])
 def test_progress_comes_in_the_stream_of_the_answer(which: str, request: pytest.FixtureRequest) -> None:
     with house_at(request.getfixturevalue(which)) as house:
-        assert house.ask("steps", count=3).notes == ("messages of progress: 3",)
+        told: list[tuple[float, float | None, str]] = []
+        heard = PROGRESS.set(lambda *step: told.append(step))
+        try:
+            assert house.ask("steps", count=3).notes == ("messages of progress: 3",)
+        finally:
+            PROGRESS.reset(heard)
+        assert [(done, total) for done, total, _ in told] == [(0, 3), (1, 3), (2, 3)]
 
 
 def test_a_change_of_the_list_is_heard_over_a_subscription(newer: str) -> None:
