@@ -119,6 +119,38 @@ def test_a_list_of_servers_is_read_when_a_person_names_it(tmp_path: Path) -> Non
         assert workshop.call("mcp:two-words/b", {"text": "x"}).content == "x"
 
 
+def test_a_list_that_calls_them_just_servers_is_read_when_a_person_names_it(tmp_path: Path) -> None:
+    entry = {"type": "stdio", "command": sys.executable, "args": command("names=a")[1:]}
+    path = tmp_path / "mcp.json"
+    config = resolve(surroundings(tmp_path), cwd=str(tmp_path), sources=["mcp.json"])
+    path.write_text(json.dumps({"servers": {"s": entry}, "inputs": []}), encoding="utf-8")
+    with opened(tmp_path, config) as workshop:
+        assert keys(workshop) == ["mcp:s/a"]
+        for other in ({"servers": [entry]}, {"servers": {"s": {"about": "x"}}}):
+            path.write_text(json.dumps(other), encoding="utf-8")
+            workshop.reload()
+            assert keys(workshop) == []
+
+
+@pytest.mark.parametrize(("listed", "got"), [([{"name": "s"}], "array"), (None, "null"), ("x", "string")])
+def test_a_list_of_servers_that_is_none_says_what_is_wrong(tmp_path: Path, listed: object, got: str) -> None:
+    (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": listed}), encoding="utf-8")
+    config = resolve(surroundings(tmp_path), cwd=str(tmp_path), sources=[".mcp.json"])
+    with opened(tmp_path, config) as workshop:
+        (problem,) = workshop.problems
+    assert problem.code == "mcp.servers.wrong"
+    assert problem.message == f"mcpServers: must be an object with a server under each name (got {got})"
+
+
+@pytest.mark.parametrize("program", ["npx -y some-server", "/usr/bin/env python3"])
+def test_a_command_line_in_the_place_of_a_program_is_told_plainly(tmp_path: Path, program: str) -> None:
+    written(tmp_path, {"name": "s", "mcp": [program]})
+    with opened(tmp_path) as workshop:
+        (problem,) = workshop.problems
+    assert f"there is no program {program!r}" in problem.message
+    assert "each of its arguments by itself" in str(problem.hint)
+
+
 def test_a_list_of_servers_in_a_folder_starts_nothing(tmp_path: Path) -> None:
     """Attack: a clone whose list of servers is a list of programs to run."""
     server = {"command": sys.executable, "args": ["-I", "-S", SERVER, f"marks={tmp_path / 'marks'}"]}
