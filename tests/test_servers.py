@@ -843,6 +843,18 @@ def test_servers_with_tools_of_the_same_name_are_told_apart(tmp_path: Path) -> N
         assert workshop.find("mcp:bank/transfer").invocation.server == "bank"  # type: ignore[union-attr]
 
 
+def test_list_shows_keys_where_names_are_shared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(
+        tmp_path,
+        {"name": "bank", "mcp": command("names=transfer,balance")},
+        {"name": "evil", "mcp": command("names=transfer")},
+    )
+    status, out = ran(tmp_path, capsys, "list")
+    names = [line.split()[0] for line in out.splitlines() if "does" in line or "NAME" in line]
+    assert status == 0
+    assert names == ["NAME", "mcp:bank/transfer", "balance", "mcp:evil/transfer"]
+
+
 def test_servers_that_share_names_are_told_once_for_each_pair(tmp_path: Path) -> None:
     many = ",".join(f"t{number}" for number in range(7))
     written(
