@@ -1109,6 +1109,25 @@ def test_doctor_names_servers_that_cannot_be_spoken_to_with_what_to_do(
     assert "secret-value" not in out
 
 
+def test_a_call_of_a_server_that_was_not_wanted_says_so(tmp_path: Path) -> None:
+    written(
+        tmp_path,
+        {"name": "one", "mcp": command("names=a")},
+        {"name": "other", "mcp": marking(tmp_path, "names=a")},
+    )
+    home = surroundings(tmp_path)
+    config = resolve(home, cwd=str(tmp_path), file="toolwright.toml")
+    sandbox = Portable(Scratch())
+    with toolwright.open(config, environment=home, sandbox=sandbox, only="mcp:one/a") as workshop:
+        assert workshop.call("mcp:one/a", {"text": "x"}).content == "x"
+        error = workshop.call("mcp:other/a", {"text": "x"}).error
+    assert error is not None
+    assert error.kind is Kind.UNAVAILABLE
+    assert "'other' has not listed its tools: it was not asked, because another server's" in error.message
+    assert "without only=" in str(error.hint)
+    assert starts(tmp_path) == 0
+
+
 def test_a_command_about_one_server_asks_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written(
         tmp_path,

@@ -172,7 +172,7 @@ class ServerLists:
         if arrived is not None:
             return self._told(digest, arrived)
         if not self._is_wanted(candidate.defined):
-            return self._remembered(digest), import_module("toolwright.formats.mcp").NOT_ASKED, None
+            return self._remembered(digest), _not_asked(), None
         if threading.current_thread() is self._refresher:
             # The catalog is made again because of another server: this one is being asked, or rests.
             return self._meanwhile(digest)
@@ -447,6 +447,8 @@ class ServerLists:
         if not digest or any(key.startswith(prefix) for key in keys):
             return None
         failure = self._failure(digest)
+        if self._only not in (None, server):
+            failure = _Failure(why=_not_asked(), hint="open the workshop without only=, or with this key")
         if failure is None:
             return None
         hint = failure.hint or ""
@@ -577,6 +579,11 @@ class ServerLists:
         for thread in threads:
             if thread is not None and thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _not_asked() -> str:
+    why: str = import_module("toolwright.formats.mcp").NOT_ASKED
+    return why
 
 
 def _is_cancelled(outcome: bytes | Ending) -> bool:
