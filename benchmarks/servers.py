@@ -85,9 +85,10 @@ def ours(where: str, *, whole: bool = False) -> None:
         path.write_text(f'[[source]]\nname = "sdk"\nmcp = {value}\n', encoding="utf-8")
         home = Environment.read()
         config = resolve(home, cwd=folder, file=str(path), state=f"{folder}/state")
-        with toolwright.open(config, environment=home) as workshop:
+        # On a busy machine the server may need longer to start than an opening waits for one of many.
+        with toolwright.open(config, environment=home, only="mcp:sdk/echo") as workshop:
             tool, runtime = workshop.find("mcp:sdk/echo"), workshop.hands.servers
-            permit = workshop.hands.decide(tool, None).permit
+            permit = workshop.gate.decide(tool, None).permit
             for count in _orders():
                 times, wrong = [], 0
                 for number in range(count):

@@ -33,7 +33,7 @@ from toolwright.model import CallHttp, Effect, End, Ending, Level, Permit, Probl
 from toolwright.sandbox import Cancel, Start, probe
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox.portable import Portable
-from toolwright.servers import FIRST_S, LIST_S, ServerLists
+from toolwright.servers import FIRST_S, LIST_S, NOTES_MAX, ServerLists
 
 SERVER = str(Path(__file__).parent / "peers" / "odd_server.py")
 BOUND_S = 20.0
@@ -117,6 +117,38 @@ def test_a_list_of_servers_is_read_when_a_person_names_it(tmp_path: Path) -> Non
         assert codes(workshop.problems) == ["mcp.servers.wrong", "mcp.servers.wrong"]
         assert workshop.problems[0].line is not None
         assert workshop.call("mcp:two-words/b", {"text": "x"}).content == "x"
+
+
+def test_a_list_that_calls_them_just_servers_is_read_when_a_person_names_it(tmp_path: Path) -> None:
+    entry = {"type": "stdio", "command": sys.executable, "args": command("names=a")[1:]}
+    path = tmp_path / "mcp.json"
+    config = resolve(surroundings(tmp_path), cwd=str(tmp_path), sources=["mcp.json"])
+    path.write_text(json.dumps({"servers": {"s": entry}, "inputs": []}), encoding="utf-8")
+    with opened(tmp_path, config) as workshop:
+        assert keys(workshop) == ["mcp:s/a"]
+        for other in ({"servers": [entry]}, {"servers": {"s": {"about": "x"}}}):
+            path.write_text(json.dumps(other), encoding="utf-8")
+            workshop.reload()
+            assert keys(workshop) == []
+
+
+@pytest.mark.parametrize(("listed", "got"), [([{"name": "s"}], "array"), (None, "null"), ("x", "string")])
+def test_a_list_of_servers_that_is_none_says_what_is_wrong(tmp_path: Path, listed: object, got: str) -> None:
+    (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": listed}), encoding="utf-8")
+    config = resolve(surroundings(tmp_path), cwd=str(tmp_path), sources=[".mcp.json"])
+    with opened(tmp_path, config) as workshop:
+        (problem,) = workshop.problems
+    assert problem.code == "mcp.servers.wrong"
+    assert problem.message == f"mcpServers: must be an object with a server under each name (got {got})"
+
+
+@pytest.mark.parametrize("program", ["npx -y some-server", "/usr/bin/env python3"])
+def test_a_command_line_in_the_place_of_a_program_is_told_plainly(tmp_path: Path, program: str) -> None:
+    written(tmp_path, {"name": "s", "mcp": [program]})
+    with opened(tmp_path) as workshop:
+        (problem,) = workshop.problems
+    assert f"there is no program {program!r}" in problem.message
+    assert "each of its arguments by itself" in str(problem.hint)
 
 
 def test_a_list_of_servers_in_a_folder_starts_nothing(tmp_path: Path) -> None:
@@ -460,6 +492,78 @@ def test_a_change_that_comes_while_the_server_is_asked_is_not_lost(tmp_path: Pat
     lists.close()
 
 
+def test_an_answer_that_was_waited_for_does_not_undo_a_newer_one(tmp_path: Path) -> None:
+    """The opening waits for the one that hangs. Meanwhile the other has answered, and again with more."""
+    written(
+        tmp_path,
+        {"name": "grows", "mcp": command("grows")},
+        {"name": "hangs", "mcp": command("mute")},
+    )
+    with opened(tmp_path) as workshop:
+        assert until_true(lambda: "mcp:grows/later" in keys(workshop))
+    shutil.rmtree(tmp_path / "state" / "cache")
+    with opened(tmp_path) as workshop:  # from what it said last, as long as that is believed
+        assert "mcp:grows/later" in keys(workshop)
+
+
+def test_what_came_for_a_server_that_was_taken_out_is_not_told_when_it_is_back(tmp_path: Path) -> None:
+    path, names = tmp_path / ".mcp.json", tmp_path / "names"
+    entry = {"command": sys.executable, "args": [*command(f"names-in={names}", "slow=0.5")[1:]]}
+    config = resolve(surroundings(tmp_path), cwd=str(tmp_path), sources=[str(path)])
+
+    def lists(*named: str) -> None:
+        path.write_text(json.dumps({"mcpServers": dict.fromkeys(named, entry)}), encoding="utf-8")
+
+    def remembered() -> str:
+        (file,) = (tmp_path / "state" / "servers").glob("*.listed")
+        return file.read_text(encoding="utf-8")
+
+    lists("s")
+    names.write_text("a", encoding="utf-8")
+    opened(tmp_path, config).close()
+    shutil.rmtree(tmp_path / "state" / "cache")
+    age(tmp_path, "listed")
+    names.write_text("a,b", encoding="utf-8")
+    with opened(tmp_path, config) as workshop:  # it is asked meanwhile, and taken out before it answers
+        assert keys(workshop) == ["mcp:s/a"]
+        lists()
+        workshop.reload()
+        assert until_true(lambda: '"b"' in remembered())
+        assert until_true(lambda: "mcp-refresh" not in [thread.name for thread in threading.enumerate()])
+        age(tmp_path, "listed")
+        names.write_text("a,b,c", encoding="utf-8")
+        lists("s")
+        workshop.reload()
+        assert until_true(lambda: "mcp:s/c" in keys(workshop))
+
+
+def test_a_closed_workshop_leaves_no_thread(tmp_path: Path) -> None:
+    written(tmp_path, {"name": "s", "mcp": command("grows")}, {"name": "dead", "mcp": ["/nowhere/server"]})
+    before = {*threading.enumerate()}
+    workshop = opened(tmp_path)
+    assert until_true(lambda: "mcp:s/later" in keys(workshop))
+    workshop.close()
+    assert {*threading.enumerate()} <= before
+
+
+def test_notes_about_servers_that_nobody_names_any_more_do_not_pile_up(tmp_path: Path) -> None:
+    asked: Any = Asked()
+    servers = tmp_path / "servers"
+    servers.mkdir()
+    for number in range(NOTES_MAX + 50):
+        path = servers / f"{number:064x}.listed"
+        path.write_bytes(b"{}")
+        os.utime(path, (number, number))
+    lists = ServerLists(str(tmp_path), lambda: asked, lambda: None)
+    lists.ask([candidate_of({"command": "x"})])
+    lists.close()
+    left = sorted(path.name for path in servers.iterdir())
+    assert len(left) == NOTES_MAX
+    assert f"{0:064x}.listed" not in left
+    assert f"{NOTES_MAX + 49:064x}.listed" in left
+    assert [*servers.glob(f"{candidate_of({'command': 'x'}).server.rpartition(':')[2]}.*")]
+
+
 def test_a_call_of_a_server_that_listed_nothing_names_it_and_its_last_words(tmp_path: Path) -> None:
     written(
         tmp_path,
@@ -517,7 +621,7 @@ def test_a_list_in_pages_is_read_to_its_end(tmp_path: Path) -> None:
 
 def test_fifty_servers_are_ready_when_the_slowest_healthy_one_is(tmp_path: Path) -> None:
     slow_s = 2.0
-    sources = [{"name": f"s{number}", "mcp": command("tools=45")} for number in range(44)]
+    sources = [{"name": f"s{number}", "mcp": command("tools=45", "slow=1")} for number in range(44)]
     sources.append({"name": "slow", "mcp": command("tools=20", f"slow={slow_s}")})
     sources += [{"name": f"dead{number}", "mcp": ["no-such-program"]} for number in range(5)]
     written(tmp_path, *sources)
@@ -526,7 +630,7 @@ def test_fifty_servers_are_ready_when_the_slowest_healthy_one_is(tmp_path: Path)
         took_s = time.monotonic() - began
         assert len(workshop.tools) == 44 * 45 + 20
         assert codes(workshop.problems).count("mcp.server.unavailable") == 5
-    # Not a measurement: one after the other, the slow and the others' starts alone would add up to more.
+    # Not a measurement: one after the other they would sleep for 46 s, in two halves for 24.
     assert took_s < slow_s + BOUND_S
 
 
@@ -737,6 +841,18 @@ def test_servers_with_tools_of_the_same_name_are_told_apart(tmp_path: Path) -> N
         names = [entry["name"] for entry in workshop.declare("openai-responses").payload]
         assert len(set(names)) == 4
         assert workshop.find("mcp:bank/transfer").invocation.server == "bank"  # type: ignore[union-attr]
+
+
+def test_list_shows_keys_where_names_are_shared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(
+        tmp_path,
+        {"name": "bank", "mcp": command("names=transfer,balance")},
+        {"name": "evil", "mcp": command("names=transfer")},
+    )
+    status, out = ran(tmp_path, capsys, "list")
+    names = [line.split()[0] for line in out.splitlines() if "does" in line or "NAME" in line]
+    assert status == 0
+    assert names == ["NAME", "mcp:bank/transfer", "balance", "mcp:evil/transfer"]
 
 
 def test_servers_that_share_names_are_told_once_for_each_pair(tmp_path: Path) -> None:
@@ -991,6 +1107,25 @@ def test_doctor_names_servers_that_cannot_be_spoken_to_with_what_to_do(
     assert "it speaks the old transport with two endpoints" in found["detail"]
     assert "Streamable HTTP" in found["fix"]
     assert "secret-value" not in out
+
+
+def test_a_call_of_a_server_that_was_not_wanted_says_so(tmp_path: Path) -> None:
+    written(
+        tmp_path,
+        {"name": "one", "mcp": command("names=a")},
+        {"name": "other", "mcp": marking(tmp_path, "names=a")},
+    )
+    home = surroundings(tmp_path)
+    config = resolve(home, cwd=str(tmp_path), file="toolwright.toml")
+    sandbox = Portable(Scratch())
+    with toolwright.open(config, environment=home, sandbox=sandbox, only="mcp:one/a") as workshop:
+        assert workshop.call("mcp:one/a", {"text": "x"}).content == "x"
+        error = workshop.call("mcp:other/a", {"text": "x"}).error
+    assert error is not None
+    assert error.kind is Kind.UNAVAILABLE
+    assert "'other' has not listed its tools: it was not asked, because another server's" in error.message
+    assert "without only=" in str(error.hint)
+    assert starts(tmp_path) == 0
 
 
 def test_a_command_about_one_server_asks_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

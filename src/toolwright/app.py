@@ -685,7 +685,8 @@ class Workshop:
         """Run one call through the whole engine: begun, checked, decided, run, recorded.
 
         What goes wrong with the call is a value in the result; only wrong use of this method raises.
-        ``progress`` is told what a function says of its own (``Context.progress``): done, total, message.
+        ``progress`` is told what a function (``Context.progress``) or an MCP server says of its own: done,
+        total, message.
         ``approval_wait_s``: so long a call that a rule asks about waits for the answer, which any thread or
         program may give (``answer``); none of it counts as the tool's time. Without it, or when it is over,
         the call ends with ``needs_approval``, and the next identical one finds the answer.

@@ -36,6 +36,8 @@ LIST_S: Final = 20.0
 FIRST_S: Final = 5.0
 """How long an opening waits for lists that it knows nothing of, after the last one that came."""
 GUARDED_MAX: Final = 5000
+NOTES_MAX: Final = 3000
+"""How many notes about servers are kept in a state folder, the newest; each server has up to three."""
 _SERVERS_AT_ONCE: Final = 64
 _LISTED_BYTES_MAX: Final = 64 << 20
 _FAILURE_BYTES_MAX: Final = 1 << 16
@@ -109,6 +111,10 @@ class ServerLists:
         """What came when nobody waited for it any more, for the next catalog."""
         self._unseen: set[str] = set()
         """Those of which something came that the catalog does not show yet."""
+        self._newest: dict[str, float] = {}
+        """When the last look began of those that are over."""
+        self._noting = threading.Lock()
+        """Held while what a look gave is written down."""
         self._renewed: set[str] = set()
         self._refresher: threading.Thread | None = None
         self._has_news = False
@@ -166,7 +172,7 @@ class ServerLists:
         if arrived is not None:
             return self._told(digest, arrived)
         if not self._is_wanted(candidate.defined):
-            return self._remembered(digest), import_module("toolwright.formats.mcp").NOT_ASKED, None
+            return self._remembered(digest), _not_asked(), None
         if threading.current_thread() is self._refresher:
             # The catalog is made again because of another server: this one is being asked, or rests.
             return self._meanwhile(digest)
@@ -239,6 +245,8 @@ class ServerLists:
         with self._over:
             look.outcome, look.over_at = outcome, time.monotonic()
             del self._looks[look.digest]
+            if not _is_cancelled(outcome):
+                self._newest[look.digest] = look.began
             self._over.notify_all()
             if look.is_awaited or self._stop.is_set():
                 return
@@ -268,8 +276,8 @@ class ServerLists:
             look.is_awaited = False
         if outcome is None:
             return self._meanwhile(look.digest)
-        if not (isinstance(outcome, Ending) and outcome.end is End.CANCELLED):
-            self._write_down(look, outcome)
+        if not _is_cancelled(outcome) and not self._write_down(look, outcome):
+            return self._meanwhile(look.digest)  # while others were waited for, it said something newer
         return self._told(look.digest, outcome)
 
     def _told(self, digest: str, outcome: bytes | Ending) -> Told:
@@ -301,7 +309,7 @@ class ServerLists:
     def _arrive(self, look: _Look, outcome: bytes | Ending) -> None:
         """Nobody waited for it: the catalog is made again, if it differs from what that was made from."""
         digest = look.digest
-        if isinstance(outcome, Ending) and outcome.end is End.CANCELLED:
+        if _is_cancelled(outcome):
             self._see({digest})
             return
         before = self._failure(digest)
@@ -313,8 +321,8 @@ class ServerLists:
             is_news = is_news or look.is_missed or digest in self._arrived
         if is_news:
             self._note("changed", digest)
-        self._write_down(look, outcome)
-        if is_news:
+        is_newest = self._write_down(look, outcome)
+        if is_news and is_newest:
             with self._lock:
                 self._arrived[digest] = outcome
                 self._has_news = True
@@ -322,10 +330,10 @@ class ServerLists:
         else:
             self._see({digest})
 
-    def _see(self, digests: set[str]) -> None:
+    def _see(self, digests: Collection[str]) -> None:
         """The catalog shows all there is of these."""
         with self._over:
-            self._unseen -= digests
+            self._unseen.difference_update(digests)
             self._over.notify_all()
 
     def server_changed(self, digest: str) -> None:
@@ -362,7 +370,7 @@ class ServerLists:
             doubted = {digest for digest in self._doubted if digest not in self._looks}
             self._doubted -= doubted
             has_news, self._has_news = self._has_news, False
-            shown = {*self._arrived}
+            shown = {**self._arrived}
             if self._stop.is_set() or not (doubted or self._doubted or has_news):
                 self._refresher = None
                 return False
@@ -372,6 +380,10 @@ class ServerLists:
             if has_news:
                 self._reload()
         if has_news:
+            with self._lock:
+                for digest, outcome in shown.items():
+                    if self._arrived.get(digest) is outcome:  # of a server that no source names any more
+                        del self._arrived[digest]
             self._see(shown)
         return True
 
@@ -435,6 +447,8 @@ class ServerLists:
         if not digest or any(key.startswith(prefix) for key in keys):
             return None
         failure = self._failure(digest)
+        if self._only not in (None, server):
+            failure = _Failure(why=_not_asked(), hint="open the workshop without only=, or with this key")
         if failure is None:
             return None
         hint = failure.hint or ""
@@ -468,6 +482,8 @@ class ServerLists:
 
     def renew(self, digest: str) -> None:
         """Somebody wants it asked again, and waits for it."""
+        with self._lock:
+            self._arrived.pop(digest, None)
         self._renewed.add(digest)
         self._note("changed", digest)
         self._note("failed", digest, there=False)
@@ -480,13 +496,19 @@ class ServerLists:
 
     # -- notes ----------------------------------------------------------------------------------------------
 
-    def _write_down(self, look: _Look, outcome: bytes | Ending) -> None:
-        if isinstance(outcome, Ending):
-            why = outcome.reason or outcome.end.value
-            self._note_failure(look.digest, _Failure(why=why, hint=outcome.hint, late=look.is_late))
-        else:
-            self._note("listed", look.digest, outcome)
-            self._note("failed", look.digest, there=False)
+    def _write_down(self, look: _Look, outcome: bytes | Ending) -> bool:
+        """False: a later look is over by now, and what that one gave stays."""
+        with self._noting:
+            with self._lock:
+                if self._newest.get(look.digest, look.began) > look.began:
+                    return False
+            if isinstance(outcome, Ending):
+                why = outcome.reason or outcome.end.value
+                self._note_failure(look.digest, _Failure(why=why, hint=outcome.hint, late=look.is_late))
+            else:
+                self._note("listed", look.digest, outcome)
+                self._note("failed", look.digest, there=False)
+            return True
 
     def _note_failure(self, digest: str, failure: _Failure) -> None:
         told: JsonObject = {"why": failure.why, "hint": failure.hint, "late": failure.late}
@@ -531,13 +553,17 @@ class ServerLists:
             if not there:
                 os.unlink(path)
                 return
-            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            folder = os.path.dirname(path)
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            is_first = not os.path.exists(path)
             # Put in place whole: another program, or another thread, may read it at this moment.
             new = f"{path}.{os.getpid()}-{threading.get_native_id()}"
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
             with os.fdopen(os.open(new, flags, 0o600), "wb") as file:
                 file.write(text)
             os.replace(new, path)
+            if is_first:
+                _prune(folder)
 
     def _mark(self, what: str, digest: str) -> str:
         assert self._state is not None
@@ -548,11 +574,31 @@ class ServerLists:
             self._stop.set()
             self._asking.set()
             self._over.notify_all()
-            looks = [*self._looks.values()]
+            threads = [look.thread for look in self._looks.values()] + [self._refresher]
         deadline = time.monotonic() + _CLOSE_S
-        for look in looks:
-            if look.thread is not None:
-                look.thread.join(max(0.0, deadline - time.monotonic()))
+        for thread in threads:
+            if thread is not None and thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _not_asked() -> str:
+    why: str = import_module("toolwright.formats.mcp").NOT_ASKED
+    return why
+
+
+def _is_cancelled(outcome: bytes | Ending) -> bool:
+    return isinstance(outcome, Ending) and outcome.end is End.CANCELLED
+
+
+def _prune(folder: str) -> None:
+    """Keep the newest notes: every other definition of a server leaves some behind. Whoever still needs an
+    older one asks that server again."""
+    with os.scandir(folder) as entries:
+        found = [entry.path for entry in entries]
+    if len(found) > NOTES_MAX:
+        found.sort(key=lambda path: os.stat(path).st_mtime_ns, reverse=True)
+        for path in found[NOTES_MAX:]:
+            os.unlink(path)
 
 
 def _about_it(reason: str, name: str) -> str:

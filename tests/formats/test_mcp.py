@@ -192,6 +192,8 @@ def test_the_entries_of_other_hosts_are_understood() -> None:
         "d": {"type": "sse", "url": "https://example.org/sse"},
         "e": {"command": "x", "cwd": "sub", "disabled": False},
         "f": {"command": "x", "disabled": True},
+        "g": {"httpUrl": "https://example.org/mcp", "headers": {"X": "Bearer ${env:T}"}},
+        "h": {"type": "stdio", "command": "${env:HOME}/x", "args": ["${env:A}", "${B:-c}", 3]},
     }
     found, problems = listed(json.dumps({"mcpServers": servers}))
     assert problems == []
@@ -201,6 +203,8 @@ def test_the_entries_of_other_hosts_are_understood() -> None:
         {"url": "https://example.org/mcp"},
         {"url": "https://example.org/sse", "type": "sse"},
         {"command": "x", "cwd": "/p/sub"},
+        {"url": "https://example.org/mcp", "headers": {"X": "Bearer ${T}"}},
+        {"command": "${HOME}/x", "args": ["${A}", "${B:-c}", 3], "cwd": "/p/"},
     ]
     assert all(server.env == () and not server.trusted for server in found)
     assert mcp.names_in(found[1].definition) == ("T",)
@@ -221,6 +225,7 @@ def test_the_entries_of_other_hosts_are_understood() -> None:
         ({"url": "a", "timeout": 86_401}, "at most 86400 seconds"),
         ({"command": "a", "timeout": 10**400}, "at most 86400 seconds"),
         (3, "a server must be an object"),
+        ({"command": "a", "env": {"K": "x${input:key}"}}, '"${input:key}" is asked of a person'),
     ],
 )
 def test_an_entry_that_cannot_be_meant_is_a_problem_and_its_neighbours_stay(entry: Any, words: str) -> None:

@@ -100,6 +100,9 @@ class Server:
             start, size = int(cursor or 0), int(self.options.get("page", "100000"))
             more = {"nextCursor": str(start + size)} if start + size < len(tools) else {}
             result(number, {"tools": tools[start : start + size], **more})
+            if "grows" in self.options and not self.extra:  # straight after its first answer
+                self.extra.append("later")
+                send({"method": "notifications/tools/list_changed"})
         elif method == "tools/call":
             params = message["params"]
             self.call(params["name"], params.get("arguments", {}), number, params.get("_meta", {}))
@@ -173,6 +176,25 @@ class Server:
                 send({"method": "notifications/progress",
                       "params": {"progressToken": meta.get("progressToken"), "progress": step}})  # fmt: skip
             text(number, "done")
+        elif name == "odd-steps":
+            words = arguments.get("text", "")
+            for odd in (
+                {"progress": 1, "total": 4, "message": f"with {words}"},
+                {"progress": "2", "message": "no number"},
+                {"progress": True},
+                {"progress": 2.5, "total": "many", "message": "m" * 5000},
+                {"progress": 3, "progressToken": -1},
+            ):
+                told = {"progressToken": meta.get("progressToken"), **odd}
+                send({"method": "notifications/progress", "params": told})
+            text(number, "done")
+        elif name == "held-back":
+            self.held.append(number)
+            told = {"progressToken": meta.get("progressToken"), "progress": 1, "message": "gone on"}
+            send({"method": "notifications/progress", "params": told})
+        elif name == "let-go":
+            text(number, arguments.get("text", ""))
+            text(self.held.pop(), "let go")
         elif name == "blocks":
             result(number, {"content": [
                 {"type": "text", "text": "a word", "annotations": {"audience": ["user"]}},

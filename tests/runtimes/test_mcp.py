@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 
+from tests.lateness import measured
 from tests.levels import each_level, sandbox_of
 from toolwright import jsontext
 from toolwright.calls import replies
 from toolwright.errors import Kind
+from toolwright.functions import PROGRESS, Report
 from toolwright.model import (
     AudioBlock,
     CallMcp,
@@ -245,6 +247,53 @@ def test_progress_is_counted(house: House) -> None:
     assert house.call("steps").notes == ("messages of progress: 3",)
 
 
+@contextmanager
+def listening(report: Report) -> Iterator[None]:
+    heard = PROGRESS.set(report)
+    try:
+        yield
+    finally:
+        PROGRESS.reset(heard)
+
+
+def test_progress_is_told_to_whoever_listens(house: House) -> None:
+    told: list[tuple[float, float | None, str]] = []
+    with listening(lambda *step: told.append(step)):
+        assert house.call("steps").notes == ("messages of progress: 3",)
+    assert told == [(0, None, ""), (1, None, ""), (2, None, "")]
+
+
+def test_progress_is_told_while_the_call_runs_and_may_call_the_same_server(house: House) -> None:
+    heard: list[str] = []
+
+    def report(_done: float, _total: float | None, message: str) -> None:
+        heard.append(house.text("let-go", message))
+
+    with listening(report):
+        ending = house.call("held-back")  # the server ends it only when the other call has come
+    assert ending.end is End.RETURNED
+    assert heard == ["gone on"]
+
+
+def test_whoever_listens_badly_loses_no_answer(house: House) -> None:
+    def report(_done: float, _total: float | None, _message: str) -> None:
+        raise ValueError("not so fast")
+
+    with listening(report):
+        ending = house.call("steps")
+    assert ending.end is End.RETURNED
+    assert ending.notes == ("messages of progress: 3", "its progress was told no further: ValueError")
+
+
+def test_progress_tells_no_secret_and_nothing_endless() -> None:
+    """Attack: a server that tells its credentials, or endless words, where results are not looked at."""
+    told: list[tuple[float, float | None, str]] = []
+    with listening(lambda *step: told.append(step)):
+        ending, _ = handed("odd-steps", SECRET, replace(OPEN, env=("APIK",)))
+    assert ending.end is End.RETURNED
+    assert told == [(1, 4, "with [secret APIK]"), (2.5, None, "m" * 1000)]
+
+
 def test_a_server_may_ask_whether_we_are_there_and_nothing_else(house: House) -> None:
     """Attack: a server that reads the user's model, files or keyboard by asking the client for them."""
     alive, refused = json.loads(house.text("ask-us"))
@@ -375,16 +424,17 @@ def test_a_server_that_does_not_read_makes_nobody_come_late(house: House) -> Non
 
     # Each goes out whole, so that its caller waits for an answer while the next one fills the pipe.
     threads = [threading.Thread(target=ask, args=("x" * 31_000,)) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(BOUND_S)
-    with pytest.raises(BlockingIOError):
-        os.write(line._standing.stdin, b" " * 4096)
-    ask("x")
-    ask("x" * 100_000)
+    with measured() as machine:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(BOUND_S)
+        with pytest.raises(BlockingIOError):
+            os.write(line._standing.stdin, b" " * 4096)
+        ask("x")
+        ask("x" * 100_000)
     assert len(took_s) == 4
-    assert max(took_s) < 0.4 + 0.25
+    assert max(took_s) < 0.4 + 0.25 + machine.all_s
 
 
 def test_a_server_that_is_gone_is_told_by_how_it_ended_and_not_by_its_pipe(house: House) -> None:

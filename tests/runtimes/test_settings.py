@@ -215,10 +215,10 @@ def test_a_call_without_settings_takes_a_few_microseconds(world: World) -> None:
     world.python()
     tool, host = world.tool(), world.host()
     call = ToolCall(id="1", tool=tool.key, arguments={"a": 1})
-    started = time.perf_counter()
+    started = time.thread_time()
     for _ in range(1000):
         _settings.prepare(tool, call, host, Permit(), project=str(world.project))
-    assert time.perf_counter() - started < 0.2  # 200 µs each, some fifty times what it takes
+    assert time.thread_time() - started < 0.2  # 200 µs each, some fifty times what it takes
 
 
 @pytest.mark.requirement("rye.type.not-callable")

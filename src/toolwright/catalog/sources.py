@@ -547,7 +547,9 @@ class _Look:
         if self.source.format not in (None, "mcp"):
             return False
         content, _ = files.read(path)
-        if content is None or (self.source.format is None and b"mcpServers" not in content):
+        if content is None:
+            return False
+        if self.source.format is None and b"mcpServers" not in content and b'"servers"' not in content:
             return False
         document = Document(path=path, content=content, parsed=jsontext.read(content))
         assert document.parsed is not None

@@ -97,11 +97,26 @@ def servers_in(document: Document) -> tuple[list[Server], list[str], list[Proble
     """The MCP servers that a JSON document lists, the names of those that it spoils or switches off, and what
     is wrong with it; None where it lists none."""
     root = document.parsed.value if document.parsed is not None else None
-    if not isinstance(root, dict) or not isinstance(root.get("mcpServers"), dict):
+    name = _list_of_servers(root)
+    if name is None:
         return None
     found: tuple[list[Server], list[str], list[Problem]]
-    found = import_module("toolwright.formats.mcp").servers_in(document)
+    found = import_module("toolwright.formats.mcp").servers_in(document, name)
     return found
+
+
+def _list_of_servers(root: object) -> str | None:
+    """Under which name a document lists MCP servers: most programs say ``mcpServers``, some only ``servers``,
+    which other documents have as well."""
+    if not isinstance(root, dict):
+        return None
+    if "mcpServers" in root:
+        return "mcpServers"
+    servers = root.get("servers")
+    if not isinstance(servers, dict) or "tools" in root:
+        return None
+    is_one = any(isinstance(entry, dict) and entry.keys() & {"command", "url"} for entry in servers.values())
+    return "servers" if is_one else None
 
 
 def link(name: str, units: Sequence[Unit], rules: Rules) -> Linked:

@@ -49,6 +49,8 @@ _NAME_CHARS_MAX: Final = 128
 _SERVER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ODD: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)")
+_ENV_REFERENCE: Final = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
+_PROMPT: Final = re.compile(r"\$\{(?:input|command):[^}]*\}")
 _DEFINED: Final = ("command", "args", "env", "cwd", "url", "headers", "timeout")
 
 
@@ -110,9 +112,11 @@ def names_in(definition: JsonObject) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def servers_in(document: Document) -> tuple[list[Server], list[str], list[Problem]]:
+def servers_in(
+    document: Document, member: str = "mcpServers"
+) -> tuple[list[Server], list[str], list[Problem]]:
     """The servers of a list, as many hosts keep it (``.mcp.json``), that are switched on; the names of the
-    others, which are nobody else's all the same; and what is wrong.
+    others, which are nobody else's all the same; and what is wrong. ``member``: where the list is.
 
     Attack: a namesake elsewhere, which gets what was granted to an entry that is switched off, or that a
     mistake has spoilt.
@@ -129,20 +133,23 @@ def servers_in(document: Document) -> tuple[list[Server], list[str], list[Proble
             line=repeated.line,
             hint="keep one of them",
         )
-        listed = document.parsed.value.get("mcpServers")
-        twice = [other.key for other in document.parsed.duplicates if other.pointer == ("mcpServers",)]
+        listed = document.parsed.value.get(member)
+        twice = [other.key for other in document.parsed.duplicates if other.pointer == (member,)]
         names = map(_plain_name, [*twice, *(listed if isinstance(listed, dict) else ())])
         return [], [*dict.fromkeys(filter(_SERVER_NAME.fullmatch, names))][:SERVERS_MAX], reader.problems
     found: dict[str, Server | None] = {}
     folder = document.path.rpartition("/")[0]
-    entries = root.get("mcpServers")
+    entries = root.get(member)
+    if entries is not None and not isinstance(entries.value, dict):
+        what = f"must be an object with a server under each name (got {kind_of(entries.value)})"
+        entries.error("mcp.servers.wrong", what)
     for number, (name, entry) in enumerate(entries.members() if entries is not None else ()):
         if number >= SERVERS_MAX:
             reader.add("mcp.servers.wrong", f"more than {SERVERS_MAX} servers: the others are left out")
             break
         plain = _plain_name(name)
         if not _SERVER_NAME.fullmatch(plain):
-            entry.error("mcp.servers.wrong", f"{shown(name)} has no letter or digit to be known by")
+            entry.error("mcp.servers.wrong", f"{shown(name)} has no ASCII letter or digit to be known by")
             continue
         if plain in found:
             entry.error(
@@ -175,8 +182,9 @@ def _plain_name(name: str) -> str:
 def _definition(entry: JsonObject, folder: str) -> JsonObject | str:
     """The part of an entry that we go by, or what is wrong with it."""
     held = {key: entry[key] for key in _DEFINED if entry.get(key) is not None}
-    if "url" not in held and isinstance(entry.get("serverUrl"), str):
-        held["url"] = entry["serverUrl"]
+    for name in ("httpUrl", "serverUrl"):
+        if "url" not in held and isinstance(entry.get(name), str):
+            held["url"] = entry[name]
     kind = entry.get("type", entry.get("transport"))
     if kind == "sse":
         held["type"] = "sse"
@@ -199,9 +207,28 @@ def _definition(entry: JsonObject, folder: str) -> JsonObject | str:
             return f"{key} must be an object (got {kind_of(held[key])})"
     if any("\0" in text for text in _strings(held)):
         return "a NUL character is in it"
+    prompt = next((found[0] for text in _strings(held) if (found := _PROMPT.search(text))), None)
+    if prompt is not None:
+        # Otherwise the server would be handed these very words in the place of a secret.
+        return f"{shown(prompt)} is asked of a person by another program: write ${{NAME}}, a variable"
+    held = {key: _with_plain_references(value) for key, value in held.items()}
     if "command" in held:
         held["cwd"] = join(folder, str(held.get("cwd", "")))
     return held
+
+
+def _with_plain_references(value: JsonValue) -> JsonValue:
+    """``${env:NAME}``, as some hosts write it, is ``${NAME}``."""
+    if isinstance(value, str):
+        return _ENV_REFERENCE.sub(r"${\1}", value)
+    if isinstance(value, list):
+        return [_with_plain_references(item) if isinstance(item, str) else item for item in value]
+    if isinstance(value, dict):
+        return {
+            key: _with_plain_references(item) if isinstance(item, str) else item
+            for key, item in value.items()
+        }
+    return value
 
 
 def _strings(value: JsonValue) -> Iterator[str]:

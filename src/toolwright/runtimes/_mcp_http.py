@@ -84,13 +84,14 @@ class HttpLine:
         deadline: float,
         cancel: Cancel,
         headers: Mapping[str, str] | None = None,
+        heard: wire.Heard | None = None,
     ) -> wire.Answer:
         if self._why is not None:
             raise wire.Unanswered(self._why, sent=False)
-        waiting = self._numbers.take_number()
+        waiting = self._numbers.take_number(heard)
         try:
             body = wire.question(waiting.number, method, params)
-            return self._ask(method, waiting.number, body, headers or {}, deadline, cancel)
+            return self._ask(method, waiting, body, headers or {}, deadline, cancel)
         except _web.Unreached as no:
             raise self._unanswered(no, method, waiting.number) from None
         finally:
@@ -99,7 +100,7 @@ class HttpLine:
     def _ask(
         self,
         method: str,
-        number: int,
+        waiting: wire.Waiting,
         body: bytes,
         headers: Mapping[str, str],
         deadline: float,
@@ -119,15 +120,17 @@ class HttpLine:
                 content, is_cut = answer.read()
                 if is_cut:
                     raise self._too_long()
-                found = self._answer([content], number, deadline, cancel)
+                found = self._answer([content], waiting, deadline, cancel)
                 if found is None:
                     raise wire.Unanswered("its answer is to another question", sent=True)
                 return found
             events = _Events(answer, self._limits.message_bytes_max)
-            found = self._answer(events, number, deadline, cancel)
-        return found or self._resumed(events.last_id, number, deadline, cancel)
+            found = self._answer(events, waiting, deadline, cancel)
+        return found or self._resumed(events.last_id, waiting, deadline, cancel)
 
-    def _resumed(self, last_id: str | None, number: int, deadline: float, cancel: Cancel) -> wire.Answer:
+    def _resumed(
+        self, last_id: str | None, waiting: wire.Waiting, deadline: float, cancel: Cancel
+    ) -> wire.Answer:
         """The answer of a stream that the server ended early, on a new one that goes on after ``last_id``."""
         for _ in range(_RESUMES_MAX):
             if last_id is None or self._session is None or cancel.wait(_RESUME_PAUSE_S):
@@ -149,7 +152,7 @@ class HttpLine:
                 if answer.status != 200:
                     break
                 events = _Events(answer, self._limits.message_bytes_max)
-                found = self._answer(events, number, deadline, cancel)
+                found = self._answer(events, waiting, deadline, cancel)
             if found is not None:
                 return found
             last_id = events.last_id or last_id
@@ -158,10 +161,10 @@ class HttpLine:
         raise wire.Unanswered("the stream ended without the answer", sent=True)
 
     def _answer(
-        self, contents: Iterable[bytes], number: int, deadline: float, cancel: Cancel
+        self, contents: Iterable[bytes], waiting: wire.Waiting, deadline: float, cancel: Cancel
     ) -> wire.Answer | None:
-        """The answer among what came; until then progress is counted, and the server's questions answered."""
-        progress = 0
+        """The answer among what came; until then progress is told, and the server's questions answered."""
+        number = waiting.number
         for count, content in enumerate(contents):
             if count >= _EVENTS_MAX:
                 raise wire.Unanswered(f"more than {_EVENTS_MAX} events before the answer", sent=True)
@@ -171,7 +174,7 @@ class HttpLine:
             for message in messages:
                 if "method" not in message:
                     if message.get("id") == number and type(message.get("id")) is int:
-                        return wire.Answer(wire.answer_of(message), progress, len(content))
+                        return wire.Answer(wire.answer_of(message), waiting.progress, len(content))
                 elif "id" in message:
                     told = wire.reply_to(message)
                     if told is not None:
@@ -180,7 +183,14 @@ class HttpLine:
                         until = min(deadline, time.monotonic() + _REPLY_S)
                         self._send_quietly(told, until, cancel)
                 elif message.get("method") == "notifications/progress":
-                    progress += 1
+                    waiting.progress += 1
+                    params = message.get("params")
+                    if (
+                        waiting.heard is not None
+                        and isinstance(params, dict)
+                        and params.get("progressToken") == number
+                    ):
+                        waiting.heard(params)
                 elif wire.is_changed_list(message):
                     self._changed()
         return None

@@ -362,11 +362,13 @@ class Server:
         cwd = os.path.normpath(os.path.join(host.cwd, cwd))
         # Attack: a definition with a PATH of its own, so that a known name leads to a program of its folder.
         program = _program(argv[0], host.variables.get("PATH", ""), cwd)
-        if program is None:
+        is_line = " " in argv[0].strip() and not (program and os.path.exists(program))
+        if program is None or is_line:
+            hint = "install it, or correct the command; programs are looked up on the host's PATH"
+            if is_line:
+                hint = "name the program alone, and each of its arguments by itself (in a list: args)"
             raise Unavailable(
-                End.UNAVAILABLE,
-                f"{self.name} cannot be started: there is no program {argv[0]!r}",
-                "install it, or correct the command; programs are looked up on the host's PATH",
+                End.UNAVAILABLE, f"{self.name} cannot be started: there is no program {argv[0]!r}", hint
             )
         start = Start(
             program=program,

@@ -92,8 +92,9 @@ class StdioLine:
         deadline: float,
         cancel: Cancel,
         headers: Mapping[str, str] | None = None,
+        heard: wire.Heard | None = None,
     ) -> wire.Answer:
-        waiting = self._desk.take_number()
+        waiting = self._desk.take_number(heard)
         try:
             self._write(wire.question(waiting.number, method, params), deadline, cancel)
             return waiting.wait(deadline, cancel)

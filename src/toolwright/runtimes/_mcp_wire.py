@@ -11,8 +11,9 @@ import itertools
 import re
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol, TypeAlias
 
 from toolwright import __version__, jsontext
 from toolwright.jsontext import JsonObject, JsonValue
@@ -34,6 +35,7 @@ PAGES_MAX: Final = 200
 _VALUES_MAX: Final = 1_000_000
 _BATCH_MAX: Final = 1000
 _WAIT_STEP_S: Final = 0.05
+_STEPS_MAX: Final = 64
 _TOLD_CHARS_MAX: Final = 2000
 _CLIENT: Final[JsonObject] = {"name": "toolwright", "version": __version__}
 _STAMP: Final[JsonObject] = {
@@ -41,6 +43,10 @@ _STAMP: Final[JsonObject] = {
     "io.modelcontextprotocol/clientInfo": _CLIENT,
     "io.modelcontextprotocol/clientCapabilities": {},
 }
+
+
+Heard: TypeAlias = Callable[[JsonObject], None]
+"""Told what a server says of a call's progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,10 +197,13 @@ _NUMBERED_LAST: Final = re.compile(rb"\}\s*,\s*" + _NUMBER + rb"\}$")
 class Waiting:
     """One question that waits for its answer."""
 
-    __slots__ = ("_gate", "message", "number", "progress", "size", "unreadable", "why")
+    __slots__ = ("_gate", "heard", "message", "number", "progress", "size", "steps", "unreadable", "why")
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, heard: Heard | None = None) -> None:
         self.number = number
+        self.heard = heard
+        self.steps: deque[JsonObject] = deque(maxlen=_STEPS_MAX)
+        """What was said of its progress and not told yet: the newest."""
         self.message: JsonObject | None = None
         self.why: str | None = None
         self.unreadable: str | None = None
@@ -212,7 +221,9 @@ class Waiting:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise Late("no answer in time", sent=True)
-            if self._gate.acquire(timeout=min(left_s, _WAIT_STEP_S)):
+            is_over = self._gate.acquire(timeout=min(left_s, _WAIT_STEP_S))
+            self._tell_steps()
+            if is_over:
                 break
             if cancel.is_set:
                 raise Stopped("cancelled", sent=True)
@@ -221,6 +232,12 @@ class Waiting:
         if self.message is None:
             raise Unanswered(self.why or "the connection ended", sent=True)
         return Answer(answer_of(self.message), self.progress, self.size)
+
+    def _tell_steps(self) -> None:
+        """By the thread that waits, never by the one that reads: who hears of it may take his time, or call
+        another tool of the same server."""
+        while self.heard is not None and self.steps:
+            self.heard(self.steps.popleft())
 
 
 class Desk:
@@ -236,13 +253,13 @@ class Desk:
         self._unasked_bytes = 0
         self._window = time.monotonic()
 
-    def take_number(self) -> Waiting:
+    def take_number(self, heard: Heard | None = None) -> Waiting:
         with self._lock:
             if self._why is not None:
                 raise Unanswered(self._why, sent=False)
             if len(self._waiting) >= self._limits.pending_max:
                 raise Unanswered(f"{self._limits.pending_max} calls already wait for this server", sent=False)
-            waiting = Waiting(next(self._numbers))
+            waiting = Waiting(next(self._numbers), heard)
             self._waiting[waiting.number] = waiting
             return waiting
 
@@ -269,6 +286,8 @@ class Desk:
                 asked = self._waiting.get(token) if type(token) is int else None
                 if asked is not None:
                     asked.progress += 1
+                    if asked.heard is not None and isinstance(params, dict):
+                        asked.steps.append(params)
         self.count(1, size)
 
     def spoil(self, line: bytes, why: str) -> bool:
@@ -335,8 +354,9 @@ class Line(Protocol):
         deadline: float,
         cancel: Cancel,
         headers: Mapping[str, str] | None = None,
+        heard: Heard | None = None,
     ) -> Answer:
-        """Raises Refusal or Unanswered."""
+        """Raises Refusal or Unanswered. ``heard`` is told of progress, by the thread that asks."""
         ...
 
     def tell(self, method: str, *, deadline: float, cancel: Cancel) -> None:

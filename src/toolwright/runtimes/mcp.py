@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from toolwright.dialects.mcp import read_blocks
+from toolwright.functions import PROGRESS, Report
 from toolwright.journal.redaction import Cleaning
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import CallMcp, Effect, End, Ending, Permit, Run, TextBlock, Tool, ToolCall
@@ -35,6 +36,7 @@ from toolwright.runtimes._mcp_server import Opener, Server, State, Unavailable
 from toolwright.sandbox import Cancel
 
 _CLOSE_THREADS: Final = 16
+_STEP_CHARS_MAX: Final = 1000
 _HEADER_SAFE: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
@@ -84,8 +86,11 @@ class McpTools:
         if isinstance(server, Ending):
             return server
 
+        report = PROGRESS.get()
+        steps = None if report is None else _Steps(report, server.clean)
+
         def ask(line: wire.Line, greeting: wire.Greeting) -> wire.Answer:
-            return self._ask(tool, invocation, call, line, greeting, deadline, cancel)
+            return self._ask(tool, invocation, call, line, greeting, deadline, cancel, steps)
 
         try:
             answer = server.asked(ask, deadline, cancel)
@@ -108,7 +113,8 @@ class McpTools:
             exit_status=None,
             truncated=ending.end is End.TOO_LARGE,
         )
-        return replace(ending, runs=(run,), layers=server.layers, notes=(*server.notes, *ending.notes))
+        notes = (*server.notes, *ending.notes, *(steps.notes if steps is not None else ()))
+        return replace(ending, runs=(run,), layers=server.layers, notes=notes)
 
     def _ask(
         self,
@@ -119,13 +125,14 @@ class McpTools:
         greeting: wire.Greeting,
         deadline: float,
         cancel: Cancel,
+        heard: wire.Heard | None,
     ) -> wire.Answer:
         arguments = call.arguments or {}
         params = wire.stamped({"name": invocation.tool, "arguments": arguments}, greeting)
         headers = wire.routing(greeting, "tools/call", _header_value(invocation.tool))
         if greeting.is_modern and isinstance(line, _mcp_http.HttpLine) and tool.input_schema is not None:
             headers |= param_headers(tool.input_schema.document, arguments)
-        return line.ask("tools/call", params, deadline=deadline, cancel=cancel, headers=headers)
+        return line.ask("tools/call", params, deadline=deadline, cancel=cancel, headers=headers, heard=heard)
 
     # -- lists ----------------------------------------------------------------------------------------------
 
@@ -291,6 +298,26 @@ def _each(end: Callable[[Server], None], servers: Collection[Server]) -> None:
 
 
 # -- what came back -----------------------------------------------------------------------------------------
+
+
+class _Steps:
+    """Tells whoever listens what a server says of a call's progress."""
+
+    def __init__(self, report: Report, clean: Callable[[str], str]) -> None:
+        self._report = report
+        self._clean = clean
+        self.notes: tuple[str, ...] = ()
+
+    def __call__(self, params: JsonObject) -> None:
+        done, total, message = params.get("progress"), params.get("total"), params.get("message")
+        if self.notes or isinstance(done, bool) or not isinstance(done, (int, float)):
+            return
+        # Attack: a server that tells its credentials, or endless words, where results are not looked at.
+        words = self._clean(message)[:_STEP_CHARS_MAX] if isinstance(message, str) else ""
+        try:
+            self._report(done, total if type(total) in (int, float) else None, words)
+        except Exception as error:  # noqa: BLE001 - the host's mistake must not lose the server's answer
+            self.notes = (f"its progress was told no further: {type(error).__name__}",)
 
 
 def _unanswered(server: Server, no: wire.Unanswered) -> Ending:

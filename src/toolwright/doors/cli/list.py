@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import click
@@ -65,24 +66,26 @@ def command(
             if format_ in (None, tool.origin.format) and effect in (None, tool.effect.value)
         ]
         vetted = [(tool, workshop.vet(tool).trust.value) for tool in wanted]
-        _write_tools([pair for pair in vetted if trust in (None, pair[1])], as_json)
+        names = Counter(tool.name for tool in workshop.tools)
+        _write_tools([pair for pair in vetted if trust in (None, pair[1])], names, as_json)
     _render.mention_problems(workshop, shared)
 
 
-def _write_tools(tools: list[tuple[Tool, str]], as_json: bool) -> None:
+def _write_tools(tools: list[tuple[Tool, str]], names: Counter[str], as_json: bool) -> None:
     if as_json:
         _render.write_json([{**_render.tool_row(tool), "trust": trust} for tool, trust in tools])
     elif tools:
-        _render.write_table(("NAME", "FORMAT", "EFFECT", "TRUST", "DESCRIPTION"), map(_cells, tools))
+        rows = (_cells(tool, trust, is_shared=names[tool.name] > 1) for tool, trust in tools)
+        _render.write_table(("NAME", "FORMAT", "EFFECT", "TRUST", "DESCRIPTION"), rows)
     else:
         click.echo("no tools", err=True)
 
 
-def _cells(pair: tuple[Tool, str]) -> tuple[str, str, str, str, str]:
-    tool, trust = pair
+def _cells(tool: Tool, trust: str, *, is_shared: bool) -> tuple[str, str, str, str, str]:
+    """A name that several tools have is no way to call one of them: then its key stands there."""
     effect = tool.effect.value if tool.role is Role.TOOL else f"({tool.role.value})"
     description = ("deprecated: " if tool.notes.deprecated else "") + tool.description
-    return tool.name, tool.origin.format, effect, trust, description
+    return tool.key if is_shared else tool.name, tool.origin.format, effect, trust, description
 
 
 def _write_skills(workshop: Workshop, as_json: bool) -> None:

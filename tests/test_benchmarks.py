@@ -1,0 +1,27 @@
+"""The contestants of the benchmarks still run: what is measured against others must be able to take part."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SERVERS = Path(__file__).parent.parent / "benchmarks" / "servers.py"
+
+
+@pytest.mark.parametrize("who", ["ours", "whole", "theirs"])
+def test_each_way_to_an_mcp_server_answers(who: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(SERVERS), who, "stdio"],
+        input="2\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    median_ns, whole_ns, wrong = map(int, done.stdout.split())
+    assert 0 < median_ns <= whole_ns
+    assert wrong == 0
