@@ -39,7 +39,6 @@ from toolwright.store.keep import STORE_NAME, Keep
 PASSPHRASE: Final = "TOOLWRIGHT_VAULT_PASSPHRASE"
 """The variable that may hold the vault's passphrase. No tool is ever handed it."""
 FILE_NAME: Final = "toolwright.toml"
-LOCK_NAME: Final = "toolwright.lock"
 FORMATS: Final = ("skill", "manifest", "capability", "rye", "executable")
 NAMED_FORMATS: Final = (*FORMATS, "mcp", "openapi")
 """What may stand before a path on the command line."""

@@ -115,8 +115,7 @@ class World:
             variables=self.variables,
             cwd=str(self.project),
             python="/usr/bin/python3",
-            user_space=str(self.user),
-            system_spaces=tuple(str(bundle / ".ai") for bundle in self.bundles),
+            spaces=sources.Spaces(user=str(self.user), systems=tuple(map(str, self.bundles))),
             **more,
         )
 

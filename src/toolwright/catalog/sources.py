@@ -800,6 +800,26 @@ def _project_of(path: str) -> str:
     return f"{path}/".partition("/.ai/tools/")[0]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spaces:
+    """Rye's spaces that belong to no project. Each is the folder that holds an ``.ai``."""
+
+    user: str = ""
+    systems: tuple[str, ...] = ()
+    """Of installed bundles, in the order in which items are looked for."""
+
+    @staticmethod
+    def installed(user: str) -> Spaces:
+        """The user's space, and those of the bundles that are installed now."""
+        folders = (source.path for source in installed_bundles())
+        return Spaces(user=user, systems=tuple(os.path.dirname(os.path.dirname(path)) for path in folders))
+
+    def project_of(self, path: str) -> str | None:
+        """The project that a declaration lies in; None: in none, or in a space that is nobody's project."""
+        root, marker, _ = path.partition("/.ai/tools/")
+        return root if marker and root != self.user and root not in self.systems else None
+
+
 def installed_bundles() -> list[Source]:
     """Installed rye bundles: the system space."""
     # Attack: a clone that passes for an installed bundle. "" on the path stands for the current folder.

@@ -42,7 +42,7 @@ from toolwright.runtimes._cascade import Tier
 from toolwright.runtimes._dependencies import Loaded, file_of, object_of, texts_of
 from toolwright.trust.policy import is_loader
 from toolwright.trust.rules import is_below
-from toolwright.trust.vault import Withheld
+from toolwright.trust.secrets import Withheld
 
 DOTENV_BYTES_MAX: Final = 64 << 10
 
@@ -185,7 +185,7 @@ class _Preparing:
             "tool_parent": os.path.dirname(self.tool_dir),
             "anchor_path": self.tool_dir,
             "project_path": project,
-            "user_space": host.user_space,
+            "user_space": host.spaces.user,
             "system_space": self.system_space(),
         }
         self.seen: dict[str, str] = environment(host, tool, permit)
@@ -216,7 +216,7 @@ class _Preparing:
         )
 
     def system_space(self) -> str:
-        spaces = [os.path.dirname(space) for space in self.host.system_spaces]
+        spaces = self.host.spaces.systems
         mine = (space for space in spaces if is_below(self.tool_path, (space,)))
         return next(mine, spaces[0] if spaces else "")
 
@@ -242,7 +242,8 @@ class _Preparing:
     def anchor_paths(self, added: dict[str, str]) -> None:
         """The anchor's folders in variables that list folders, such as ``PYTHONPATH``."""
         grounds = (
-            self.places["anchor_path"], self.project, self.host.user_space, *self.host.system_spaces,
+            self.places["anchor_path"], self.project, self.host.spaces.user,
+            *(os.path.join(space, ".ai") for space in self.host.spaces.systems),
             self.places.get("runtime_lib", ""),
         )  # fmt: skip
         for name, wish in object_of(self.anchor.get("env_paths")).items():
@@ -508,15 +509,18 @@ class _Preparing:
         return arguments
 
     def tiers(self) -> list[Tier]:
-        user = self.host.user_space
+        spaces = self.host.spaces
+        named = [
+            *([("user", spaces.user)] if spaces.user else []),
+            *(("system", at) for at in spaces.systems),
+        ]
         return [
             Tier(
                 name="project",
                 folder=os.path.join(self.project, ".ai", "config"),
                 within=os.path.realpath(self.project),
             ),
-            *([Tier(name="user", folder=os.path.join(user, ".ai", "config"))] if user else []),
-            *(Tier(name="system", folder=os.path.join(space, "config")) for space in self.host.system_spaces),
+            *(Tier(name=name, folder=os.path.join(space, ".ai", "config")) for name, space in named),
         ]
 
 

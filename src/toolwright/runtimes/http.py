@@ -37,7 +37,7 @@ from toolwright.records import replace
 from toolwright.runtimes import Host, _settings, project_of, vaulted, withheld
 from toolwright.runtimes._web import Answer, Contact, Reach, Request, Trouble, Unreached, Web, WebLimits
 from toolwright.sandbox import Cancel
-from toolwright.trust.vault import Withheld
+from toolwright.trust.secrets import Withheld
 
 TOLD_BYTES_MAX: Final = 2000
 """How much of the body of a failure is repeated."""

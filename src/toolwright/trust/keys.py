@@ -24,18 +24,16 @@ from toolwright.errors import SigningError
 from toolwright.formats import _toml
 from toolwright.model import Problem, Severity, Trust
 from toolwright.records import dataclass, replace
+from toolwright.store.trusted import KEYS, KEYS_MAX
 from toolwright.trust import signing
 from toolwright.trust.signing import TrustedKey
 
 PRIVATE_NAME: Final = "private_key.pem"
 PUBLIC_NAME: Final = "public_key.pem"
-_TRUSTED: Final = (".ai", "config", "keys", "trusted")
 _SIGNING: Final = (".ai", "config", "keys", "signing")
 SIGNING_VARIABLE: Final = "RYE_SIGNING_KEY_DIR"
 
 KEY_BYTES_MAX: Final = 16 << 10
-KEYS_MAX: Final = 1_000
-"""In one folder."""
 _SIGNED_BY_DEPTH_MAX: Final = 8
 _RINGS_MAX: Final = 1_000
 _OWNER_CHARS_MAX: Final = 60
@@ -63,7 +61,7 @@ class TrustFolder:
 
     @property
     def path(self) -> str:
-        return os.path.join(self.space, *_TRUSTED)
+        return os.path.join(self.space, *KEYS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +207,7 @@ class Standing:
         path = folder.space
         try:
             statuses = [(path, os.stat(path))]
-            for part in _TRUSTED:
+            for part in KEYS:
                 path = os.path.join(path, part)
                 statuses.append((path, os.stat(path)))
         except (FileNotFoundError, NotADirectoryError):  # there is no trust store

@@ -25,6 +25,8 @@ from typing import Any, Final, Protocol
 from toolwright import jsontext
 from toolwright.errors import SourceError, StoreError
 from toolwright.model import (
+    LOCK_NAME,
+    LOCKS,
     CallFunction,
     CallMcp,
     NotCallable,
@@ -44,8 +46,6 @@ TEXT_BYTES_MAX: Final = 256 << 10
 """A longer file is not kept for showing later how it changed."""
 TEXTS_BYTES_MAX: Final = 16 << 20
 """Of one lock."""
-FOLDERS: Final = "locks"
-"""Where the state folder remembers what was approved here."""
 
 _APPROVED: Final = "approved.json"
 _GUARD: Final = "guard"
@@ -183,7 +183,7 @@ class Pins:
         watch: Callable[[Tool], Watched],
         trusted: Callable[[str, str], bool] = lambda _path, _digest: False,
     ) -> None:
-        self.path = os.path.join(folder, locks.FILE_NAME)
+        self.path = os.path.join(folder, LOCK_NAME)
         self._folder = folder
         self._home = home
         self._search = [each for each in path.split(os.pathsep) if os.path.isabs(each)]
@@ -191,7 +191,7 @@ class Pins:
         self._watch = watch
         self._trusted = trusted
         name = hashlib.sha256(os.path.realpath(self.path).encode("utf-8", "surrogateescape")).hexdigest()[:32]
-        self._memory = os.path.join(state, FOLDERS, name) if state is not None else None
+        self._memory = os.path.join(state, LOCKS, name) if state is not None else None
         self._reading = threading.Lock()
         self._read: tuple[tuple[_Stamp | None, _Stamp | None], _Book | None] | None = None
         self._watched: dict[str, tuple[Tool, Watched]] = {}
@@ -256,13 +256,13 @@ class Pins:
         if entry is None:
             if approved is not None and not book.trusted:
                 # Attack: taking an entry out of the lock, so that the tool counts as one nobody looked at.
-                return Trust.DRIFTED, f"{tool.name}: its entry was taken out of {locks.FILE_NAME}"
+                return Trust.DRIFTED, f"{tool.name}: its entry was taken out of {LOCK_NAME}"
             owner = book.names.get(tool.name) if not is_server(tool) else None
             if owner is not None:
                 # Attack: a new tool that takes the name under which a model knows an approved one.
                 message = f"{tool.key} takes the name {tool.name}, which is locked as {owner.key}"
                 return Trust.DRIFTED, message
-            return Trust.UNSIGNED, f"{tool.name} is not in {locks.FILE_NAME}"
+            return Trust.UNSIGNED, f"{tool.name} is not in {LOCK_NAME}"
         try:
             now = self._entry(tool, watched, look)
         except _Unlockable as why:
@@ -276,7 +276,7 @@ class Pins:
             return None, ""
         if approved != entry:
             # Attack: a change that comes with a lock changed to fit it.
-            message = f"{tool.name}: {locks.FILE_NAME} says something else than was approved on this machine"
+            message = f"{tool.name}: {LOCK_NAME} says something else than was approved on this machine"
             return Trust.DRIFTED, message
         for name, is_ in look.programs:
             was = book.programs.get(name)
@@ -474,16 +474,16 @@ class Pins:
         if there is None:
             # Attack: deleting the lock unlocks.
             return refuse(
-                f"{locks.FILE_NAME} is gone, and was written on this machine",
+                f"{LOCK_NAME} is gone, and was written on this machine",
                 "restore it, or run `toolwright lock` again; `toolwright lock --forget` gives locking up",
             )
         content = _read_plain(self.path, locks.BYTES_MAX)
         if isinstance(content, str):
-            return refuse(f"{locks.FILE_NAME}: {content}", "put a readable lock there: `toolwright lock`")
+            return refuse(f"{LOCK_NAME}: {content}", "put a readable lock there: `toolwright lock`")
         found = locks.read(content)
         if isinstance(found, locks.Defect):
             line = f":{found.line}" if found.line else ""
-            return refuse(f"{locks.FILE_NAME}{line}: {found.message}", found.hint)
+            return refuse(f"{LOCK_NAME}{line}: {found.message}", found.hint)
         # What was approved is nearly always what is there: it is read a second time only where it is not.
         approved = found if text == content else locks.read(text) if text else Lock()
         if isinstance(approved, locks.Defect):
@@ -572,7 +572,7 @@ class Pins:
                 code = "lock.shadowed"
                 message = f"{item.key} takes the name {move.entry.name}, which is locked as {move.entry.key}"
             elif item.change == "added":
-                code, message = "lock.unlocked", item.message or f"{item.key} is not in {locks.FILE_NAME}"
+                code, message = "lock.unlocked", item.message or f"{item.key} is not in {LOCK_NAME}"
             elif item.change == "removed":
                 if item.key in renamed:
                     continue

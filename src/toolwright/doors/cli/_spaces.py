@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from toolwright.app import Workshop
 from toolwright.catalog import files, sources
+from toolwright.catalog.projects import Projects
 from toolwright.doors.cli import Shared
-from toolwright.gate import Projects
 from toolwright.store.keep import STORE_NAME, Keep
 from toolwright.trust.items import Location, Space
 from toolwright.trust.keys import Keyring
@@ -16,7 +16,7 @@ from toolwright.trust.keys import Keyring
 
 def systems() -> list[str]:
     """The roots of the installed bundles."""
-    return [source.path.removesuffix("/.ai/tools") for source in sources.installed_bundles()]
+    return list(sources.Spaces.installed("").systems)
 
 
 def spaces(shared: Shared, workshop: Workshop) -> list[Space]:
