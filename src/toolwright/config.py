@@ -14,13 +14,12 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, Final
 
 from toolwright.catalog import files
 from toolwright.catalog.sources import Source
-from toolwright.errors import ConfigError, SourceError, StoreError, UsageError
+from toolwright.errors import ConfigError, SourceError, StoreError, UsageError, nearest
 from toolwright.model import (
     BASE_ENV,
     TIMEOUT_S_MAX,
@@ -323,7 +322,7 @@ def named_source(text: str, cwd: str) -> Source:
     name, equals, path = text.partition("=")
     if not equals or "/" in name or name not in NAMED_FORMATS:
         if equals and name.isidentifier() and not os.path.exists(os.path.join(cwd, text)):
-            close = get_close_matches(name, NAMED_FORMATS, n=1)
+            close = nearest(name, NAMED_FORMATS)
             raise UsageError(
                 f"unknown format {name!r} in {text!r}",
                 f"did you mean {close[0]}={path}?" if close else f"formats are {', '.join(NAMED_FORMATS)}",
@@ -679,7 +678,8 @@ class _Reading:
         lines = [
             number
             for number, line in enumerate(self.text.split("\n"), 1)
-            if _HEADER.fullmatch(line.partition("#")[0].strip()) and line.split("]]")[0].strip(" [\t") == name
+            if re.fullmatch(_HEADER, line.partition("#")[0].strip())
+            and line.split("]]")[0].strip(" [\t") == name
         ]
         if len(lines) != count:
             return [f"{self.path} {name}[{number}]" for number in range(count)]
@@ -698,7 +698,7 @@ class _Reading:
             if is_loader(variable) or _is_base(variable):
                 # Attack: a secret in a variable that every tool gets, or that makes programs load code.
                 raise self.wrong(f"secrets.{variable}", "every tool gets this variable, or it loads code")
-            if not isinstance(reference, str) or not _REFERENCE.fullmatch(reference):
+            if not isinstance(reference, str) or not re.fullmatch(_REFERENCE, reference):
                 # It may be the secret itself: it is not told.
                 raise self.wrong(f"secrets.{variable}", 'must be "vault:" and the name of a secret')
         if not self.trusted:
@@ -720,7 +720,7 @@ class _Reading:
     def known(self, where: str, table: Mapping[str, Any], known: Sequence[str]) -> None:
         for key in table:
             if key not in known:
-                close = get_close_matches(key, known, n=1)
+                close = nearest(key, known)
                 place = f"{where}.{key}" if where else key
                 raise ConfigError(
                     f"{self.path}: unknown key {place!r}",
@@ -807,11 +807,11 @@ def check_rules(config: Config) -> None:
 
 
 _TOLD_MAX: Final = 10
-_HEADER: Final = re.compile(r"\[\[\s*[a-z]+\s*\]\]")
+_HEADER: Final = r"\[\[\s*[a-z]+\s*\]\]"
 _FOUND: Final = "this file was found, not named, so it may only narrow"
 _CHANGED: Final = "this file is not what you trusted any more"
 _SHOWN_CHARS_MAX: Final = 400
-_REFERENCE: Final = re.compile(r"vault:[A-Za-z_][A-Za-z0-9_.-]{0,127}")
+_REFERENCE: Final = r"vault:[A-Za-z_][A-Za-z0-9_.-]{0,127}"
 _VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SERVER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KIND_NAMES: Final[dict[type, str]] = {

@@ -127,22 +127,22 @@ class _Row(NamedTuple):
     unreadable: str | None = None
 
 
-@dataclass
 class Listing:
     """What the sources hold."""
 
-    homes: list[_Home] = field(default_factory=list)
-    rows: list[tuple[Any, ...]] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-    entries: int = 0
-    paths: set[str] = field(default_factory=set)
-    fetched: dict[str, str] = field(default_factory=dict)
-    """The URLs of documents that are fetched, by their digests. Not part of the stamp."""
-    servers: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """MCP servers, each with the file that names it, by the digest of its definition. Not part of the stamp:
-    a definition may hold secrets."""
-    owners: dict[tuple[str, str], str] = field(default_factory=dict)
-    """The path of the source that named a server or an API first, by format and name."""
+    def __init__(self, *, entries: int = 0, servers: Mapping[str, tuple[str, str]] | None = None) -> None:
+        self.homes: list[_Home] = []
+        self.rows: list[tuple[Any, ...]] = []
+        self.problems: list[Problem] = []
+        self.entries = entries
+        self.paths: set[str] = set()
+        self.fetched: dict[str, str] = {}
+        """The URLs of documents that are fetched, by their digests. Not part of the stamp."""
+        self.servers = dict(servers or {})
+        """MCP servers, each with the file that names it, by the digest of its definition. Not part of the
+        stamp: a definition may hold secrets."""
+        self.owners: dict[tuple[str, str], str] = {}
+        """The path of the source that named a server or an API first, by format and name."""
 
     def home(self, home: _Home) -> int:
         self.homes.append(home)

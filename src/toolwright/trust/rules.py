@@ -38,7 +38,7 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "format": FORMATS,
 }
 """Subjects with a closed vocabulary: a pattern that fits none of it is a typing error."""
-_WILD: Final = re.compile(r"[*?\[]")
+_WILD: Final = r"[*?\[]"
 _WILD_STEPS: Final = ("*", "**")
 _SINGLE: Final = (str, int, float, bool)
 _NUMBER_CHARS_MAX: Final = 400
@@ -409,7 +409,7 @@ def _starts(match: Match) -> tuple[str, list[str]] | None:
     """A subject of which every pattern begins with letters of its own, and these; the longest ones."""
     best: tuple[str, list[str]] | None = None
     for subject, patterns in match.subjects:
-        starts = [_WILD.split(pattern, maxsplit=1)[0] for pattern in patterns.wanted]
+        starts = [re.split(_WILD, pattern, maxsplit=1)[0] for pattern in patterns.wanted]
         found = subject in LASTING and starts and all(starts)
         if found and (best is None or min(map(len, starts)) > min(map(len, best[1]))):
             best = (subject, starts)
