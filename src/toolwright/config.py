@@ -32,6 +32,7 @@ from toolwright.model import (
     Rules,
     Severity,
 )
+from toolwright.paths import is_below
 from toolwright.records import dataclass, replace
 from toolwright.store.keep import STORE_NAME, Keep
 
@@ -616,8 +617,7 @@ class _Reading:
 
     def is_below(self, path: str) -> bool:
         """Whether a path lies in the file's own folder; one that does not exist is judged by its name."""
-        real = os.path.realpath(path)
-        return real == self.real_folder or real.startswith(f"{self.real_folder.rstrip('/')}/")
+        return is_below(os.path.realpath(path), (self.real_folder,))
 
     def grants(self, grants: object) -> list[Grant]:
         if not isinstance(grants, dict):

@@ -35,12 +35,13 @@ from toolwright.model import (
     ToolCall,
     Vetted,
 )
+from toolwright.paths import is_below
 from toolwright.records import dataclass, replace
 from toolwright.servers import GUARDED_MAX
 from toolwright.store.keep import STORE_NAME, Keep
 from toolwright.trust import budgets, policy
 from toolwright.trust.budgets import Tally, budgets_of
-from toolwright.trust.rules import Answer, Rule, is_below, rules_of
+from toolwright.trust.rules import Answer, Rule, rules_of
 
 if TYPE_CHECKING:
     from toolwright.sandbox.ground import Grounds

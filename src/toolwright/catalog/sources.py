@@ -27,6 +27,7 @@ from toolwright.catalog import files
 from toolwright.catalog.files import Fingerprint
 from toolwright.errors import SourceError
 from toolwright.model import Document, OpenApiOptions, ProbeOutcome, Problem, Severity
+from toolwright.paths import is_below
 from toolwright.records import dataclass
 
 if TYPE_CHECKING:
@@ -400,8 +401,7 @@ class _Look:
         self.add(home, [main, *beside], names, explicit=explicit)
 
     def is_ours(self, path: str) -> bool:
-        root = (self.source.root or self.source.path).rstrip("/")
-        return path == root or path.startswith(f"{root}/")
+        return is_below(path, (self.source.root or self.source.path,))
 
     def scope(self, path: str) -> str:
         below = os.path.relpath(path, self.source.path)

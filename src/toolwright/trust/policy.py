@@ -45,10 +45,11 @@ from toolwright.model import (
     Trust,
     Vetted,
 )
+from toolwright.paths import is_below
 from toolwright.records import dataclass, replace
 from toolwright.trust import budgets
 from toolwright.trust.budgets import Budget, Tally
-from toolwright.trust.rules import LASTING, PASSING, Answer, ByArgument, Index, Rule, is_below
+from toolwright.trust.rules import LASTING, PASSING, Answer, ByArgument, Index, Rule
 
 CAPABILITIES: Final = ("fs.read", "fs.write", "net.http", "shell.execute")
 """What a declaration may ask for and get."""

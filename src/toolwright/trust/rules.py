@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import Effect, Trust
+from toolwright.paths import is_below
 from toolwright.records import dataclass
 
 FORMATS: Final = ("skill", "manifest", "capability", "rye", "executable", "mcp", "openapi", "python")
@@ -597,11 +598,3 @@ def _path(text: str, cwd: str) -> str | None:
 
 def _normal(path: str) -> str:
     return "/" + posixpath.normpath(path).lstrip("/")
-
-
-def is_below(path: str, roots: Sequence[str]) -> bool:
-    """Whether a path is one of the roots or lies below one. Whole components, so /a-b is not below /a.
-
-    Nothing is below a root that is not known (""), though every absolute path begins like it.
-    """
-    return any(root and (path == root or path.startswith(f"{root.rstrip('/')}/")) for root in roots)
