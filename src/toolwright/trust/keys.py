@@ -24,6 +24,7 @@ from toolwright.errors import SigningError
 from toolwright.formats import _toml
 from toolwright.model import Problem, Severity, Trust
 from toolwright.records import dataclass, replace
+from toolwright.store import private
 from toolwright.store.trusted import KEYS, KEYS_MAX
 from toolwright.trust import signing
 from toolwright.trust.signing import TrustedKey
@@ -653,41 +654,12 @@ def _make_folder(path: str) -> None:
 
 
 def _write(path: str, content: bytes, mode: int, *, replacing: bool = False) -> None:
-    """A whole file or none, with exactly this mode."""
-    draft = f"{path}.{os.urandom(6).hex()}.draft"
     try:
-        descriptor = os.open(
-            draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-        )
-        try:
-            try:
-                os.fchmod(descriptor, mode)
-                written = 0
-                while written < len(content):
-                    written += os.write(descriptor, content[written:])
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            if replacing:
-                os.rename(draft, path)
-            else:
-                os.link(draft, path)
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(draft)
-        _sync_folder(os.path.dirname(path))
-    except FileExistsError:
-        raise SigningError(f"{path}: there is a key already", "a key is never overwritten") from None
+        is_written = private.put(path, content, mode=mode, replacing=replacing)
     except OSError as error:
         raise SigningError(f"{path}: {_reason(error)}", "make room, or choose another place") from None
-
-
-def _sync_folder(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    if not is_written:
+        raise SigningError(f"{path}: there is a key already", "a key is never overwritten")
 
 
 def _is_same(one: str, other: str) -> bool:

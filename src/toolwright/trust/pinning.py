@@ -12,7 +12,6 @@ Whether a tool that differs may run is policy's business.
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import stat
@@ -39,6 +38,7 @@ from toolwright.model import (
     Vetted,
 )
 from toolwright.records import dataclass
+from toolwright.store import private
 from toolwright.trust import lock as locks
 from toolwright.trust.lock import Drift, Entry, Lock, Move, PinnedFile, Watched
 
@@ -649,16 +649,11 @@ class Pins:
             raise StoreError("there is no state folder to remember it in", "name one with --state")
         try:
             os.makedirs(self._memory, mode=0o700, exist_ok=True)
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            guard = os.open(os.path.join(self._memory, _GUARD), flags, 0o600)
         except OSError as error:
             why = (error.strerror or "it cannot be written").lower()
             raise StoreError(f"{self._memory}: {why}", "make the state folder writable") from None
-        try:
-            fcntl.flock(guard, fcntl.LOCK_EX)
+        with private.locked(os.path.join(self._memory, _GUARD)):
             yield
-        finally:
-            os.close(guard)
 
     def _remember(self, mine: Lock, programs: Mapping[str, str], entries: Sequence[Entry]) -> None:
         names = {name for entry in entries for name, _ in entry.programs}
@@ -819,22 +814,12 @@ def _read_plain(path: str, limit: int, *, follow: bool = False) -> bytes | str:
 
 
 def _write_plain(path: str, content: bytes, mode: int) -> None:
-    """Put a file in its place whole. Attack: a link in its place, or in that of the file beside it, which
-    makes us write elsewhere."""
+    """Put a file in its place whole. Attack: a link in its place, which leads elsewhere."""
     there = _stamp_of(path)
     if there is not None and not stat.S_ISREG(os.lstat(path).st_mode):
         raise SourceError(f"{path}: is a link, or no regular file", "take it away, then lock again")
-    beside = f"{path}.{os.getpid()}-{os.urandom(4).hex()}"
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(beside, flags, mode), "wb") as file:
-            os.fchmod(file.fileno(), mode)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
+        private.put(path, content, mode=mode, replacing=True)
     except OSError as error:
-        with suppress(OSError):
-            os.unlink(beside)
         why = (error.strerror or "it cannot be written").lower()
         raise SourceError(f"{path}: {why}", "make its folder writable") from None
