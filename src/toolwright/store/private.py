@@ -87,7 +87,7 @@ def replace(path: str, content: bytes) -> None:
 
 
 def put(path: str, content: bytes, *, mode: int = 0o600, replacing: bool) -> bool:
-    """Put a file in its place, whole or not at all, with exactly this mode. False: there was one, and it stays.
+    """Put a file in its place, whole or not at all, with exactly this mode. False: one was there, and stays.
     Raises OSError."""
     draft = f"{path}.{os.getpid()}.{threading.get_native_id()}.{os.urandom(4).hex()}"
     # Attack: a link in the place of the file, or of the one beside it, which makes us write elsewhere.
