@@ -903,7 +903,7 @@ class Workshop:
 
         spaces, cwd = gate.spaces, gate.cwd
         projects = Projects(gate.keep)
-        rings = keys.Keyrings(spaces.user, spaces.systems, project_trusted=projects.has_trusted_keys)
+        rings = keys.Keyrings(spaces.user, spaces.systems, trusted=projects.trusted_keys)
         return vetting.Vetter(
             gate.contents,
             rings.now,

@@ -33,13 +33,13 @@ def trust(keep: Keep, path: str) -> None:
 def test_keys_count_while_every_one_of_them_is_as_it_was_trusted(keep: Keep, tmp_path: Path) -> None:
     projects = Projects(keep)
     first, second = bring(tmp_path, "a.toml"), bring(tmp_path, "b.toml")
-    assert not projects.has_trusted_keys(str(tmp_path))
+    assert not projects.trusted_keys(str(tmp_path))
     trust(keep, first)
-    assert not projects.has_trusted_keys(str(tmp_path))
+    assert not projects.trusted_keys(str(tmp_path))
     trust(keep, second)
-    assert projects.has_trusted_keys(str(tmp_path))
+    assert projects.trusted_keys(str(tmp_path))
     bring(tmp_path, "b.toml", b"another key")
-    assert not projects.has_trusted_keys(str(tmp_path))
+    assert not projects.trusted_keys(str(tmp_path))
 
 
 def test_keys_beyond_what_is_looked_at_make_none_count(keep: Keep, tmp_path: Path) -> None:
@@ -47,13 +47,13 @@ def test_keys_beyond_what_is_looked_at_make_none_count(keep: Keep, tmp_path: Pat
     projects = Projects(keep)
     for number in range(trusted.KEYS_MAX):
         trust(keep, bring(tmp_path, f"{number:016x}.toml"))
-    assert projects.has_trusted_keys(str(tmp_path))
+    assert projects.trusted_keys(str(tmp_path))
     bring(tmp_path, "ffffffffffffffff.toml")
-    assert not projects.has_trusted_keys(str(tmp_path))
+    assert not projects.trusted_keys(str(tmp_path))
 
 
 def test_without_a_store_nothing_is_trusted(tmp_path: Path) -> None:
     bring(tmp_path, "a.toml")
     projects = Projects(None)
-    assert not projects.has_trusted_keys(str(tmp_path))
+    assert not projects.trusted_keys(str(tmp_path))
     assert not projects.is_trusted(str(tmp_path / "toolwright.lock"), "")

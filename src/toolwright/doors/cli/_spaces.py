@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from toolwright.app import Workshop
 from toolwright.catalog import files, sources
@@ -33,18 +33,18 @@ def keyring(shared: Shared, project: str | None = None) -> Keyring:
         shared.environment.user_space,
         systems(),
         project,
-        project_trusted=lambda: is_trusted(shared, project),
+        trusted=lambda: _trusted(shared, project),
     )
 
 
-def is_trusted(shared: Shared, project: str | None) -> bool:
-    """Whether the host trusted a project, so that its own keys count: ``toolwright trust PATH``."""
+def _trusted(shared: Shared, project: str | None) -> Mapping[str, str]:
+    """The keys of a project's own that the host trusted: ``toolwright trust PATH``."""
     state = shared.resolved().state
     if project is None or state is None or files.is_open_to_others(state):
-        return False
+        return {}
     keep = Keep(os.path.join(state, STORE_NAME))
     try:
-        return Projects(keep).has_trusted_keys(project)
+        return Projects(keep).trusted_keys(project)
     finally:
         keep.close()
 
