@@ -35,9 +35,8 @@ from toolwright.model import (
 from toolwright.paths import is_below
 from toolwright.records import dataclass, replace
 from toolwright.store.keep import STORE_NAME, Keep
+from toolwright.trust.secrets import PASSPHRASE
 
-PASSPHRASE: Final = "TOOLWRIGHT_VAULT_PASSPHRASE"
-"""The variable that may hold the vault's passphrase. No tool is ever handed it."""
 FILE_NAME: Final = "toolwright.toml"
 FORMATS: Final = ("skill", "manifest", "capability", "rye", "executable")
 NAMED_FORMATS: Final = (*FORMATS, "mcp", "openapi")

@@ -7,9 +7,12 @@ kept is ``vault.py``, which is made and imported only when one is looked up.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from toolwright.errors import StoreError
+
+PASSPHRASE: Final = "TOOLWRIGHT_VAULT_PASSPHRASE"
+"""The variable that may hold the vault's passphrase; ``config.py`` reads it. No tool is ever handed it."""
 
 
 class Values(Protocol):

@@ -28,14 +28,13 @@ from toolwright.errors import StoreError, UsageError
 from toolwright.jsontext import JsonObject
 from toolwright.records import dataclass
 from toolwright.store import private
+from toolwright.trust.secrets import PASSPHRASE
 
 NAME_CHARS_MAX: Final = 128
 VALUE_BYTES_MAX: Final = 16 << 10
 SECRETS_MAX: Final = 256
 FILE_BYTES_MAX: Final = 8 << 20
 PASSPHRASE_CHARS_MIN: Final = 8
-PASSPHRASE: Final = "TOOLWRIGHT_VAULT_PASSPHRASE"
-"""What messages call the way to give a passphrase; ``config.py`` reads it."""
 SERVICE: Final = "toolwright"
 
 _NAME: Final = re.compile(rf"[A-Za-z_][A-Za-z0-9_.-]{{0,{NAME_CHARS_MAX - 1}}}")
