@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -370,13 +370,8 @@ class Workshop:
 
         folder, home = lock_folder(self.config, self._environment), self._environment.user_space
 
-        def item(name: str) -> str | None:
-            with suppress(UnknownTool):
-                return self.catalog.find(f"rye:{name}").origin.path
-            return None
-
         def watch(tool: Tool) -> Watched:
-            return coverage.watched(tool, base=folder, home=home, item=item, defined=self._lists.defined)
+            return coverage.watched(tool, base=folder, home=home, defined=self._lists.defined)
 
         return Pins(
             folder,

@@ -543,7 +543,7 @@ def test_a_lock_that_came_with_a_project_refuses_and_never_vouches(project: Proj
         trusting = Pins(
             str(here.folder), home="/nowhere", state=None, path="", contents=digests.Contents(),
             watch=lambda tool: coverage.watched(
-                tool, base=str(here.folder), home="/nowhere", item=lambda _: None, defined=lambda _: None
+                tool, base=str(here.folder), home="/nowhere", defined=lambda _: None
             ),
             trusted=lambda path, _digest: path == str(here.folder / LOCK_NAME),
         )  # fmt: skip

@@ -26,14 +26,13 @@ def watched(
     *,
     base: str,
     home: str,
-    item: Callable[[str], str | None],
     defined: Callable[[str], str | None],
 ) -> Watched:
     """What a lock in ``base`` looks at for a tool. ``defined`` knows MCP servers by their digests."""
     invocation = tool.invocation
     near = (base, home, os.path.dirname(tool.origin.path))
     foreign = tuple(path for path in digests.own_files(tool) if not is_below(path, near))
-    pinned, folders = digests.pinned_files(tool, item)
+    pinned, folders = digests.pinned_files(tool)
     source, programs, started = "", list[str](), tuple[str, ...]()
     parts = {key: digests.plain(value) for key, value in asdict(invocation).items()}
     if "settings" in parts:
