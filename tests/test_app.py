@@ -233,6 +233,37 @@ def test_a_bundle_in_the_current_folder_is_no_installed_one(tmp_path: Path) -> N
         assert "mine/.ai/tools/y/t.py" in said.stdout
 
 
+def test_a_tool_of_an_installed_bundle_works_on_the_current_project_not_on_the_bundle(tmp_path: Path) -> None:
+    """Attack: a bundle's tool that may write where the code of every other project's tools comes from."""
+    site = tmp_path / "site"
+    rye(site / "core", "x", "t")
+    (site / "core-1.dist-info").mkdir()
+    (site / "core-1.dist-info" / "entry_points.txt").write_text(
+        "[rye.bundles]\ncore = core:bundle\n", encoding="utf-8"
+    )
+    rye(tmp_path / "mine", "y", "t")
+    code = (
+        "import toolwright\n"
+        "from toolwright import Config\n"
+        "from toolwright.config import named_source\n"
+        "from toolwright.model import Profile\n"
+        "config = Config(sources=(named_source('.', '.'),), undeclared=Profile.PROJECT, unsigned='warn')\n"
+        "print(toolwright.open(config).explain('rye:x/t').permit.write)"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path / "mine",
+        env={"HOME": str(tmp_path / "home"), "PATH": PATH, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert said.stderr == ""
+    assert str(tmp_path / "mine") in said.stdout
+    assert str(site) not in said.stdout
+
+
 # -- which tools a message sees -----------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ ROOMS = (
     "records",
     "jsontext",
     "errors",
+    "paths",
     "model",
     "schema",
     "formats",
@@ -45,7 +46,7 @@ SEPARATE = ("formats", "dialects", "runtimes", "doors")
 """Rooms whose files never import each other, those that begin with ``_`` apart."""
 
 PURE = (
-    "jsontext.py", "model.py", "errors.py", "schema.py", "catalog/catalog.py", "trust/policy.py",
+    "jsontext.py", "model.py", "errors.py", "paths.py", "schema.py", "catalog/catalog.py", "trust/policy.py",
     "trust/hygiene.py", "trust/lock.py", "trust/rules.py", "trust/budgets.py", "trust/signing.py",
     "journal/chain.py", "journal/redaction.py", "sandbox/rules.py",
 )  # fmt: skip

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -59,11 +59,10 @@ from toolwright.servers import ServerLists
 from toolwright.store.keep import STORE_NAME, Keep
 
 if TYPE_CHECKING:
-    from toolwright.catalog.digests import Contents
     from toolwright.dialects import Dialect
     from toolwright.formats.capability import Migration
     from toolwright.functions import Function, Report
-    from toolwright.gate import Explanation, Gate, LaterPins, Projects
+    from toolwright.gate import Explanation, Gate
     from toolwright.hands import Hands
     from toolwright.runtimes._mcp_server import State as ServerState
     from toolwright.trust.approvals import Approvals
@@ -360,22 +359,21 @@ class Workshop:
         """Whether some of what there is was asked for over a wire."""
         return bool(self._report.asked)
 
-    def pins(self, contents: Contents | None = None, projects: Projects | None = None) -> Pins:
+    def pins(self) -> Pins:
         """The lock of the sources, whether there is one yet or not."""
-        from toolwright.catalog import coverage, digests
+        return self.gate.pins
+
+    def _pins(self, gate: Gate) -> Pins:
+        from toolwright.catalog import coverage
+        from toolwright.catalog.projects import Projects
         from toolwright.runtimes._dependencies import shadows
         from toolwright.trust.pinning import Pins
 
-        home, held = self._environment.user_space, contents or digests.Contents()
-
-        def item(name: str) -> str | None:
-            with suppress(UnknownTool):
-                return self.catalog.find(f"rye:{name}").origin.path
-            return None
+        home, held, projects = self._environment.user_space, gate.contents, Projects(gate.keep)
 
         def pins_in(folder: str, other: Callable[[str], Pins] | None = None) -> Pins:
             def watch(tool: Tool) -> Watched:
-                return coverage.watched(tool, base=folder, home=home, item=item, defined=self._lists.defined)
+                return coverage.watched(tool, base=folder, home=home, defined=self._lists.defined)
 
             return Pins(
                 folder,
@@ -384,7 +382,7 @@ class Workshop:
                 path=self._environment.path,
                 contents=held,
                 watch=watch,
-                trusted=(projects or self.gate.projects).is_trusted,
+                trusted=projects.is_trusted,
                 other=other,
                 shadows=lambda path: shadows(path, held),
             )
@@ -642,7 +640,7 @@ class Workshop:
             from toolwright.gate import Gate
 
             self._gate = Gate(
-                self.config, self._environment, lambda: self._report, pins=self.pins, vetter=self._vetter
+                self.config, self._environment, lambda: self._report, pins=self._pins, vetter=self._vetter
             )
         return self._gate
 
@@ -901,27 +899,21 @@ class Workshop:
         """What is known about a tool's bytes as they lie there now. Runs nothing."""
         return self.gate.vet(tool, None)
 
-    def _vetter(
-        self, contents: Contents, pins: LaterPins, projects: Projects, is_development: bool
-    ) -> Vetter:
+    @staticmethod
+    def _vetter(gate: Gate) -> Vetter:
         """What vets the files that were looked at: one, for calls and for listing."""
-        from toolwright.runtimes import project_among
+        from toolwright.catalog.projects import Projects
         from toolwright.runtimes._dependencies import ToolFiles
         from toolwright.trust import keys, vetting
 
-        cwd, user_space = current_folder(), self._environment.user_space
-        systems = [os.path.dirname(source.path) for source in sources.installed_bundles()]
-        rings = keys.Keyrings(
-            user_space,
-            [os.path.dirname(space) for space in systems],
-            project_trusted=projects.has_trusted_keys,
-        )
+        spaces, cwd = gate.spaces, gate.cwd
+        projects = Projects(gate.keep)
+        rings = keys.Keyrings(spaces.user, spaces.systems, trusted=projects.trusted_keys)
         return vetting.Vetter(
-            contents,
+            gate.contents,
             rings.now,
-            ToolFiles(contents, lambda tool: project_among(tool, cwd, user_space, systems)),
-            pins=pins,
-            is_development=is_development,
+            ToolFiles(gate.contents, lambda tool: spaces.project_of(tool.origin.path) or cwd),
+            is_development=gate.is_development,
         )
 
     # -- loading --------------------------------------------------------------------------------------------

@@ -14,15 +14,15 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, Final
 
 from toolwright.catalog import files
 from toolwright.catalog.sources import Source
-from toolwright.errors import ConfigError, SourceError, StoreError, UsageError
+from toolwright.errors import ConfigError, SourceError, StoreError, UsageError, nearest
 from toolwright.model import (
     BASE_ENV,
+    LOCK_NAME,
     TIMEOUT_S_MAX,
     Grant,
     Level,
@@ -33,13 +33,12 @@ from toolwright.model import (
     Rules,
     Severity,
 )
+from toolwright.paths import is_below
 from toolwright.records import dataclass, replace
 from toolwright.store.keep import STORE_NAME, Keep, lock_memory
+from toolwright.trust.secrets import PASSPHRASE
 
-PASSPHRASE: Final = "TOOLWRIGHT_VAULT_PASSPHRASE"
-"""The variable that may hold the vault's passphrase. No tool is ever handed it."""
 FILE_NAME: Final = "toolwright.toml"
-LOCK_NAME: Final = "toolwright.lock"
 FORMATS: Final = ("skill", "manifest", "capability", "rye", "executable")
 NAMED_FORMATS: Final = (*FORMATS, "mcp", "openapi")
 """What may stand before a path on the command line."""
@@ -344,7 +343,7 @@ def named_source(text: str, cwd: str) -> Source:
     name, equals, path = text.partition("=")
     if not equals or "/" in name or name not in NAMED_FORMATS:
         if equals and name.isidentifier() and not os.path.exists(os.path.join(cwd, text)):
-            close = get_close_matches(name, NAMED_FORMATS, n=1)
+            close = nearest(name, NAMED_FORMATS)
             raise UsageError(
                 f"unknown format {name!r} in {text!r}",
                 f"did you mean {close[0]}={path}?" if close else f"formats are {', '.join(NAMED_FORMATS)}",
@@ -638,8 +637,7 @@ class _Reading:
 
     def is_below(self, path: str) -> bool:
         """Whether a path lies in the file's own folder; one that does not exist is judged by its name."""
-        real = os.path.realpath(path)
-        return real == self.real_folder or real.startswith(f"{self.real_folder.rstrip('/')}/")
+        return is_below(os.path.realpath(path), (self.real_folder,))
 
     def grants(self, grants: object) -> list[Grant]:
         if not isinstance(grants, dict):
@@ -700,7 +698,8 @@ class _Reading:
         lines = [
             number
             for number, line in enumerate(self.text.split("\n"), 1)
-            if _HEADER.fullmatch(line.partition("#")[0].strip()) and line.split("]]")[0].strip(" [\t") == name
+            if re.fullmatch(_HEADER, line.partition("#")[0].strip())
+            and line.split("]]")[0].strip(" [\t") == name
         ]
         if len(lines) != count:
             return [f"{self.path} {name}[{number}]" for number in range(count)]
@@ -719,7 +718,7 @@ class _Reading:
             if is_loader(variable) or _is_base(variable):
                 # Attack: a secret in a variable that every tool gets, or that makes programs load code.
                 raise self.wrong(f"secrets.{variable}", "every tool gets this variable, or it loads code")
-            if not isinstance(reference, str) or not _REFERENCE.fullmatch(reference):
+            if not isinstance(reference, str) or not re.fullmatch(_REFERENCE, reference):
                 # It may be the secret itself: it is not told.
                 raise self.wrong(f"secrets.{variable}", 'must be "vault:" and the name of a secret')
         if not self.trusted:
@@ -741,7 +740,7 @@ class _Reading:
     def known(self, where: str, table: Mapping[str, Any], known: Sequence[str]) -> None:
         for key in table:
             if key not in known:
-                close = get_close_matches(key, known, n=1)
+                close = nearest(key, known)
                 place = f"{where}.{key}" if where else key
                 raise ConfigError(
                     f"{self.path}: unknown key {place!r}",
@@ -828,11 +827,11 @@ def check_rules(config: Config) -> None:
 
 
 _TOLD_MAX: Final = 10
-_HEADER: Final = re.compile(r"\[\[\s*[a-z]+\s*\]\]")
+_HEADER: Final = r"\[\[\s*[a-z]+\s*\]\]"
 _FOUND: Final = "this file was found, not named, so it may only narrow"
 _CHANGED: Final = "this file is not what you trusted any more"
 _SHOWN_CHARS_MAX: Final = 400
-_REFERENCE: Final = re.compile(r"vault:[A-Za-z_][A-Za-z0-9_.-]{0,127}")
+_REFERENCE: Final = r"vault:[A-Za-z_][A-Za-z0-9_.-]{0,127}"
 _VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SERVER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KIND_NAMES: Final[dict[type, str]] = {

@@ -8,11 +8,14 @@
   + ApprovalError            an approval that is not there, or no longer to be answered (exit 64)
 
 Wrong declarations are ``Problem`` values and wrong calls are ``ToolError`` values; neither is raised.
+Whatever the message, ``nearest`` finds the words that were probably meant.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
+from importlib import import_module
 
 from toolwright.records import dataclass
 
@@ -133,3 +136,10 @@ KINDS: dict[Kind, KindRow] = {
     Kind.CANCELLED: KindRow(130, None),
     Kind.INTERNAL: KindRow(70, 500),
 }
+
+
+def nearest(word: str, known: Sequence[str], *, count: int = 1, likeness: float = 0.6) -> list[str]:
+    """The known words that are most like one that is not known, the likeliest first; empty: none is."""
+    # By name: most programs make no mistake, and it is slow to import.
+    found: list[str] = import_module("difflib").get_close_matches(word, known, n=count, cutoff=likeness)
+    return found

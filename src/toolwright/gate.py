@@ -14,15 +14,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from toolwright import jsontext
-from toolwright.catalog import files, loading, sources
+from toolwright.catalog import loading, sources
 from toolwright.catalog.catalog import Catalog
 from toolwright.catalog.digests import Contents, how, own_files, seen
-from toolwright.config import LOCK_NAME, Config, Environment, current_folder, lock_folder
+from toolwright.config import Config, Environment, current_folder, lock_folder
 from toolwright.errors import Kind, StoreError
 from toolwright.model import (
+    LOCK_NAME,
+    LOCKS,
     Approval,
     Ask,
     Charge,
@@ -35,20 +37,22 @@ from toolwright.model import (
     ToolCall,
     Vetted,
 )
+from toolwright.paths import is_below
 from toolwright.records import dataclass, replace
-from toolwright.runtimes import project_in
 from toolwright.servers import GUARDED_MAX
-from toolwright.store import Store, trusted
-from toolwright.store.keep import LOCKS, STORE_NAME, Keep
+from toolwright.store.keep import STORE_NAME, Keep
 from toolwright.trust import budgets, policy
 from toolwright.trust.budgets import Tally, budgets_of
-from toolwright.trust.rules import Answer, Rule, is_below, rules_of
-from toolwright.trust.spending import Spending
+from toolwright.trust.rules import Answer, Rule, rules_of
 
 if TYPE_CHECKING:
     from toolwright.sandbox.ground import Grounds
     from toolwright.trust.pinning import Pins
+    from toolwright.trust.spending import Spending
     from toolwright.trust.vetting import Vetter
+
+_FRESH_S: Final = 0.01
+_UNVETTED: Final = Vetted()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,12 +94,13 @@ class Gate:
         environment: Environment,
         report: Callable[[], loading.LoadReport],
         *,
-        pins: Callable[[Contents, Projects], Pins],
-        vetter: Callable[[Contents, LaterPins, Projects, bool], Vetter],
+        pins: Callable[[Gate], Pins],
+        vetter: Callable[[Gate], Vetter],
     ) -> None:
+        """``pins`` and ``vetter`` make the lock and what verifies signatures, once they are needed."""
         self._report = report
         self.contents = Contents()
-        self._pins = LaterPins(lambda: pins(self.contents, self.projects), config, environment)
+        self._pins = LaterPins(lambda: pins(self), config, environment)
         self._make_vetter = vetter
         # Attack: any environment variable that switches verifying off. The host must have opted in.
         self.is_development = config.dev_mode and environment.variables.get("RYE_DEV_MODE") == "1"
@@ -118,17 +123,18 @@ class Gate:
         # A rule that asks a person is about the calls of a server's tools, not about the server's start.
         denying = tuple(rule for rule in self._house.policy if rule.answer is Answer.DENY)
         self._server_policy = policy.Policy(replace(self._house, policy=denying, budgets=()))
-        bundles = sources.installed_bundles()
-        self._outside = (environment.user_space, *(os.path.dirname(source.path) for source in bundles))
+        self.spaces = sources.Spaces.installed(environment.user_space)
         self.named = (
             *(source.path for source in config.sources if source.named or config.trusted),
             *config.extra_dirs,
-            os.path.join(environment.user_space, ".ai"),
-            *(source.path for source in bundles),
+            os.path.join(self.spaces.user, ".ai"),
+            *(os.path.join(space, ".ai", "tools") for space in self.spaces.systems),
         )
         self.keep = None if config.state is None else Keep(os.path.join(config.state, STORE_NAME))
-        self.projects = Projects(self.keep)
-        self._spending = None if self.keep is None else Spending(self.keep.opened, self.keep.present)
+        self._spending: Spending | None = None
+        if self.keep is not None and self._house.budgets:
+            spending = import_module("toolwright.trust.spending")
+            self._spending = spending.Spending(self.keep.opened, self.keep.present)
         self._config = config
         self._environment = environment
         self._making = threading.Lock()
@@ -195,23 +201,26 @@ class Gate:
 
     def vet(self, tool: Tool, call: ToolCall | None) -> Vetted:
         """What is known about a tool's bytes, by its signatures and by the lock."""
-        if tool.signature is None:  # most tools: nothing about signatures is imported for them
-            return self._pins.vet(tool, call, Vetted())
-        return self.vetter.vet(tool, call)
+        return self._pins.vet(tool, call, self.vet_signature(tool, call))
 
-    def vet_signature(self, tool: Tool) -> Vetted:
+    def vet_signature(self, tool: Tool, call: ToolCall | None = None) -> Vetted:
         """The same by its signatures alone."""
-        return Vetted() if tool.signature is None else self.vetter.vet_signature(tool)
+        # Most tools have none: nothing about signatures is imported for them.
+        return _UNVETTED if tool.signature is None else self.vetter.vet(tool, call)
+
+    @property
+    def pins(self) -> Pins:
+        """The lock, whether there is one yet or not."""
+        return self._pins.made
 
     @property
     def vetter(self) -> Vetter:
+        """What verifies signatures; made, and its modules imported, when first asked for."""
         if self._vetter is None:
             with self._making:
                 made = self._vetter
                 if made is None:
-                    made = self._vetter = self._make_vetter(
-                        self.contents, self._pins, self.projects, self.is_development
-                    )
+                    made = self._vetter = self._make_vetter(self)
                 return made
         return self._vetter
 
@@ -323,7 +332,7 @@ class Gate:
         path = tool.origin.path
         place = self._places.get(path)
         if place is None:
-            place = (project_in(path, self._outside) or self.cwd, is_below(path, self.named))
+            place = (self.spaces.project_of(path) or self.cwd, is_below(path, self.named))
             self._places[path] = place
         return place
 
@@ -376,58 +385,29 @@ def _declared(catalog: Catalog) -> Iterator[str]:
             yield tool.invocation.skill_dir
 
 
-class Projects:
-    """Whether a person trusted a project's own keys, as they are now: every one of them, or none counts.
-
-    Attack: a key that is added to a trusted project later, and tools signed by it. Every call asks, so files
-    and store are looked at again only where they changed.
-    """
-
-    def __init__(self, keep: Keep | None) -> None:
-        self._keep = keep
-        self._known: dict[str, tuple[object, bool]] = {}
-
-    def has_trusted_keys(self, project: str) -> bool:
-        found = trusted.key_files(project)
-        if not found or self._keep is None:
-            return False
-        try:
-            seen = (self._keep.stamp(), found, tuple(files.fingerprint(os.stat(path)) for path in found))
-            known = self._known.get(project)
-            if known is None or known[0] != seen:
-                store = self._keep.present()
-                is_so = store is not None and all(self._is_trusted(store, path) for path in found)
-                known = self._known[project] = (seen, is_so)
-        except (OSError, StoreError):  # what cannot be read vouches for nothing
-            return False
-        return known[1]
-
-    def is_trusted(self, path: str, digest: str) -> bool:
-        """Whether a file is trusted with these bytes."""
-        try:
-            store = None if self._keep is None else self._keep.present()
-            return store is not None and trusted.is_trusted(store, path, digest)
-        except StoreError:
-            return False
-
-    @staticmethod
-    def _is_trusted(store: Store, path: str) -> bool:
-        content, _ = files.read(path)
-        return content is not None and trusted.is_trusted(store, path, trusted.digest_of(content))
-
-
 class LaterPins:
-    """The lock of a host, whose modules are imported only once there is one: without it, two looks."""
+    """The lock of a host, whose modules are imported only once there is one: without it, a look at two paths
+    every hundredth of a second."""
 
     def __init__(self, make: Callable[[], Pins], config: Config, environment: Environment) -> None:
         self._make = make
         self._lock = os.path.join(lock_folder(config, environment), LOCK_NAME)
         self._memory = os.path.join(config.state, LOCKS) if config.state else ""
         self._pins: Pins | None = None
+        self._looked = -1.0
+
+    @property
+    def made(self) -> Pins:
+        if self._pins is None:
+            self._pins = self._make()
+        return self._pins
 
     def vet(self, tool: Tool, call: ToolCall | None, vetted: Vetted) -> Vetted:
         if self._pins is None:
-            if not os.path.lexists(self._lock) and not os.path.lexists(self._memory):
+            now = time.monotonic()
+            if self._looked <= now < self._looked + _FRESH_S:
                 return vetted
-            self._pins = self._make()
-        return self._pins.vet(tool, call, vetted)
+            if not os.path.lexists(self._lock) and not os.path.lexists(self._memory):
+                self._looked = now
+                return vetted
+        return self.made.vet(tool, call, vetted)

@@ -13,9 +13,10 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from toolwright.catalog import files, loading, sources
+from toolwright.catalog import files, loading
 from toolwright.catalog.catalog import Catalog
 from toolwright.catalog.digests import Contents
 from toolwright.config import Config, Environment
@@ -51,8 +52,7 @@ from toolwright.records import replace
 from toolwright.runtimes import Host, around, process, vaulted
 from toolwright.sandbox import NEVER, Cancel, Sandbox, Standing, Start
 from toolwright.servers import LIST_S, ServerLists
-from toolwright.trust.vault import Secrets, Vault, Withheld, system_ring
-from toolwright.trust.vetting import Vetter
+from toolwright.trust.secrets import Secrets, Withheld
 
 if TYPE_CHECKING:
     from toolwright.functions import Function
@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     from toolwright.runtimes.http import HttpTools
     from toolwright.runtimes.mcp import McpTools
     from toolwright.trust.approvals import Approvals
+    from toolwright.trust.vault import Vault
+    from toolwright.trust.vetting import Vetter
 
 _CLOSED = "the workshop is closed"
 _LACKING = {
@@ -108,7 +110,6 @@ class Hands:
         self._cwd = gate.cwd
         self._state = config.state
         self._user = environment.user
-        bundles = sources.installed_bundles()
         self._gate = gate
         assert gate.keep is not None
         self.keep = gate.keep
@@ -125,18 +126,14 @@ class Hands:
             variables=environment.variables,
             cwd=self._cwd,
             python=sys.executable,
-            user_space=environment.user_space,
-            system_spaces=tuple(os.path.dirname(source.path) for source in bundles),
+            spaces=gate.spaces,
             allow_scripts=config.allow_scripts,
             load_dotenv=config.load_dotenv,
             # Whoever names a project for calling its tools runs its code: its interpreter adds nothing.
             trusted_projects=frozenset(map(os.path.realpath, gate.named)),
             handlers=handlers,
             in_process=in_process,
-            secrets=Secrets(
-                Vault(config.state, passphrase=lambda: environment.passphrase, ring=system_ring),
-                config.secrets,
-            ),
+            secrets=Secrets(cache(partial(_vault, config.state, environment)), config.secrets),
             container_engine=config.container_engine,
             contents=gate.contents,
             vet_config=lambda path, content, item: gate.vetter.vet_config(path, content, item),
@@ -450,6 +447,12 @@ class LaterServers:
         except UsageError as closed:
             return Ending(end=End.UNAVAILABLE, reason=closed.message)
         return servers.run(tool, call, permit, cancel)
+
+
+def _vault(state: str, environment: Environment) -> Vault:
+    from toolwright.trust.vault import Vault, system_ring
+
+    return Vault(state, passphrase=lambda: environment.passphrase, ring=system_ring)
 
 
 def _javascript_tools(host: Host, contents: Contents, zygotes_max: int) -> Closable:

@@ -629,6 +629,12 @@ class Approval:
     """The call that took it."""
 
 
+LOCK_NAME: Final = "toolwright.lock"
+"""The lock file, wherever it lies."""
+LOCKS: Final = "locks"
+"""The folder in which a host remembers, beside its other state, what it approved of lock files."""
+
+
 class Trust(StrEnum):
     """What is known about a tool's bytes."""
 

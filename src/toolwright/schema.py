@@ -9,7 +9,6 @@ Compiling is left until the first use (``validator``), because most loaded tools
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 from enum import Enum
@@ -20,6 +19,7 @@ from urllib.parse import quote, unquote
 
 import jsonschema_rs
 
+from toolwright.errors import nearest
 from toolwright.jsontext import JsonObject, JsonValue, Pointer, at, compact, place_text, walk
 from toolwright.model import Schema
 from toolwright.records import dataclass
@@ -546,7 +546,7 @@ def _meant(word: object, known: list[Any]) -> str:
     if not isinstance(word, str):
         return ""
     names = [name for name in known if isinstance(name, str) and name != word]
-    close = difflib.get_close_matches(word, names, n=1, cutoff=0.7)
+    close = nearest(word, names, likeness=0.7)
     return f'; did you mean "{close[0]}"?' if close else ""
 
 

@@ -32,8 +32,8 @@ from toolwright.model import (
     Tool,
     ToolCall,
 )
-from toolwright.runtimes import Host, _cascade, _dependencies, _settings, environment, project_of
-from toolwright.runtimes._settings import Prepared
+from toolwright.runtimes import Host, _cascade, _dependencies, _prepared, environment, project_of
+from toolwright.runtimes._prepared import Prepared
 from toolwright.sandbox import Cancel, Start
 
 PYTHON = '''"""Says hello."""
@@ -115,8 +115,7 @@ class World:
             variables=self.variables,
             cwd=str(self.project),
             python="/usr/bin/python3",
-            user_space=str(self.user),
-            system_spaces=tuple(str(bundle / ".ai") for bundle in self.bundles),
+            spaces=sources.Spaces(user=str(self.user), systems=tuple(map(str, self.bundles))),
             **more,
         )
 
@@ -150,7 +149,7 @@ class World:
         tool = self.tool(name)
         call = ToolCall(id="1", tool=tool.key, arguments=arguments or {})
         permit = permit or Permit(env=tool.needs.env)
-        return _settings.prepare(tool, call, made, permit, project=project_of(tool, made))
+        return _prepared.prepare(tool, call, made, permit, project=project_of(tool, made))
 
     def prepared(self, arguments: dict[str, Any] | None = None, **more: Any) -> Prepared:
         found = self.prepare(arguments, **more)
@@ -194,7 +193,7 @@ def test_a_tool_of_another_format_is_left_alone() -> None:
         load_dotenv=True,
     )
     call = ToolCall(id="1", tool="manifest:t", arguments={"a": "${B}"})
-    found = _settings.prepare(tool, call, host, Permit(), project="/nowhere")
+    found = _prepared.prepare(tool, call, host, Permit(), project="/nowhere")
     assert found == Prepared(arguments={"a": "${B}"}, env={"A": "${B} {c}"})
 
 
@@ -217,7 +216,7 @@ def test_a_call_without_settings_takes_a_few_microseconds(world: World) -> None:
     call = ToolCall(id="1", tool=tool.key, arguments={"a": 1})
     started = time.thread_time()
     for _ in range(1000):
-        _settings.prepare(tool, call, host, Permit(), project=str(world.project))
+        _prepared.prepare(tool, call, host, Permit(), project=str(world.project))
     assert time.thread_time() - started < 0.2  # 200 µs each, some fifty times what it takes
 
 
@@ -1026,7 +1025,7 @@ def test_no_settings_make_it_raise(
         python="/usr/bin/python3",
     )
     call = ToolCall(id="1", tool="rye:a/t", arguments=arguments)
-    found = _settings.prepare(tool, call, host, Permit(env=("B",)), project=str(tmp_path))
+    found = _prepared.prepare(tool, call, host, Permit(env=("B",)), project=str(tmp_path))
     if isinstance(found, Prepared):
         assert not any("\0" in part for part in (*(found.argv or ()), *found.env, *found.env.values()))
     else:

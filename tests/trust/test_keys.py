@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tests.conftest import shared
 from tests.trust.test_signing import ADA, BODY, EVE, GITHUB_CI, LEO, Pen, check
 from toolwright.errors import SigningError
 from toolwright.model import Trust
+from toolwright.store.trusted import digest_of, key_files
 from toolwright.trust import keys, signing
 from toolwright.trust.keys import Keyring, KeyText, Tier
 
@@ -64,8 +66,14 @@ class Spaces:
 
     def ring(self, *, trusted: bool = False) -> Keyring:
         return Keyring(
-            str(self.user), (str(self.system),), str(self.project), project_trusted=lambda: trusted
+            str(self.user),
+            (str(self.system),),
+            str(self.project),
+            trusted=self.project_keys if trusted else dict,
         )
+
+    def project_keys(self) -> dict[str, str]:
+        return {path: digest_of(Path(path).read_bytes()) for path in key_files(str(self.project))}
 
 
 @pytest.fixture
@@ -228,6 +236,16 @@ def test_a_projects_key_counts_when_a_key_of_the_hosts_signed_it(spaces: Spaces,
     assert spaces.ring().ids() == []
     put(getattr(spaces, tier), ADA)
     assert check(EVE.sign(BODY), keys=spaces.ring()).trust is Trust.SIGNED
+
+
+@pytest.mark.requirement("rye.trust.project-keys")
+def test_only_the_very_bytes_of_a_projects_key_that_were_trusted_count(spaces: Spaces) -> None:
+    """Attack: a key that comes into a trusted project between the look at what is trusted and its reading."""
+    put(spaces.project, ADA)
+    ring = Keyring(str(spaces.user), (), str(spaces.project), trusted=partial(dict, spaces.project_keys()))
+    put(spaces.project, EVE)
+    assert ring.ids() == [ADA.id]
+    assert check(EVE.sign(BODY), keys=ring).trust is Trust.UNTRUSTED
 
 
 @pytest.mark.requirement("rye.trust.project-keys")

@@ -23,14 +23,13 @@ from toolwright.catalog import coverage, digests
 from toolwright.config import Environment, resolve
 from toolwright.errors import Kind, SourceError
 from toolwright.journal.reading import entries
-from toolwright.model import Allow, Deny, ToolCall, ToolResult, Trust, Vetted
+from toolwright.model import LOCK_NAME, Allow, Deny, ToolCall, ToolResult, Trust, Vetted
 from toolwright.sandbox import Cancel
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox.portable import Portable
 from toolwright.store import trusted
 from toolwright.store.keep import STORE_NAME
 from toolwright.store.sqlite import SqliteStore
-from toolwright.trust import lock as locks
 from toolwright.trust.pinning import Pins, interpreter
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
@@ -120,7 +119,7 @@ class Project:
 
     @property
     def locked(self) -> str:
-        return (self.folder / locks.FILE_NAME).read_text(encoding="utf-8")
+        return (self.folder / LOCK_NAME).read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -469,7 +468,7 @@ def test_without_a_lock_nothing_changes(project: Project) -> None:
 )
 def test_a_broken_lock_refuses_all_and_names_the_line(project: Project, text: str, told: str) -> None:
     """Attack: damage that makes a lock be passed over."""
-    project.write(locks.FILE_NAME, text)
+    project.write(LOCK_NAME, text)
     with project.opened() as workshop:
         for key, arguments in (("get_time", {"timezone": "UTC"}), ("git_status", {})):
             result = workshop.call(key, arguments)
@@ -482,7 +481,7 @@ def test_a_broken_lock_refuses_all_and_names_the_line(project: Project, text: st
 
 def test_a_lock_that_is_a_link_refuses_all(project: Project, tmp_path: Path) -> None:
     project.lock()
-    path = project.folder / locks.FILE_NAME
+    path = project.folder / LOCK_NAME
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
     assert "toolwright.lock: it is a link" in refusal(project.called("git_status"))
@@ -493,7 +492,7 @@ def test_deleting_the_lock_does_not_unlock(project: Project) -> None:
     project.lock()
     with project.opened() as workshop:
         assert workshop.call("git_status", {}, dry_run=True).ok
-        (project.folder / locks.FILE_NAME).unlink()
+        (project.folder / LOCK_NAME).unlink()
         message = refusal(workshop.call("git_status", {}, dry_run=True))
         assert message == "toolwright.lock is gone, and was written on this machine"
     assert "is gone" in refusal(project.called("git_status"))
@@ -530,7 +529,7 @@ def test_taking_an_entry_out_of_the_lock_does_not_unlock(project: Project) -> No
     project.lock()
     document = json.loads(project.locked)
     del document["tools"]["manifest:manifest/get_time"]
-    project.write(locks.FILE_NAME, json.dumps(document))
+    project.write(LOCK_NAME, json.dumps(document))
     message = "get_time: its entry was taken out of toolwright.lock"
     assert refusal(project.called("get_time", {"timezone": "UTC"}, unsigned="warn")) == message
 
@@ -544,9 +543,9 @@ def test_a_lock_that_came_with_a_project_refuses_and_never_vouches(project: Proj
         trusting = Pins(
             str(here.folder), home="/nowhere", state=None, path="", contents=digests.Contents(),
             watch=lambda tool: coverage.watched(
-                tool, base=str(here.folder), home="/nowhere", item=lambda _: None, defined=lambda _: None
+                tool, base=str(here.folder), home="/nowhere", defined=lambda _: None
             ),
-            trusted=lambda path, _digest: path == str(here.folder / locks.FILE_NAME),
+            trusted=lambda path, _digest: path == str(here.folder / LOCK_NAME),
         )  # fmt: skip
         assert trusting.vet(tool, None, NOTHING).trust is Trust.PINNED
         here.edit("manifest/tools/bin/get_time", "import", "import sys\nimport")
@@ -563,7 +562,7 @@ def test_a_lock_that_came_with_a_project_refuses_and_never_vouches(project: Proj
 def test_a_lock_that_the_host_trusted_vouches_until_it_changes(project: Project, tmp_path: Path) -> None:
     project.lock()
     here = Project(project.folder, tmp_path / "another machine")
-    lock = here.folder / locks.FILE_NAME
+    lock = here.folder / LOCK_NAME
     (tmp_path / "another machine").mkdir(mode=0o700)
     store = SqliteStore(str(tmp_path / "another machine" / STORE_NAME))
     trusted.trust(store, str(lock), trusted.digest_of(lock.read_bytes()))
@@ -571,7 +570,7 @@ def test_a_lock_that_the_host_trusted_vouches_until_it_changes(project: Project,
     with here.opened() as workshop:
         tool = workshop.find("get_time")
         assert workshop.gate.vet(tool, None).trust is Trust.PINNED
-        here.write(locks.FILE_NAME, lock.read_bytes() + b"\n")
+        here.write(LOCK_NAME, lock.read_bytes() + b"\n")
         assert workshop.gate.vet(tool, None).trust is Trust.UNSIGNED
 
 
@@ -782,7 +781,7 @@ def test_the_lock_is_readable_for_all_and_what_was_approved_for_nobody_else(proj
         project.lock()
     finally:
         os.umask(old)
-    assert stat.S_IMODE((project.folder / locks.FILE_NAME).stat().st_mode) == 0o644
+    assert stat.S_IMODE((project.folder / LOCK_NAME).stat().st_mode) == 0o644
     kept = [path for path in project.state.glob("locks/**/*") if path.is_file()]
     assert len(kept) > 5
     assert {stat.S_IMODE(path.stat().st_mode) for path in kept} == {0o600}
@@ -793,7 +792,7 @@ def test_the_lock_is_not_written_through_a_link(project: Project, tmp_path: Path
     """Attack: a link in its place, or in that of the file beside it, which makes us write elsewhere."""
     victim = tmp_path / "victim"
     victim.write_text("precious", encoding="utf-8")
-    (project.folder / locks.FILE_NAME).symlink_to(victim)
+    (project.folder / LOCK_NAME).symlink_to(victim)
     with pytest.raises(SourceError, match="is a link, or no regular file"):
         project.lock()
     assert victim.read_text(encoding="utf-8") == "precious"

@@ -768,14 +768,3 @@ def test_listing_and_calling_never_disagree(what, house, vetted, asked, state, n
         by = {rule.place for rule in house.policy if rule.match.arguments}
         by |= {budget.place for budget in house.budgets}
         assert called.rule in by, "what is offered is refused only for what was not known before"
-
-
-@pytest.mark.battery("C05")
-@pytest.mark.parametrize(
-    ("path", "below"),
-    [("/proj", True), ("/proj/file", True), ("/proj-evil/file", False), ("/pro", False), ("/", False)],
-)
-def test_c05_a_root_holds_whole_components_only(path, below):
-    assert rules.is_below(path, ["/proj"]) is below
-    assert rules.is_below(path, ["/"])
-    assert not rules.is_below(path, ["", ""])

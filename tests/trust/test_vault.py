@@ -18,7 +18,8 @@ from tests.program import WAIT_S
 from toolwright.errors import StoreError, UsageError
 from toolwright.store import private
 from toolwright.trust import vault as module
-from toolwright.trust.vault import SECRETS_MAX, VALUE_BYTES_MAX, Locked, Secrets, Vault, Withheld, system_ring
+from toolwright.trust.secrets import Secrets, Withheld
+from toolwright.trust.vault import SECRETS_MAX, VALUE_BYTES_MAX, Locked, Vault, system_ring
 
 VALUE = "sk-very-secret-value-é-0815"
 
@@ -338,7 +339,7 @@ def test_only_names_that_somebody_wrote_down_mean_secrets(state: Path) -> None:
     vault = Vault(str(state))
     vault.set("openai", VALUE)
     vault.set("GITHUB_TOKEN", "gh-value")
-    secrets = Secrets(vault, {"OPENAI_API_KEY": "openai"})
+    secrets = Secrets(lambda: vault, {"OPENAI_API_KEY": "openai"})
     declared = ("GITHUB_TOKEN", "OPENAI_API_KEY", "openai", "EDITOR")
     assert secrets.candidates(declared, ()) == ("OPENAI_API_KEY",)
     assert secrets.candidates(declared, ("GITHUB_TOKEN",)) == ("OPENAI_API_KEY", "GITHUB_TOKEN")
@@ -351,7 +352,7 @@ def test_only_names_that_somebody_wrote_down_mean_secrets(state: Path) -> None:
 
 
 def test_a_secret_that_is_missing_is_named_with_the_way_to_set_it(state: Path) -> None:
-    secrets = Secrets(Vault(str(state)), {"OPENAI_API_KEY": "openai"})
+    secrets = Secrets(lambda: Vault(str(state)), {"OPENAI_API_KEY": "openai"})
     with pytest.raises(Withheld) as no:
         secrets.values(("OPENAI_API_KEY",))
     assert (no.value.reason, no.value.hint) == (
@@ -362,8 +363,9 @@ def test_a_secret_that_is_missing_is_named_with_the_way_to_set_it(state: Path) -
 
 def test_a_host_without_secrets_imports_no_encryption(state: Path) -> None:
     code = (
-        "import sys; from toolwright.trust.vault import Secrets, Vault\n"
-        "Secrets(Vault(sys.argv[1]), {}).values(('A', 'B'))\n"
+        "import sys; from toolwright.trust.secrets import Secrets\n"
+        "from toolwright.trust.vault import Vault\n"
+        "Secrets(lambda: Vault(sys.argv[1]), {}).values(('A', 'B'))\n"
         "print([name for name in ('cryptography', 'keyring', 'sqlite3') if name in sys.modules])"
     )
     ran = subprocess.run(

@@ -5,11 +5,10 @@ A catalog is never changed, only replaced. It knows no files: what is on it was 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, overload
 
-from toolwright.errors import UnknownTool
+from toolwright.errors import UnknownTool, nearest
 from toolwright.model import Namesakes, Role, Skill, Tool
 
 
@@ -115,7 +114,7 @@ class Catalog:
             raise UnknownTool(
                 f"the name {name!r} belongs to {len(keys)} tools", "name one by its key: " + ", ".join(keys)
             )
-        close = difflib.get_close_matches(name, [*self._names(), *by_key], n=3, cutoff=0.6)
+        close = nearest(name, [*self._names(), *by_key], count=3)
         raise UnknownTool(
             f"there is no tool {name!r}",
             f"did you mean {' or '.join(close)}?" if close else "`toolwright list` shows what there is",

@@ -15,6 +15,7 @@ from toolwright.calls import commands
 from toolwright.catalog import digests
 from toolwright.journal.redaction import is_secret_name, shown_url
 from toolwright.model import CallJavaScript, CallMcp, RunProcess, Tool
+from toolwright.paths import is_below
 from toolwright.trust.lock import ANCHOR, Watched, ordered
 
 _CODE: Final = (".py", ".pyz", ".js", ".mjs", ".cjs", ".ts", ".mts", ".sh", ".rb", ".pl", ".php", ".jar")
@@ -25,14 +26,13 @@ def watched(
     *,
     base: str,
     home: str,
-    item: Callable[[str], str | None],
     defined: Callable[[str], str | None],
 ) -> Watched:
     """What a lock in ``base`` looks at for a tool. ``defined`` knows MCP servers by their digests."""
     invocation = tool.invocation
     near = (base, home, os.path.dirname(tool.origin.path))
-    foreign = tuple(path for path in digests.own_files(tool) if not _is_below(path, near))
-    pinned, folders = digests.pinned_files(tool, item)
+    foreign = tuple(path for path in digests.own_files(tool) if not is_below(path, near))
+    pinned, folders = digests.pinned_files(tool)
     source, programs, started = "", list[str](), tuple[str, ...]()
     parts = {key: digests.plain(value) for key, value in asdict(invocation).items()}
     if "settings" in parts:
@@ -76,10 +76,6 @@ def watched(
     )
 
 
-def _is_below(path: str, folders: tuple[str, ...]) -> bool:
-    return any(path.startswith(f"{folder}/") for folder in folders if folder)
-
-
 def _is_code(path: str) -> bool:
     return os.path.isfile(path) and (path.endswith(_CODE) or os.access(path, os.X_OK))
 
@@ -94,7 +90,7 @@ def _started(definition: Mapping[str, Any], folder: str, base: str) -> tuple[str
     cwd = definition.get("cwd")
     place = os.path.join(folder, cwd.replace("{project_path}", folder) if isinstance(cwd, str) else "")
     paths = (os.path.normpath(os.path.join(place, word.replace("{project_path}", folder))) for word in words)
-    found = tuple(path for path in paths if path.startswith(f"{base}/") and _is_code(path))
+    found = tuple(path for path in paths if is_below(path, (base,)) and _is_code(path))
     return words[0] if words else "", found
 
 

@@ -11,7 +11,7 @@ import hashlib
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from operator import is_
@@ -121,13 +121,8 @@ def plain(value: object) -> jsontext.JsonValue:
 _BESIDE_SKILL: Final = ("SKILL.md", "tools.json", "allowlist.json", "execution.json")
 
 
-def pinned_files(
-    tool: Tool, item: Callable[[str], str | None] = lambda _item: None
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The files that a lock of the tool covers, and the folders in which it covers every file.
-
-    ``item`` is where an item lies that the tool's chain or its server names; None where it lies in no file.
-    """
+def pinned_files(tool: Tool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The files that a lock of the tool covers, and the folders in which it covers every file."""
     found: dict[str, None] = {}
     folders: tuple[str, ...] = ()
     match tool.invocation:
@@ -139,11 +134,10 @@ def pinned_files(
             candidates = jsontext.loads_own(settings)
             paths = candidates.get("files", ()) if isinstance(candidates, dict) else ()
             found |= dict.fromkeys(map(Aside, paths))
-        case CallMcp(server=server) if tool.chain and (defined := item(server)) is not None:
-            found[defined] = None
     if not (isinstance(tool.invocation, CallMcp) and not tool.chain):  # a list of servers is no tool's own
         found[tool.origin.path] = None
-    found |= dict.fromkeys(path for name in tool.chain[1:] if (path := item(name)) is not None)
+    if tool.signature is not None:  # whatever else the record was compiled from: its chain, its server
+        found |= dict.fromkeys(element.path for element in tool.signature.others)
     found |= dict.fromkeys(path for path in own_files(tool) if path not in found)
     return tuple(path for path in found if os.path.isabs(path)), folders
 

@@ -27,6 +27,7 @@ from toolwright.catalog import files
 from toolwright.catalog.files import Fingerprint
 from toolwright.errors import SourceError
 from toolwright.model import Document, OpenApiOptions, ProbeOutcome, Problem, Severity
+from toolwright.paths import is_below
 from toolwright.records import dataclass
 
 if TYPE_CHECKING:
@@ -127,22 +128,22 @@ class _Row(NamedTuple):
     unreadable: str | None = None
 
 
-@dataclass
 class Listing:
     """What the sources hold."""
 
-    homes: list[_Home] = field(default_factory=list)
-    rows: list[tuple[Any, ...]] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-    entries: int = 0
-    paths: set[str] = field(default_factory=set)
-    fetched: dict[str, str] = field(default_factory=dict)
-    """The URLs of documents that are fetched, by their digests. Not part of the stamp."""
-    servers: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """MCP servers, each with the file that names it, by the digest of its definition. Not part of the stamp:
-    a definition may hold secrets."""
-    owners: dict[tuple[str, str], str] = field(default_factory=dict)
-    """The path of the source that named a server or an API first, by format and name."""
+    def __init__(self, *, entries: int = 0, servers: Mapping[str, tuple[str, str]] | None = None) -> None:
+        self.homes: list[_Home] = []
+        self.rows: list[tuple[Any, ...]] = []
+        self.problems: list[Problem] = []
+        self.entries = entries
+        self.paths: set[str] = set()
+        self.fetched: dict[str, str] = {}
+        """The URLs of documents that are fetched, by their digests. Not part of the stamp."""
+        self.servers = dict(servers or {})
+        """MCP servers, each with the file that names it, by the digest of its definition. Not part of the
+        stamp: a definition may hold secrets."""
+        self.owners: dict[tuple[str, str], str] = {}
+        """The path of the source that named a server or an API first, by format and name."""
 
     def home(self, home: _Home) -> int:
         self.homes.append(home)
@@ -400,8 +401,7 @@ class _Look:
         self.add(home, [main, *beside], names, explicit=explicit)
 
     def is_ours(self, path: str) -> bool:
-        root = (self.source.root or self.source.path).rstrip("/")
-        return path == root or path.startswith(f"{root}/")
+        return is_below(path, (self.source.root or self.source.path,))
 
     def scope(self, path: str) -> str:
         below = os.path.relpath(path, self.source.path)
@@ -800,6 +800,26 @@ def _printable(path: str) -> str:
 def _project_of(path: str) -> str:
     """The project of a path at or below its ``.ai/tools``."""
     return f"{path}/".partition("/.ai/tools/")[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spaces:
+    """Rye's spaces that belong to no project. Each is the folder that holds an ``.ai``."""
+
+    user: str = ""
+    systems: tuple[str, ...] = ()
+    """Of installed bundles, in the order in which items are looked for."""
+
+    @staticmethod
+    def installed(user: str) -> Spaces:
+        """The user's space, and those of the bundles that are installed now."""
+        folders = (source.path for source in installed_bundles())
+        return Spaces(user=user, systems=tuple(os.path.dirname(os.path.dirname(path)) for path in folders))
+
+    def project_of(self, path: str) -> str | None:
+        """The project that a declaration lies in; None: in none, or in a space that is nobody's project."""
+        root, marker, _ = path.partition("/.ai/tools/")
+        return root if marker and root != self.user and root not in self.systems else None
 
 
 def installed_bundles() -> list[Source]:

@@ -6,10 +6,10 @@ once, and reading goes on. This module knows JSON kinds and addresses; it knows 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from toolwright.errors import nearest
 from toolwright.jsontext import Duplicate, JsonValue, Pointer, place_text
 from toolwright.model import Document, Fix, Problem, Severity
 
@@ -46,7 +46,7 @@ def suggestion(word: str, known: Iterable[str]) -> str | None:
     by_folded = {fold(name): name for name in known}
     if fold(word) in by_folded:
         return by_folded[fold(word)]
-    close = difflib.get_close_matches(fold(word), by_folded, n=1, cutoff=0.75)
+    close = nearest(fold(word), [*by_folded], likeness=0.75)
     return by_folded[close[0]] if close else None
 
 

@@ -226,12 +226,12 @@ class Cleaning:
 
 _BLOBS: Final = ("data", "blob")
 """Members that hold bytes in base64 where content is what MCP says."""
-_NAME_SHOWN: Final = re.compile(r"[A-Za-z0-9_. -]{1,128}")
+_NAME_SHOWN: Final = r"[A-Za-z0-9_. -]{1,128}"
 
 
 def _shown(name: str) -> str:
     """Attack: an author's name of a variable that goes on as an instruction to the model."""
-    return name if _NAME_SHOWN.fullmatch(name) else "of its own"
+    return name if re.fullmatch(_NAME_SHOWN, name) else "of its own"
 
 
 def _parts(value: str) -> Iterator[str]:
@@ -281,13 +281,13 @@ _ENTITIES: Final = {
     "&": (b"&amp;", b"&#38;"),
 }
 """What pages make of characters that mean something to them: `&` last, since the others begin with one."""
-_UNICODE: Final = re.compile(rb"((?:\\u[0-9a-fA-F]{4})+)")
+_UNICODE: Final = rb"((?:\\u[0-9a-fA-F]{4})+)"
 
 
 def _decoded(data: bytes) -> bytes:
     """Data without the escapes of JSON and of URLs."""
     if b"\\u" in data:
-        data = _UNICODE.sub(lambda match: _letters(match[1]), data)
+        data = re.sub(_UNICODE, lambda match: _letters(match[1]), data)
     for escaped, plain in _ESCAPES:
         data = data.replace(escaped, plain)
     if b"&" in data:

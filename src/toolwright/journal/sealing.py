@@ -8,7 +8,6 @@ the public key kept on another machine does the rest.
 from __future__ import annotations
 
 import os
-import stat
 from contextlib import suppress
 
 from cryptography.exceptions import InvalidSignature
@@ -18,8 +17,10 @@ from toolwright.errors import StoreError
 from toolwright.journal import chain
 from toolwright.journal.chain import Anchor, Head
 from toolwright.jsontext import JsonObject
+from toolwright.store import private
 
 _KEY_BYTES = 32
+_HINT = "the journal's key must be a file of 32 bytes that belongs to you alone (mode 0600)"
 
 
 class Seal:
@@ -36,10 +37,9 @@ class Seal:
         try:
             secret = _read_secret(path) or _make_secret(path)
         except OSError as error:
-            raise StoreError(
-                f"{path}: {(error.strerror or 'cannot be used').lower()}",
-                "the journal's key must be a file of 32 bytes that belongs to you alone (mode 0600)",
-            ) from None
+            raise StoreError(f"{path}: {(error.strerror or 'cannot be used').lower()}", _HINT) from None
+        except StoreError as error:
+            raise StoreError(error.message, _HINT) from None
         return Seal(Ed25519PrivateKey.from_private_bytes(secret))
 
     def checkpoint(self, head: Head, time: float) -> JsonObject:
@@ -52,7 +52,7 @@ class Seal:
 def public_key(state: str) -> bytes | None:
     """The public key of a state folder, or None where nothing was signed yet."""
     path = os.path.join(state, "keys", "journal.key")
-    with suppress(OSError):
+    with suppress(StoreError):
         secret = _read_secret(path)
         if secret is not None:
             return Ed25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
@@ -77,46 +77,16 @@ def checker(key: bytes) -> chain.Check:
 
 
 def _read_secret(path: str) -> bytes | None:
-    try:
-        # Attack: a link or FIFO in place of the key, which would sign with a key of somebody else's choice.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
-        status = os.fstat(descriptor)
-        secret = os.read(descriptor, _KEY_BYTES + 1)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or len(secret) != _KEY_BYTES:
-            raise PermissionError(0, "not a key of your own")
-        if status.st_mode & 0o077:
-            raise PermissionError(0, "others may read it")
-        return secret
-    finally:
-        os.close(descriptor)
+    secret = private.read(path, _KEY_BYTES)
+    if secret is not None and len(secret) != _KEY_BYTES:
+        raise StoreError(f"{path}: it is no key", _HINT)
+    return secret
 
 
 def _make_secret(path: str) -> bytes:
     """Write a new key whole or not at all; where two hosts begin at once, the first one's counts for both."""
-    folder = os.path.dirname(path)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    secret = Ed25519PrivateKey.generate().private_bytes_raw()
-    draft = f"{path}.{os.getpid()}.{os.urandom(4).hex()}"
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            if os.write(descriptor, secret) != _KEY_BYTES:
-                raise OSError(28, "no room")
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        with suppress(FileExistsError):
-            os.link(draft, path)
-    finally:
-        os.unlink(draft)
-    beside = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(beside)
-    finally:
-        os.close(beside)
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    private.put(path, Ed25519PrivateKey.generate().private_bytes_raw(), replacing=False)
     found = _read_secret(path)
     assert found is not None
     return found

@@ -8,17 +8,18 @@ and no words for the model; the engine above it does.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Final, Protocol
 
 from toolwright.catalog.digests import Contents
+from toolwright.catalog.sources import Spaces
 from toolwright.journal.redaction import secret_parts
 from toolwright.model import End, Ending, Permit, Tool, ToolCall, Vetted
 from toolwright.records import dataclass
 from toolwright.runtimes._cleaning import cleaned
 from toolwright.sandbox import Cancel, Sandbox
-from toolwright.trust.vault import Secrets, Withheld
+from toolwright.trust.secrets import Secrets, Withheld
 
 
 class Runtime(Protocol):
@@ -28,6 +29,7 @@ class Runtime(Protocol):
 
 
 _ENVIRONMENTS_MAX: Final = 256
+_NO_SPACES: Final = Spaces()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +42,8 @@ class Host:
     cwd: str
     python: str
     """Our own interpreter."""
-    user_space: str = ""
-    """The root of rye's user space: its ``.ai`` lies in it."""
-    system_spaces: tuple[str, ...] = ()
-    """The ``.ai`` folders of installed bundles."""
+    spaces: Spaces = _NO_SPACES
+    """Rye's spaces: the user's, and those of installed bundles."""
     allow_scripts: bool = False
     load_dotenv: bool = False
     """Tools with a chain also get the variables of their project's ``.env``."""
@@ -150,19 +150,7 @@ class Environments:
 
 def project_of(tool: Tool, host: Host) -> str:
     """The project a tool is told: the one it lies in, or, for a tool of the user or the system, ours."""
-    return project_among(tool, host.cwd, host.user_space, host.system_spaces)
-
-
-def project_among(tool: Tool, cwd: str, user_space: str, system_spaces: Sequence[str]) -> str:
-    """The same where there is no host yet."""
-    outside = (user_space, *(os.path.dirname(space) for space in system_spaces))
-    return project_in(tool.origin.path, outside) or cwd
-
-
-def project_in(path: str, outside: Sequence[str]) -> str | None:
-    """The project that a declaration lies in; None: in none, or in a space that is nobody's project."""
-    root, marker, _ = path.partition("/.ai/tools/")
-    return root if marker and root not in outside else None
+    return host.spaces.project_of(tool.origin.path) or host.cwd
 
 
 def find_program(name: str, path: str) -> str | None:

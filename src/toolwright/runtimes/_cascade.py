@@ -20,8 +20,8 @@ from toolwright import jsontext
 from toolwright.catalog import files
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import Trust, Vetted
+from toolwright.paths import is_below
 from toolwright.records import dataclass
-from toolwright.trust.rules import is_below
 
 VetConfig: TypeAlias = Callable[[str, bytes, str], Vetted]
 """What is known about the bytes of a configuration file, by its path, its content and its address."""

@@ -9,8 +9,8 @@ import os
 
 from toolwright.catalog import digests, files
 from toolwright.model import End, Ending, Tool, ToolCall
+from toolwright.paths import is_below
 from toolwright.records import dataclass
-from toolwright.trust.rules import is_below
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,7 @@ from toolwright.runtimes._mcp_definition import (
 )
 from toolwright.sandbox import Cancel, Standing, Start
 from toolwright.trust.policy import is_loader
-from toolwright.trust.vault import Withheld
+from toolwright.trust.secrets import Withheld
 
 CONNECT_S: Final = 60.0
 """For starting and greeting a server, where its definition says nothing else."""

@@ -16,7 +16,6 @@ import shlex
 from collections import ChainMap
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import field
 from typing import Final
 
 from toolwright import jsontext
@@ -36,13 +35,14 @@ from toolwright.model import (
     Tool,
     ToolCall,
 )
-from toolwright.records import dataclass, replace
+from toolwright.paths import is_below
+from toolwright.records import replace
 from toolwright.runtimes import Host, _cascade, _dependencies, environment, vaulted, withheld
 from toolwright.runtimes._cascade import Tier
 from toolwright.runtimes._dependencies import Loaded, file_of, object_of, texts_of
+from toolwright.runtimes._prepared import SHELLS, Prepared
 from toolwright.trust.policy import is_loader
-from toolwright.trust.rules import is_below
-from toolwright.trust.vault import Withheld
+from toolwright.trust.secrets import Withheld
 
 DOTENV_BYTES_MAX: Final = 64 << 10
 
@@ -55,7 +55,6 @@ _TEMPLATE: Final = re.compile(
 _EXACT: Final = re.compile(rf"\{{({_NAME})\}}")
 _EXACT_VARIABLE: Final = re.compile(rf"\$\{{({_NAME})\}}")
 _PARAMS_JSON: Final = "{params_json}"
-SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash"})
 _CODE_OPTION: Final = re.compile(r"-[a-z]*c")
 _DOTENV_LINE: Final = re.compile(rf"\s*(?:export\s+)?({_NAME})\s*=\s*(.*?)\s*")
 
@@ -69,44 +68,12 @@ _PYTHON_INTERPRETER: Final[JsonObject] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """What a runtime starts with, besides what the invocation says."""
-
-    arguments: JsonObject
-    """As the tool gets them: fixed ones set, nested, with ``resolved_config``."""
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Laid over ``runtimes.environment``: what the author set. Values never reach a message or a record."""
-    interpreter: str | None = None
-    """The absolute path of the chosen interpreter; None: the runtime's own."""
-    argv: tuple[str, ...] | None = None
-    """The author's command, expanded; None: program and fixed arguments of the invocation, as they are."""
-    cwd: str | None = None
-    """None: the host's working directory."""
-    http: CallHttp | None = field(default=None, repr=False)
-    """The author's request, expanded; None: the invocation's, as it is."""
-    own: tuple[str, ...] = ()
-    """Folders and files that the tool reads besides its own file: its anchor, its libraries, its
-    interpreter. Only those that the permit does not open anyway."""
-    dependencies: tuple[tuple[str, str], ...] = ()
-    """Path below the anchor and SHA-256 of every file that the tool may load from there."""
-    verified: Loaded | None = field(default=None, repr=False)
-    """These files, and nothing else of their folders, where they were verified for this call."""
-    notes: tuple[str, ...] = ()
-
-
 def prepare(tool: Tool, call: ToolCall, host: Host, permit: Permit, *, project: str) -> Prepared | Ending:
-    """What the author's configuration makes of a call whose arguments are checked, or why it must not run.
-
-    ``project`` is the absolute root that the tool is told (``runtimes.project_of``).
-    """
+    """The same for a tool with a chain (``_prepared.prepare``)."""
     invocation = tool.invocation
-    if isinstance(invocation, NotCallable):
-        return Ending(end=End.UNAVAILABLE, reason=invocation.reason)
+    assert not isinstance(invocation, NotCallable | RunContainer | CallFunction)
     arguments = call.arguments or {}
     env = dict(invocation.env) if isinstance(invocation, RunProcess) else {}
-    if not tool.chain or isinstance(invocation, (RunContainer, CallFunction)):
-        return Prepared(arguments=arguments, env=env)
     try:
         if invocation.settings == _NOTHING and not host.load_dotenv and _is_plain(tool, host, project):
             verified = _verified(tool, host, permit, project) if permit.loads else None
@@ -185,7 +152,7 @@ class _Preparing:
             "tool_parent": os.path.dirname(self.tool_dir),
             "anchor_path": self.tool_dir,
             "project_path": project,
-            "user_space": host.user_space,
+            "user_space": host.spaces.user,
             "system_space": self.system_space(),
         }
         self.seen: dict[str, str] = environment(host, tool, permit)
@@ -216,7 +183,7 @@ class _Preparing:
         )
 
     def system_space(self) -> str:
-        spaces = [os.path.dirname(space) for space in self.host.system_spaces]
+        spaces = self.host.spaces.systems
         mine = (space for space in spaces if is_below(self.tool_path, (space,)))
         return next(mine, spaces[0] if spaces else "")
 
@@ -242,7 +209,8 @@ class _Preparing:
     def anchor_paths(self, added: dict[str, str]) -> None:
         """The anchor's folders in variables that list folders, such as ``PYTHONPATH``."""
         grounds = (
-            self.places["anchor_path"], self.project, self.host.user_space, *self.host.system_spaces,
+            self.places["anchor_path"], self.project, self.host.spaces.user,
+            *(os.path.join(space, ".ai") for space in self.host.spaces.systems),
             self.places.get("runtime_lib", ""),
         )  # fmt: skip
         for name, wish in object_of(self.anchor.get("env_paths")).items():
@@ -508,15 +476,18 @@ class _Preparing:
         return arguments
 
     def tiers(self) -> list[Tier]:
-        user = self.host.user_space
+        spaces = self.host.spaces
+        named = [
+            *([("user", spaces.user)] if spaces.user else []),
+            *(("system", at) for at in spaces.systems),
+        ]
         return [
             Tier(
                 name="project",
                 folder=os.path.join(self.project, ".ai", "config"),
                 within=os.path.realpath(self.project),
             ),
-            *([Tier(name="user", folder=os.path.join(user, ".ai", "config"))] if user else []),
-            *(Tier(name="system", folder=os.path.join(space, "config")) for space in self.host.system_spaces),
+            *(Tier(name=name, folder=os.path.join(space, ".ai", "config")) for name, space in named),
         ]
 
 

@@ -34,10 +34,10 @@ from toolwright.model import (
     ToolError,
 )
 from toolwright.records import replace
-from toolwright.runtimes import Host, _settings, project_of, vaulted, withheld
+from toolwright.runtimes import Host, _prepared, project_of, vaulted, withheld
 from toolwright.runtimes._web import Answer, Contact, Reach, Request, Trouble, Unreached, Web, WebLimits
 from toolwright.sandbox import Cancel
-from toolwright.trust.vault import Withheld
+from toolwright.trust.secrets import Withheld
 
 TOLD_BYTES_MAX: Final = 2000
 """How much of the body of a failure is repeated."""
@@ -77,7 +77,7 @@ class HttpTools:
                 hint=f"to permit them:\n{grant_lines(tool.key, ('net.http',))}",
             )
         project = project_of(tool, self._host)
-        prepared = _settings.prepare(tool, call, self._host, permit, project=project)
+        prepared = _prepared.prepare(tool, call, self._host, permit, project=project)
         if isinstance(prepared, Ending):
             return prepared
         described = prepared.http or invocation

@@ -47,7 +47,7 @@ from toolwright.runtimes import (
     _checked,
     _dependencies,
     _loader,
-    _settings,
+    _prepared,
     _zygotes,
     project_of,
 )
@@ -146,7 +146,7 @@ class JavaScriptTools:
         invocation = tool.invocation
         assert isinstance(invocation, CallJavaScript)
         project = os.path.abspath(project_of(tool, self._host))
-        prepared = _settings.prepare(tool, call, self._host, permit, project=project)
+        prepared = _prepared.prepare(tool, call, self._host, permit, project=project)
         if isinstance(prepared, Ending):
             return prepared
         checked = _checked.own_file(tool, call, self._contents)

@@ -184,7 +184,7 @@ class McpTools:
             hint = TWO_ENDPOINTS_HINT if definition is TWO_ENDPOINTS else None
             return Ending(end=End.UNAVAILABLE, reason=reason, hint=hint)
         if not definition.key:
-            definition = placed(definition, project_of(tool, self.host), self.host.user_space)
+            definition = placed(definition, project_of(tool, self.host), self.host.spaces.user)
         if definition.key:
             tool = self._owner(tool, definition)
             found = self._permit_of(tool)
@@ -267,7 +267,7 @@ class McpTools:
         definition = definition_of(invocation.server, "", invocation.settings)
         if isinstance(definition, str):
             return None
-        return placed(definition, project_of(tool, self.host), self.host.user_space)
+        return placed(definition, project_of(tool, self.host), self.host.spaces.user)
 
     def changed(self, server: Server) -> None:
         """Called by readers: a server says that its tools are others now."""

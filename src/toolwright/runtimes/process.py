@@ -15,10 +15,10 @@ from toolwright.calls import commands
 from toolwright.catalog import digests, files
 from toolwright.errors import Kind
 from toolwright.model import End, Ending, Permit, Run, RunProcess, Tool, ToolCall, ToolError
+from toolwright.paths import is_below
 from toolwright.records import replace
-from toolwright.runtimes import Environments, Host, _settings, find_program, project_of
+from toolwright.runtimes import Environments, Host, _prepared, find_program, project_of
 from toolwright.sandbox import Cancel, Start
-from toolwright.trust.rules import is_below
 
 RESOLVER_OUTPUT_BYTES_MAX: Final = 64 << 10
 RESOLVER_TIMEOUT_S_MAX: Final = 10.0
@@ -44,7 +44,7 @@ class ProcessTools:
 
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
         project = project_of(tool, self._host)
-        prepared = _settings.prepare(tool, call, self._host, permit, project=project)
+        prepared = _prepared.prepare(tool, call, self._host, permit, project=project)
         if isinstance(prepared, Ending):
             return prepared
         handed = self._environments.of(tool, permit, prepared.env)
@@ -57,7 +57,7 @@ class ProcessTools:
         tool: Tool,
         call: ToolCall,
         permit: Permit,
-        prepared: _settings.Prepared,
+        prepared: _prepared.Prepared,
         env: dict[str, str],
         cancel: Cancel,
     ) -> Ending:
@@ -266,7 +266,7 @@ def _from_memory(argv: tuple[str, ...], own: Sequence[tuple[str, digests.Held | 
     Attack: whoever may write to a folder above a verified script puts another one in its place while the
     shell opens it. What the shell is handed cannot be replaced. ``$0`` stays the path.
     """
-    if len(argv) < 2 or os.path.basename(argv[0]) not in _settings.SHELLS:
+    if len(argv) < 2 or os.path.basename(argv[0]) not in _prepared.SHELLS:
         return argv
     held = next((file for path, file in own if path == argv[1]), None)
     content = held.content if held is not None else None

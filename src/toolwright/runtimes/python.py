@@ -55,7 +55,7 @@ from toolwright.runtimes import (
     _dependencies,
     _loader,
     _loops,
-    _settings,
+    _prepared,
     _zygote,
     _zygotes,
     project_of,
@@ -126,7 +126,7 @@ class PythonTools:
         project = project_of(tool, self._host)
         if not os.path.isabs(project):
             project = os.path.abspath(project)
-        prepared = _settings.prepare(tool, call, self._host, permit, project=project)
+        prepared = _prepared.prepare(tool, call, self._host, permit, project=project)
         if isinstance(prepared, Ending):
             return prepared
         registered = self._registered(tool, invocation)
@@ -338,7 +338,7 @@ def _names(invocation: CallPython, file: str) -> tuple[str, ...]:
 
 
 def _request(
-    tool: Tool, prepared: _settings.Prepared, project: str, context: Mapping[str, object]
+    tool: Tool, prepared: _prepared.Prepared, project: str, context: Mapping[str, object]
 ) -> dict[str, Any]:
     return {"name": tool.name, "params": prepared.arguments, "project": project, "context": context}
 
@@ -406,7 +406,7 @@ def _parameters(source: bytes, names: tuple[str, ...]) -> frozenset[str] | None:
 def _inside(
     tool: Tool,
     call: ToolCall,
-    prepared: _settings.Prepared,
+    prepared: _prepared.Prepared,
     project: str,
     cwd: str,
     load: Callable[[], Callable[..., object]],

@@ -119,11 +119,17 @@ class Grounds:
         )  # fmt: skip
 
 
-@dataclass(slots=True)
 class _Kept:
-    at: float
-    stamps: tuple[tuple[str, tuple[int, int] | None], ...]
-    ground: Ground
+    """A ground, when it was last seen to be true, and what tells that it no longer is."""
+
+    __slots__ = ("at", "ground", "stamps")
+
+    def __init__(
+        self, at: float, stamps: tuple[tuple[str, tuple[int, int] | None], ...], ground: Ground
+    ) -> None:
+        self.at = at
+        self.stamps = stamps
+        self.ground = ground
 
     def still_true(self, now: float) -> bool:
         if any(_stamp(path) != stamp for path, stamp in self.stamps):

@@ -18,9 +18,9 @@ from functools import cache
 from typing import Final
 
 from toolwright.model import Limits, Permit, Programs
+from toolwright.paths import is_below
 from toolwright.records import dataclass
 from toolwright.sandbox import Start
-from toolwright.trust.rules import is_below
 
 NOBODY: Final = 65534
 """The user that owns nothing, under which root runs tools that write nothing."""

@@ -13,12 +13,10 @@ from importlib import import_module
 from typing import Final
 
 from toolwright.errors import StoreError
-from toolwright.model import Disabled
+from toolwright.model import LOCKS, Disabled
 from toolwright.store import Store
 
 STORE_NAME: Final = "state.sqlite"
-LOCKS: Final = "locks"
-"""Where the state folder remembers what was approved here."""
 _FRESH_S: Final = 0.01
 
 

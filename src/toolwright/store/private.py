@@ -1,7 +1,8 @@
 """Files that belong to us alone: read only where nobody else could have written or read them, replaced whole,
 and locked while they are changed.
 
-For keys and secrets. Nothing here knows what is in them, and no message tells it.
+For keys and secrets; ``put`` writes any file whole. Nothing here knows what is in them, and no message tells
+it.
 """
 
 from __future__ import annotations
@@ -71,39 +72,49 @@ def read(path: str, bytes_max: int) -> bytes | None:
 
 def make(path: str, content: bytes) -> None:
     """Write a file that is not there yet, whole or not at all; one that is there meanwhile stays."""
-    _put(path, content, replacing=False)
+    try:
+        put(path, content, replacing=False)
+    except OSError as error:
+        raise _trouble(path, error) from None
 
 
 def replace(path: str, content: bytes) -> None:
     """Write a file in the place of an older one, whole or not at all."""
-    _put(path, content, replacing=True)
-
-
-def _put(path: str, content: bytes, *, replacing: bool) -> None:
-    beside = os.path.dirname(path)
-    draft = f"{path}.{os.getpid()}.{threading.get_native_id()}.{os.urandom(4).hex()}"
     try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            if replacing:
-                os.replace(draft, path)
-            else:
-                with suppress(FileExistsError):
-                    os.link(draft, path)
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(draft)
-        held = os.open(beside, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(held)
-        finally:
-            os.close(held)
+        put(path, content, replacing=True)
     except OSError as error:
         raise _trouble(path, error) from None
+
+
+def put(path: str, content: bytes, *, mode: int = 0o600, replacing: bool) -> bool:
+    """Put a file in its place, whole or not at all, with exactly this mode. False: one was there, and stays.
+    Raises OSError."""
+    draft = f"{path}.{os.getpid()}.{threading.get_native_id()}.{os.urandom(4).hex()}"
+    # Attack: a link in the place of the file, or of the one beside it, which makes us write elsewhere.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(draft, flags, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        if replacing:
+            os.replace(draft, path)
+        else:
+            try:
+                os.link(draft, path)
+            except FileExistsError:
+                return False
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(draft)
+    held = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(held)
+    finally:
+        os.close(held)
+    return True
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Final
 
@@ -81,7 +82,7 @@ def trust(store: Store, path: str, digest: str, *, now: float = 0.0, by: str = "
     folder = _folder(place)
     if folder is None:
         raise StoreError(f"{place}: its folder cannot be looked at", "name a project that exists")
-    if store.get(SHELF, place) is None and len(listed(store)) >= TRUSTED_MAX:
+    if store.get(SHELF, place) is None and sum(1 for _ in _keys(store)) >= TRUSTED_MAX:
         raise StoreError(f"{TRUSTED_MAX:,} files are trusted already", "take some away: trust --remove PATH")
     found = Trusted(path=place, digest=digest, folder=folder, at=now, by=by)
     text = {"digest": digest, "folder": folder, "at": now, "by": by}
@@ -100,15 +101,19 @@ def forget(store: Store, path: str) -> bool:
 def listed(store: Store) -> tuple[Trusted, ...]:
     """Every file that was trusted, in the order of paths."""
     found: list[Trusted] = []
+    for key in _keys(store):
+        held = store.get(SHELF, key)
+        if held is not None:
+            # What cannot be read is still named: it can be taken away.
+            found.append(_read(key, held.value) or Trusted(path=key, digest="", folder=-1))
+    return tuple(found)
+
+
+def _keys(store: Store) -> Iterator[str]:
     after = ""
     while keys := store.keys(SHELF, after, _PAGE):
-        for key in keys:
-            held = store.get(SHELF, key)
-            if held is not None:
-                # What cannot be read is still named: it can be taken away.
-                found.append(_read(key, held.value) or Trusted(path=key, digest="", folder=-1))
+        yield from keys
         after = keys[-1]
-    return tuple(found)
 
 
 def _read(place: str, value: bytes) -> Trusted | None:
@@ -134,15 +139,18 @@ def _folder(place: str) -> int | None:
 
 # -- the keys of projects -----------------------------------------------------------------------------------
 
-KEYS: Final = os.path.join(".ai", "config", "keys", "trusted")
-KEYS_MAX: Final = 1000
+KEYS: Final = (".ai", "config", "keys", "trusted")
+"""The folders in which the trusted keys of a space lie."""
+KEYS_MAX: Final = 1_000
+"""In one folder."""
 
 
 def key_files(project: str) -> tuple[str, ...]:
-    """The key files that a project brings along, in the order of their names."""
-    folder = os.path.join(project, KEYS)
+    """The key files that a project brings along, in the order of their names; at most one more than may be:
+    whoever trusts them trusts all of them, or none."""
+    folder = os.path.join(project, *KEYS)
     try:
-        names = sorted(name for name in os.listdir(folder) if name.endswith(".toml"))[:KEYS_MAX]
+        names = sorted(name for name in os.listdir(folder) if name.endswith(".toml"))
     except OSError:
         return ()
-    return tuple(os.path.join(folder, name) for name in names)
+    return tuple(os.path.join(folder, name) for name in names[: KEYS_MAX + 1])

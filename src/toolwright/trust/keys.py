@@ -24,18 +24,17 @@ from toolwright.errors import SigningError
 from toolwright.formats import _toml
 from toolwright.model import Problem, Severity, Trust
 from toolwright.records import dataclass, replace
+from toolwright.store import private
+from toolwright.store.trusted import KEYS, KEYS_MAX, digest_of
 from toolwright.trust import signing
 from toolwright.trust.signing import TrustedKey
 
 PRIVATE_NAME: Final = "private_key.pem"
 PUBLIC_NAME: Final = "public_key.pem"
-_TRUSTED: Final = (".ai", "config", "keys", "trusted")
 _SIGNING: Final = (".ai", "config", "keys", "signing")
 SIGNING_VARIABLE: Final = "RYE_SIGNING_KEY_DIR"
 
 KEY_BYTES_MAX: Final = 16 << 10
-KEYS_MAX: Final = 1_000
-"""In one folder."""
 _SIGNED_BY_DEPTH_MAX: Final = 8
 _RINGS_MAX: Final = 1_000
 _OWNER_CHARS_MAX: Final = 60
@@ -63,7 +62,7 @@ class TrustFolder:
 
     @property
     def path(self) -> str:
-        return os.path.join(self.space, *_TRUSTED)
+        return os.path.join(self.space, *KEYS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,21 +111,22 @@ class Keyring:
         systems: Sequence[str] = (),
         project: str | None = None,
         *,
-        project_trusted: Callable[[], bool] = lambda: False,
+        trusted: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
+        """``trusted``: the project's own key files that the host trusts, with the digests of their bytes."""
         folders = [TrustFolder(tier=Tier.USER, space=user_space)]
         folders += [TrustFolder(tier=Tier.SYSTEM, space=space) for space in systems]
         if project is not None and not _is_same(project, user_space):
             folders.append(TrustFolder(tier=Tier.PROJECT, space=project))
         self.folders: Final = tuple(folders)
-        self._project_trusted = project_trusted
+        self._trusted = trusted
         self._now: Standing | None = None
 
     def now(self) -> Standing:
         """The keys as they stand at this moment: the same object while nothing it looked at has changed."""
-        trusted = self._project_trusted()
-        if self._now is None or not self._now.still(project_trusted=trusted):
-            self._now = Standing(self.folders, project_trusted=trusted)
+        trusted = self._trusted()
+        if self._now is None or not self._now.still(trusted):
+            self._now = Standing(self.folders, trusted)
         return self._now
 
     def find(self, key_id: str) -> Sequence[TrustedKey]:
@@ -140,17 +140,17 @@ class Standing:
     """The keys of some folders, each file read at most once. What was looked at is remembered, absent files
     too, so that ``still`` can tell whether it would be found the same."""
 
-    def __init__(self, folders: Sequence[TrustFolder], *, project_trusted: bool = False) -> None:
+    def __init__(self, folders: Sequence[TrustFolder], trusted: Mapping[str, str] | None = None) -> None:
         self._folders = folders
-        self._project_trusted = project_trusted
+        self._trusted = trusted or {}
         self._seen: dict[str, _Print | None] = {}
         self._contents: dict[str, bytes | str | None] = {}
         self._found: dict[str, tuple[TrustedKey, ...]] = {}
         self._amiss = {folder.path: self._look_through(folder) for folder in folders}
 
-    def still(self, *, project_trusted: bool) -> bool:
+    def still(self, trusted: Mapping[str, str]) -> bool:
         """Whether everything that was looked at is as it was."""
-        if project_trusted is not self._project_trusted:
+        if trusted != self._trusted:
             return False
         return all(_print_at(path) == seen for path, seen in self._seen.copy().items())
 
@@ -209,7 +209,7 @@ class Standing:
         path = folder.space
         try:
             statuses = [(path, os.stat(path))]
-            for part in _TRUSTED:
+            for part in KEYS:
                 path = os.path.join(path, part)
                 statuses.append((path, os.stat(path)))
         except (FileNotFoundError, NotADirectoryError):  # there is no trust store
@@ -263,7 +263,10 @@ class Standing:
             # Attack: a key file renamed to the id of a key that somebody relies on.
             ignored: str | None = f"the file is named {name!r} and holds the key {text.id}"
         else:
-            ignored = self._judge(folder, text, content, line, (*asking, name))
+            # Attack: a key that comes between the look at what is trusted and this one. The bytes that count
+            # are those that were trusted.
+            is_ours = folder.tier is not Tier.PROJECT or self._trusted.get(path) == digest_of(content)
+            ignored = self._judge(text, content, line, (*asking, name), is_ours=is_ours)
         return KeyFile(
             path=path,
             tier=folder.tier,
@@ -277,14 +280,14 @@ class Standing:
 
     def _judge(
         self,
-        folder: TrustFolder,
         text: KeyText,
         content: bytes,
         line: signing.SignatureLine | None,
         asking: tuple[str, ...],
+        *,
+        is_ours: bool,
     ) -> str | None:
         """Why a key file does not count; None where it does."""
-        is_ours = folder.tier is not Tier.PROJECT or self._project_trusted
         if line is None:
             return None if is_ours else "a project cannot vouch for its own keys"
         if line.key == text.id:
@@ -330,11 +333,11 @@ class Keyrings:
         user_space: str,
         systems: Sequence[str] = (),
         *,
-        project_trusted: Callable[[str], bool] = lambda _project: False,
+        trusted: Callable[[str], Mapping[str, str]] = lambda _project: {},
     ) -> None:
         self._user_space = user_space
         self._systems = tuple(systems)
-        self._project_trusted = project_trusted
+        self._trusted = trusted
         self._rings: dict[str, Keyring] = {}
 
     def now(self, path: str) -> Standing:
@@ -349,7 +352,7 @@ class Keyrings:
                 self._user_space,
                 self._systems,
                 project or None,
-                project_trusted=partial(self._project_trusted, project) if project else lambda: False,
+                trusted=partial(self._trusted, project) if project else dict,
             )
         return ring.now()
 
@@ -655,41 +658,12 @@ def _make_folder(path: str) -> None:
 
 
 def _write(path: str, content: bytes, mode: int, *, replacing: bool = False) -> None:
-    """A whole file or none, with exactly this mode."""
-    draft = f"{path}.{os.urandom(6).hex()}.draft"
     try:
-        descriptor = os.open(
-            draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-        )
-        try:
-            try:
-                os.fchmod(descriptor, mode)
-                written = 0
-                while written < len(content):
-                    written += os.write(descriptor, content[written:])
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            if replacing:
-                os.rename(draft, path)
-            else:
-                os.link(draft, path)
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(draft)
-        _sync_folder(os.path.dirname(path))
-    except FileExistsError:
-        raise SigningError(f"{path}: there is a key already", "a key is never overwritten") from None
+        is_written = private.put(path, content, mode=mode, replacing=replacing)
     except OSError as error:
         raise SigningError(f"{path}: {_reason(error)}", "make room, or choose another place") from None
-
-
-def _sync_folder(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    if not is_written:
+        raise SigningError(f"{path}: there is a key already", "a key is never overwritten")
 
 
 def _is_same(one: str, other: str) -> bool:

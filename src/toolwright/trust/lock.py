@@ -27,7 +27,6 @@ from toolwright import jsontext
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.records import dataclass
 
-FILE_NAME: Final = "toolwright.lock"
 VERSION: Final = 1
 BYTES_MAX: Final = 32 << 20
 ENTRIES_MAX: Final = 20_000

@@ -12,7 +12,6 @@ Whether a tool that differs may run is policy's business.
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import stat
@@ -25,6 +24,8 @@ from typing import Any, Final, Protocol
 from toolwright import jsontext
 from toolwright.errors import SourceError, StoreError
 from toolwright.model import (
+    LOCK_NAME,
+    LOCKS,
     CallFunction,
     CallMcp,
     NotCallable,
@@ -37,7 +38,8 @@ from toolwright.model import (
     Vetted,
 )
 from toolwright.records import dataclass, replace
-from toolwright.store.keep import LOCKS, lock_memory
+from toolwright.store import private
+from toolwright.store.keep import lock_memory
 from toolwright.trust import lock as locks
 from toolwright.trust.lock import Drift, Entry, Lock, Move, PinnedFile, Watched
 
@@ -195,7 +197,7 @@ class Pins:
         """``other`` makes those of another folder's lock; ``shadows`` are the files beside a program
         that it would import."""
         self._shadows = shadows
-        self.path = os.path.join(folder, locks.FILE_NAME)
+        self.path = os.path.join(folder, LOCK_NAME)
         self._folder = folder
         self._home = home
         self._search = [each for each in path.split(os.pathsep) if os.path.isabs(each)]
@@ -284,7 +286,7 @@ class Pins:
         places = dict.fromkeys(place for start in starts for place in _above(start))
         memories: dict[str, str] = {}
         for place in places:
-            memory = lock_memory(self._state, os.path.join(place, locks.FILE_NAME))
+            memory = lock_memory(self._state, os.path.join(place, LOCK_NAME))
             if memory != self._memory and os.path.isdir(memory):
                 memories.setdefault(memory, place)
         for memory, place in memories.items():
@@ -352,13 +354,13 @@ class Pins:
         if entry is None:
             if approved is not None and not book.trusted:
                 # Attack: taking an entry out of the lock, so that the tool counts as one nobody looked at.
-                return Trust.DRIFTED, f"{tool.name}: its entry was taken out of {locks.FILE_NAME}"
+                return Trust.DRIFTED, f"{tool.name}: its entry was taken out of {LOCK_NAME}"
             owner = book.names.get(tool.name) if not is_server(tool) else None
             if owner is not None:
                 # Attack: a new tool that takes the name under which a model knows an approved one.
                 message = f"{tool.key} takes the name {tool.name}, which is locked as {owner.key}"
                 return Trust.DRIFTED, message
-            return Trust.UNSIGNED, f"{tool.name} is not in {locks.FILE_NAME}"
+            return Trust.UNSIGNED, f"{tool.name} is not in {LOCK_NAME}"
         try:
             now = self._entry(tool, watched, look)
         except _Unlockable as why:
@@ -372,7 +374,7 @@ class Pins:
             return None, ""
         if approved != entry:
             # Attack: a change that comes with a lock changed to fit it.
-            message = f"{tool.name}: {locks.FILE_NAME} says something else than was approved on this machine"
+            message = f"{tool.name}: {LOCK_NAME} says something else than was approved on this machine"
             return Trust.DRIFTED, message
         for name, is_ in look.programs:
             was = book.programs.get(name)
@@ -576,16 +578,16 @@ class Pins:
         if there is None:
             # Attack: deleting the lock unlocks.
             return refuse(
-                f"{locks.FILE_NAME} is gone, and was written on this machine",
+                f"{LOCK_NAME} is gone, and was written on this machine",
                 "restore it, or run `toolwright lock` again; `toolwright lock --forget` gives locking up",
             )
         content = _read_plain(self.path, locks.BYTES_MAX)
         if isinstance(content, str):
-            return refuse(f"{locks.FILE_NAME}: {content}", "put a readable lock there: `toolwright lock`")
+            return refuse(f"{LOCK_NAME}: {content}", "put a readable lock there: `toolwright lock`")
         found = locks.read(content)
         if isinstance(found, locks.Defect):
             line = f":{found.line}" if found.line else ""
-            return refuse(f"{locks.FILE_NAME}{line}: {found.message}", found.hint)
+            return refuse(f"{LOCK_NAME}{line}: {found.message}", found.hint)
         # What was approved is nearly always what is there: it is read a second time only where it is not.
         approved = found if text == content else locks.read(text) if text else Lock()
         if isinstance(approved, locks.Defect):
@@ -674,7 +676,7 @@ class Pins:
                 code = "lock.shadowed"
                 message = f"{item.key} takes the name {move.entry.name}, which is locked as {move.entry.key}"
             elif item.change == "added":
-                code, message = "lock.unlocked", item.message or f"{item.key} is not in {locks.FILE_NAME}"
+                code, message = "lock.unlocked", item.message or f"{item.key} is not in {LOCK_NAME}"
             elif item.change == "removed":
                 if item.key in renamed:
                     continue
@@ -755,16 +757,11 @@ class Pins:
             raise StoreError("there is no state folder to remember it in", "name one with --state")
         try:
             os.makedirs(self._memory, mode=0o700, exist_ok=True)
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            guard = os.open(os.path.join(self._memory, _GUARD), flags, 0o600)
         except OSError as error:
             why = (error.strerror or "it cannot be written").lower()
             raise StoreError(f"{self._memory}: {why}", "make the state folder writable") from None
-        try:
-            fcntl.flock(guard, fcntl.LOCK_EX)
+        with private.locked(os.path.join(self._memory, _GUARD)):
             yield
-        finally:
-            os.close(guard)
 
     def _remember(self, mine: Lock, programs: Mapping[str, str], entries: Sequence[Entry]) -> None:
         names = {name for entry in entries for name, _ in entry.programs}
@@ -949,22 +946,12 @@ def _read_plain(path: str, limit: int, *, follow: bool = False) -> bytes | str:
 
 
 def _write_plain(path: str, content: bytes, mode: int) -> None:
-    """Put a file in its place whole. Attack: a link in its place, or in that of the file beside it, which
-    makes us write elsewhere."""
+    """Put a file in its place whole. Attack: a link in its place, which leads elsewhere."""
     there = _stamp_of(path)
     if there is not None and not stat.S_ISREG(os.lstat(path).st_mode):
         raise SourceError(f"{path}: is a link, or no regular file", "take it away, then lock again")
-    beside = f"{path}.{os.getpid()}-{os.urandom(4).hex()}"
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(beside, flags, mode), "wb") as file:
-            os.fchmod(file.fileno(), mode)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
+        private.put(path, content, mode=mode, replacing=True)
     except OSError as error:
-        with suppress(OSError):
-            os.unlink(beside)
         why = (error.strerror or "it cannot be written").lower()
         raise SourceError(f"{path}: {why}", "make its folder writable") from None

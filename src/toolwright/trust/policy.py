@@ -48,10 +48,11 @@ from toolwright.model import (
     Trust,
     Vetted,
 )
+from toolwright.paths import is_below
 from toolwright.records import dataclass, replace
 from toolwright.trust import budgets
 from toolwright.trust.budgets import Budget, Tally
-from toolwright.trust.rules import LASTING, PASSING, Answer, ByArgument, Index, Rule, is_below
+from toolwright.trust.rules import LASTING, PASSING, Answer, ByArgument, Index, Rule
 
 CAPABILITIES: Final = ("fs.read", "fs.write", "net.http", "shell.execute")
 """What a declaration may ask for and get."""
@@ -308,7 +309,7 @@ _ALLOWED_MAX: Final = 16
 _RULINGS_MAX: Final = 256
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Ruling:
     """What the rules leave open once the tool, the caller and the trust are known: the arguments."""
 
@@ -347,7 +348,7 @@ class _Ruling:
         return None if meant is given else meant
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Known:
     """What follows from a tool and the house's rules alone. Every call asks for it again."""
 
@@ -357,7 +358,8 @@ class _Known:
     rules: tuple[Rule, ...]
     budgets: tuple[Budget, ...]
     rulings: dict[tuple[Trust, str], _Ruling]
-    permits: dict[tuple[float | None, Vetted], tuple[Ground, Allow]]
+    permits: dict[float | None, tuple[Ground, Vetted, Allow]]
+    """By the time a call asked for: the last one, and for what it was worked out."""
 
     def ruling(self, trust: Trust, caller: str) -> _Ruling:
         found = self.rulings.get((trust, caller))
@@ -383,9 +385,9 @@ class _Known:
 
     def allow(self, house: HouseRules, ground: Ground, timeout_s: float | None, vetted: Vetted) -> Allow:
         """The permit, with no rule in it."""
-        found = self.permits.get((timeout_s, vetted))
-        if found is not None and found[0] is ground:
-            return found[1]
+        found = self.permits.get(timeout_s)
+        if found is not None and found[0] is ground and found[1] is vetted:
+            return found[2]
         permit, because = _permit(self.asked, house, ground)
         notes = self.asked.notes
         if vetted.waived:
@@ -396,7 +398,7 @@ class _Known:
         allow = Allow(permit=permit, because=because, notes=notes)
         if len(self.permits) >= _ALLOWED_MAX:
             self.permits.clear()
-        self.permits[timeout_s, vetted] = (ground, allow)
+        self.permits[timeout_s] = (ground, vetted, allow)
         return allow
 
 

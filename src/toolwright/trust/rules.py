@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import Effect, Trust
+from toolwright.paths import is_below
 from toolwright.records import dataclass
 
 FORMATS: Final = ("skill", "manifest", "capability", "rye", "executable", "mcp", "openapi", "python")
@@ -38,7 +39,7 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "format": FORMATS,
 }
 """Subjects with a closed vocabulary: a pattern that fits none of it is a typing error."""
-_WILD: Final = re.compile(r"[*?\[]")
+_WILD: Final = r"[*?\[]"
 _WILD_STEPS: Final = ("*", "**")
 _SINGLE: Final = (str, int, float, bool)
 _NUMBER_CHARS_MAX: Final = 400
@@ -414,7 +415,7 @@ def _starts(match: Match) -> tuple[str, list[str]] | None:
     """A subject of which every pattern begins with letters of its own, and these; the longest ones."""
     best: tuple[str, list[str]] | None = None
     for subject, patterns in match.subjects:
-        starts = [_WILD.split(pattern, maxsplit=1)[0] for pattern in patterns.wanted]
+        starts = [re.split(_WILD, pattern, maxsplit=1)[0] for pattern in patterns.wanted]
         found = subject in LASTING and starts and all(starts)
         if found and (best is None or min(map(len, starts)) > min(map(len, best[1]))):
             best = (subject, starts)
@@ -624,11 +625,3 @@ def _path(text: str, cwd: str) -> str | None:
 
 def _normal(path: str) -> str:
     return "/" + posixpath.normpath(path).lstrip("/")
-
-
-def is_below(path: str, roots: Sequence[str]) -> bool:
-    """Whether a path is one of the roots or lies below one. Whole components, so /a-b is not below /a.
-
-    Nothing is below a root that is not known (""), though every absolute path begins like it.
-    """
-    return any(root and (path == root or path.startswith(f"{root.rstrip('/')}/")) for root in roots)

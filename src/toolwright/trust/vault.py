@@ -1,9 +1,9 @@
-"""Secrets by reference: names stand in configurations, values in a vault, which they leave for one start.
+"""The vault: values of secrets, in the system's keyring where there is one, else in one encrypted file of the
+state folder.
 
-``Vault`` keeps values: in the system's keyring where there is one, else in one encrypted file of the state
-folder. ``Secrets`` says which of them a tool's variables refer to and looks them up at the moment of the
-start. Nothing here hands anything to a tool (``runtimes/`` does) or takes it out of answers
-(``journal/redaction.py`` does). No value ever stands in a message, a record or a ``repr``.
+Which of them a tool's variables refer to is ``secrets.py``. Nothing here hands anything to a tool
+(``runtimes/`` does) or takes it out of answers (``journal/redaction.py`` does). No value ever stands in a
+message, a record or a ``repr``.
 
 The file: every value is sealed by itself (AES-256-GCM, its name and time bound to it), and an HMAC holds over
 the whole, so that nothing in it can be changed, swapped, added or removed by who does not have the key. Names
@@ -19,7 +19,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, Final, Protocol
 
@@ -28,14 +28,13 @@ from toolwright.errors import StoreError, UsageError
 from toolwright.jsontext import JsonObject
 from toolwright.records import dataclass
 from toolwright.store import private
+from toolwright.trust.secrets import PASSPHRASE
 
 NAME_CHARS_MAX: Final = 128
 VALUE_BYTES_MAX: Final = 16 << 10
 SECRETS_MAX: Final = 256
 FILE_BYTES_MAX: Final = 8 << 20
 PASSPHRASE_CHARS_MIN: Final = 8
-PASSPHRASE: Final = "TOOLWRIGHT_VAULT_PASSPHRASE"
-"""What messages call the way to give a passphrase; ``config.py`` reads it."""
 SERVICE: Final = "toolwright"
 
 _NAME: Final = re.compile(rf"[A-Za-z_][A-Za-z0-9_.-]{{0,{NAME_CHARS_MAX - 1}}}")
@@ -363,78 +362,7 @@ def system_ring() -> Ring | None:
     return backend if works else None
 
 
-# -- what variables refer to --------------------------------------------------------------------------------
-
-
-class Withheld(Exception):
-    """A secret that a start needs and cannot have; the message names it and never tells it."""
-
-    def __init__(self, reason: str, hint: str | None) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.hint = hint
-
-
-class Secrets:
-    """Which variables mean which secrets. Looked up for each start; nothing is kept in between."""
-
-    def __init__(self, vault: Vault | None = None, references: Mapping[str, str] | None = None) -> None:
-        """``references``: variables of ``[secrets]``, and the secrets they stand for."""
-        self._vault = vault
-        self._references = dict(references or {})
-
-    def candidates(self, names: Iterable[str], own: Iterable[str]) -> tuple[str, ...]:
-        """The variables whose values may come out of the vault: those that ``[secrets]`` names, and those
-        that the host itself wrote down for the tool (``own``), which mean the secret of the same name.
-
-        Attack: a declaration that asks for every usual name, and so empties the vault into its tool. What
-        only a declaration names comes from the vault only where ``[secrets]`` says so.
-        """
-        if self._vault is None:
-            return ()
-        found = [name for name in names if name in self._references]
-        return tuple(dict.fromkeys((*found, *own)))
-
-    def values(self, candidates: Iterable[str]) -> dict[str, str]:
-        """The values there are. Raises Withheld where one must be there and cannot be had."""
-        found: dict[str, str] = {}
-        vault = self._vault
-        if vault is None:
-            return found
-        for variable in candidates:
-            name = self._references.get(variable, variable)
-            try:
-                value = vault.get(name) if vault.holds(name) else None
-            except StoreError as error:
-                raise Withheld(f"the secret {name!r} cannot be had: {error.message}", error.hint) from None
-            if value is not None:
-                found[variable] = value
-            elif variable in self._references:
-                raise _missing(name, variable)
-        return found
-
-    def check(self, candidates: Iterable[str]) -> None:
-        """Whether the values that must be there are. Raises Withheld; no value is looked at."""
-        vault = self._vault
-        if vault is None:
-            return
-        for variable in candidates:
-            name = self._references.get(variable, variable)
-            try:
-                is_there = vault.holds(name)
-            except StoreError as error:
-                raise Withheld(f"the secret {name!r} cannot be had: {error.message}", error.hint) from None
-            if not is_there and variable in self._references:
-                raise _missing(name, variable)
-
-
 # -- small parts --------------------------------------------------------------------------------------------
-
-
-def _missing(name: str, variable: str) -> Withheld:
-    return Withheld(
-        f"the secret {name!r} is not in the vault ([secrets] {variable})", f"toolwright secret set {name}"
-    )
 
 
 def _sub(key: bytes, purpose: str) -> bytes:

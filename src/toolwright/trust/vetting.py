@@ -6,8 +6,9 @@ named. What was compiled from a file counts only while the file is still the one
 call runs only while it is what was verified here: whatever was replaced in between is refused, not run.
 
 Nothing here decides: ``policy.py`` does, by what is found. Nothing here knows what a signature is:
-``signing.py`` does. Files are looked at through what ``app.py`` hands in, and only those that changed are
-read and verified again, since every call asks.
+``signing.py`` does; nor what a lock says: ``gate.py`` asks ``pinning.py`` afterwards. Files are looked at
+through what ``app.py`` hands in, and only those that changed are read and verified again, since every call
+asks.
 """
 
 from __future__ import annotations
@@ -68,12 +69,6 @@ class Surroundings(Protocol):
         ...
 
 
-class Pins(Protocol):
-    """The lock file's word on a tool, after the signatures'."""
-
-    def vet(self, tool: Tool, call: ToolCall | None, vetted: Vetted, /) -> Vetted: ...
-
-
 @dataclass(frozen=True, slots=True)
 class _Known:
     """What was found about a tool, and all that was looked at to find it."""
@@ -99,7 +94,6 @@ class Vetter:
         keys: Callable[[str], signing.Keys],
         around: Surroundings,
         *,
-        pins: Pins | None = None,
         is_development: bool = False,
     ) -> None:
         """``keys``: those that count for a file, the same object for as long as they are the same.
@@ -107,20 +101,13 @@ class Vetter:
         self._files = files
         self._keys = keys
         self._around = around
-        self._pins = pins
         self.is_development = is_development
         self._known: dict[str, _Known] = {}
         self._checked: dict[str, tuple[File, signing.Keys, Vetted]] = {}
 
     def vet(self, tool: Tool, call: ToolCall | None) -> Vetted:
         """What is known about the bytes that a call would run; without a call, about those that lie there."""
-        signature = tool.signature
-        found = _NOTHING if signature is None else self._signed(tool, signature, call)
-        return found if self._pins is None else self._pins.vet(tool, call, found)
-
-    def vet_signature(self, tool: Tool) -> Vetted:
-        """What signatures alone say about the bytes that lie there."""
-        return _NOTHING if tool.signature is None else self._signed(tool, tool.signature, None)
+        return _NOTHING if tool.signature is None else self._signed(tool, tool.signature, call)
 
     def is_verified(self, tool: Tool, call: ToolCall) -> bool:
         """Whether a format's signatures, where it has any, vouch for what this call runs."""

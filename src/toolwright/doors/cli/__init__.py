@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from toolwright.errors import ToolwrightError
+from toolwright.errors import ToolwrightError, nearest
 from toolwright.records import dataclass
 
 if TYPE_CHECKING:
@@ -137,9 +137,7 @@ class _Group(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            from difflib import get_close_matches
-
-            close = get_close_matches(args[0], _COMMANDS, n=1)
+            close = nearest(args[0], [*_COMMANDS])
             if not close:
                 raise
             raise click.UsageError(f"{error.message} Did you mean '{close[0]}'?", ctx) from None

@@ -17,9 +17,9 @@ from toolwright.errors import SourceError, StoreError, UsageError
 from toolwright.journal.audit import open_audit
 from toolwright.journal.reading import time_text
 from toolwright.jsontext import JsonObject
+from toolwright.model import LOCK_NAME
 from toolwright.store import trusted
 
-LOCK_NAME: Final = "toolwright.lock"
 _GIVEN_UP: Final = 130
 
 
@@ -90,7 +90,7 @@ def remove(shared: Shared, path: str, *, as_json: bool) -> int:
     is_file = os.path.basename(path) in (config.FILE_NAME, LOCK_NAME)
     folder = os.path.dirname(os.path.abspath(path)) if is_file else os.path.abspath(path)
     places = [os.path.join(folder, name) for name in (config.FILE_NAME, LOCK_NAME)]
-    keys = os.path.join(os.path.realpath(folder), trusted.KEYS, "")
+    keys = os.path.join(os.path.realpath(folder), *trusted.KEYS, "")
     with _switch.opened_store(shared) as store:
         if not is_file:  # its keys, too, those that are not there any more included
             places += [entry.path for entry in trusted.listed(store) if entry.path.startswith(keys)]
@@ -142,7 +142,10 @@ def _reviewed(shared: Shared, folder: str) -> list[config.Reviewed]:
 def _vouching(folder: str) -> list[tuple[str, bytes]]:
     """What would vouch for the project's tools: its lock, and keys of its own."""
     found = []
-    for path in (os.path.join(folder, LOCK_NAME), *trusted.key_files(folder)):
+    keys = trusted.key_files(folder)
+    if len(keys) > trusted.KEYS_MAX:
+        raise SourceError(f"{folder}: it has more than {trusted.KEYS_MAX:,} keys", "remove some of them")
+    for path in (os.path.join(folder, LOCK_NAME), *keys):
         if os.path.lexists(path):
             content, why = files.read(path, files.LONG_DOCUMENT_BYTES_MAX)
             if content is None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from toolwright.app import Workshop
 from toolwright.catalog import files, sources
+from toolwright.catalog.projects import Projects
 from toolwright.doors.cli import Shared
-from toolwright.gate import Projects
 from toolwright.store.keep import STORE_NAME, Keep
 from toolwright.trust.items import Location, Space
 from toolwright.trust.keys import Keyring
@@ -16,7 +16,7 @@ from toolwright.trust.keys import Keyring
 
 def systems() -> list[str]:
     """The roots of the installed bundles."""
-    return [source.path.removesuffix("/.ai/tools") for source in sources.installed_bundles()]
+    return list(sources.Spaces.installed("").systems)
 
 
 def spaces(shared: Shared, workshop: Workshop) -> list[Space]:
@@ -33,18 +33,18 @@ def keyring(shared: Shared, project: str | None = None) -> Keyring:
         shared.environment.user_space,
         systems(),
         project,
-        project_trusted=lambda: is_trusted(shared, project),
+        trusted=lambda: _trusted(shared, project),
     )
 
 
-def is_trusted(shared: Shared, project: str | None) -> bool:
-    """Whether the host trusted a project, so that its own keys count: ``toolwright trust PATH``."""
+def _trusted(shared: Shared, project: str | None) -> Mapping[str, str]:
+    """The keys of a project's own that the host trusted: ``toolwright trust PATH``."""
     state = shared.resolved().state
     if project is None or state is None or files.is_open_to_others(state):
-        return False
+        return {}
     keep = Keep(os.path.join(state, STORE_NAME))
     try:
-        return Projects(keep).has_trusted_keys(project)
+        return Projects(keep).trusted_keys(project)
     finally:
         keep.close()
 

@@ -14,10 +14,10 @@ from toolwright.errors import SourceError, UnknownTool, UsageError
 from toolwright.journal.audit import open_audit
 from toolwright.jsontext import JsonObject
 from toolwright.model import Tool, Trust
+from toolwright.paths import is_below
 from toolwright.trust import lock as locks
 from toolwright.trust.lock import Drift, Entry
 from toolwright.trust.pinning import Item, Pins, is_covered
-from toolwright.trust.rules import is_below
 
 _REFUSED: Final = 77
 _RECORDED_MAX: Final = 200

@@ -14,10 +14,10 @@ from toolwright.catalog import files
 from toolwright.doors.cli import Shared, _render, _spaces, examples, shared_options
 from toolwright.errors import SourceError
 from toolwright.model import Trust, Vetted
+from toolwright.paths import is_below
 from toolwright.records import dataclass
 from toolwright.trust import items, signing
 from toolwright.trust.keys import Keyring
-from toolwright.trust.rules import is_below
 
 _UNVERIFIED = 77
 _HINTS = {True: "take the link away", False: "make it readable"}
