@@ -10,7 +10,7 @@ STAMPS := $(VENV)/stamps$(CURDIR)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 UV := $(BIN)/uv
-SPACE := USER_SPACE=$(CURDIR)/build/space
+SPACE := USER_SPACE=$(CURDIR)/build/state/space
 RUN := $(BIN)/toolwright --config examples/toolwright.toml --state build/state
 
 .DEFAULT_GOAL := help
@@ -23,7 +23,7 @@ help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
 run: $(STAMPS)/native ## check and list the tools in examples/, and call one
-	@mkdir -p -m 755 build/space
+	@mkdir -p -m 700 build/state build/state/space
 	$(SPACE) $(BIN)/toolwright trust examples/keys/*.toml
 	$(SPACE) $(RUN) check
 	$(SPACE) $(RUN) verify
