@@ -57,3 +57,16 @@ def test_without_a_store_nothing_is_trusted(tmp_path: Path) -> None:
     projects = Projects(None)
     assert not projects.trusted_keys(str(tmp_path))
     assert not projects.is_trusted(str(tmp_path / "toolwright.lock"), "")
+
+
+def test_a_state_folder_that_others_may_write_trusts_nothing(keep: Keep, tmp_path: Path) -> None:
+    """Attack: another user of the machine writes down for us what we trust."""
+    projects = Projects(keep)
+    path = bring(tmp_path, "a.toml")
+    trust(keep, path)
+    digest = trusted.digest_of(b"key")
+    assert projects.trusted_keys(str(tmp_path))
+    assert projects.is_trusted(path, digest)
+    (tmp_path / "state").chmod(0o777)
+    assert not projects.trusted_keys(str(tmp_path))
+    assert not projects.is_trusted(path, digest)

@@ -33,7 +33,7 @@ class Projects:
         """
         found = trusted.key_files(project)
         # Attack: so many keys that the last one, which is opened by its name, is never asked about.
-        if not 0 < len(found) <= trusted.KEYS_MAX or self._keep is None:
+        if not 0 < len(found) <= trusted.KEYS_MAX or self._keep is None or self._is_open():
             return _NONE
         try:
             seen = (self._keep.stamp(), found, tuple(files.fingerprint(os.stat(path)) for path in found))
@@ -48,10 +48,14 @@ class Projects:
     def is_trusted(self, path: str, digest: str) -> bool:
         """Whether a file is trusted with these bytes."""
         try:
-            store = None if self._keep is None else self._keep.present()
+            store = None if self._keep is None or self._is_open() else self._keep.present()
             return store is not None and trusted.is_trusted(store, path, digest)
         except StoreError:
             return False
+
+    def _is_open(self) -> bool:
+        """Attack: another user of the machine writes down for us what we trust."""
+        return self._keep is not None and files.is_open_to_others(self._keep.folder)
 
 
 def _trusted(store: Store, paths: Sequence[str]) -> Mapping[str, str]:

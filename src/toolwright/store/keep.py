@@ -38,6 +38,11 @@ class Keep:
         self._seen: tuple[object, tuple[Disabled, ...]] = (None, ())
         self._looked = -1.0
 
+    @property
+    def folder(self) -> str:
+        """Where it lies."""
+        return os.path.dirname(self._path)
+
     def opened(self) -> Store:
         with self._lock:
             if self._host != os.getpid():  # SQLite: a connection is neither used nor closed in a fork
