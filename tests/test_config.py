@@ -12,7 +12,6 @@ import pytest
 import toolwright
 from toolwright.catalog.sources import Source
 from toolwright.config import (
-    FORMATS,
     Config,
     Environment,
     current_folder,
@@ -23,7 +22,7 @@ from toolwright.config import (
 )
 from toolwright.errors import ConfigError, SourceError, UsageError
 from toolwright.formats.mcp import Server
-from toolwright.model import Grant, Level, OpenApiOptions, Profile, Severity
+from toolwright.model import FOUND_FORMATS, Grant, Level, OpenApiOptions, Profile, Severity
 
 WHOLE = """
 [[source]]
@@ -545,7 +544,7 @@ def test_the_current_folder_is_where_we_are() -> None:
     assert current_folder() == os.getcwd()
 
 
-@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("format_", FOUND_FORMATS)
 def test_a_source_may_name_its_format(format_: str) -> None:
     found = named_source(f"{format_}=a/../b", "/here")
     is_program = format_ == "executable"

@@ -22,6 +22,8 @@ from toolwright.catalog.sources import Source
 from toolwright.errors import ConfigError, SourceError, StoreError, UsageError, nearest
 from toolwright.model import (
     BASE_ENV,
+    FILE_FORMATS,
+    FOUND_FORMATS,
     LOCK_NAME,
     TIMEOUT_S_MAX,
     Grant,
@@ -39,9 +41,6 @@ from toolwright.store.keep import STORE_NAME, Keep, lock_memory
 from toolwright.trust.secrets import PASSPHRASE
 
 FILE_NAME: Final = "toolwright.toml"
-FORMATS: Final = ("skill", "manifest", "capability", "rye", "executable")
-NAMED_FORMATS: Final = (*FORMATS, "mcp", "openapi")
-"""What may stand before a path on the command line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +251,7 @@ _SECTIONS: Final[dict[str, dict[str, _Key]]] = {
 }
 _SOURCE_KEYS: Final = {
     "path": _TEXT,
-    "format": _Key(str, choices=FORMATS),
+    "format": _Key(str, choices=FOUND_FORMATS),
     "trusted": _PERMISSION,
     "handlers": _Key(str, widens=True),
     "name": _TEXT,
@@ -341,12 +340,12 @@ def resolve(
 def named_source(text: str, cwd: str) -> Source:
     """A source from the command line: ``[FORMAT=]PATH``. A person named it, so it may be loaded."""
     name, equals, path = text.partition("=")
-    if not equals or "/" in name or name not in NAMED_FORMATS:
+    if not equals or "/" in name or name not in FILE_FORMATS:
         if equals and name.isidentifier() and not os.path.exists(os.path.join(cwd, text)):
-            close = nearest(name, NAMED_FORMATS)
+            close = nearest(name, FILE_FORMATS)
             raise UsageError(
                 f"unknown format {name!r} in {text!r}",
-                f"did you mean {close[0]}={path}?" if close else f"formats are {', '.join(NAMED_FORMATS)}",
+                f"did you mean {close[0]}={path}?" if close else f"formats are {', '.join(FILE_FORMATS)}",
             )
         name, path = "", text
     if not path:

@@ -713,6 +713,14 @@ class Role(StrEnum):
     """A neighbour file that other items use: listed, not counted, never called or declared."""
 
 
+FOUND_FORMATS: Final = ("skill", "manifest", "capability", "rye", "executable")
+"""The formats whose declarations are found in folders."""
+FILE_FORMATS: Final = (*FOUND_FORMATS, "mcp", "openapi")
+"""Those that come out of documents; some of these must be named."""
+FORMATS: Final = (*FILE_FORMATS, "python")
+"""Where a tool can come from."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
     """Where a record came from."""

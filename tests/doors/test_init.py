@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.program import PATH, WAIT_S, toolwright
-from toolwright.config import FORMATS
+from toolwright.model import FOUND_FORMATS
 
 WRITTEN = {
     "skill": ["word-count/SKILL.md", "word-count/tools.json"],
@@ -28,7 +28,7 @@ TOOL = {
 }
 
 
-@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("format_", FOUND_FORMATS)
 def test_a_new_tool_passes_the_check(format_: str, tmp_path: Path) -> None:
     said = toolwright("init", "--format", format_, "word-count", "--json", cwd=tmp_path)
     assert (said.status, said.err) == (0, "")

@@ -245,6 +245,21 @@ def test_a_clone_with_its_own_key_and_tools_signed_by_it_is_not_trusted(desk: De
     assert desk.statuses() == {".ai/tools/a/t.py": "signed"}
 
 
+def test_verify_refuses_a_script_with_carriage_returns_as_calls_do(desk: Desk) -> None:
+    """Attack: a line feed became a carriage return. The hash takes them for one, a shell does not."""
+    path = desk.write(
+        "a/t.sh",
+        '#!/bin/bash\n__version__="1.0.0"\n__tool_type__="bash"\n__executor_id__="rye/core/runtimes/bash/bash"\n'
+        '__category__="a"\n__tool_description__="says so"\n# guard\nexit 3\n',
+    )
+    desk.generate()
+    signed = desk("sign", "tool:a/t")
+    assert signed.status == 0, signed
+    assert desk.statuses(path) == desk.statuses() == {".ai/tools/a/t.sh": "signed"}
+    path.write_bytes(path.read_bytes().replace(b"# guard\nexit", b"# guard\rexit"))
+    assert desk.statuses(path) == desk.statuses() == {".ai/tools/a/t.sh": "tampered"}
+
+
 @pytest.mark.requirement("rye.trust.project-keys")
 def test_a_projects_own_keys_count_once_the_host_trusts_it_and_no_more_once_one_is_added(
     desk: Desk, tmp_path: Path

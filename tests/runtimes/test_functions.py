@@ -9,7 +9,7 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import date
@@ -487,20 +487,26 @@ def test_a_call_that_never_began_says_so(tmp_path: Path) -> None:
     assert ran == []
 
 
+def until_cancelled(seen: list[str]) -> tuple[Callable[[], Awaitable[None]], asyncio.Event]:
+    """A function that runs until it is cancelled, and when it began."""
+    began = asyncio.Event()
+
+    async def slow() -> None:
+        began.set()
+        try:
+            await asyncio.sleep(WAIT_S)
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+
+    return slow, began
+
+
 def test_closing_cancels_what_runs_on_the_callers_loop(tmp_path: Path) -> None:
     seen: list[str] = []
 
     async def main() -> ToolResult:
-        began = asyncio.Event()
-
-        async def slow() -> None:
-            began.set()
-            try:
-                await asyncio.sleep(WAIT_S)
-            except asyncio.CancelledError:
-                seen.append("cancelled")
-                raise
-
+        slow, began = until_cancelled(seen)
         with opened(tmp_path, slow) as workshop:
             call = asyncio.create_task(workshop.call_async("slow"))
             await asyncio.wait_for(began.wait(), WAIT_S)
@@ -522,16 +528,7 @@ def test_a_call_that_closing_cancels_is_recorded_before_the_journal_closes(tmp_p
     seen: list[str] = []
 
     async def main() -> ToolResult:
-        began = asyncio.Event()
-
-        async def slow() -> None:
-            began.set()
-            try:
-                await asyncio.sleep(WAIT_S)
-            except asyncio.CancelledError:
-                seen.append("cancelled")
-                raise
-
+        slow, began = until_cancelled(seen)
         with sandbox_of(Level.PORTABLE) as sandbox:
             environment = Environment.read({"HOME": str(tmp_path / "home"), "PATH": PATH})
             config = Config(state=str(tmp_path / "state"))

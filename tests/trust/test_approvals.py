@@ -89,7 +89,7 @@ class Desk:
     def decide(self, call: ToolCall | None = None, tool: Tool = TOOL) -> Decision:
         call = call or a_call()
         state = policy.HostState(approvals=self.approvals.of(tool, call), now=self.clock())
-        return policy.decide(tool, call, vetted=Vetted(), house=ASKS, ground=GROUND, state=state)
+        return policy.Policy(ASKS).decide(tool, call, vetted=Vetted(), ground=GROUND, state=state)
 
     def approve(self, name: str, **more: Any) -> Approval:
         return self.approvals.answer(name, Answer.APPROVE, by="bob", **more)
@@ -249,7 +249,7 @@ def test_an_approval_is_for_that_call_alone(desk: Desk, other: JsonObject) -> No
     # Not even where it is handed over by mistake: policy compares for itself.
     for tool, asked in ((TOOL, call), (replace(TOOL, key="manifest:s/other"), a_call())):
         state = policy.HostState(approvals=desk.approvals.of(TOOL, a_call()), now=NOW)
-        decision = policy.decide(tool, asked, vetted=Vetted(), house=ASKS, ground=GROUND, state=state)
+        decision = policy.Policy(ASKS).decide(tool, asked, vetted=Vetted(), ground=GROUND, state=state)
         assert isinstance(decision, Ask)
 
 

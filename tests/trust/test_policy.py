@@ -42,7 +42,7 @@ from toolwright.model import (
 )
 from toolwright.trust import budgets, policy, rules, signing
 from toolwright.trust.budgets import Tally
-from toolwright.trust.policy import Ground, HostState, HouseRules, Unsigned
+from toolwright.trust.policy import Ground, HostState, HouseRules, Policy, Unsigned
 
 GROUND = Ground(
     project="/p",
@@ -84,11 +84,10 @@ def decide(
     vetted: Vetted | None = None,
     state: HostState | None = None,
 ) -> Any:
-    return policy.decide(
+    return Policy(house or HouseRules()).decide(
         what,
         asked,
         vetted=vetted or unvetted(what),
-        house=house or HouseRules(),
         ground=ground,
         state=state or HostState(),
     )

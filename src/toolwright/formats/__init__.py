@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from toolwright.formats._node import Reader, kind_of, suggestion
 from toolwright.jsontext import JsonValue
-from toolwright.model import Compiled, Document, Linked, Problem, Rules, Severity, Unit
+from toolwright.model import FILE_FORMATS, Compiled, Document, Linked, Problem, Rules, Severity, Unit
 
 if TYPE_CHECKING:
     from toolwright.formats.mcp import Server
@@ -45,18 +45,16 @@ class Format(Protocol):
 class _Formats(Mapping[str, Format]):
     """The formats by name, each imported when it is asked for."""
 
-    _NAMES: Final = ("skill", "manifest", "capability", "rye", "executable", "mcp", "openapi")
-
     def __getitem__(self, name: str) -> Format:
-        if name not in self._NAMES:
+        if name not in FILE_FORMATS:
             raise KeyError(name)
         return cast("Format", import_module(f"toolwright.formats.{name}"))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._NAMES)
+        return iter(FILE_FORMATS)
 
     def __len__(self) -> int:
-        return len(self._NAMES)
+        return len(FILE_FORMATS)
 
 
 FORMATS: Final = _Formats()

@@ -6,7 +6,7 @@ that was read, so that whatever races, an approval is used by one call. An appro
 tool (``standing``) has an entry of its own.
 
 A call that asks gets the entry's id; the next identical call finds the answer. Whether an answer lets a call
-through is ``policy.decide``'s business, the order of things ``engine.py``'s. Who answered, and which call
+through is ``policy.py``'s business, the order of things ``engine.py``'s. Who answered, and which call
 used the answer, is recorded before it counts. Texts are bounded and without secrets; the arguments that a
 person wrote in the place of others are kept whole, because they have to run.
 """

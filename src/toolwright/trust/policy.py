@@ -128,21 +128,6 @@ class HostState:
     """What was taken from the counters of the budgets that the call is charged to."""
 
 
-def decide(
-    tool: Tool,
-    call: ToolCall | None,
-    *,
-    vetted: Vetted,
-    house: HouseRules,
-    ground: Ground,
-    state: HostState,
-    caller: str = "",
-) -> Decision:
-    """One decision by rules that are used only once; ``Policy`` remembers what it worked out."""
-    policy = Policy(house)
-    return policy.decide(tool, call, vetted=vetted, ground=ground, state=state, caller=caller)
-
-
 class Policy:
     """The house's rules, and the one place that decides by them.
 

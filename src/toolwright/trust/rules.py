@@ -18,11 +18,10 @@ from functools import lru_cache
 from typing import Any, Final
 
 from toolwright.jsontext import JsonObject, JsonValue
-from toolwright.model import Effect, Trust
+from toolwright.model import FORMATS, Effect, Trust
 from toolwright.paths import is_below
 from toolwright.records import dataclass
 
-FORMATS: Final = ("skill", "manifest", "capability", "rye", "executable", "mcp", "openapi", "python")
 LASTING: Final = ("name", "key", "format", "effect", "needs")
 """What a rule may ask about that follows from the tool and the house alone."""
 PASSING: Final = ("trust", "caller")
@@ -613,7 +612,7 @@ def _same(value: JsonValue, wanted: JsonValue) -> bool:
 def _path(text: str, cwd: str) -> str | None:
     """Where a path leads by its letters; None where nobody can say without looking.
 
-    Attack: ``/work/../etc/passwd``, which begins like a path below ``/work``. Links are not followed: no
+    Attack: ``/data/../etc/passwd``, which begins like a path below ``/data``. Links are not followed: no
     rule is a wall, the permit is. Blanks around a path are what programs often take away.
     """
     if text[:5].lower() == "file:" or text[:1] == "~" or text != text.strip() or "\0" in text:

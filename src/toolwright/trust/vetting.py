@@ -228,13 +228,18 @@ def _check(file: File, item: str, keys: signing.Keys) -> Vetted:
     if content is None:
         return Vetted(trust=Trust.TAMPERED, message=f"{file.path} is too long to be verified")
     suffix = "." + file.path.rpartition(".")[2]
-    found = signing.check(content, path=file.path, suffix=suffix, item=item, keys=keys)
+    return check(content, path=file.path, suffix=suffix, item=item, keys=keys)
+
+
+def check(content: bytes, *, path: str, suffix: str, item: str, keys: signing.Keys) -> Vetted:
+    """What a signature says, and what it cannot say: the same for calls and for whoever asks beforehand."""
+    found = signing.check(content, path=path, suffix=suffix, item=item, keys=keys)
     if found.trust is Trust.SIGNED and suffix == ".sh" and b"\r" in content:
         # Attack: a carriage return in the place of a line feed. The format's hash takes both for one; a shell
         # does not, and what was a command of its own becomes the rest of a comment.
         return Vetted(
             trust=Trust.TAMPERED,
-            message=f"Content modified since signing: {file.path}\n  Found: carriage returns, which no "
+            message=f"Content modified since signing: {path}\n  Found: carriage returns, which no "
             f"signature covers and shells take for text\n  Fix: write it with plain line feeds",
             hint="look at what changed before you mend it",
         )

@@ -9,9 +9,10 @@ from pathlib import Path
 import click
 
 from toolwright.catalog import files
-from toolwright.config import FORMATS, current_folder
+from toolwright.config import current_folder
 from toolwright.doors.cli import Shared, _render, examples, shared_options
 from toolwright.errors import SourceError, UsageError
+from toolwright.model import FOUND_FORMATS
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*")
@@ -27,7 +28,7 @@ _NEXT = {
 @click.command("init", epilog=examples("toolwright init word-count", "toolwright init --format skill notes"))
 @click.argument("name")
 @click.option(
-    "--format", "format_", type=click.Choice(FORMATS), default="manifest", show_default=True,
+    "--format", "format_", type=click.Choice(FOUND_FORMATS), default="manifest", show_default=True,
     help="How the tool is declared.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")

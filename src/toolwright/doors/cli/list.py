@@ -8,9 +8,8 @@ from collections.abc import Sequence
 import click
 
 from toolwright.app import Workshop
-from toolwright.config import NAMED_FORMATS
 from toolwright.doors.cli import Shared, _render, examples, shared_options
-from toolwright.model import Effect, Role, Tool, Trust
+from toolwright.model import FILE_FORMATS, Effect, Role, Tool, Trust
 
 _TRUST = tuple(trust.value for trust in Trust)
 
@@ -24,7 +23,7 @@ _TRUST = tuple(trust.value for trust in Trust)
         'toolwright list --search "deploy AND NOT docker"',
     ),
 )
-@click.option("--format", "format_", type=click.Choice(NAMED_FORMATS), help="Only tools of this format.")
+@click.option("--format", "format_", type=click.Choice(FILE_FORMATS), help="Only tools of this format.")
 @click.option(
     "--effect", type=click.Choice([effect.value for effect in Effect]), help="Only tools with this effect."
 )

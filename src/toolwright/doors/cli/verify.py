@@ -16,7 +16,7 @@ from toolwright.errors import SourceError
 from toolwright.model import Trust, Vetted
 from toolwright.paths import is_below
 from toolwright.records import dataclass
-from toolwright.trust import items, signing
+from toolwright.trust import items, signing, vetting
 from toolwright.trust.keys import Keyring
 
 _UNVERIFIED = 77
@@ -100,7 +100,7 @@ def _of_item(item: items.Item, keyring: Keyring) -> _Row:
     if content is None:
         vetted = Vetted(trust=Trust.TAMPERED, message=f"{item.path}: {why}", hint=_HINTS[escapes])
     else:
-        vetted = signing.check(content, path=item.path, suffix=item.suffix, item=item.ref, keys=keyring.now())
+        vetted = vetting.check(content, path=item.path, suffix=item.suffix, item=item.ref, keys=keyring.now())
     return _Row(path=item.path, vetted=vetted, name=item.ref)
 
 
@@ -132,7 +132,7 @@ def _of_file(shared: Shared, path: str) -> _Row:
         kind, below = {"tools": "tool", "config": "config"}.get(folder, kind), inner or below
     user = os.path.realpath(shared.environment.user_space)
     own = project is None or os.path.realpath(project) == user
-    vetted = signing.check(
+    vetted = vetting.check(
         content,
         path=path,
         suffix=suffix,
