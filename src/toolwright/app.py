@@ -42,6 +42,7 @@ from toolwright.model import (
     LeftOut,
     ProbeOutcome,
     Problem,
+    Reach,
     Rules,
     Selected,
     Severity,
@@ -60,6 +61,7 @@ from toolwright.store.keep import STORE_NAME, Keep
 
 if TYPE_CHECKING:
     from toolwright.dialects import Dialect
+    from toolwright.engine import Begun
     from toolwright.formats.capability import Migration
     from toolwright.functions import Function, Report
     from toolwright.gate import Explanation, Gate
@@ -543,13 +545,15 @@ class Workshop:
         toolset: Sequence[str] | None = None,
         include_always: bool = True,
         caller: str | None = None,
+        reach: Reach | None = None,
     ) -> Selected:
         """Which tools this message should see, and why, by the formats' own rules. What policy would refuse
-        to ``caller`` (default: the current user) is left out, with the reason."""
+        to ``caller`` (default: the current user) is left out, with the reason; what is beyond ``reach`` is
+        not mentioned."""
         from toolwright.selection import rules
 
         return rules.select(
-            self.catalog.offered(),
+            self.catalog.offered(reach),
             message,
             context=context or {},
             checks=self._checks,
@@ -581,6 +585,7 @@ class Workshop:
         deferred: Sequence[str] = (),
         examples: bool = False,
         caller: str | None = None,
+        reach: Reach | None = None,
     ) -> Declared:
         """The payload for a provider, the way back from its calls, and what was lost.
 
@@ -589,12 +594,13 @@ class Workshop:
         """
         if mode not in [*ToolMode]:
             raise UsageError(f"unknown tool mode {str(mode)!r}", f"modes are {', '.join(ToolMode)}")
-        offered = self.catalog.offered()
+        offered = self.catalog.offered(reach)
         if names is not None:
             wanted = {self.find(name).key for name in names}
             chosen = [tool for tool in offered if tool.key in wanted]
         elif message is not None:
-            selected = {choice.key for choice in self.select(message, context=context, caller=caller).chosen}
+            found = self.select(message, context=context, caller=caller, reach=reach)
+            selected = {choice.key for choice in found.chosen}
             chosen = [tool for tool in offered if tool.key in selected]
         else:
             chosen = offered
@@ -754,13 +760,26 @@ class Workshop:
         )
         return self._run(call, cancel or NEVER, door)
 
+    def begin(self, calls: Sequence[tuple[ToolCall, Cancel]], *, door: str) -> list[Begun]:
+        """Record that calls begin, with one sync for all; each must be handed to ``go_on``. For doors, which
+        get many at once: a call's ``id`` must be a ``new_call_id``."""
+        return self.hands.engine.begin(calls, door=door)
+
+    def new_call_id(self) -> str:
+        return self.hands.new_call_id()
+
     def _run(self, call: ToolCall, cancel: Cancel, door: str = "python") -> ToolResult:
+        (begun,) = self.begin([(call, cancel)], door=door)
+        return self.go_on(begun)
+
+    def go_on(self, begun: Begun) -> ToolResult:
         """Run a call; where it was refused and the sources changed meanwhile, load them and ask once more.
 
         A tool whose file changed is not run as it was declared before: what is declared, what is verified and
         what runs must be one. Both attempts are recorded.
         """
-        result = self.hands.engine.call(call, cancel, door=door)
+        call, cancel, door = begun.call, begun.cancel, begun.facts.door
+        result = self.hands.engine.go_on(begun)
         if result.error is None or result.error.kind is not Kind.DENIED or not self.changed():
             return result
         self.reload()

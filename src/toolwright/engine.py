@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from toolwright import jsontext
 from toolwright.calls import arguments, replies
 from toolwright.catalog import digests
-from toolwright.catalog.catalog import Catalog
+from toolwright.catalog.catalog import Catalog, is_within
 from toolwright.errors import Kind, StoreError, UnknownTool, Unrecorded
 from toolwright.jsontext import JsonObject
 from toolwright.model import (
@@ -24,6 +24,7 @@ from toolwright.model import (
     ApprovalState,
     Ask,
     CallFacts,
+    CallFunction,
     Charge,
     Decision,
     Deny,
@@ -54,7 +55,7 @@ class Audit(Protocol):
         """Why the last begin could not be written, and what to do."""
         ...
 
-    def begin(self, call: ToolCall, facts: CallFacts) -> bool: ...
+    def begin_all(self, calls: Sequence[tuple[ToolCall, CallFacts]]) -> bool: ...
 
     def end(self, call: ToolCall, result: ToolResult, tool: Tool | None = None) -> ToolResult: ...
 
@@ -89,6 +90,28 @@ class _Known:
     seen: str
     how: str
     own_files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A call that is recorded as begun, and what it was recorded with."""
+
+    call: ToolCall
+    cancel: Cancel
+    facts: CallFacts
+    stock: Stock
+    started: float
+    known: _Known | None
+    unknown: UnknownTool
+    is_later: bool = False
+    """Not begun yet: it begins by itself when it goes on."""
+    why_not: tuple[str, str] | None = None
+    """Why it could not be recorded, and what to do; nothing may run then."""
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether it most likely takes no longer than starting a thread would: a function of the host's."""
+        return self.known is not None and isinstance(self.known.tool.invocation, CallFunction)
 
 
 class _Refused(Exception):
@@ -139,15 +162,45 @@ class Engine:
 
     def call(self, call: ToolCall, cancel: Cancel, *, door: str = "python") -> ToolResult:
         """Run one call from begin to end. Never raises because of a tool, a declaration or an argument."""
-        started = time.monotonic()
-        stock = self._stock()
-        known, unknown = self._look_up(stock, call.tool)
-        if known is None and self._arrives(call, cancel):
-            stock = self._stock()
-            known, unknown = self._look_up(stock, call.tool)
-        facts = self._facts(known, stock.version, door)
-        if not self._audit.begin(call, facts):
-            why, hint = self._audit.why_not
+        (begun,) = self.begin([(call, cancel)], door=door)
+        return self.go_on(begun)
+
+    def begin(self, calls: Sequence[tuple[ToolCall, Cancel]], *, door: str = "python") -> list[Begun]:
+        """Record that these calls begin, on the disk together: many that arrive at once share one sync.
+
+        Each must be handed to ``go_on``, once, in whatever thread and order: a begin without an end reads as
+        interrupted. A name that only waiting may bring is not waited for while others wait too.
+        """
+        started, stock = time.monotonic(), self._stock()
+        begun: list[Begun] = []
+        for call, cancel in calls:
+            known, unknown = self._look_up(stock, call)
+            if known is None and len(calls) == 1 and self._arrives(call, cancel):
+                stock = self._stock()
+                known, unknown = self._look_up(stock, call)
+            is_later = known is None and len(calls) > 1
+            facts = self._facts(known, stock.version, door)
+            begun.append(Begun(call, cancel, facts, stock, started, known, unknown, is_later=is_later))
+        pairs = [(each.call, each.facts) for each in begun if not each.is_later]
+        if pairs and not self._audit.begin_all(pairs):
+            why_not = self._audit.why_not
+            return [each if each.is_later else replace(each, why_not=why_not) for each in begun]
+        return begun
+
+    def go_on(self, begun: Begun) -> ToolResult:
+        """Run a call that has begun to its end."""
+        call, cancel, facts, stock, started = (
+            begun.call,
+            begun.cancel,
+            begun.facts,
+            begun.stock,
+            begun.started,
+        )
+        known, unknown = begun.known, begun.unknown
+        if begun.is_later:
+            return self.call(call, cancel, door=facts.door)
+        if begun.why_not is not None:
+            why, hint = begun.why_not
             message = f"the audit journal cannot be written, so nothing was run: {why}"
             error = ToolError(kind=Kind.NOT_AUDITED, message=message, hint=hint)
             return self._refusal(call, error, known.tool if known else None)
@@ -178,7 +231,14 @@ class Engine:
 
     # -- find -----------------------------------------------------------------------------------------------
 
-    def _look_up(self, stock: Stock, name: str) -> tuple[_Known | None, UnknownTool]:
+    def _look_up(self, stock: Stock, call: ToolCall) -> tuple[_Known | None, UnknownTool]:
+        found, unknown = self._look_up_any(stock, call.tool)
+        if call.reach is None or (found is not None and is_within(call.reach, found.tool)):
+            return found, unknown
+        # Attack: a caller learns from hints and refusals which tools there are beyond its reach.
+        return None, UnknownTool(f"there is no tool {call.tool!r}", "`tools/list` shows what there is")
+
+    def _look_up_any(self, stock: Stock, name: str) -> tuple[_Known | None, UnknownTool]:
         version, known = self._known
         if version != stock.version:
             known = {}

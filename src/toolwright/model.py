@@ -958,6 +958,15 @@ class Linked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """Which tools a caller may know of at all: by key and by effect. The others look absent to it."""
+
+    tools: tuple[str, ...] = ("*",)
+    """Patterns of keys, as in grants."""
+    effects: frozenset[Effect] = frozenset(Effect)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
     """A call as a model or a person made it."""
 
@@ -991,6 +1000,8 @@ class ToolCall:
     """Of what the model was told about the tool."""
     approval_wait_s: float = 0.0
     """How long to wait for a person, should a rule ask; none of it counts as the tool's time."""
+    reach: Reach | None = None
+    """Which tools its caller may know of; None: all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,9 +74,12 @@ class RecordingAudit:
         self.why_not = ("it was told to refuse", "tell it otherwise")
 
     def begin(self, call: ToolCall, facts: CallFacts) -> bool:
+        return self.begin_all([(call, facts)])
+
+    def begin_all(self, calls: Sequence[tuple[ToolCall, CallFacts]]) -> bool:
         with self._lock:
             if not self.refuses:
-                self.begun.append((call, facts))
+                self.begun.extend(calls)
         return not self.refuses
 
     def end(self, call: ToolCall, result: ToolResult, tool: Tool | None = None) -> ToolResult:

@@ -6,10 +6,11 @@ A catalog is never changed, only replaced. It knows no files: what is on it was 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import Protocol, overload
 
 from toolwright.errors import UnknownTool, nearest
-from toolwright.model import Namesakes, Role, Skill, Tool
+from toolwright.model import Namesakes, Reach, Role, Skill, Tool
 
 
 class Shelf(Protocol):
@@ -54,6 +55,11 @@ class Tools(Sequence[Tool]):
         return f"<{len(self)} tools>"
 
 
+def is_within(reach: Reach, tool: Tool) -> bool:
+    """Whether a caller of this reach may know of the tool at all."""
+    return tool.effect in reach.effects and any(fnmatchcase(tool.key, each) for each in reach.tools)
+
+
 class Catalog:
     """All that was loaded."""
 
@@ -86,11 +92,11 @@ class Catalog:
         """How many tools and parts there are; support items are neighbours, not tools."""
         return sum(1 for role in self._shelf.roles if role != Role.SUPPORT)
 
-    def offered(self) -> list[Tool]:
-        """The tools that may be shown to a model."""
-        return [
-            self._shelf.tool(number) for number, role in enumerate(self._shelf.roles) if role == Role.TOOL
-        ]
+    def offered(self, reach: Reach | None = None) -> list[Tool]:
+        """The tools that may be shown to a model, as far as the caller's reach goes."""
+        roles = enumerate(self._shelf.roles)
+        offered = (self._shelf.tool(number) for number, role in roles if role == Role.TOOL)
+        return [tool for tool in offered if reach is None or is_within(reach, tool)]
 
     def find(self, name: str) -> Tool:
         """The tool of a key or a bare name. Raises UnknownTool for none and for several."""

@@ -81,6 +81,24 @@ class Audit:
 
     def begin(self, call: ToolCall, facts: CallFacts) -> bool:
         """Record that a call begins. True only when that is durable; else nothing may run."""
+        return self.begin_all(((call, facts),))
+
+    def begin_all(self, calls: Sequence[tuple[ToolCall, CallFacts]]) -> bool:
+        """Record that calls begin, with one sync for all. True only when that is durable."""
+        bodies = [self._begin(call, facts) for call, facts in calls]
+        try:
+            if self._owed:
+                self._pay()
+            self._segments.append(bodies, durable=True)
+        except Trouble as trouble:
+            self.trouble = trouble
+            return False
+        self.trouble = None
+        with self._settled:
+            self._begun += len(bodies)
+        return True
+
+    def _begin(self, call: ToolCall, facts: CallFacts) -> bytes:
         names, digest = _arguments(call)
         # Attack: a credential as the name of an argument or a tool.
         if names and has_credential("\n".join(map(str, names))):
@@ -107,17 +125,7 @@ class Audit:
             body["approved_by"] = call.approved_by
         if call.idempotency_key is not None:
             body["idempotency_key"] = without_credentials(call.idempotency_key)
-        try:
-            if self._owed:
-                self._pay()
-            self._segments.append((_body(body),), durable=True)
-        except Trouble as trouble:
-            self.trouble = trouble
-            return False
-        self.trouble = None
-        with self._settled:
-            self._begun += 1
-        return True
+        return _body(body)
 
     def end(self, call: ToolCall, result: ToolResult, tool: Tool | None = None) -> ToolResult:
         """Record how a call ended. Never raises; what could not be written stands in the result's notes."""

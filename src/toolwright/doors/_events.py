@@ -1,0 +1,117 @@
+"""What happens in a served workshop, told to whoever listens: calls, approvals, reloads.
+
+Not a record: the journal is. A listener that reads too slowly loses its place, never anybody's time, and is
+told that it missed something.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from enum import StrEnum
+from typing import Final
+
+from toolwright.jsontext import JsonObject
+from toolwright.records import dataclass
+
+KEPT_MAX: Final = 512
+"""Events that one who comes back may still be told."""
+BEHIND_MAX: Final = 1024
+LISTENERS_MAX: Final = 256
+
+
+class EventKind(StrEnum):
+    CALL_BEGUN = "call.begun"
+    CALL_ENDED = "call.ended"
+    APPROVAL_ASKED = "approval.asked"
+    APPROVAL_ANSWERED = "approval.answered"
+    RELOADED = "reloaded"
+    RELOAD_FAILED = "reload.failed"
+    MISSED = "missed"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened. Numbers only grow."""
+
+    number: int
+    kind: EventKind
+    data: JsonObject
+
+
+class TooManyListeners(Exception):
+    """Attack: streams without end, until there is no room for anybody else's."""
+
+
+class Events:
+    """One for all doors of a host. Told from any thread."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._kept: deque[Event] = deque(maxlen=KEPT_MAX)
+        self._lock = threading.Lock()
+        self._listeners: dict[object, tuple[asyncio.AbstractEventLoop, deque[Event], asyncio.Event]] = {}
+        self._hooks: list[Callable[[Event], None]] = []
+
+    def hook(self, told: Callable[[Event], None]) -> None:
+        """Have every event told at once, in the thread where it happens: for what must not wait."""
+        self._hooks.append(told)
+
+    @property
+    def recent(self) -> tuple[Event, ...]:
+        """The last events, the oldest first."""
+        return tuple(self._kept)
+
+    @property
+    def listening(self) -> int:
+        return len(self._listeners)
+
+    def tell(self, kind: EventKind, data: JsonObject) -> None:
+        event = Event(next(self._numbers), kind, data)
+        self._kept.append(event)
+        for told in self._hooks:
+            told(event)
+        if not self._listeners:
+            return
+        with self._lock:
+            listeners = list(self._listeners.values())
+        for loop, queue, woken in listeners:
+            queue.append(event)
+            try:
+                loop.call_soon_threadsafe(woken.set)
+            except RuntimeError:  # its loop has ended, and it with it
+                continue
+
+    async def listen(self, after: int | None = None) -> AsyncIterator[Event]:
+        """The events from now on, or from after the one of this number, as far as they are kept. Raises
+        TooManyListeners."""
+        queue: deque[Event] = deque(maxlen=BEHIND_MAX)
+        woken, key = asyncio.Event(), object()
+        with self._lock:
+            if len(self._listeners) >= LISTENERS_MAX:
+                raise TooManyListeners
+            self._listeners[key] = (asyncio.get_running_loop(), queue, woken)
+            earlier = [event for event in self._kept if after is not None and event.number > after]
+        last = after
+        try:
+            for event in earlier:
+                last = event.number
+                yield event
+            while True:
+                while queue:
+                    event = queue.popleft()
+                    if last is not None and event.number <= last:
+                        continue
+                    if last is not None and event.number > last + 1:
+                        yield Event(event.number - 1, EventKind.MISSED, {"count": event.number - last - 1})
+                    last = event.number
+                    yield event
+                woken.clear()
+                if not queue:
+                    await woken.wait()
+        finally:
+            with self._lock:
+                self._listeners.pop(key, None)
