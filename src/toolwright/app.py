@@ -259,6 +259,7 @@ class Workshop:
         self._is_closed = False
         self._loading = threading.Lock()
         self._is_loaded = False
+        self._watchers: list[Callable[[], object]] = []
         self._lists = ServerLists(
             config.state, lambda: self.hands.servers, self._look_again, _server_of_key(only)
         )
@@ -334,6 +335,17 @@ class Workshop:
         """How many problems there are of each severity, without what is merely suspicious (``hygiene``): much
         cheaper than asking for the problems."""
         return Counter(problem.severity for problem in (*self.config.problems, *self._report.without_lines))
+
+    @property
+    def version(self) -> str:
+        """Differs whenever the catalog, or what is switched off in it, does: what was listed before may then
+        be listed differently."""
+        off = ",".join(entry.tool for entry in self.disabled())
+        return f"{self._report.version}-{off}" if off else self._report.version
+
+    def watch(self, told: Callable[[], object]) -> None:
+        """Have ``told`` called whenever the catalog was replaced by another, in the thread that did it."""
+        self._watchers.append(told)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -419,12 +431,16 @@ class Workshop:
             if fresh:
                 for digest in self._report.asked:
                     self._lists.renew(digest)
-            self._report = self._load(self._report)
+            before = self._report
+            self._report = self._load(before)
             left = self._lists.settle()
             with self._lock:
                 hands = self._hands
             if hands is not None:
                 hands.keep_servers(left)
+        if self._report.version != before.version:
+            for told in self._watchers:
+                told()
 
     def _look_again(self) -> None:
         """A server's list came after the catalog was made, or is another now."""

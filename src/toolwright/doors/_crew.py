@@ -19,6 +19,7 @@ from toolwright.doors._events import EventKind, Events
 from toolwright.engine import Begun
 from toolwright.errors import Kind
 from toolwright.functions import PROGRESS, Report
+from toolwright.jsontext import JsonObject
 from toolwright.model import ToolCall, ToolError, ToolResult
 from toolwright.records import dataclass
 from toolwright.sandbox import Cancel
@@ -212,7 +213,10 @@ class Crew:
     def _go_on(self, order: _Order) -> None:
         assert order.begun is not None
         call = order.call
-        self._events.tell(EventKind.CALL_BEGUN, {"call_id": call.id, "tool": call.tool, "door": order.door})
+        self._events.tell(
+            EventKind.CALL_BEGUN,
+            {"call_id": call.id, "tool": call.tool, "caller": call.caller, "door": order.door},
+        )
         if order.progress is None:
             result = self._workshop.go_on(order.begun)
         else:
@@ -226,6 +230,22 @@ class Crew:
             if not self._under_way:
                 self._over.notify_all()
         order.done(result)
+        self._events.tell(EventKind.CALL_ENDED, _ended(order, result))
+
+
+def _ended(order: _Order, result: ToolResult) -> JsonObject:
+    error = result.error
+    return {
+        "call_id": result.call_id,
+        "tool": order.call.tool,
+        "key": result.key,
+        "caller": order.call.caller,
+        "door": order.door,
+        "ok": error is None,
+        "kind": None if error is None else error.kind.value,
+        "duration_ms": result.spent.duration_ms,
+        "isolation": list(result.isolation),
+    }
 
 
 def refused(call: ToolCall) -> ToolResult:
