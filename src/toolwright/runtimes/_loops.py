@@ -202,7 +202,9 @@ class Loops:
             for one in ended:
                 one.is_orphaned = True
             with suppress(SystemExit, KeyboardInterrupt, RuntimeError):
-                loop.run_until_complete(asyncio.sleep(0))  # what was handed over becomes a task, or never does
+                loop.run_until_complete(
+                    asyncio.sleep(0)
+                )  # what was handed over becomes a task, or never does
             left = asyncio.all_tasks(loop)
             for task in left:
                 task.cancel()
