@@ -1,6 +1,6 @@
 """A connection's way out that sends in one go what one turn of the event loop has to say.
 
-The server writes the head and the body of an answer apart; each would be a packet and a system call of its own.
+The server writes head and body of an answer apart; each would be a packet and a system call of its own.
 Nothing is held back longer than to the end of the turn.
 """
 
