@@ -42,6 +42,7 @@ _COMMANDS = {
     "keys": "Make, list and show keys.",
     "trust": "Trust a public key or a project, or stop trusting it.",
     "secret": "Keep values for tools, by name; none is ever shown.",
+    "token": "Let others use what is served; each token is shown once.",
     "export": "Print what a model provider would be sent.",
     "init": "Start a new tool from a template.",
     "serve": "Serve the tools: MCP, the HTTP API and the console, on one port or stdio.",
