@@ -14,10 +14,9 @@ from typing import Final, Generic, TypeVar
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from toolwright import jsontext
-from toolwright.doors._entrance import Right
 from toolwright.errors import nearest
 from toolwright.jsontext import JsonObject, JsonValue
-from toolwright.model import Schema
+from toolwright.model import Right, Schema
 from toolwright.records import dataclass
 from toolwright.schema import complaints, cut
 

@@ -6,6 +6,7 @@ held against them by tests.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from toolwright.dialects import DIALECTS
@@ -40,8 +41,7 @@ def listed(items: JsonValue) -> JsonObject:
     return {"type": "array", "items": items}
 
 
-def one_of(values: object) -> JsonObject:
-    assert isinstance(values, type) or isinstance(values, (tuple, list))
+def one_of(values: Iterable[str]) -> JsonObject:
     return {"type": "string", "enum": [str(value) for value in values]}
 
 
@@ -59,7 +59,14 @@ ANY: Final[JsonObject] = {}
 OBJECT: Final[JsonObject] = {"type": "object"}
 TEXT_OR_NULL: Final = nullable(TEXT)
 NUMBER_OR_NULL: Final = nullable(NUMBER)
-NAME: Final[JsonObject] = {"type": "string", "minLength": 1, "maxLength": NAME_CHARS_MAX}
+NAME: Final[JsonObject] = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": NAME_CHARS_MAX,
+    "pattern": "^[^\\u0000-\\u001f\\u007f\\ufffd\\\\]*$",
+    "not": {"pattern": "(^|/)\\.\\.?(/|$)"},
+    "examples": ["get_time", "rye:text/outline-markdown"],
+}
 CALL_ID: Final[JsonObject] = {"type": "string", "pattern": "^[0-9a-z]{1,64}$"}
 APPROVAL_ID: Final[JsonObject] = {"type": "string", "pattern": "^[0-9a-z]{4,64}$"}
 PAGE_SIZE: Final[JsonObject] = {"type": "integer", "minimum": 1, "maximum": PAGE_MAX, "default": PAGE}
