@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import anyio
@@ -18,7 +18,6 @@ from mcp.server.caching import CacheHint
 from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import NotificationOptions, Server
-from mcp.server.models import InitializationOptions
 from mcp.server.runner import modern_error_data, serve_one
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.subscriptions import (
@@ -38,12 +37,12 @@ from mcp.shared.message import ServerMessageMetadata
 from mcp.shared.transport_context import TransportContext
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-import toolwright
 from toolwright import jsontext
 from toolwright.app import Workshop
 from toolwright.catalog import files
 from toolwright.dialects import mcp as dialect
 from toolwright.doors import _mcp_asking as asking
+from toolwright.doors import _mcp_lane
 from toolwright.doors._crew import Crew
 from toolwright.doors._offers import (
     SAID_CHARS_MAX,
@@ -56,12 +55,12 @@ from toolwright.doors._offers import (
     offers,
     skill_uri,
 )
+from toolwright.doors._web import Receive, Scope, Send
 from toolwright.errors import Kind
 from toolwright.jsontext import JsonObject
 from toolwright.model import Declared, Reach, ToolCall, ToolResult
 from toolwright.records import dataclass, replace
 
-NAME: Final = "toolwright"
 SESSIONS_MAX: Final = 1000
 LISTENERS_MAX: Final = 256
 PAGE_MAX: Final = 1000
@@ -73,9 +72,6 @@ BODY_BYTES_MAX: Final = 64 << 20
 BLOCK_BYTES_MAX: Final = 4 << 20
 """Of a resource that the host offers."""
 
-Scope: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Notify: TypeAlias = Callable[[str, Mapping[str, Any] | None], Awaitable[None]]
 _Context: TypeAlias = ServerRequestContext[Any, Any]
 _T = TypeVar("_T")
@@ -198,10 +194,11 @@ class Lane:
     # -- the server -----------------------------------------------------------------------------------------
 
     def _make(self) -> Server[Any]:
-        private = CacheHint()
+        private, who = CacheHint(), {key: str(value) for key, value in _mcp_lane.SERVER.items()}
         server = _Server(
-            NAME,
-            version=toolwright.__version__,
+            who["name"],
+            title=who["title"],
+            version=who["version"],
             cache_hints={"tools/list": private, "resources/list": private, "prompts/list": private},
             # No schema of ours has x-mcp-header (the dialect takes it out), so nothing is to be compared.
             get_tool_input_schema=lambda name: None,
@@ -413,16 +410,17 @@ class Lane:
 
 
 class _Server(Server[Any]):
-    """Says in the handshake what the newer era says of itself: that its lists change."""
+    """Says of itself what the fast lane says: one server, whichever lane answers."""
 
-    def create_initialization_options(
+    def get_capabilities(
         self,
         notification_options: NotificationOptions | None = None,
         experimental_capabilities: dict[str, dict[str, Any]] | None = None,
         extensions: dict[str, dict[str, Any]] | None = None,
-    ) -> InitializationOptions:
-        changing = NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True)
-        return super().create_initialization_options(changing, experimental_capabilities, extensions)
+        *,
+        protocol_version: str | None = None,
+    ) -> types.ServerCapabilities:
+        return types.ServerCapabilities.model_validate(_mcp_lane.capabilities(is_whole=True))
 
 
 class _Running:
