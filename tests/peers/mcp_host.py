@@ -1,8 +1,8 @@
 """A host that serves the tools, resources and prompts which MCP's conformance suite asks for by name.
 
-Run as ``python mcp_host.py CATALOG STATE [LANE]``: ``LANE`` is ``served`` (default: as `toolwright serve` does),
-``sdk`` (all of the protocol by the SDK alone) or ``stdio`` (as `toolwright serve --stdio`). On HTTP the first
-line of stdout is the port.
+Run as ``python mcp_host.py CATALOG HOME LANE``: ``LANE`` is ``served`` (as `toolwright serve` does), ``sdk``
+(all of the protocol by the SDK alone) or ``stdio`` (as `toolwright serve --stdio`). On HTTP the first line of
+stdout is the port, and the end of stdin ends the host.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import socket
 import struct
 import sys
 import threading
@@ -167,9 +168,7 @@ OFFERS = Offers(
         Resource(
             uri="test://static-binary", name="static image", media_type="image/png", read=lambda marks: PNG
         ),
-        Resource(
-            uri="test://template/{id}/data", name="template", media_type="application/json", read=_data
-        ),
+        Resource(uri="test://template/{id}/data", name="template", media_type="application/json", read=_data),
     ),
     prompts=(
         Prompt(
@@ -208,17 +207,11 @@ def workshop(catalog: Path, home: Path) -> Workshop:
 
 async def serve(app: App) -> None:
     """On a free port of loopback, which is told on stdout, until stdin ends."""
-    server = uvicorn.Server(
-        uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", lifespan="off", ws="none")
-    )
-    serving = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0)
-        if serving.done():
-            return await serving
-    (port,) = (each.getsockname()[1] for held in server.servers for each in held.sockets)
-    sys.stdout.write(f"{port}\n")
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", ws="none"))
+    listening = socket.create_server(("127.0.0.1", 0))
+    sys.stdout.write(f"{listening.getsockname()[1]}\n")
     sys.stdout.flush()
+    serving = asyncio.create_task(server.serve([listening]))
     await asyncio.to_thread(sys.stdin.buffer.read)
     server.should_exit = True
     server.force_exit = True
@@ -240,7 +233,7 @@ async def by_sdk_alone(opened: Workshop) -> None:
 
 
 def main() -> None:
-    catalog, home, lane = Path(sys.argv[1]), Path(sys.argv[2]), (*sys.argv[3:], "served")[0]
+    catalog, home, lane = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     with workshop(catalog, home) as opened:
         if lane == "sdk":
             asyncio.run(by_sdk_alone(opened))

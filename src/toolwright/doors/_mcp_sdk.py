@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import anyio
 import mcp_types as types
@@ -44,6 +44,7 @@ from toolwright.dialects import mcp as dialect
 from toolwright.doors import _mcp_asking as asking
 from toolwright.doors import _mcp_lane
 from toolwright.doors._crew import Crew
+from toolwright.doors._entrance import Guest, Right
 from toolwright.doors._offers import (
     SAID_CHARS_MAX,
     SKILL_FILE,
@@ -82,17 +83,6 @@ _CODES: Final = {
     Kind.NOT_AUDITED: types.INTERNAL_ERROR,
     Kind.INTERNAL: types.INTERNAL_ERROR,
 }
-
-
-class Guest(Protocol):
-    """Who asks, as the entrance found out."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def reach(self) -> Reach | None: ...
-    @property
-    def rights(self) -> frozenset[Any]: ...
 
 
 def open_lane(workshop: Workshop, *, crew: Crew | None = None, more: Offers | None = None) -> Lane:
@@ -493,7 +483,7 @@ def _guest(context: _Context) -> Guest:
 
 def _may_approve(guest: Guest) -> bool:
     # Attack: a client without the right to approve says yes to its own question.
-    return "approve" in guest.rights
+    return Right.APPROVE in guest.rights
 
 
 def _can_elicit(context: _Context) -> bool:
