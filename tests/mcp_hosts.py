@@ -1,4 +1,4 @@
-"""Starts hosts that serve a workshop by MCP, each a process of its own, and others' programs that ask them."""
+"""Starts hosts that serve a workshop by MCP, each a process of its own, and others' programs that ask."""
 
 from __future__ import annotations
 

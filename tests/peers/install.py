@@ -1,4 +1,4 @@
-"""Installs the npm servers, clients and checks of the tests into build/servers, exactly as the lock file says.
+"""Installs the npm servers, clients and checks of tests into build/servers, exactly as the lock file says.
 
 ``make test`` runs it. Without npm it says so and installs nothing: the tests that need the servers skip. What
 only the inspector's web pages need (vite) has a stand-in of a few bytes: the tests use its command line.
