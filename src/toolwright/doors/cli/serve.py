@@ -112,7 +112,18 @@ class Served:
         self._is_attended = False
 
     def _doors(self, workshop: Workshop, serving: Serving) -> tuple[App, App, App]:
-        return _nothing_here, _nothing_here, _nothing_here
+        from toolwright.doors.console import routes
+        from toolwright.doors.mcp import McpDoor
+
+        mcp = McpDoor(
+            workshop,
+            self.crew,
+            body_bytes_max=serving.body_bytes_max,
+            approval_wait_s=serving.approval_wait_s,
+        )
+        self._closing.append(mcp.close)
+        pages = routes.console(routes.Serving(workshop=workshop, events=self.events, crew=self.crew))
+        return mcp, _nothing_here, pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
