@@ -45,6 +45,7 @@ _COMMANDS = {
     "token": "Let others use what is served; each token is shown once.",
     "export": "Print what a model provider would be sent.",
     "init": "Start a new tool from a template.",
+    "serve": "Serve the tools: MCP, the HTTP API and the console, on one port or stdio.",
     "doctor": "Say what works on this machine, and how to get what does not.",
 }
 _MESSAGE_CHARS_MAX = 1000
