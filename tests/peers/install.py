@@ -37,7 +37,10 @@ def install_browser() -> None:
         )
         return
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in ([apt, "update", "-qq"], [apt, "install", "-y", "-qq", "--no-install-recommends", BROWSER]):
+    for command in (
+        [apt, "update", "-qq"],
+        [apt, "install", "-y", "-qq", "--no-install-recommends", BROWSER],
+    ):
         try:
             done = subprocess.run(
                 command, env=environment, stdout=subprocess.DEVNULL, timeout=APT_S, check=False
@@ -45,9 +48,7 @@ def install_browser() -> None:
         except (OSError, subprocess.TimeoutExpired):
             done = None
         if done is None or done.returncode != 0:
-            sys.stderr.write(
-                f"{BROWSER} could not be installed: tests with a real browser will be skipped\n"
-            )
+            sys.stderr.write(f"{BROWSER} could not be installed: tests with a real browser will be skipped\n")
             return
 
 
