@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
@@ -19,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from toolwright import __version__
 from toolwright.doors.console import _charts
 from toolwright.doors.console._frame import Frame, guest_of, pretty, require
 from toolwright.errors import Kind, StoreError
@@ -26,7 +28,9 @@ from toolwright.journal import reading, sealing
 from toolwright.journal.index import CallRow, Index, Load, Page, Wanted
 from toolwright.journal.reading import Entry, Verdict
 from toolwright.journal.redaction import MARKER
+from toolwright.jsontext import JsonObject
 from toolwright.model import Approval, ApprovalState
+from toolwright.paths import is_below
 from toolwright.records import dataclass
 
 LIVE_ROWS: Final = 100
@@ -227,7 +231,38 @@ class Activity:
     # -- health ---------------------------------------------------------------------------------------------
 
     async def health(self, request: Request) -> Response:
-        return self._frame.page(request, "health.html", {})
+        """How the host stands. Where its files lie, and what its servers are, is for those who may look
+        after it."""
+        report = self._frame.serving.health
+        if report is None:
+            raise HTTPException(503, "Nothing is served here, so there is nothing to tell.")
+        told = await asyncio.to_thread(report)
+        guest = guest_of(request)
+        keeps = guest is not None and guest.reach is None and bool({"audit", "admin"} & guest.rights)
+        now = time.time()
+        return self._frame.page(
+            request,
+            "health.html",
+            {
+                "told": told,
+                "keeps": keeps,
+                "version": __version__,
+                "up": _ago(now - told["started_at"]),
+                "started": reading.time_text(told["started_at"]),
+                "sources": await asyncio.to_thread(self._sources, told["sources"]) if keeps else [],
+                "missing": [layer for layer in told["isolation"]["layers"] if not layer["works"]],
+                "reload": _reload(told["reload"], now),
+                "failed": _reload(told["reload_failed"], now),
+            },
+        )
+
+    def _sources(self, sources: Sequence[JsonObject]) -> list[tuple[JsonObject, int]]:
+        """With the number of tools that each brought."""
+        counted = Counter(tool.origin.path for tool in self._frame.workshop.tools)
+        return [
+            (source, sum(count for path, count in counted.items() if is_below(path, (source["path"],))))
+            for source in sources
+        ]
 
     # -- the journal ----------------------------------------------------------------------------------------
 
@@ -290,6 +325,24 @@ def _question(one: Approval) -> dict[str, Any]:
         "answer_because": one.answer_because,
         "used_by": one.used_by,
     }
+
+
+def _ago(seconds: float) -> str:
+    """How long something has lasted, in the two largest units."""
+    left, parts = max(0, int(seconds)), []
+    for unit, size in (("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1)):
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count} {unit}{'' if count == 1 else 's'}")
+    return " ".join(parts[:2]) or "less than a second"
+
+
+def _reload(told: JsonObject | None, now: float) -> dict[str, Any] | None:
+    if told is None:
+        return None
+    why = [str(told[name]) for name in ("error", "message", "why", "hint") if told.get(name)]
+    at = float(told.get("at", now))
+    return {"ok": told.get("ok") is True, "when": reading.time_text(at), "ago": _ago(now - at), "why": why}
 
 
 def _cursor(text: str | None) -> tuple[float, str] | None:
