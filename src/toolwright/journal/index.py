@@ -8,11 +8,13 @@ fit; the segments are the truth.
 from __future__ import annotations
 
 import errno
+import json
 import math
 import os
+import re
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import Any, Final
 
@@ -33,7 +35,7 @@ GRAINS_S: Final = (60, 3600)
 _STEPS_PER_DOUBLING: Final = 8
 """How finely durations are told apart when they are counted: within five percent."""
 
-_VERSION: Final = 2
+_VERSION: Final = 3
 _TABLES: Final = (
     "CREATE TABLE segment (name TEXT PRIMARY KEY, offset INTEGER, number INTEGER, link BLOB) STRICT",
     "CREATE TABLE record (segment TEXT, number INTEGER, offset INTEGER, ts REAL, what TEXT, call TEXT, "
@@ -41,6 +43,7 @@ _TABLES: Final = (
     "PRIMARY KEY (segment, number)) STRICT",
     "CREATE INDEX by_call ON record (call)",
     "CREATE INDEX by_end ON record (what, ts)",
+    "CREATE INDEX by_time ON record (ts)",
     "CREATE TABLE call (call TEXT PRIMARY KEY, segment TEXT, begun REAL, tool TEXT, key TEXT, caller TEXT, "
     "door TEXT, ended REAL, ok INTEGER, kind TEXT, ms REAL, layers TEXT) STRICT, WITHOUT ROWID",
     "CREATE INDEX by_begin ON call (begun, call)",
@@ -96,6 +99,28 @@ class Load:
     failed: int
     p50_ms: float | None
     p95_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where a page ended: the next one goes on before it."""
+
+    ts: float
+    segment: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.ts!r}-{self.number}-{self.segment}"
+
+    @staticmethod
+    def read(text: str) -> Mark | None:
+        """What ``str`` wrote; None: it is not."""
+        found = _MARK.fullmatch(text)
+        return None if found is None else Mark(float(found[1]), found[3], int(found[2]))
+
+
+MARK: Final = r"^([0-9]{1,12}\.[0-9]{1,9})-([0-9]{1,12})-([0-9A-Za-z_.-]{1,100})$"
+_MARK: Final = re.compile(MARK[1:-1])
 
 
 class Index:
@@ -215,6 +240,60 @@ class Index:
             )
             for at, steps in enumerate(counted)
         )
+
+    def page(
+        self,
+        *,
+        count: int,
+        what: str | None = None,
+        key: str | None = None,
+        outcome: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        before: Mark | None = None,
+        without: Collection[str] = (),
+    ) -> list[tuple[Entry, Mark]]:
+        """Records, the newest first, each with its mark. ``key`` may hold ``*``; an ``outcome`` (``ok``,
+        ``failed`` or a kind) is one of ends; ``without`` names kinds of records that are left out."""
+        wanted = "end" if outcome is not None else what
+        rows = self._connection.execute(
+            "SELECT ts, segment, number, offset FROM record "
+            "WHERE (:what IS NULL OR what = :what) "
+            "AND what NOT IN (SELECT value FROM json_each(:without)) "
+            "AND (:key IS NULL OR key GLOB :key) "
+            "AND (:outcome IS NULL OR CASE :outcome WHEN 'ok' THEN ok WHEN 'failed' THEN NOT ok "
+            "ELSE kind IS :outcome END) "
+            "AND ts >= :since AND ts < :until AND ts <= :ts "
+            "AND (ts, segment, number) < (:ts, :segment, :number) "
+            "ORDER BY ts DESC, segment DESC, number DESC LIMIT :count",
+            {
+                "what": wanted,
+                "without": json.dumps(sorted(without)),
+                "key": None if key is None else _glob(key),
+                "outcome": outcome,
+                "since": -1.0 if since is None else since,
+                "until": _NEVER if until is None else until,
+                "ts": _NEVER if before is None else before.ts,
+                "segment": "" if before is None else before.segment,
+                "number": 0 if before is None else before.number,
+                "count": count,
+            },
+        ).fetchall()
+        files = {segment.name: segment for segment in reading.segment_files(self._folder)}
+        return [
+            (entry, Mark(ts, segment, number))
+            for ts, segment, number, offset in rows
+            if segment in files and (entry := _entry(files[segment], number, offset)) is not None
+        ]
+
+    def ends(self, *, since: float, until: float, count: int, key: str | None = None) -> list[Event]:
+        """The calls that ended within a time, the newest first."""
+        rows = self._connection.execute(
+            "SELECT ts, key, ok, ms, kind FROM record WHERE what = 'end' AND ts >= ? AND ts <= ? "
+            "AND (? IS NULL OR key GLOB ?) ORDER BY ts DESC LIMIT ?",
+            (since, until, key, None if key is None else _glob(key), count),
+        ).fetchall()
+        return [Event(ts, key or "(unknown)", bool(ok), ms or 0.0, kind) for ts, key, ok, ms, kind in rows]
 
     # -- keeping up -----------------------------------------------------------------------------------------
 
@@ -404,6 +483,14 @@ def _entry(segment: SegmentFile, number: int, offset: int) -> Entry | None:
             break
     body = chain.body_of(record) if record is not None and record.number == number else None
     return None if body is None else Entry(segment.name, number, body)
+
+
+_NEVER: Final = 1e15
+
+
+def _glob(pattern: str) -> str:
+    """A pattern in which only ``*`` means anything, as SQLite spells it."""
+    return pattern.replace("[", "[[]").replace("?", "[?]")
 
 
 def _text(value: object) -> str | None:
