@@ -1,7 +1,9 @@
-"""Installs what tests talk to: npm packages into build/servers, exactly as the lock file says, and a browser.
+"""Installs what tests talk to: npm servers, clients and checks into build/servers, exactly as the lock file says,
+and a browser.
 
-``make test`` runs it. Without npm it says so and installs none: the tests that need them skip. The browser is
-Debian's, installed only where that is possible (root, apt-get) and there is none.
+``make test`` runs it. Without npm it says so and installs none of them: the tests that need them skip. What
+only the inspector's web pages need (vite) has a stand-in of a few bytes: the tests use its command line. The
+browser is Debian's, installed only where that is possible (root, apt-get) and there is none.
 """
 
 from __future__ import annotations
@@ -66,7 +68,15 @@ def install_packages() -> None:
     TARGET.mkdir(parents=True, exist_ok=True)
     for name in FILES:
         shutil.copyfile(HERE / name, TARGET / name)
-    command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+    command = [
+        npm,
+        "ci",
+        "--ignore-scripts",
+        "--omit=optional",
+        "--no-audit",
+        "--no-fund",
+        "--loglevel=error",
+    ]
     done = subprocess.run(command, cwd=TARGET, check=False)
     if done.returncode != 0:
         sys.stderr.write(
