@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
 import anyio
@@ -25,41 +25,36 @@ from mcp.server.subscriptions import (
     ListenHandler,
     PromptsListChanged,
     ResourcesListChanged,
-    ResourceUpdated,
-    ServerEvent,
     ToolsListChanged,
 )
 from mcp.shared.dispatcher import CallOptions
 from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
-from mcp.shared.jsonrpc_dispatcher import progress_token_from_params
 from mcp.shared.message import ServerMessageMetadata
 from mcp.shared.transport_context import TransportContext
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from toolwright import jsontext
 from toolwright.app import Workshop
-from toolwright.catalog import files
 from toolwright.dialects import mcp as dialect
-from toolwright.doors import _mcp_asking as asking
 from toolwright.doors import _mcp_lane
 from toolwright.doors._crew import Crew
 from toolwright.doors._entrance import Guest, Right
+from toolwright.doors._mcp_desk import Desk, failed
+from toolwright.doors._mcp_wire import Fault, elicits
 from toolwright.doors._offers import (
     SAID_CHARS_MAX,
-    SKILL_FILE,
     Absent,
     Offers,
     Prompt,
     Resource,
     Withheld,
     offers,
-    skill_uri,
 )
 from toolwright.doors._web import Receive, Scope, Send
-from toolwright.errors import Kind
+from toolwright.errors import KINDS
 from toolwright.jsontext import JsonObject
-from toolwright.model import Declared, Reach, ToolCall, ToolResult
+from toolwright.model import ToolCall, ToolResult
 from toolwright.records import dataclass, replace
 
 SESSIONS_MAX: Final = 1000
@@ -73,16 +68,8 @@ BODY_BYTES_MAX: Final = 64 << 20
 BLOCK_BYTES_MAX: Final = 4 << 20
 """Of a resource that the host offers."""
 
-Notify: TypeAlias = Callable[[str, Mapping[str, Any] | None], Awaitable[None]]
 _Context: TypeAlias = ServerRequestContext[Any, Any]
 _T = TypeVar("_T")
-
-# What the protocol calls the kinds that are no results of a tool.
-_CODES: Final = {
-    Kind.UNKNOWN_TOOL: types.INVALID_PARAMS,
-    Kind.NOT_AUDITED: types.INTERNAL_ERROR,
-    Kind.INTERNAL: types.INTERNAL_ERROR,
-}
 
 
 def open_lane(workshop: Workshop, *, crew: Crew | None = None, more: Offers | None = None) -> Lane:
@@ -98,6 +85,7 @@ class Lane:
         self._crew = crew
         self._more = more or Offers()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._desk = Desk(workshop, is_whole=True)
         self._bus = InMemorySubscriptionBus()
         self._listen = ListenHandler(self._bus, max_subscriptions=LISTENERS_MAX)
         self._server = self._make()
@@ -107,8 +95,6 @@ class Lane:
         self._sessions: StreamableHTTPSessionManager | None = None
         self._running: dict[StreamableHTTPSessionManager, _Running] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._declared: dict[tuple[str, Reach | None], tuple[str, Declared]] = {}
-        self._texts = self._stamps()
         workshop.watch(self._changed)
 
     # -- the two ways in ------------------------------------------------------------------------------------
@@ -126,36 +112,25 @@ class Lane:
             )
         await self._through(self._sessions, scope, receive, send)
 
-    async def answer(
-        self,
-        message: JsonObject,
-        *,
-        guest: Guest,
-        version: str,
-        notify: Notify | None = None,
-        capabilities: JsonObject | None = None,
-    ) -> JsonObject | None:
-        """The response to one request that came over a pipe; ``version`` was agreed on before, or stands in
-        the request; None to a notification. ``notify`` sends what belongs to the request before its
-        response. Cancelling stops it."""
-        self._loop = asyncio.get_running_loop()
+    async def answer(self, message: JsonObject, *, guest: Guest, version: str) -> JsonObject | None:
+        """The response to one request that came over a pipe; None to a notification. ``version`` was agreed
+        on before, or stands in the request. Cancelling stops it."""
         if "id" not in message:
             return None
         number, method, params = message.get("id"), str(message.get("method")), message.get("params")
         given = params if isinstance(params, dict) else None
         info: Any = None
+        able: Any = {}
         if version in MODERN_PROTOCOL_VERSIONS:
             route = classify_inbound_request({"method": method, "params": given})
             if isinstance(route, InboundLadderRejection):
-                return _failed(
-                    number, types.ErrorData(code=route.code, message=route.message, data=route.data)
-                )
-            version, info, capabilities = route.protocol_version, route.client_info, route.client_capabilities
-        connection = Connection.from_envelope(version, info, capabilities or {})
-        pipe = _Pipe(number, guest, notify, progress_token_from_params(given))
+                error = types.ErrorData(code=route.code, message=route.message, data=route.data)
+                return _failed(number, error)
+            info, able = route.client_info, route.client_capabilities
+        connection = Connection.from_envelope(version, info, able)
         try:
             result = await serve_one(
-                self._server, pipe, method, given, connection=connection, lifespan_state=self
+                self._server, _Pipe(number, guest), method, given, connection=connection, lifespan_state=self
             )
         except Exception as error:  # noqa: BLE001 - the SDK says what a client may be told of it
             return _failed(number, modern_error_data(error))
@@ -208,54 +183,39 @@ class Lane:
     # -- tools ----------------------------------------------------------------------------------------------
 
     async def _list_tools(self, context: _Context, params: types.PaginatedRequestParams | None) -> Any:
-        declared = await self._declare(_guest(context))
-        return {"tools": declared.payload}
-
-    async def _declare(self, guest: Guest) -> Declared:
-        who, version = (guest.name, guest.reach), self._workshop.version
-        known = self._declared.get(who)
-        if known is not None and known[0] == version:
-            return known[1]
-        declared = await asyncio.to_thread(
-            self._workshop.declare, "mcp", caller=guest.name, reach=guest.reach
-        )
-        if len(self._declared) >= SESSIONS_MAX:
-            self._declared.clear()
-        self._declared[who] = (version, declared)
-        return declared
+        fault = self._desk.check_cursor({"cursor": None if params is None else params.cursor})
+        if fault is not None:
+            raise _error(fault)
+        listing = await asyncio.to_thread(self._desk.listing, _guest(context))
+        return {"tools": jsontext.loads_own(listing.tools)}
 
     async def _call_tool(self, context: _Context, params: types.CallToolRequestParams) -> Any:
-        guest, workshop = _guest(context), self._workshop
-        declared = await self._declare(guest)
-        (read,) = dialect.read_calls(
-            {"name": params.name, "arguments": params.arguments or {}}, declared.names
-        )
-        call = replace(read, id=workshop.new_call_id(), caller=guest.name, reach=guest.reach)
-        reply = (params.input_responses or {}).get(asking.INPUT)
-        if params.request_state is not None and reply is not None and _may_approve(guest):
-            told = reply.model_dump(mode="json", by_alias=True)
-            state = params.request_state
-            await asyncio.to_thread(asking.take, workshop, state, told, tool=call.tool, caller=guest.name)
+        """As the fast lane does, by the same desk."""
+        guest, desk, said = _guest(context), self._desk, dict(context.params or {})
+        newer = context.protocol_version in MODERN_PROTOCOL_VERSIONS
+        if Right.CALL not in guest.rights:
+            raise MCPError(types.INVALID_REQUEST, "this caller may look at tools, not call them")
+        asks = _can_elicit(context) and desk.may_ask(guest)
+        if newer and (params.request_state is not None or params.input_responses is not None):
+            fault = await asyncio.to_thread(desk.answered, guest, said)
+            if fault is not None:
+                raise _error(fault)
+            asks = False
+        listing = await asyncio.to_thread(desk.listing, guest)
+        call = desk.call(guest, said, listing.keys)
+        if isinstance(call, Fault):
+            raise _error(call)
         result = await self._run(context, call)
-        asked = asking.approval_id(result)
-        if asked is not None and _may_approve(guest) and _can_elicit(context):
-            question = await asyncio.to_thread(asking.question, workshop, asked)
-            if question is not None and context.protocol_version in MODERN_PROTOCOL_VERSIONS:
-                request = {"method": "elicitation/create", "params": question}
-                return {
-                    "resultType": "input_required",
-                    "inputRequests": {asking.INPUT: request},
-                    "requestState": asked,
-                }
-            if question is not None and context.session.can_send_request:
-                told = await self._elicit(context, question)
-                if await asyncio.to_thread(
-                    asking.take, workshop, asked, told, tool=call.tool, caller=guest.name
-                ):
-                    result = await self._run(context, replace(call, id=workshop.new_call_id()))
+        question = await asyncio.to_thread(desk.question, result, b"") if asks else None
+        if question is not None and newer:
+            return jsontext.loads_own(desk.asked(guest, said, question))
+        if question is not None and context.session.can_send_request:
+            told = await self._elicit(context, question.params)
+            if await asyncio.to_thread(desk.decide, guest, question.approval_id, told):
+                result = await self._run(context, replace(call, id=self._workshop.new_call_id()))
         error = result.error
-        if error is not None and (code := _CODES.get(error.kind)) is not None:
-            raise MCPError(code, error.message)
+        if error is not None and (code := KINDS[error.kind].rpc_code) is not None:
+            raise _error(failed(error, code))
         return dialect.write_result(call, result)
 
     async def _elicit(self, context: _Context, question: JsonObject) -> JsonObject:
@@ -380,23 +340,12 @@ class Lane:
 
     def _changed(self) -> None:
         """The catalog is another: in the thread that replaced it."""
-        before, self._texts = self._texts, self._stamps()
-        events: list[ServerEvent] = [ToolsListChanged()]
-        if before.keys() != self._texts.keys():
-            events += [PromptsListChanged(), ResourcesListChanged()]
-        events += [ResourceUpdated(uri) for uri, text in self._texts.items() if before.get(uri, text) != text]
 
         async def tell() -> None:
-            for event in events:
+            for event in (ToolsListChanged(), PromptsListChanged(), ResourcesListChanged()):
                 await self._bus.publish(event)
 
         self._soon(lambda: self._task(tell()))
-
-    def _stamps(self) -> dict[str, object]:
-        found: dict[str, object] = {}
-        for skill in self._workshop.skills:
-            found[skill_uri(skill.name)] = files.read(f"{skill.path}/{SKILL_FILE}").content
-        return found
 
 
 class _Server(Server[Any]):
@@ -443,19 +392,15 @@ class _Carried:
 
 
 class _Pipe:
-    """The way back of one request that came over a pipe."""
+    """The way back of one request that came over a pipe: it is answered, and nothing is sent before."""
 
     can_send_request = False
     transport = TransportContext(kind="stdio", can_send_request=False)
 
-    def __init__(
-        self, number: Any, guest: Guest, notify: Notify | None, token: types.ProgressToken | None
-    ) -> None:
+    def __init__(self, number: Any, guest: Guest) -> None:
         self.request_id: Any = number
         self.message_metadata = ServerMessageMetadata(request_context=_Carried({"guest": guest}))
         self.cancel_requested = anyio.Event()
-        self._notify = notify
-        self._token = token
 
     async def send_raw_request(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
@@ -465,15 +410,10 @@ class _Pipe:
     async def notify(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
     ) -> None:
-        if self._notify is not None:
-            await self._notify(method, params)
+        return
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        if self._token is not None:
-            told = {"progressToken": self._token, "progress": progress, "total": total, "message": message}
-            await self.notify(
-                "notifications/progress", {key: value for key, value in told.items() if value is not None}
-            )
+        return
 
 
 def _guest(context: _Context) -> Guest:
@@ -481,14 +421,13 @@ def _guest(context: _Context) -> Guest:
     return guest
 
 
-def _may_approve(guest: Guest) -> bool:
-    # Attack: a client without the right to approve says yes to its own question.
-    return Right.APPROVE in guest.rights
-
-
 def _can_elicit(context: _Context) -> bool:
-    capabilities = context.session.client_capabilities
-    return capabilities is not None and capabilities.elicitation is not None
+    able = context.session.client_capabilities
+    return able is not None and elicits(able.model_dump(mode="json", by_alias=True, exclude_none=True))
+
+
+def _error(fault: Fault) -> MCPError:
+    return MCPError(fault.code, fault.message, fault.data)
 
 
 def _failed(number: Any, error: types.ErrorData) -> JsonObject:
