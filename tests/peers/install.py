@@ -1,5 +1,4 @@
-"""Installs what tests talk to: npm servers, clients and checks into build/servers, as the lock file says, and a
-browser.
+"""Installs what tests talk to: npm packages into build/servers, as the lock file says, and a browser.
 
 ``make test`` runs it. Without npm it says so and installs none of them: the tests that need them skip. What
 only the inspector's web pages need (vite) has a stand-in of a few bytes: the tests use its command line. The
