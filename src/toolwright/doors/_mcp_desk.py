@@ -160,9 +160,9 @@ class Desk:
         """The result of ``tools/list``: one page, so that there is no cursor that could be shown again."""
         if not newer:
             return b'{"tools":%b}' % listing.tools
-        return (
-            b'{"resultType":"complete","tools":%b,"ttlMs":0,"cacheScope":"private","_meta":%b}'
-            % (listing.tools, _STAMP_TEXT)
+        return b'{"resultType":"complete","tools":%b,"ttlMs":0,"cacheScope":"private","_meta":%b}' % (
+            listing.tools,
+            _STAMP_TEXT,
         )
 
     @staticmethod

@@ -112,7 +112,9 @@ def read(body: bytes) -> Message | Fault:
         if "id" in value and "error" not in value:
             return Fault(INVALID_REQUEST, "id: must be a text or an integer")
     elif not is_id(number):
-        return Fault(INVALID_REQUEST, f"id: must be a text of at most {ID_CHARS_MAX} characters or an integer")
+        return Fault(
+            INVALID_REQUEST, f"id: must be a text of at most {ID_CHARS_MAX} characters or an integer"
+        )
     method = value.get("method")
     if method is None:
         if "result" in value or "error" in value:
@@ -161,7 +163,9 @@ def check_envelope(message: Message, headers: Mapping[bytes, bytes] | None) -> F
     """
     around = message.params.get("_meta")
     if type(around) is not dict:
-        return Fault(INVALID_PARAMS, f"params._meta: must be an object with {VERSION_KEY!r} and {CLIENT_KEY!r}")
+        return Fault(
+            INVALID_PARAMS, f"params._meta: must be an object with {VERSION_KEY!r} and {CLIENT_KEY!r}"
+        )
     missing = [key for key in (VERSION_KEY, CLIENT_KEY) if key not in around]
     if missing:
         return Fault(INVALID_PARAMS, f"params._meta: lacks {', '.join(missing)}")

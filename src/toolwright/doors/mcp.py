@@ -644,7 +644,9 @@ async def _send(
     send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]] | None = None
 ) -> None:
     own = [(b"content-type", JSON), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": status, "headers": own + headers if headers else own})
+    await send(
+        {"type": "http.response.start", "status": status, "headers": own + headers if headers else own}
+    )
     await send({"type": "http.response.body", "body": body})
 
 

@@ -122,7 +122,9 @@ class Served:
             approval_wait_s=serving.approval_wait_s,
         )
         self._closing.append(mcp.close)
-        pages = routes.console(routes.Serving(workshop=workshop, events=self.events, crew=self.crew))
+        pages = routes.console(
+            routes.Serving(workshop=workshop, events=self.events, crew=self.crew, health=self.health.report)
+        )
         return mcp, _nothing_here, pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
