@@ -126,7 +126,9 @@ class Served:
             offers=self._offers,
         )
         self._closing.append(mcp.close)
-        pages = routes.console(routes.Serving(workshop=workshop, events=self.events, crew=self.crew))
+        pages = routes.console(
+            routes.Serving(workshop=workshop, events=self.events, crew=self.crew, health=self.health.report)
+        )
         return mcp, _nothing_here, pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
