@@ -78,7 +78,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     env = environment(folder / "home", USER="ann", LOGNAME="ann")
     options = ["--config", "examples/toolwright.toml", "--state", "state"]
     keys = [str(path) for path in (folder / "examples" / "keys").glob("*.toml")]
-    subprocess.run([PROGRAM, "trust", *keys], cwd=folder, env=env, check=True, capture_output=True, timeout=60)
+    subprocess.run(
+        [PROGRAM, "trust", *keys], cwd=folder, env=env, check=True, capture_output=True, timeout=60
+    )
     process = subprocess.Popen(
         [PROGRAM, "--quiet", *options, "serve", "--port", "0"],
         cwd=folder, env=env, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
