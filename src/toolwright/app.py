@@ -30,7 +30,7 @@ from toolwright.config import (
     named_source,
     resolve,
 )
-from toolwright.errors import EditError, Kind, StoreError, UnknownTool, UsageError
+from toolwright.errors import EditError, Kind, StoreError, UnknownTool, Unrecorded, UsageError
 from toolwright.jsontext import JsonObject
 from toolwright.model import (
     TIMEOUT_S_MAX,
@@ -436,15 +436,20 @@ class Workshop:
         self._look_at = now + 9 * (now - began)
         return changed
 
-    def reload(self, *, fresh: bool = False) -> None:
+    def reload(self, *, fresh: bool = False, sound: bool = False) -> tuple[Problem, ...]:
         """Look again. The catalog is replaced whole; what was taken from the old one stays valid. ``fresh``:
-        ask MCP servers for their tools again, though nothing seems to have changed."""
+        ask MCP servers for their tools again, though nothing seems to have changed. ``sound``: where what is
+        found has errors that what is there has not, nothing is replaced, and they are given back."""
         with self._loading:
             if fresh:
                 for digest in self._report.asked:
                     self._lists.renew(digest)
             before = self._report
-            self._report = self._load(before)
+            found = self._load(before)
+            wrong = loading.newly_wrong(before, found) if sound else ()
+            if wrong:
+                return wrong
+            self._report = found
             left = self._lists.settle()
             with self._lock:
                 hands = self._hands
@@ -453,6 +458,12 @@ class Workshop:
         if self._report.version != before.version:
             for told in self._watchers:
                 told()
+        return ()
+
+    @property
+    def loaded(self) -> loading.LoadReport:
+        """What the last load gave: for whoever compares it with a later one."""
+        return self._report
 
     def _look_again(self) -> None:
         """A server's list came after the catalog was made, or is another now."""
@@ -481,6 +492,54 @@ class Workshop:
             return keep.disabled(time.time())
         finally:
             keep.close()
+
+    def disable(
+        self, name: str, *, reason: str = "", for_s: float | None = None, by: str | None = None
+    ) -> Disabled:
+        """Switch a tool off, for good or for a while, in every program with this state folder. Recorded
+        before it counts; raises Unrecorded where it cannot be."""
+        from toolwright.store.disabled import switch_off
+
+        now = time.time()
+        off = Disabled(tool=name, reason=reason, until=None if for_s is None else now + for_s)
+        self._note_switch(off, enabled=False, by=by)
+        switch_off(self.hands.keep.opened(), off, now)
+        self._tell_watchers()
+        return off
+
+    def enable(self, name: str, *, by: str | None = None) -> None:
+        """Switch a tool on again, whichever of its names it was switched off by."""
+        from toolwright.store.disabled import switch_on
+
+        try:
+            tool = self.find(name)
+            names = {name, tool.key, tool.name, tool.spoken, *tool.aliases} - {""}
+        except UnknownTool:
+            names = {name}
+        self._note_switch(Disabled(tool=name), enabled=True, by=by)
+        for each in sorted(names):
+            switch_on(self.hands.keep.opened(), each, time.time())
+        self._tell_watchers()
+
+    def _note_switch(self, off: Disabled, *, enabled: bool, by: str | None) -> None:
+        caller = self._environment.user if by is None else by
+        why = self.hands.audit.note_durably(
+            "",
+            "switch",
+            {
+                "tool": off.tool,
+                "enabled": enabled,
+                "until": off.until,
+                "reason": off.reason,
+                "caller": caller,
+            },
+        )
+        if why is not None:
+            raise Unrecorded(f"nothing was switched, because it cannot be recorded: {why}")
+
+    def _tell_watchers(self) -> None:
+        for told in self._watchers:
+            told()
 
     # -- what waits for a person ----------------------------------------------------------------------------
 
@@ -812,7 +871,8 @@ class Workshop:
         result = self.hands.engine.go_on(begun)
         if result.error is None or result.error.kind is not Kind.DENIED or not self._has_changed():
             return result
-        self.reload()
+        if self.reload(sound=True):
+            return result
         # It has waited for a person once, who answered about the tool as it was: what is asked now is told
         # at once, and no call waits longer than it said.
         again = replace(call, id=self.hands.new_call_id(), approval_wait_s=0.0)

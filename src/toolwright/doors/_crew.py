@@ -13,11 +13,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from contextlib import AbstractContextManager
+from functools import cached_property
+from typing import Any, Final, Protocol, TypeVar
 
 from toolwright.app import Workshop
 from toolwright.doors._events import EventKind, Events
-from toolwright.engine import Begun, Over
+from toolwright.engine import Begun, Engine, Over
 from toolwright.errors import Kind
 from toolwright.functions import PROGRESS, Report
 from toolwright.jsontext import JsonObject
@@ -31,12 +33,25 @@ WAITING_MAX: Final = 4096
 TOGETHER_MAX: Final = 64
 """Calls that begin with one sync, or end with one write."""
 _STUCK_S: Final = 0.002
+_LOOK_S: Final = 0.003
 _SLOW_S: Final = 0.02
 _SLOW_FOR_S: Final = 30.0
 _SLOW_NAMES_MAX: Final = 4096
 _IDLE_S: Final = 30.0
 Done = Callable[[ToolResult], None]
 T = TypeVar("T")
+
+
+class Span(Protocol):
+    """One call, as whoever traces sees it."""
+
+    def end(self, result: ToolResult) -> None: ...
+
+
+class Spans(Protocol):
+    """Whoever traces calls. ``parent`` is the caller's W3C traceparent; empty: there is none."""
+
+    def around(self, call: ToolCall, *, parent: str) -> AbstractContextManager[Span]: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -48,6 +63,7 @@ class _Order:
     progress: Report | None = None
     begun: Begun | None = None
     over: Over | None = None
+    trace: str = ""
 
 
 class Mailbox:
@@ -81,10 +97,18 @@ class Crew:
     """Runs calls in threads that come and go with the work. All that is to do lies where every thread finds
     it, so that none has to be waited for."""
 
-    def __init__(self, workshop: Workshop, events: Events, *, threads_max: int = THREADS_MAX) -> None:
+    def __init__(
+        self,
+        workshop: Workshop,
+        events: Events,
+        *,
+        threads_max: int = THREADS_MAX,
+        spans: Spans | None = None,
+    ) -> None:
         self._workshop = workshop
         self._events = events
         self._threads_max = threads_max
+        self._spans = spans
         self._lock = threading.Lock()
         self._arrived: deque[_Order] = deque()
         self._begun: deque[_Order] = deque()
@@ -101,6 +125,14 @@ class Crew:
         self._is_closing = False
         self._is_waking = False
         self._mailbox: Mailbox | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_attended = False
+        self._ordered = 0
+
+    @cached_property
+    def _engine(self) -> Engine:
+        """Made at the first call, like everything that only calls need."""
+        return self._workshop.hands.engine
 
     @property
     def under_way(self) -> int:
@@ -117,11 +149,23 @@ class Crew:
     # -- from the doors -------------------------------------------------------------------------------------
 
     def order(
-        self, call: ToolCall, *, door: str, done: Done, cancel: Cancel, progress: Report | None = None
+        self,
+        call: ToolCall,
+        *,
+        door: str,
+        done: Done,
+        cancel: Cancel,
+        progress: Report | None = None,
+        trace: str = "",
     ) -> bool:
         """Have a call run; ``done`` is told the result, in the thread that ran it. False: there is too much
-        to do already, or the house is closing, and nothing was or will be done."""
-        order = _Order(call, cancel, done, door, progress)
+        to do already, or the house is closing, and nothing was or will be done. ``trace``: the traceparent
+        that came with the call."""
+        order = _Order(call, cancel, done, door, progress, trace=trace)
+        self._ordered += 1
+        if not self._is_attended and self._loop is not None:
+            self._is_attended = True
+            self._loop.call_later(_LOOK_S, self._attend, self._ordered)
         with self._lock:
             if self._is_closing or len(self._arrived) >= WAITING_MAX:
                 return False
@@ -144,6 +188,19 @@ class Crew:
             if self._arrived and self._free == 0:
                 self._wake()
 
+    def attend(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have ``look`` called on this loop while anything is under way. From then on, calls are ordered in
+        the loop's own thread."""
+        self._loop = loop
+
+    def _attend(self, ordered: int) -> None:
+        self.look()
+        # While calls come one after the other it stays, so that none of them pays for starting it.
+        if self._loop is not None and (self._under_way or self._ordered != ordered):
+            self._loop.call_later(_LOOK_S, self._attend, self._ordered)
+        else:
+            self._is_attended = False
+
     async def call(
         self,
         call: ToolCall,
@@ -151,6 +208,7 @@ class Crew:
         door: str,
         progress: Report | None = None,
         cancel: Cancel | None = None,
+        trace: str = "",
     ) -> ToolResult:
         """Run a call. Cancelling the task kills the tool and waits for its record; ``progress`` is told in
         the call's thread."""
@@ -164,7 +222,7 @@ class Crew:
         def done(result: ToolResult) -> None:
             mailbox.post(settle, result)
 
-        if not self.order(call, door=door, done=done, cancel=stop, progress=progress):
+        if not self.order(call, door=door, done=done, cancel=stop, progress=progress, trace=trace):
             return refused(call)
         try:
             return await asyncio.shield(future)
@@ -277,7 +335,7 @@ class Crew:
 
     def _is_quick(self, order: _Order) -> bool:
         assert order.begun is not None
-        if not order.begun.is_quick:
+        if self._spans is not None or not order.begun.is_quick:  # a span goes around one call
             return False
         slow_until = self._slow_until.get(order.call.tool)
         return slow_until is None or self._moved_at > slow_until
@@ -287,7 +345,7 @@ class Crew:
         for order in orders:
             by_door.setdefault(order.door, []).append(order)
         for door, some in by_door.items():
-            begun = self._workshop.begin([(order.call, order.cancel) for order in some], door=door)
+            begun = self._engine.begin([(order.call, order.cancel) for order in some], door=door)
             for order, each in zip(some, begun, strict=True):
                 order.begun = each
         with self._lock:
@@ -302,10 +360,10 @@ class Crew:
         assert order.begun is not None
         began = time.monotonic()
         if order.progress is None:
-            order.over = self._workshop.hands.engine.run(order.begun)
+            order.over = self._engine.run(order.begun)
         else:
             with _heard(order.progress):
-                order.over = self._workshop.hands.engine.run(order.begun)
+                order.over = self._engine.run(order.begun)
         now = time.monotonic()
         with self._lock:
             self._over.append(order)
@@ -315,27 +373,36 @@ class Crew:
             self._slow_until[order.call.tool] = now + _SLOW_FOR_S
 
     def _end(self, orders: Sequence[_Order]) -> None:
-        results = self._workshop.hands.engine.end([order.over for order in orders if order.over is not None])
+        results = self._engine.end([order.over for order in orders if order.over is not None])
         self._tell(list(zip(orders, results, strict=True)))
 
     def _go_on(self, order: _Order) -> None:
         assert order.begun is not None
-        if order.progress is None:
-            result = self._workshop.go_on(order.begun)
+        if self._spans is None:
+            result = self._ended_by_itself(order, order.begun)
         else:
-            with _heard(order.progress):
-                result = self._workshop.go_on(order.begun)
+            with self._spans.around(order.call, parent=order.trace) as span:
+                result = self._ended_by_itself(order, order.begun)
+                span.end(result)
         self._tell([(order, result)])
 
+    def _ended_by_itself(self, order: _Order, begun: Begun) -> ToolResult:
+        if order.progress is None:
+            return self._workshop.go_on(begun)
+        with _heard(order.progress):
+            return self._workshop.go_on(begun)
+
     def _tell(self, ended: Sequence[tuple[_Order, ToolResult]]) -> None:
-        for order, result in ended:
-            order.done(result)
-        with self._settled:
-            self._under_way.difference_update([order for order, _result in ended])
-            if not self._under_way:
-                self._settled.notify_all()
-        for order, result in ended:
-            self._events.tell(EventKind.CALL_ENDED, _ended(order, result))
+        try:
+            for order, result in ended:
+                order.done(result)
+            for order, result in ended:
+                self._events.tell(EventKind.CALL_ENDED, _ended(order, result))
+        finally:  # whoever waits until all is over finds everybody told
+            with self._settled:
+                self._under_way.difference_update([order for order, _result in ended])
+                if not self._under_way:
+                    self._settled.notify_all()
 
 
 class _heard:
