@@ -107,6 +107,12 @@ class Desk:
         """The result of ``server/discover``."""
         return self._discovered
 
+    @staticmethod
+    def unsubscribed(number: Id | None) -> bytes:
+        """The response to ``subscriptions/listen``, at the end of what was listened to."""
+        marks = {wire.SUBSCRIPTION_KEY: number, **_STAMP}
+        return wire.answer(number, jsontext.compact({"resultType": "complete", "_meta": marks}))
+
     def initialized(self, params: JsonObject) -> tuple[bytes, str, bool] | Fault:
         """The result of ``initialize``, the version that was agreed on, and whether the client elicits."""
         asked, able, client = (params.get(key) for key in ("protocolVersion", "capabilities", "clientInfo"))
@@ -160,9 +166,9 @@ class Desk:
         """The result of ``tools/list``: one page, so that there is no cursor that could be shown again."""
         if not newer:
             return b'{"tools":%b}' % listing.tools
-        return (
-            b'{"resultType":"complete","tools":%b,"ttlMs":0,"cacheScope":"private","_meta":%b}'
-            % (listing.tools, _STAMP_TEXT)
+        return b'{"resultType":"complete","tools":%b,"ttlMs":0,"cacheScope":"private","_meta":%b}' % (
+            listing.tools,
+            _STAMP_TEXT,
         )
 
     @staticmethod

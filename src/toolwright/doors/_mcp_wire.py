@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from enum import Enum
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeGuard
 
 import orjson
 
@@ -112,7 +112,9 @@ def read(body: bytes) -> Message | Fault:
         if "id" in value and "error" not in value:
             return Fault(INVALID_REQUEST, "id: must be a text or an integer")
     elif not is_id(number):
-        return Fault(INVALID_REQUEST, f"id: must be a text of at most {ID_CHARS_MAX} characters or an integer")
+        return Fault(
+            INVALID_REQUEST, f"id: must be a text of at most {ID_CHARS_MAX} characters or an integer"
+        )
     method = value.get("method")
     if method is None:
         if "result" in value or "error" in value:
@@ -128,7 +130,7 @@ def read(body: bytes) -> Message | Fault:
     return Message(Shape.NOTIFICATION if number is None else Shape.REQUEST, method, params, number)
 
 
-def is_id(value: JsonValue) -> bool:
+def is_id(value: object) -> TypeGuard[Id]:
     """Whether a value may name a request, or the progress of one."""
     if type(value) is str:
         return len(value) <= ID_CHARS_MAX
@@ -161,7 +163,9 @@ def check_envelope(message: Message, headers: Mapping[bytes, bytes] | None) -> F
     """
     around = message.params.get("_meta")
     if type(around) is not dict:
-        return Fault(INVALID_PARAMS, f"params._meta: must be an object with {VERSION_KEY!r} and {CLIENT_KEY!r}")
+        return Fault(
+            INVALID_PARAMS, f"params._meta: must be an object with {VERSION_KEY!r} and {CLIENT_KEY!r}"
+        )
     missing = [key for key in (VERSION_KEY, CLIENT_KEY) if key not in around]
     if missing:
         return Fault(INVALID_PARAMS, f"params._meta: lacks {', '.join(missing)}")
@@ -223,7 +227,7 @@ def accepts(header: bytes) -> tuple[bool, bool]:
 
 @lru_cache(maxsize=64)
 def is_json(header: bytes) -> bool:
-    """Attack: a page of any site posts text/plain without its browser asking us first; so only JSON counts."""
+    """Attack: a page of any site posts text/plain, which its browser does not ask us about first."""
     return header.partition(b";")[0].strip().lower() == b"application/json"
 
 
