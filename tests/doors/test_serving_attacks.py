@@ -186,10 +186,10 @@ def test_i03_on_any_other_address_nobody_listens_without_a_token_and_nobody_come
 def test_i04_sessions_cannot_be_guessed_shared_or_used_up(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", CONFIG + "rate_per_minute = 0\n")
     home = folder / "home"
-    mine, other = (
-        f"Authorization: Bearer {toolwright('token', 'create', name, '-q', cwd=folder, home=home).out.strip()}"
-        for name in ("mine", "other")
-    )
+    made = [
+        toolwright("token", "create", name, cwd=folder, home=home).out.strip() for name in ("mine", "other")
+    ]
+    mine, other = (f"Authorization: Bearer {value}" for value in made)
     with served(folder, "--host", "0.0.0.0") as server:
         ids = {initialize(server, mine) for _ in range(50)}
         assert len(ids) == 50
@@ -202,7 +202,9 @@ def test_i04_sessions_cannot_be_guessed_shared_or_used_up(tmp_path: Path) -> Non
         assert asked(server.port, "GET", "/mcp", ACCEPT, other, session).status == 404
         assert asked(server.port, "DELETE", "/mcp", other, session).status == 404
         assert server.mcp(ping, session).status == 401
-        guesses = ["0" * 32, session.split()[1][:-1] + "A", session.split()[1] + "A", "../x", "\xff" * 20]
+        known = session.split()[1]
+        changed = ("B" if known[0] == "A" else "A") + known[1:]
+        guesses = ["0" * 32, changed, known + "A", known[:-1], "../x", "\xff" * 20]
         for guess in guesses:
             assert server.mcp(ping, mine, f"Mcp-Session-Id: {guess}").status == 404
         # As many as somebody likes: each costs us nothing that stays.
