@@ -34,9 +34,8 @@ TOGETHER_MAX: Final = 64
 """Calls that begin with one sync, or end with one write."""
 _STUCK_S: Final = 0.002
 _LOOK_S: Final = 0.003
-_SLOW_S: Final = 0.02
-_SLOW_FOR_S: Final = 30.0
-_SLOW_NAMES_MAX: Final = 4096
+_SLOW_S: Final = 0.005
+_PACES_MAX: Final = 4096
 _IDLE_S: Final = 30.0
 Done = Callable[[ToolResult], None]
 T = TypeVar("T")
@@ -119,7 +118,9 @@ class Crew:
         self._free = 0
         """Threads that are awake and in no call that may wait."""
         self._moved_at = 0.0
-        self._slow_until: dict[str, float] = {}
+        self._paces: dict[str, float] = {}
+        """How long the last calls of a quick tool took, on the whole: one that waits gets threads of its own,
+        one that was held up once by a busy machine does not."""
         self._under_way: set[_Order] = set()
         self._settled = threading.Condition(self._lock)
         self._is_closing = False
@@ -337,8 +338,16 @@ class Crew:
         assert order.begun is not None
         if self._spans is not None or not order.begun.is_quick:  # a span goes around one call
             return False
-        slow_until = self._slow_until.get(order.call.tool)
-        return slow_until is None or self._moved_at > slow_until
+        return self._paces.get(order.call.tool, 0.0) < _SLOW_S
+
+    def _note_pace(self, order: _Order, took_s: float) -> None:
+        name = order.call.tool
+        pace = self._paces.get(name)
+        if pace is None:
+            if len(self._paces) >= _PACES_MAX:
+                self._paces.clear()
+            pace = 0.0
+        self._paces[name] = pace + (took_s - pace) / 4
 
     def _begin(self, orders: Sequence[_Order]) -> None:
         by_door: dict[str, list[_Order]] = {}
@@ -364,13 +373,9 @@ class Crew:
         else:
             with _heard(order.progress):
                 order.over = self._engine.run(order.begun)
-        now = time.monotonic()
+        self._note_pace(order, time.monotonic() - began)
         with self._lock:
             self._over.append(order)
-        if now - began > _SLOW_S:
-            if len(self._slow_until) >= _SLOW_NAMES_MAX:
-                self._slow_until.clear()
-            self._slow_until[order.call.tool] = now + _SLOW_FOR_S
 
     def _end(self, orders: Sequence[_Order]) -> None:
         results = self._engine.end([order.over for order in orders if order.over is not None])
@@ -378,12 +383,15 @@ class Crew:
 
     def _go_on(self, order: _Order) -> None:
         assert order.begun is not None
+        began = time.monotonic()
         if self._spans is None:
             result = self._ended_by_itself(order, order.begun)
         else:
             with self._spans.around(order.call, parent=order.trace) as span:
                 result = self._ended_by_itself(order, order.begun)
                 span.end(result)
+        if order.begun.is_quick:
+            self._note_pace(order, time.monotonic() - began)
         self._tell([(order, result)])
 
     def _ended_by_itself(self, order: _Order, begun: Begun) -> ToolResult:
