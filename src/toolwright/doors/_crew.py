@@ -9,6 +9,7 @@ nothing: order, record and permit are the engine's.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections import deque
@@ -37,6 +38,7 @@ _LOOK_S: Final = 0.003
 _SLOW_S: Final = 0.005
 _PACES_MAX: Final = 4096
 _IDLE_S: Final = 30.0
+_LOG: Final = logging.getLogger("toolwright.doors")
 Done = Callable[[ToolResult], None]
 T = TypeVar("T")
 
@@ -353,13 +355,19 @@ class Crew:
         by_door: dict[str, list[_Order]] = {}
         for order in orders:
             by_door.setdefault(order.door, []).append(order)
+        taken: list[_Order] = []
         for door, some in by_door.items():
-            begun = self._engine.begin([(order.call, order.cancel) for order in some], door=door)
+            try:
+                begun = self._engine.begin([(order.call, order.cancel) for order in some], door=door)
+            except Exception as broken:  # noqa: BLE001 - the catch-all of this thread: nobody may wait for ever
+                self._tell([(order, _broken(order.call, broken)) for order in some])
+                continue
             for order, each in zip(some, begun, strict=True):
                 order.begun = each
+            taken += some
         with self._lock:
-            self._begun.extend(orders)
-        for order in orders:
+            self._begun.extend(taken)
+        for order in taken:
             call = order.call
             told = {"call_id": call.id, "tool": call.tool, "caller": call.caller, "door": order.door}
             self._events.tell(EventKind.CALL_BEGUN, told)
@@ -401,16 +409,17 @@ class Crew:
             return self._workshop.go_on(begun)
 
     def _tell(self, ended: Sequence[tuple[_Order, ToolResult]]) -> None:
-        try:
-            for order, result in ended:
+        for order, result in ended:
+            try:
                 order.done(result)
-            for order, result in ended:
-                self._events.tell(EventKind.CALL_ENDED, _ended(order, result))
-        finally:  # whoever waits until all is over finds everybody told
-            with self._settled:
-                self._under_way.difference_update([order for order, _result in ended])
-                if not self._under_way:
-                    self._settled.notify_all()
+            except Exception:  # noqa: BLE001 - one door's mistake must not end the thread of all
+                _LOG.exception("the answer to %s could not be handed over", order.call.id)
+        for order, result in ended:
+            self._events.tell(EventKind.CALL_ENDED, _ended(order, result))
+        with self._settled:  # last: whoever waits until all is over finds everybody told
+            self._under_way.difference_update([order for order, _result in ended])
+            if not self._under_way:
+                self._settled.notify_all()
 
 
 class _heard:
@@ -439,6 +448,12 @@ def _ended(order: _Order, result: ToolResult) -> JsonObject:
         "duration_ms": result.spent.duration_ms,
         "isolation": list(result.isolation),
     }
+
+
+def _broken(call: ToolCall, broken: Exception) -> ToolResult:
+    """The result of a call that could not even begin."""
+    message = f"the call could not begin: {type(broken).__name__}"
+    return ToolResult(call_id=call.id, error=ToolError(kind=Kind.INTERNAL, message=message))
 
 
 def refused(call: ToolCall) -> ToolResult:
