@@ -21,7 +21,6 @@ from toolwright.journal.reading import entries
 from toolwright.model import ToolCall, ToolResult
 from toolwright.sandbox import NEVER, Cancel
 
-
 SLEEP = """{"tools": [{"name": "sleep", "description": "Sleeps.", "command": ["/bin/sleep", "60"],
   "schema": {"type": "object", "properties": {}}}]}"""
 

@@ -171,7 +171,8 @@ class McpDoor:
             way.answer(answer[0], _JSON_LINES, answer[1])
         elif way.disconnected:
             self._forget(exchange)
-            exchange.cancel.set()
+            if exchange.newer:
+                exchange.cancel.set()
         else:
             exchange.post.scope["exchange"] = exchange
             way.go_the_usual_way()
