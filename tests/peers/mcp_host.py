@@ -139,10 +139,37 @@ def wait_until_stopped(context: Context) -> str:
     return "stopped"
 
 
+@toolwright.tool(timeout_s=0.05)
+def too_slow(context: Context) -> str:
+    """Takes longer than it may."""
+    never = threading.Event()
+    while not context.cancelled:
+        never.wait(0.01)
+    return "late"
+
+
+@toolwright.tool
+def too_much() -> str:
+    """Says more than a tool may."""
+    return "x" * (9 << 20)
+
+
+@toolwright.tool
+def unreadable() -> object:
+    """Returns what JSON cannot carry."""
+    return object()
+
+
+@toolwright.tool
+def forbidden() -> str:
+    """Is refused by a rule."""
+    return "never"
+
+
 TOOLS = [
     test_simple_text, test_image_content, test_audio_content, test_embedded_resource,
     test_multiple_content_types, test_tool_with_progress, test_error_handling, test_elicitation, add,
-    wait_until_stopped,
+    wait_until_stopped, too_slow, too_much, unreadable, forbidden,
 ]  # fmt: skip
 
 
