@@ -12,7 +12,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -81,7 +81,12 @@ class Older:
 
 
 def newer(
-    served: Host, method: str, params: dict[str, object] | None = None, *, number: object = 1, **headers: str
+    served: Host,
+    method: str,
+    params: Mapping[str, object] | None = None,
+    *,
+    number: object = 1,
+    **headers: str,
 ) -> Said:
     """One request of the newer era, its envelope and its headers as they should be, or as told otherwise."""
     given = dict(params or {})
@@ -212,7 +217,7 @@ def test_both_lanes_shake_hands_alike(hosts: tuple[Host, Host], version: str) ->
     assert theirs.session
 
 
-@pytest.mark.parametrize("version", (OLDER[0], OLDER[-1]))
+@pytest.mark.parametrize("version", [OLDER[0], OLDER[-1]])
 @pytest.mark.parametrize("what", CALLS)
 def test_both_lanes_call_alike_after_a_handshake(hosts: tuple[Host, Host], what: str, version: str) -> None:
     ours, theirs = (Older(each, version).post(encoded("tools/call", CALLS[what])) for each in hosts)
@@ -276,7 +281,7 @@ def test_both_lanes_say_the_id_again_as_it_was(hosts: tuple[Host, Host], number:
 def test_both_lanes_refuse_alike_wrong_headers_of_the_newer_era(
     hosts: tuple[Host, Host], headers: dict[str, str]
 ) -> None:
-    ours, theirs = (newer(each, "tools/list", **headers) for each in hosts)
+    ours, theirs = (newer(each, "tools/list", None, **headers) for each in hosts)
     assert ours.status >= 400
     assert plain(ours).status == plain(theirs).status
 
@@ -297,7 +302,7 @@ def test_both_lanes_read_the_envelope_alike(hosts: tuple[Host, Host], around: di
 
 
 def test_both_lanes_ask_alike_for_an_approval(hosts: tuple[Host, Host]) -> None:
-    able = {META + "clientCapabilities": {"elicitation": {"form": {}}}}
+    able: dict[str, object] = {META + "clientCapabilities": {"elicitation": {"form": {}}}}
     params = {"name": "test_elicitation", "arguments": {"message": "may I"}}
     ours, theirs = (newer(each, "tools/call", {**params, "_meta": able}) for each in hosts)
     assert ours.message["result"]["resultType"] == "input_required"
