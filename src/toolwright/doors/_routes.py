@@ -97,8 +97,6 @@ class Route(Generic[H]):
     replies: Mapping[int, Reply] = field(default_factory=dict)
     media: str = "application/json"
     """What a good answer is."""
-    during_drain: bool = True
-    """Whether it is still answered while the server stops."""
 
     @property
     def segments(self) -> tuple[str, ...]:

@@ -235,9 +235,7 @@ SHAPES: Final[dict[str, JsonObject]] = {
     "Selection": {
         "anyOf": [
             listed(shape("Choice")),
-            record(
-                {"selected": listed(shape("Choice")), "left_out": listed(shape("Choice")), "note": TEXT}
-            ),
+            record({"selected": listed(shape("Choice")), "left_out": listed(shape("Choice")), "note": TEXT}),
         ]
     },
     "Problems": record(

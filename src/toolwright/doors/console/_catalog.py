@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from toolwright.dialects import DIALECTS
+from toolwright.doors import _offers
+from toolwright.doors._accounts import Wanted, journal_of, page_of
+from toolwright.doors._documents import line_of, shown_path
+from toolwright.doors._entrance import Right
+from toolwright.doors.console._forms import form, parameters
 from toolwright.doors.console._frame import Frame, guest_of, one_line
+from toolwright.errors import StoreError
+from toolwright.jsontext import JsonObject
 from toolwright.model import (
     FORMATS,
+    Allow,
+    Ask,
+    DeclareOptions,
     Deny,
     Disabled,
     Effect,
+    LeftOut,
+    Loss,
     NotCallable,
+    Permit,
     Problem,
+    Programs,
     Role,
     Severity,
+    Skill,
     Tool,
     Trust,
 )
@@ -47,6 +64,36 @@ TRUST_TONES: Final = {
 EFFECT_TONES: Final = {Effect.READ: "", Effect.CREATE: "info", Effect.CHANGE: "accent"}
 
 
+SEVERITY_TONES: Final = {Severity.ERROR: "bad", Severity.WARNING: "warn", Severity.INFO: "info"}
+PROBLEMS_MAX: Final = 2000
+"""So many stand on the page; `check` tells all."""
+_INSTRUCTIONS_CHARS_MAX: Final = 100_000
+_WORDS: Final = {Allow: "allow", Ask: "ask", Deny: "deny"}
+_MIB: Final = 1 << 20
+_RECENT: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """What one provider would be sent of a tool."""
+
+    dialect: str
+    payload: list[JsonObject]
+    spoken: str
+    losses: tuple[Loss, ...]
+    left_out: tuple[LeftOut, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wrong:
+    """A problem as the page shows it."""
+
+    problem: Problem
+    line: int | None
+    text: str
+    fits: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """A tool as the catalog shows it."""
@@ -63,7 +110,22 @@ class Row:
 
 def pages(frame: Frame) -> list[Route]:
     catalog = CatalogPages(frame)
-    return [Route("/", catalog.tools)]
+    return [
+        Route("/", catalog.tools),
+        Route("/tools/{key:path}", catalog.tool),
+        Route("/skills", catalog.skills),
+        Route("/problems", catalog.problems),
+        Route("/login", login(frame)),
+    ]
+
+
+def login(frame: Frame) -> Callable[[Request], Response]:
+    """Where a browser shows its token once; ``Entrance`` takes it."""
+
+    def page(request: Request) -> Response:
+        return frame.page(request, "login.html")
+
+    return page
 
 
 class CatalogPages:
@@ -102,6 +164,148 @@ class CatalogPages:
                 "effect_tones": EFFECT_TONES,
             },
         )
+
+    def tool(self, request: Request) -> Response:
+        """One tool: what it takes, what it may do, what others are told of it, and a form to try it."""
+        tool = self._frame.find(request, request.path_params["key"])
+        guest = guest_of(request)
+        caller = None if guest is None else guest.name
+        explained = self._workshop.explain(tool.key, caller=caller)
+        switched = switched_off(tool, self._workshop.disabled())
+        schema = None if tool.input_schema is None else tool.input_schema.document
+        output = None if tool.output_schema is None else tool.output_schema.document
+        denied = explained.decision if isinstance(explained.decision, Deny) else None
+        return self._frame.page(
+            request,
+            "tool.html",
+            {
+                "tool": tool,
+                "vetted": self._workshop.vet(tool),
+                "is_locked": self._workshop.pins().exists,
+                "explained": explained,
+                "decision": _WORDS[type(explained.decision)],
+                "permit": list(permit_words(explained.permit)) if explained.permit else [],
+                "off": switched,
+                "refused": why_not(tool, denied),
+                "schema": schema,
+                "parameters": parameters(schema),
+                "form": form(schema),
+                "output": output,
+                "given": parameters(output),
+                "place": place(tool.origin.path, tool.origin.line),
+                "sent": self._sent(tool) if tool.role is Role.TOOL else [],
+                "recent": self._recent(request, tool),
+                "problems": [
+                    problem
+                    for problem in self._workshop.problems
+                    if is_about(problem, tool.origin.path, tool)
+                ],
+                "trust_tones": TRUST_TONES,
+                "effect_tones": EFFECT_TONES,
+                "severity_tones": SEVERITY_TONES,
+            },
+        )
+
+    def _sent(self, tool: Tool) -> list[Sent]:
+        """What each provider would be sent of a tool."""
+        sent = []
+        for dialect in DIALECTS:
+            declared = self._workshop.dialect(dialect).declare([tool], DeclareOptions())
+            sent.append(
+                Sent(
+                    dialect=dialect,
+                    payload=declared.payload,
+                    spoken=declared.names.spoken(tool.key) or "",
+                    losses=declared.losses,
+                    left_out=declared.left_out,
+                )
+            )
+        return sent
+
+    def _recent(self, request: Request, tool: Tool) -> list[JsonObject] | None:
+        """How the last calls of a tool ended; None where the guest may not know."""
+        guest = guest_of(request)
+        state = self._workshop.config.state
+        if guest is None or Right.AUDIT not in guest.rights or state is None:
+            return None
+        try:
+            found = page_of(
+                journal_of(state),
+                Wanted(what="end", key=tool.key),
+                before=None,
+                count=_RECENT,
+                may_see=lambda entry: entry.body.get("key") == tool.key,
+            )
+        except (StoreError, OSError):  # the page of the audit says what is wrong with it
+            return None
+        return [
+            {
+                "call": str(record["call"]),
+                "time": str(record["time"]),
+                "ok": bool(record.get("ok")),
+                "kind": str(record.get("kind") or "failed"),
+                "took": took(record.get("duration_ms")),
+            }
+            for record in found["records"]
+        ]
+
+    def problems(self, request: Request) -> Response:
+        """What is wrong with the declarations, by file."""
+        severity = request.query_params.get("severity", "")[:_QUERY_CHARS_MAX]
+        asked = {"q": request.query_params.get("q", "")[:_QUERY_CHARS_MAX], "severity": severity}
+        guest = guest_of(request)
+        told = self._workshop.problems
+        if guest is not None and guest.reach is not None:
+            # Attack: a guest who reads in the problems what tools there are beyond its reach.
+            near = {tool.origin.path for tool in self._frame.tools(request)}
+            told = tuple(problem for problem in told if problem.path in near)
+        groups: dict[str, list[Wrong]] = {}
+        fitting = 0
+        for problem in told[:PROBLEMS_MAX]:
+            text = f"{problem.path} {problem.code} {problem.message} {problem.hint or ''}".lower()
+            fits = severity in ("", problem.severity.value)
+            fits = fits and all(word in text for word in asked["q"].lower().split())
+            fitting += fits
+            wrong = Wrong(problem=problem, line=line_of(problem), text=text, fits=fits)
+            groups.setdefault(shown_path(problem.path), []).append(wrong)
+        counted = Counter(problem.severity.value for problem in told)
+        return self._frame.page(
+            request,
+            "problems.html",
+            {
+                "asked": asked,
+                "groups": groups,
+                "total": len(told),
+                "shown": fitting,
+                "cut": max(0, len(told) - PROBLEMS_MAX),
+                "severities": _present(Severity, counted),
+                "tones": SEVERITY_TONES,
+            },
+        )
+
+    def skills(self, request: Request) -> Response:
+        """Skills and their instructions, as plain text: markup from outside is never drawn."""
+        guest = guest_of(request)
+        shown = []
+        for skill in _offers.shown(self._workshop, None if guest is None else guest.reach):
+            try:
+                text, withheld = _offers.read(self._workshop, skill), ""
+            except _offers.Withheld as refused:
+                text, withheld = "", str(refused)
+            except _offers.Absent:
+                text, withheld = "", "its SKILL.md lies outside of its folder, or is gone"
+            tools = [tool for tool in self._frame.tools(request) if is_of(tool, skill)]
+            shown.append(
+                {
+                    "skill": skill,
+                    "place": shown_path(skill.path),
+                    "text": text[:_INSTRUCTIONS_CHARS_MAX],
+                    "cut": len(text) > _INSTRUCTIONS_CHARS_MAX,
+                    "withheld": withheld,
+                    "tools": tools,
+                }
+            )
+        return self._frame.page(request, "skills.html", {"skills": shown})
 
     def _rows(self, request: Request) -> list[Row]:
         guest = guest_of(request)
@@ -172,6 +376,48 @@ def why_not(tool: Tool, denied: Deny | None) -> str:
     if isinstance(tool.invocation, NotCallable):
         return one_line(tool.invocation.reason)
     return "" if denied is None else one_line(denied.message)
+
+
+def took(ms: object) -> str:
+    """A duration for people."""
+    if not isinstance(ms, int | float):
+        return "–"
+    return f"{ms / 1000:.2f} s" if ms >= 1000 else f"{ms:.1f} ms"
+
+
+def place(path: str, line: int | None) -> str:
+    return shown_path(path) + (f":{line}" if line else "")
+
+
+def is_of(tool: Tool, skill: Skill) -> bool:
+    return tool.origin.format == "skill" and os.path.dirname(tool.origin.path) == skill.path
+
+
+def is_about(problem: Problem, path: str, tool: Tool) -> bool:
+    return problem.path == path and problem.name in (None, tool.name)
+
+
+def permit_words(permit: Permit) -> Iterator[tuple[str, str]]:
+    """What a tool is given, in words."""
+    limits = permit.limits
+    yield "Reads", _roots(permit.read, "its own files and the system")
+    yield "Writes", _roots(permit.write, "its scratch folder")
+    private = ", private addresses too" if permit.private else ""
+    yield "Network", f"yes{private}" if permit.network else "no"
+    yield "Programs", "any" if permit.programs is Programs.ANY else "its own"
+    variables = "all of the host’s" if "*" in permit.env else ", ".join(permit.env)
+    yield "Variables", variables or "those that its format promises"
+    memory = f"{limits.memory_bytes_max // _MIB:,} MiB"
+    yield "Limits", f"{limits.timeout_s:g} s, {memory}, {limits.processes_max} processes"
+    yield "Isolation", f"{permit.level.value} or stronger"
+    if permit.profile is not None:
+        yield "Profile", f"{permit.profile.value}, because it states no needs"
+
+
+def _roots(roots: tuple[str, ...], otherwise: str) -> str:
+    if "/" in roots:
+        return "everything you may, but our own state"
+    return ", ".join([*map(shown_path, roots), otherwise])
 
 
 class _Wrong:

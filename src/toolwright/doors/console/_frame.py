@@ -10,13 +10,14 @@ Not the place for a page, nor for who may see one: a guest comes with rights tha
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 from collections.abc import Iterable, Mapping, MutableMapping
 from importlib import resources
-from typing import Any, Final, Protocol
+from typing import Any, Final
+from urllib.parse import quote
 
 import jinja2
-import orjson
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -24,10 +25,12 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from toolwright.catalog.catalog import is_within
+from toolwright.doors._entrance import Guest, Right
 from toolwright.doors._visible import visible
+from toolwright.doors.console._forms import exact
 from toolwright.doors.console._serving import Serving as Serving
 from toolwright.errors import UnknownTool
-from toolwright.model import Reach, Tool
+from toolwright.model import Tool
 from toolwright.records import dataclass
 
 POLICY: Final = (
@@ -57,24 +60,13 @@ _LINE_CHARS: Final = 240
 _log = logging.getLogger(__name__)
 
 
-class Guest(Protocol):
-    """Who asks, as ``Entrance`` left it in the scope."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def reach(self) -> Reach | None: ...
-    @property
-    def rights(self) -> frozenset[str]: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nav:
     """One entry of the navigation."""
 
     path: str
     label: str
-    right: str | None = None
+    right: Right | None = None
     """What a guest must have for the page to be of use; None: nothing."""
 
 
@@ -82,9 +74,9 @@ NAVIGATION: Final = (
     Nav(path="/", label="Tools"),
     Nav(path="/skills", label="Skills"),
     Nav(path="/problems", label="Problems"),
-    Nav(path="/calls", label="Calls", right="audit"),
-    Nav(path="/approvals", label="Approvals", right="approve"),
-    Nav(path="/audit", label="Audit", right="audit"),
+    Nav(path="/calls", label="Calls", right=Right.AUDIT),
+    Nav(path="/approvals", label="Approvals", right=Right.APPROVE),
+    Nav(path="/audit", label="Audit", right=Right.AUDIT),
     Nav(path="/health", label="Health"),
 )
 
@@ -148,6 +140,8 @@ class Frame:
         self._templates.filters["line"] = one_line
         self._templates.filters["number"] = lambda number: f"{number:,}"
         self._templates.filters["pretty"] = pretty
+        self._templates.filters["exact"] = exact
+        self._templates.filters["segment"] = segment
 
     def know(self, paths: Iterable[str]) -> None:
         """Which pages there are: only these are in the navigation."""
@@ -163,7 +157,7 @@ class Frame:
     ) -> Response:
         """A template in the frame. ``guest``, ``rights``, ``path`` and ``navigation`` are known in each."""
         guest = guest_of(request)
-        rights = guest.rights if guest is not None else frozenset()
+        rights: frozenset[Right] = guest.rights if guest is not None else frozenset()
         text = self._templates.get_template(template).render(
             guest=guest,
             rights=rights,
@@ -247,11 +241,11 @@ def guest_of(request: Request) -> Guest | None:
     return guest
 
 
-def require(request: Request, right: str) -> None:
+def require(request: Request, right: Right) -> None:
     """Raises the page for 403 where the guest does not have the right."""
     guest = guest_of(request)
     if guest is None or right not in guest.rights:
-        raise HTTPException(403, f"This needs the right “{right}”, which your token does not carry.")
+        raise HTTPException(403, f"This needs the right “{right.value}”, which you do not have.")
 
 
 def one_line(text: str, chars_max: int = _LINE_CHARS) -> str:
@@ -260,9 +254,14 @@ def one_line(text: str, chars_max: int = _LINE_CHARS) -> str:
     return line if len(line) <= chars_max else line[: chars_max - 1].rstrip() + "…"
 
 
+def segment(text: str) -> str:
+    """A text as one segment of a path: slashes in it too are encoded."""
+    return quote(text.encode("utf-8", "surrogatepass"), safe="")
+
+
 def pretty(value: Any) -> str:
     """JSON for people."""
-    return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
+    return json.dumps(value, indent=2, ensure_ascii=False)
 
 
 def _shown(value: Any) -> Any:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from toolwright.app import Workshop
 from toolwright.doors._crew import Crew
 from toolwright.doors._events import Events
+from toolwright.jsontext import JsonObject
 from toolwright.records import dataclass
 
 
@@ -16,3 +19,5 @@ class Serving:
     events: Events
     crew: Crew | None = None
     """None: nothing runs calls here, as in tests of pages."""
+    health: Callable[[], JsonObject] | None = None
+    """How the host stands (``Health.report``); asked in a thread."""
