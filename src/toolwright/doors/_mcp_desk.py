@@ -210,6 +210,11 @@ class Desk:
     @staticmethod
     def _result(call: ToolCall, result: ToolResult, *, newer: bool) -> bytes:
         reply = dialect.write_result(call, result)
+        error = result.error
+        if error is not None and error.kind is Kind.NEEDS_APPROVAL and type(error.details) is dict:
+            waits = f"a person has to approve it first ({error.details.get('approval_id', 'not kept')})"
+            hint = f"hint: {waits}; the same call runs after that"
+            reply["content"] = [*reply["content"], {"type": "text", "text": hint}]
         if newer:
             reply["_meta"] = _STAMP
         else:

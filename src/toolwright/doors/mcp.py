@@ -527,7 +527,7 @@ class _Exchange:
         number = self.post.message.id
         assert number is not None
         error = result.error
-        if self.is_cancelled and error is not None and error.kind is Kind.CANCELLED:
+        if self.is_cancelled:
             return 200, wire.failure(number, _CANCELLED)
         written = self.desk.write(number, self.call, result, newer=self.newer)
         if self.asks and error is not None and error.kind is Kind.NEEDS_APPROVAL:

@@ -125,6 +125,7 @@ class Served:
             self.crew,
             body_bytes_max=serving.body_bytes_max,
             approval_wait_s=serving.approval_wait_s,
+            offers=self._offers,
         )
         self._closing.append(mcp.close)
         api = Api(
