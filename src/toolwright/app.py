@@ -599,8 +599,7 @@ class Workshop:
     def _rye(self) -> RyeTools:
         from toolwright.own.items import RyeTools
 
-        serving = getattr(self.config, "serve", None)
-        sign = self.sign if serving is not None and serving.sign_tool else None
+        sign = self.sign if self.config.serve.sign_tool else None
         return RyeTools(lambda: self.gate, lambda: self.catalog, sign)
 
     def _served(self, key: str, catalog: Catalog) -> Tool | None:
