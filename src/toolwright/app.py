@@ -429,15 +429,20 @@ class Workshop:
         found = sources.listing(self._wanted(), rye_spaces=self._rye_spaces, changed=self._lists.changed_at)
         return found.stamp != self._report.stamp
 
-    def reload(self, *, fresh: bool = False) -> None:
+    def reload(self, *, fresh: bool = False, sound: bool = False) -> tuple[Problem, ...]:
         """Look again. The catalog is replaced whole; what was taken from the old one stays valid. ``fresh``:
-        ask MCP servers for their tools again, though nothing seems to have changed."""
+        ask MCP servers for their tools again, though nothing seems to have changed. ``sound``: where what is
+        found has errors that what is there has not, nothing is replaced, and they are given back."""
         with self._loading:
             if fresh:
                 for digest in self._report.asked:
                     self._lists.renew(digest)
             before = self._report
-            self._report = self._load(before)
+            found = self._load(before)
+            wrong = loading.newly_wrong(before, found) if sound else ()
+            if wrong:
+                return wrong
+            self._report = found
             left = self._lists.settle()
             with self._lock:
                 hands = self._hands
@@ -446,6 +451,12 @@ class Workshop:
         if self._report.version != before.version:
             for told in self._watchers:
                 told()
+        return ()
+
+    @property
+    def loaded(self) -> loading.LoadReport:
+        """What the last load gave: for whoever compares it with a later one."""
+        return self._report
 
     def _look_again(self) -> None:
         """A server's list came after the catalog was made, or is another now."""
@@ -874,7 +885,8 @@ class Workshop:
         result = self.hands.engine.go_on(begun)
         if result.error is None or result.error.kind is not Kind.DENIED or not self.changed():
             return result
-        self.reload()
+        if self.reload(sound=True):
+            return result
         # It has waited for a person once, who answered about the tool as it was: what is asked now is told
         # at once, and no call waits longer than it said.
         again = replace(call, id=self.hands.new_call_id(), approval_wait_s=0.0)

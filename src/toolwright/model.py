@@ -966,6 +966,18 @@ class Reach:
     effects: frozenset[Effect] = frozenset(Effect)
 
 
+class Right(StrEnum):
+    """What a caller of a served workshop may do besides looking at tools and their problems."""
+
+    CALL = "call"
+    APPROVE = "approve"
+    """Answer the calls that wait for a person."""
+    AUDIT = "audit"
+    """Read the records of everybody's calls."""
+    ADMIN = "admin"
+    """Reload, switch tools on and off."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
     """A call as a model or a person made it."""

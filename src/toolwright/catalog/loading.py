@@ -233,6 +233,12 @@ class LoadReport:
         """What the sources looked like: it differs when anything changed."""
         return self._found.stamp
 
+    @property
+    def folders(self) -> frozenset[str]:
+        """Every folder in which a change may matter: those that were looked through, and those of files that
+        were named."""
+        return frozenset((*self._found.folders, *(home.folder for home in self._found.homes if home.folder)))
+
     @cached_property
     def version(self) -> str:
         """A short name for this state of the sources, for records."""
@@ -283,6 +289,58 @@ class LoadReport:
         return tuple(
             note for unit in self._shelves.ask(lambda held: held.reports) for note in unit.compiled.notes
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Differences:
+    """What is not the same in two states of the catalog, by the keys of tools and the names of skills."""
+
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        return len(self.added) + len(self.removed) + len(self.changed)
+
+
+def differences(before: LoadReport, after: LoadReport) -> Differences:
+    """What a load changed. Only tools whose documents look different are taken down from the shelves."""
+    old, new = {*before.catalog.keys}, {*after.catalog.keys}
+    known = {unit.mark for unit in before.units}
+    looked_at = dict.fromkeys(
+        tool.key for unit in after.units if unit.mark not in known for tool in unit.compiled.tools
+    )
+    changed = [
+        key
+        for key in looked_at
+        if key in old and key in new and not _is_alike(before.catalog.find(key), after.catalog.find(key))
+    ]
+    skills = {skill.name: skill for skill in before.catalog.skills}
+    read = {skill.name: skill for skill in after.catalog.skills}
+    return Differences(
+        added=(*sorted(new - old), *(f"skill {name}" for name in read if name not in skills)),
+        removed=(*sorted(old - new), *(f"skill {name}" for name in skills if name not in read)),
+        changed=(
+            *changed,
+            *(f"skill {name}" for name in read if name in skills and read[name] != skills[name]),
+        ),
+    )
+
+
+def _is_alike(old: Tool, new: Tool) -> bool:
+    """Whether all of a tool is the same but where it stands in its file."""
+    return replace(old, origin=new.origin) == new
+
+
+def newly_wrong(before: LoadReport, after: LoadReport) -> tuple[Problem, ...]:
+    """The errors of a load that the one before did not have."""
+    known = {(problem.code, problem.path, problem.message) for problem in before.without_lines}
+    return tuple(
+        problem
+        for problem in after.without_lines
+        if problem.severity is Severity.ERROR and (problem.code, problem.path, problem.message) not in known
+    )
 
 
 def load(

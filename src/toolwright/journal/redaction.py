@@ -452,6 +452,7 @@ _SHAPES: Final = re.compile(
     r"|[sr]k_live_[A-Za-z0-9]{16,255}"  # Stripe
     r"|sk-(?:ant|proj)-[A-Za-z0-9_-]{20,255}"
     r"|npm_[A-Za-z0-9]{36}"
+    r"|tw_[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])"  # our own
     r")"
     # A cut may have taken its end, so a key without one goes up to the end of the text.
     r"|-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"

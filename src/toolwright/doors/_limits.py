@@ -1,0 +1,183 @@
+"""What one connection may take of a server, in time, bytes and number: the part of HTTP below a request.
+
+uvicorn waits for ever for the head of a request, reads one of any length, and refuses everybody once there
+are too many connections. Here each phase of a connection has a deadline, looked at once a second for all of
+them together, so that a request pays two looks at the clock; and where there are too many connections, the
+one that has kept us waiting for longest makes room. What a request asks for is no business of this file's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from typing import Any, Final
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from toolwright.records import dataclass
+
+KEEP_ALIVE_S: Final = 75
+"""A connection on which nothing comes is closed after this; longer than the minute that proxies keep one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Of each connection, and of all of them together."""
+
+    head_s: float = 10.0
+    """From the first byte of a request to the end of its head; and for the first byte of the first."""
+    body_s: float = 60.0
+    """From the first byte of a request to its last."""
+    idle_s: float = KEEP_ALIVE_S + 5.0
+    """Between requests, whatever comes meanwhile that is none."""
+    stalled_s: float = 60.0
+    """With an answer that the client does not read."""
+    head_bytes_max: int = 64 * 1024
+    connections_max: int = 1000
+    look_every_s: float = 1.0
+
+
+def connections_max() -> int:
+    """As many connections as leave half of our file descriptors for everything else."""
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 4000 if allowed == resource.RLIM_INFINITY else max(16, min(4000, allowed // 2))
+
+
+def server_settings(limits: Limits | None = None) -> dict[str, Any]:
+    """What ``uvicorn.Config`` is to be told so that the limits hold."""
+    return {
+        "http": guarded(limits or Limits(connections_max=connections_max())),
+        # Attack: a protocol that no check of ours sees.
+        "ws": "none",
+        "interface": "asgi3",
+        "timeout_keep_alive": KEEP_ALIVE_S,
+        # Attack: an address of the client's own choice. What a proxy says about others is believed nowhere.
+        "proxy_headers": False,
+        "server_header": False,
+        "access_log": False,
+    }
+
+
+_BUSY: Final = 0
+_IDLE: Final = 1
+_HEAD: Final = 2
+_BODY: Final = 3
+
+
+class Guarded(HttpToolsProtocol):
+    """A connection whose phases have an end."""
+
+    limits: Limits
+    watch: Watch
+    phase: int = _IDLE
+    since: float = 0.0
+    head_bytes: int = 0
+    is_answered: bool = True
+    stalled_at: float | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.phase, self.since = _HEAD, self.loop.time()
+        self.watch.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.watch.held.discard(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.phase == _HEAD:
+            # Attack: a head without end, of which the parser keeps every byte.
+            self.head_bytes += len(data)
+            if self.head_bytes > self.limits.head_bytes_max:
+                self.give_up(431, "the head of the request is too long")
+
+    def on_message_begin(self) -> None:
+        self.phase, self.since, self.head_bytes = _HEAD, self.loop.time(), 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self.phase = _BODY
+        if self.url[:1] != b"/" and self.url != b"*":
+            # Attack: a request line that names another host than the Host that is checked.
+            raise ValueError("not a path")
+        self.is_answered = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        # An answer may be over before the body is, where the body was not wanted.
+        self.phase, self.since = (_IDLE, self.loop.time()) if self.is_answered else (_BUSY, 0.0)
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self.is_answered = not self.pipeline
+        if self.phase == _BUSY and not self.pipeline:
+            self.phase, self.since = _IDLE, self.loop.time()
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        self.stalled_at = self.loop.time()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self.stalled_at = None
+        super().resume_writing()
+
+    def look(self, now: float) -> None:
+        """End the connection where its time is over."""
+        limits = self.limits
+        if self.stalled_at is not None and now - self.stalled_at > limits.stalled_s:
+            # Attack: an answer that is never read, and stays in our memory.
+            self.transport.abort()
+        elif self.phase == _BUSY:
+            return
+        elif self.phase == _IDLE:
+            # Attack: empty lines, which are no request but keep a connection from being idle.
+            if now - self.since > limits.idle_s:
+                self.transport.close()
+        elif now - self.since > (limits.head_s if self.phase == _HEAD else limits.body_s):
+            # Attack: a head or a body that comes one byte a minute, a thousand times over.
+            self.give_up(408, "the request took too long to come")
+
+    def give_up(self, status: int, reason: str) -> None:
+        if self.is_answered and not self.transport.is_closing():
+            body = reason.encode()
+            head = (
+                f"HTTP/1.1 {status} {reason}\r\ncontent-type: text/plain\r\ncontent-length: {len(body)}\r\n"
+            )
+            self.transport.write(head.encode() + b"connection: close\r\n\r\n" + body)
+        self.transport.close()
+
+
+class Watch:
+    """Looks at all connections of one server, while there are any."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._timer: asyncio.TimerHandle | None = None
+        self.held: set[Guarded] = set()
+
+    def add(self, connection: Guarded) -> None:
+        if len(self.held) >= self._limits.connections_max:
+            self._make_room(connection)
+        self.held.add(connection)
+        if self._timer is None:
+            self._timer = connection.loop.call_later(self._limits.look_every_s, self._look, connection.loop)
+
+    def _make_room(self, newest: Guarded) -> None:
+        """Attack: connections that ask for nothing, until nobody else gets one."""
+        waiting = [one for one in self.held if one.phase != _BUSY and not one.transport.is_closing()]
+        longest = min(waiting, key=lambda one: one.since, default=newest)
+        self.held.discard(longest)
+        longest.transport.abort()
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        for connection in tuple(self.held):
+            connection.look(now)
+        self._timer = loop.call_later(self._limits.look_every_s, self._look, loop) if self.held else None
+
+
+def guarded(limits: Limits) -> type[Guarded]:
+    """The protocol of one server: its connections know each other."""
+    return type("GuardedConnection", (Guarded,), {"limits": limits, "watch": Watch(limits)})
