@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import replace as changed
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,9 @@ import pytest
 
 from tests.signed import Place, answer, python
 from toolwright.app import Workshop
-from toolwright.config import Serving
+from toolwright.config import Environment, Serving, resolve
 from toolwright.errors import Kind
-from toolwright.model import Effect, Level, Reach, ToolCall, ToolResult
+from toolwright.model import Disabled, Effect, Level, Reach, ToolCall, ToolResult
 from toolwright.records import replace
 from toolwright.sandbox import NEVER
 from toolwright.store.disabled import switch_off
@@ -58,7 +58,8 @@ def told(result: ToolResult) -> tuple[Kind | None, str]:
 
 def outcome(result: ToolResult) -> object:
     """What a result says, without what differs between any two calls."""
-    return result.key, result.content, result.error, result.rule, result.isolation, result.data
+    content = re.sub(r'"duration_ms":[0-9.]+', "", result.content)
+    return result.key, content, result.error, result.rule, result.isolation, result.data
 
 
 # -- what is offered ----------------------------------------------------------------------------------------
@@ -141,7 +142,9 @@ def test_execute_is_the_call_of_the_tool_it_names(item_id: str, place: Place) ->
         assert json.loads(dry.content)["status"] == "validation_passed"
     begins = [each for each in place.records() if each["what"] == "begin"]
     assert {each["key"] for each in begins} == {"rye:a/echo"}
-    kept = [{name: each.get(name) for name in ("key", "seen", "runs", "door", "caller")} for each in begins[:2]]
+    kept = [
+        {name: each.get(name) for name in ("key", "seen", "runs", "door", "caller")} for each in begins[:2]
+    ]
     assert kept[0] == kept[1]
 
 
@@ -164,7 +167,9 @@ def test_execute_of_a_tool_that_a_person_must_approve_asks_as_the_tool_does(plac
         (waiting,) = shop.approvals()
         assert (waiting.key, waiting.caller) == ("rye:a/echo", "ada")
         shop.answer(waiting.id, "approve")
-        assert told(call(shop, EXECUTE, {"item_id": "a/echo", "parameters": {"n": 2}}))[0] is Kind.NEEDS_APPROVAL
+        assert (
+            told(call(shop, EXECUTE, {"item_id": "a/echo", "parameters": {"n": 2}}))[0] is Kind.NEEDS_APPROVAL
+        )
         assert call(shop, EXECUTE, {"item_id": "a/echo", "parameters": {"n": 1}}).error is None
 
 
@@ -231,7 +236,7 @@ def test_whoever_is_refused_execute_itself_calls_nothing_through_it(place: Place
 
 def test_a_switched_off_tool_stays_off_through_execute(place: Place) -> None:
     with place.open(level=Level.PORTABLE) as shop:
-        switch_off(shop.hands.keep.opened(), "rye:a/echo", reason="broken", until=None)
+        switch_off(shop.hands.keep.opened(), Disabled(tool="rye:a/echo", reason="broken", until=None), 0.0)
         assert told(call(shop, EXECUTE, {"item_id": "a/echo"}))[0] is Kind.DENIED
 
 
@@ -261,7 +266,12 @@ def test_fetch_finds_by_a_query_within_a_scope(place: Place) -> None:
         assert found(query="echo", limit=1) == ["tool:a/echo"]
         assert found(query="echo", scope="tool.b.*") == ["tool:b/echo"]
         assert found(query="echo AND NOT echo") == []
-        for wrong in ({}, {"query": "x", "item_id": "y"}, {"query": "x", "scope": "directive"}, {"query": "x", "limit": 0}):
+        for wrong in (
+            {},
+            {"query": "x", "item_id": "y"},
+            {"query": "x", "scope": "directive"},
+            {"query": "x", "limit": 0},
+        ):
             assert told(call(shop, FETCH, wrong))[0] is Kind.INVALID_ARGUMENTS
 
 
@@ -301,9 +311,8 @@ def test_a_tool_named_like_a_key_of_ours_gets_none_of_its_calls(place: Place) ->
 
 def test_sign_tool_counts_only_from_a_trusted_file(tmp_path: Path) -> None:
     """Attack: a clone whose configuration lets the model sign what it wrote."""
-    from toolwright.config import Environment, resolve
-
     (tmp_path / "toolwright.toml").write_text("[serve]\nsign_tool = true\n", encoding="utf-8")
-    surroundings = changed(Environment.read({"HOME": str(tmp_path / "home"), "PATH": ""}), state=None)
-    found = resolve(surroundings, cwd=str(tmp_path), sources=[])
+    found = resolve(
+        Environment.read({"HOME": str(tmp_path / "home"), "PATH": ""}), cwd=str(tmp_path), sources=[]
+    )
     assert not found.serve.sign_tool

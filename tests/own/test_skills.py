@@ -195,7 +195,9 @@ def test_skills_that_come_and_go_are_read_after_a_reload(tmp_path: Path) -> None
 
 def test_a_tool_of_another_format_with_the_name_is_told_as_a_clash(tmp_path: Path) -> None:
     write_skill(tmp_path, "notes", "find")
-    tools = [{"name": "read_skill", "description": "d", "schema": {"type": "object"}, "command": ["./tools/bin/x"]}]
+    tools = [
+        {"name": "read_skill", "description": "d", "schema": {"type": "object"}, "command": ["./tools/bin/x"]}
+    ]
     (tmp_path / "tools.json").write_text(json.dumps({"tools": tools}), encoding="utf-8")
     with opened(tmp_path) as shop:
         assert "catalog.name-clash" in [problem.code for problem in shop.problems]
