@@ -31,7 +31,7 @@ from toolwright.config import (
     named_source,
     resolve,
 )
-from toolwright.errors import EditError, Kind, StoreError, UnknownTool, UsageError
+from toolwright.errors import EditError, Kind, StoreError, UnknownTool, Unrecorded, UsageError
 from toolwright.jsontext import JsonObject
 from toolwright.model import (
     TIMEOUT_S_MAX,
@@ -485,6 +485,54 @@ class Workshop:
             return keep.disabled(time.time())
         finally:
             keep.close()
+
+    def disable(
+        self, name: str, *, reason: str = "", for_s: float | None = None, by: str | None = None
+    ) -> Disabled:
+        """Switch a tool off, for good or for a while, in every program with this state folder. Recorded
+        before it counts; raises Unrecorded where it cannot be."""
+        from toolwright.store.disabled import switch_off
+
+        now = time.time()
+        off = Disabled(tool=name, reason=reason, until=None if for_s is None else now + for_s)
+        self._note_switch(off, enabled=False, by=by)
+        switch_off(self.hands.keep.opened(), off, now)
+        self._tell_watchers()
+        return off
+
+    def enable(self, name: str, *, by: str | None = None) -> None:
+        """Switch a tool on again, whichever of its names it was switched off by."""
+        from toolwright.store.disabled import switch_on
+
+        try:
+            tool = self.find(name)
+            names = {name, tool.key, tool.name, tool.spoken, *tool.aliases} - {""}
+        except UnknownTool:
+            names = {name}
+        self._note_switch(Disabled(tool=name), enabled=True, by=by)
+        for each in sorted(names):
+            switch_on(self.hands.keep.opened(), each, time.time())
+        self._tell_watchers()
+
+    def _note_switch(self, off: Disabled, *, enabled: bool, by: str | None) -> None:
+        caller = self._environment.user if by is None else by
+        why = self.hands.audit.note_durably(
+            "",
+            "switch",
+            {
+                "tool": off.tool,
+                "enabled": enabled,
+                "until": off.until,
+                "reason": off.reason,
+                "caller": caller,
+            },
+        )
+        if why is not None:
+            raise Unrecorded(f"nothing was switched, because it cannot be recorded: {why}")
+
+    def _tell_watchers(self) -> None:
+        for told in self._watchers:
+            told()
 
     # -- what waits for a person ----------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ THREADS_MAX: Final = 128
 WAITING_MAX: Final = 4096
 """Calls that have not begun; more are refused at once instead of being forgotten late."""
 _STUCK_S: Final = 0.002
+_LOOK_S: Final = 0.003
 _IDLE_S: Final = 30.0
 Done = Callable[[ToolResult], None]
 
@@ -83,6 +84,9 @@ class Crew:
         self._under_way: set[_Order] = set()
         self._over = threading.Condition(self._lock)
         self._is_closing = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_attended = False
+        self._ordered = 0
 
     @property
     def under_way(self) -> int:
@@ -112,7 +116,24 @@ class Crew:
             self._arrived.append(order)
             if self._free == 0:
                 self._wake()
+        self._ordered += 1
+        if not self._is_attended and self._loop is not None:
+            self._is_attended = True
+            self._loop.call_later(_LOOK_S, self._attend, self._ordered)
         return True
+
+    def attend(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have ``look`` called on this loop while anything is under way. From then on, calls are ordered in
+        the loop's own thread."""
+        self._loop = loop
+
+    def _attend(self, ordered: int) -> None:
+        self.look()
+        # While calls come one after the other it stays, so that none of them pays for starting it.
+        if self._loop is not None and (self._under_way or self._ordered != ordered):
+            self._loop.call_later(_LOOK_S, self._attend, self._ordered)
+        else:
+            self._is_attended = False
 
     async def call(
         self,
