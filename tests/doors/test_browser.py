@@ -8,7 +8,6 @@ With ``SCREENSHOTS=DIR`` the images of the documentation are written there (``ma
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -16,14 +15,10 @@ import signal
 import subprocess
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, sync_playwright
 
 from tests.program import PROGRAM, environment
 
@@ -78,7 +73,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     env = environment(folder / "home", USER="ann", LOGNAME="ann")
     options = ["--config", "examples/toolwright.toml", "--state", "state"]
     keys = [str(path) for path in (folder / "examples" / "keys").glob("*.toml")]
-    subprocess.run([PROGRAM, "trust", *keys], cwd=folder, env=env, check=True, capture_output=True, timeout=60)
+    subprocess.run(
+        [PROGRAM, "trust", *keys], cwd=folder, env=env, check=True, capture_output=True, timeout=60
+    )
     process = subprocess.Popen(
         [PROGRAM, "--quiet", *options, "serve", "--port", "0"],
         cwd=folder, env=env, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,

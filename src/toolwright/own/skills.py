@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 from typing import Final
 
 from toolwright.calls import replies
 from toolwright.catalog import files
 from toolwright.catalog.catalog import Catalog, is_within
 from toolwright.formats import skill as format
+from toolwright.formats._node import key_of
 from toolwright.gate import Gate
-from toolwright.model import Deny, End, Ending, Reach, Skill, Tool, ToolCall, Trust
+from toolwright.model import Deny, Effect, End, Ending, Reach, Skill, Tool, ToolCall, Trust
 from toolwright.records import dataclass
 
 TEXT_BYTES_MAX: Final = 1 << 20
@@ -66,13 +68,14 @@ class Skills:
             return Ending(end=End.DENIED, reason=str(withheld))
 
     def of(self, reach: Reach | None) -> list[Skill]:
-        """The skills that a caller may know of: with a limited reach, those that have a tool within it."""
+        """The skills that a caller may know of: with a limited reach, those that have a tool within it, and
+        those that it names themselves (``skill:NAME/*``)."""
         catalog = self._catalog()
         if reach is None:
             return list(catalog.skills)
         # Attack: a caller learns from instructions what there is beyond its reach.
         near = {tool.scope for tool in _tools(catalog) if is_within(reach, tool)}
-        return [skill for skill in catalog.skills if skill.name in near]
+        return [skill for skill in catalog.skills if skill.name in near or _is_named(skill, reach)]
 
     def texts(self, *, caller: str | None, reach: Reach | None) -> tuple[SkillText, ...]:
         """The skills a caller may know of, each with its instructions or why they are withheld."""
@@ -143,6 +146,11 @@ class Skills:
 def _tools(catalog: Catalog) -> Sequence[Tool]:
     keys = (key for key in catalog.keys if key.startswith(f"{format.NAME}:") and key != format.READING)
     return [catalog.find(key) for key in keys]
+
+
+def _is_named(skill: Skill, reach: Reach) -> bool:
+    key = key_of(format.NAME, skill.name, "SKILL.md")
+    return Effect.READ in reach.effects and any(fnmatchcase(key, pattern) for pattern in reach.tools)
 
 
 def _line(text: str) -> str:
