@@ -25,13 +25,18 @@ from toolwright import AudioBlock, Context, EmbeddedResource, Failed, ImageBlock
 from toolwright.config import Environment
 from toolwright.doors import _mcp_sdk
 from toolwright.doors._crew import Crew
-from toolwright.doors._entrance import Guest, Right
+from toolwright.doors._entrance import Guest
 from toolwright.doors._events import Events
 from toolwright.doors._offers import Argument, Offers, Prompt, Resource
 from toolwright.doors._web import App, Receive, Scope, Send
+from toolwright.doors.cli.serve import build
+from toolwright.doors.mcp import serve_stdio
 from toolwright.model import Block
+from toolwright.watching import Watch
 
 WAIT_S = 60.0
+ANN = Guest(name="ann")
+"""May do anything, as whoever asks from the same machine."""
 
 
 def _chunk(kind: bytes, data: bytes) -> bytes:
@@ -221,10 +226,9 @@ async def serve(app: App) -> None:
 async def by_sdk_alone(opened: Workshop) -> None:
     crew = Crew(opened, Events())
     lane = _mcp_sdk.open_lane(opened, crew=crew, more=OFFERS)
-    everybody = Guest(name="ann", reach=None, rights=frozenset(Right), token_id=None)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        scope["guest"] = everybody
+        scope["guest"] = ANN
         await lane.handle_in_session(scope, receive, send)
 
     await serve(app)
@@ -232,11 +236,29 @@ async def by_sdk_alone(opened: Workshop) -> None:
     await asyncio.to_thread(crew.drain, WAIT_S)
 
 
+async def as_served(opened: Workshop) -> None:
+    app = build(opened, guest=ANN, offers=OFFERS)
+    watch = Watch(opened, reloaded=lambda found: None, failed=lambda reason: None)
+    watch.start()
+    await serve(app)
+    await app.drain(WAIT_S)
+    await asyncio.to_thread(watch.stop)
+
+
+def on_a_pipe(opened: Workshop) -> None:
+    serve_stdio(opened, Crew(opened, Events()), guest=ANN)
+
+
 def main() -> None:
     catalog, home, lane = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     with workshop(catalog, home) as opened:
-        if lane == "sdk":
-            asyncio.run(by_sdk_alone(opened))
+        match lane:
+            case "sdk":
+                asyncio.run(by_sdk_alone(opened))
+            case "served":
+                asyncio.run(as_served(opened))
+            case "stdio":
+                on_a_pipe(opened)
 
 
 if __name__ == "__main__":

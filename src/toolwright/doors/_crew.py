@@ -275,12 +275,14 @@ class Crew:
             with self._spans.around(call, parent=order.trace) as span:
                 result = self._run(order, order.begun)
                 span.end(result)
-        with self._over:
-            self._under_way.discard(order)
-            if not self._under_way:
-                self._over.notify_all()
-        order.done(result)
-        self._events.tell(EventKind.CALL_ENDED, _ended(order, result))
+        try:
+            order.done(result)
+            self._events.tell(EventKind.CALL_ENDED, _ended(order, result))
+        finally:  # whoever waits until all is over finds everybody told
+            with self._over:
+                self._under_way.discard(order)
+                if not self._under_way:
+                    self._over.notify_all()
 
     def _run(self, order: _Order, begun: Begun) -> ToolResult:
         if order.progress is None:

@@ -107,6 +107,12 @@ class Desk:
         """The result of ``server/discover``."""
         return self._discovered
 
+    @staticmethod
+    def unsubscribed(number: Id | None) -> bytes:
+        """The response to ``subscriptions/listen``, at the end of what was listened to."""
+        marks = {wire.SUBSCRIPTION_KEY: number, **_STAMP}
+        return wire.answer(number, jsontext.compact({"resultType": "complete", "_meta": marks}))
+
     def initialized(self, params: JsonObject) -> tuple[bytes, str, bool] | Fault:
         """The result of ``initialize``, the version that was agreed on, and whether the client elicits."""
         asked, able, client = (params.get(key) for key in ("protocolVersion", "capabilities", "clientInfo"))

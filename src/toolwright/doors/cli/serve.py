@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from toolwright.doors._crew import Spans
     from toolwright.doors._entrance import Guest
     from toolwright.doors._events import Events
+    from toolwright.doors._offers import Offers
     from toolwright.doors._web import App, Message, Receive, Scope, Send
     from toolwright.store.tokens import Tokens
     from toolwright.watching import Watch
@@ -86,6 +87,7 @@ class Served:
         guest: Guest | None,
         tokens: Tokens | None = None,
         spans: Spans | None = None,
+        offers: Offers | None = None,
     ) -> None:
         from toolwright.doors._crew import Crew
         from toolwright.doors._entrance import Entrance
@@ -97,6 +99,7 @@ class Served:
         self.crew = Crew(workshop, self.events, spans=spans)
         self.health = Health(workshop, self.crew, self.events)
         self.meters = Meters(workshop, self.crew, self.events)
+        self._offers = offers
         self._closing: list[Callable[[], Awaitable[object]]] = []
         self._mcp, self._http, self._console = self._doors(workshop, serving)
         self._entrance = Entrance(
@@ -120,6 +123,7 @@ class Served:
             self.crew,
             body_bytes_max=serving.body_bytes_max,
             approval_wait_s=serving.approval_wait_s,
+            offers=self._offers,
         )
         self._closing.append(mcp.close)
         pages = routes.console(
@@ -183,10 +187,12 @@ def build(
     guest: Guest | None = None,
     tokens: Tokens | None = None,
     spans: Spans | None = None,
+    offers: Offers | None = None,
 ) -> Served:
     """All doors of an open workshop as one ASGI app. ``guest`` is who comes in without a token; None: nobody
-    does."""
-    return Served(workshop, serving=serving or workshop.config.serve, guest=guest, tokens=tokens, spans=spans)
+    does. ``offers`` are resources and prompts of the host's, besides those that skills are."""
+    serving = serving or workshop.config.serve
+    return Served(workshop, serving=serving, guest=guest, tokens=tokens, spans=spans, offers=offers)
 
 
 def _spans() -> Spans | None:
