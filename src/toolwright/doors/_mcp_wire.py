@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from enum import Enum
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeGuard
 
 import orjson
 
@@ -130,7 +130,7 @@ def read(body: bytes) -> Message | Fault:
     return Message(Shape.NOTIFICATION if number is None else Shape.REQUEST, method, params, number)
 
 
-def is_id(value: JsonValue) -> bool:
+def is_id(value: object) -> TypeGuard[Id]:
     """Whether a value may name a request, or the progress of one."""
     if type(value) is str:
         return len(value) <= ID_CHARS_MAX
@@ -227,7 +227,7 @@ def accepts(header: bytes) -> tuple[bool, bool]:
 
 @lru_cache(maxsize=64)
 def is_json(header: bytes) -> bool:
-    """Attack: a page of any site posts text/plain without its browser asking us first; so only JSON counts."""
+    """Attack: a page of any site posts text/plain, which its browser does not ask us about first."""
     return header.partition(b";")[0].strip().lower() == b"application/json"
 
 

@@ -20,7 +20,7 @@ from toolwright.app import Workshop
 from toolwright.doors import _mcp_wire as wire
 from toolwright.doors._crew import Crew, refused
 from toolwright.doors._entrance import Guest, Right
-from toolwright.doors._mcp_desk import DOOR, Desk, Listing, Question
+from toolwright.doors._mcp_desk import DOOR, Desk, Question
 from toolwright.doors._mcp_lane import OLDER, Lane, has_lane, open_lane
 from toolwright.doors._mcp_seals import Session
 from toolwright.doors._mcp_stdio import serve_stdio as serve_stdio
@@ -42,6 +42,7 @@ from toolwright.errors import Kind
 from toolwright.functions import Report
 from toolwright.jsontext import JsonObject
 from toolwright.model import ToolCall, ToolResult
+from toolwright.records import dataclass
 from toolwright.sandbox import Cancel
 
 SESSION_HEADER: Final = b"mcp-session-id"
@@ -175,7 +176,8 @@ class McpDoor:
             case "tools/list":
                 return await self._list(post, newer=True)
             case "server/discover":
-                return await _send(send, 200, wire.answer(message.id, self.desk.discovered()))
+                found = await asyncio.to_thread(self.desk.discovered, post.guest)
+                return await _send(send, 200, wire.answer(message.id, found))
             case "subscriptions/listen":
                 return await self._listen(post)
         return await self._hand_over(post)
@@ -207,7 +209,7 @@ class McpDoor:
         return await self._hand_over(post)
 
     async def _initialize(self, post: _Post) -> None:
-        found = self.desk.initialized(post.message.params)
+        found = await asyncio.to_thread(self.desk.initialized, post.message.params, post.guest)
         if type(found) is Fault:
             return await _refuse(post.send, 200, found, post.message.id)
         assert type(found) is tuple
@@ -220,7 +222,9 @@ class McpDoor:
         fault = self.desk.check_cursor(post.message.params)
         if fault is not None:
             return await _refuse(post.send, fault.status if newer else 200, fault, post.message.id)
-        listing = self.desk.fresh(post.guest) or await asyncio.to_thread(self.desk.listing, post.guest)
+        listing = self.desk.fresh(post.guest)
+        if listing is None:
+            listing = await asyncio.to_thread(self.desk.listing, post.guest)
         body = wire.answer(post.message.id, self.desk.listed(listing, newer=newer))
         return await _send(post.send, 200, body)
 
@@ -233,7 +237,7 @@ class McpDoor:
         async with self._opening:
             if self._lane is None:
                 self._lane = await asyncio.to_thread(open_lane, self._workshop, self._offers)
-        await self._lane.handle(post.scope, _Replay(post.body, post.receive), post.send)
+        return await self._lane.handle(post.scope, _Replay(post.body, post.receive), post.send)
 
     # -- calls ----------------------------------------------------------------------------------------------
 
@@ -243,7 +247,9 @@ class McpDoor:
         assert number is not None
         if Right.CALL not in guest.rights:
             return await _refuse(send, 403, _MAY_NOT_CALL, number)
-        listing = self.desk.known(guest) or await asyncio.to_thread(self.desk.listing, guest)
+        listing = self.desk.known(guest)
+        if listing is None:
+            listing = await asyncio.to_thread(self.desk.listing, guest)
         asks = elicits and self.desk.may_ask(guest)
         if newer and (params.get("requestState") is not None or params.get("inputResponses") is not None):
             fault = await asyncio.to_thread(self.desk.answered, guest, params)
@@ -300,7 +306,7 @@ class McpDoor:
                 if gone.done():
                     if exchange.newer:  # the older era says that leaving is not cancelling
                         exchange.cancel.set()
-                    return
+                    return None
                 is_late = loop.time() >= until
                 answer = exchange.answer
                 if type(answer) is tuple and not began and not exchange.events:
@@ -340,8 +346,8 @@ class McpDoor:
             exchange.answer = (200, question.otherwise)
             return
         exchange.asks = False
-        keys = (self.desk.known(guest) or await asyncio.to_thread(self.desk.listing, guest)).keys
-        call = self.desk.call(guest, exchange.post.message.params, keys)
+        listing = await asyncio.to_thread(self.desk.listing, guest)
+        call = self.desk.call(guest, exchange.post.message.params, listing.keys)
         assert type(call) is ToolCall
         exchange.call = call
         if not self._crew.order(call, door=DOOR, done=exchange.done, cancel=exchange.cancel):
@@ -364,7 +370,7 @@ class McpDoor:
         exchange.wake()
 
     def _cancel(self, session: Session, number: object) -> None:
-        exchange = self._under_way.get((session.id, number)) if wire.is_id(number) else None  # type: ignore[arg-type]
+        exchange = self._under_way.get((session.id, number)) if wire.is_id(number) else None
         if exchange is not None:
             exchange.is_cancelled = True
             exchange.cancel.set()
@@ -387,7 +393,7 @@ class McpDoor:
         if self.desk.seals.session(named.decode("latin-1"), guest) is None:
             return await _refuse(send, 404, _NO_SUCH_SESSION)
         told = [wire.event(wire.notification(method)) for method in self.desk.changes]
-        await self._tell_changes(_Stream(told), guest, receive, send)
+        return await self._tell_changes(_Stream(told), guest, receive, send)
 
     async def _listen(self, post: _Post) -> None:
         """The newer era's: one request whose response is the stream."""
@@ -463,37 +469,21 @@ class McpDoor:
 _KINDS: Final = ("tools", "prompts", "resources")
 
 
+@dataclass(frozen=True, slots=True)
 class _Post:
     """One POST, read."""
 
-    __slots__ = ("scope", "receive", "send", "guest", "message", "headers", "body")
-
-    def __init__(
-        self,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        guest: Guest,
-        message: Message,
-        headers: dict[bytes, bytes],
-        body: bytes,
-    ) -> None:
-        self.scope = scope
-        self.receive = receive
-        self.send = send
-        self.guest = guest
-        self.message = message
-        self.headers = headers
-        self.body = body
+    scope: Scope
+    receive: Receive
+    send: Send
+    guest: Guest
+    message: Message
+    headers: dict[bytes, bytes]
+    body: bytes
 
 
 class _Exchange:
     """A call on its way, between the loop that serves its client and the thread that runs it."""
-
-    __slots__ = (
-        "desk", "loop", "post", "call", "newer", "asks", "session", "cancel", "waiter", "answer", "events",
-        "question", "said", "is_cancelled",
-    )  # fmt: skip
 
     def __init__(
         self,
@@ -538,7 +528,7 @@ class _Exchange:
         number = self.post.message.id
         assert number is not None
         error = result.error
-        if self.is_cancelled and error is not None and error.kind is Kind.CANCELLED:
+        if self.is_cancelled:
             return 200, wire.failure(number, _CANCELLED)
         written = self.desk.write(number, self.call, result, newer=self.newer)
         if self.asks and error is not None and error.kind is Kind.NEEDS_APPROVAL:
@@ -582,8 +572,6 @@ class _Exchange:
 
 class _Stream:
     """Somebody who listens for changes."""
-
-    __slots__ = ("told", "first", "last", "waiter", "has_changed", "is_over")
 
     def __init__(self, told: list[bytes], first: bytes = b"", last: bytes = b"") -> None:
         self.told = told

@@ -16,7 +16,7 @@ import click
 
 from toolwright import __version__
 from toolwright.doors.cli import Shared, _render, complain, examples, shared_options
-from toolwright.errors import ConfigError, ToolwrightError
+from toolwright.errors import ConfigError
 from toolwright.jsontext import JsonObject
 from toolwright.records import replace
 
@@ -30,12 +30,14 @@ if TYPE_CHECKING:
     from toolwright.doors._crew import Spans
     from toolwright.doors._entrance import Guest
     from toolwright.doors._events import Events
+    from toolwright.doors._offers import Offers
     from toolwright.doors._web import App, Message, Receive, Scope, Send
     from toolwright.store.tokens import Tokens
     from toolwright.watching import Watch
 
 _BACKLOG: Final = 512
 _NAMES_MAX: Final = 100
+_LATER_S: Final = 1.0
 _CLOSE_S: Final = 5.0
 """How long answers may take to be written once all calls are over."""
 
@@ -86,6 +88,7 @@ class Served:
         guest: Guest | None,
         tokens: Tokens | None = None,
         spans: Spans | None = None,
+        offers: Offers | None = None,
     ) -> None:
         from toolwright.doors._crew import Crew
         from toolwright.doors._entrance import Entrance
@@ -97,6 +100,7 @@ class Served:
         self.crew = Crew(workshop, self.events, spans=spans)
         self.health = Health(workshop, self.crew, self.events)
         self.meters = Meters(workshop, self.crew, self.events)
+        self._offers = offers
         self._closing: list[Callable[[], Awaitable[object]]] = []
         self._mcp, self._http, self._console = self._doors(workshop, serving)
         self._entrance = Entrance(
@@ -113,6 +117,7 @@ class Served:
 
     def _doors(self, workshop: Workshop, serving: Serving) -> tuple[App, App, App]:
         from toolwright.doors.console import routes
+        from toolwright.doors.http import Api
         from toolwright.doors.mcp import McpDoor
 
         mcp = McpDoor(
@@ -120,12 +125,22 @@ class Served:
             self.crew,
             body_bytes_max=serving.body_bytes_max,
             approval_wait_s=serving.approval_wait_s,
+            offers=self._offers,
         )
         self._closing.append(mcp.close)
+        api = Api(
+            workshop,
+            self.crew,
+            self.events,
+            health=self.health,
+            meters=self.meters,
+            body_bytes_max=serving.body_bytes_max,
+            approval_wait_s_max=serving.approval_wait_s,
+        )
         pages = routes.console(
             routes.Serving(workshop=workshop, events=self.events, crew=self.crew, health=self.health.report)
         )
-        return mcp, _nothing_here, pages
+        return mcp, api, pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -170,12 +185,6 @@ class Served:
 _OURS: Final = frozenset(("/v1", "/openapi.json", "/healthz", "/readyz", "/metrics"))
 
 
-async def _nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
-    from toolwright.doors._web import problem, send_answer
-
-    await send_answer(send, problem(404, "there is nothing at this path"), head=scope["method"] == "HEAD")
-
-
 def build(
     workshop: Workshop,
     *,
@@ -183,10 +192,12 @@ def build(
     guest: Guest | None = None,
     tokens: Tokens | None = None,
     spans: Spans | None = None,
+    offers: Offers | None = None,
 ) -> Served:
     """All doors of an open workshop as one ASGI app. ``guest`` is who comes in without a token; None: nobody
-    does."""
-    return Served(workshop, serving=serving or workshop.config.serve, guest=guest, tokens=tokens, spans=spans)
+    does. ``offers`` are resources and prompts of the host's, besides those that skills are."""
+    serving = serving or workshop.config.serve
+    return Served(workshop, serving=serving, guest=guest, tokens=tokens, spans=spans, offers=offers)
 
 
 def _spans() -> Spans | None:
@@ -316,6 +327,8 @@ async def _run(
             served,
             lifespan="off",
             log_config=None,
+            # Attack: a log that is filled by requests that are none. What goes wrong on our side is still told.
+            log_level="error",
             backlog=_BACKLOG,
             loop="asyncio",
             timeout_graceful_shutdown=round(serving.drain_s * 2 + _CLOSE_S),
@@ -360,24 +373,63 @@ def _on_signals(loop: asyncio.AbstractEventLoop, leave: Callable[[], None]) -> N
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup the terminal's end is none
-        numbers.append(signal.SIGHUP)
-    for number in numbers:
+    for number in _signals():
         loop.add_signal_handler(number, stop, number)
+
+
+def _signals() -> list[signal.Signals]:
+    """Those that end us. Under nohup the end of the terminal is none."""
+    is_kept = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM, *(() if is_kept else (signal.SIGHUP,))]
 
 
 # -- over stdin and stdout ----------------------------------------------------------------------------------
 
 
 def _serve_stdio(shared: Shared) -> int:
-    raise ToolwrightError("--stdio is not there yet")
+    from toolwright.doors._crew import Crew
+    from toolwright.doors._entrance import Guest
+    from toolwright.doors._events import Events
+    from toolwright.doors._mcp_stdio import serve_stdio
+
+    workshop = shared.workshop()
+    serving, events = workshop.config.serve, Events()
+    crew = Crew(workshop, events, spans=_spans())
+    # Later: whoever started us waits for the first answer now.
+    watch = _watch(workshop, events, shared, after_s=_LATER_S) if serving.watch else None
+
+    def stop(number: int, _frame: object) -> None:
+        """Leave as if the client had left; a second signal ends at once."""
+        for each in _signals():
+            signal.signal(each, signal.SIG_DFL)
+        raise _Stopped
+
+    for number in _signals():
+        signal.signal(number, stop)
+    try:
+        serve_stdio(
+            workshop,
+            crew,
+            guest=Guest(name=shared.environment.user),
+            approval_wait_s=serving.approval_wait_s,
+            drain_s=serving.drain_s,
+        )
+    except _Stopped:
+        pass
+    finally:
+        if watch is not None:
+            watch.stop()
+    return 0
+
+
+class _Stopped(BaseException):
+    """A signal came: not an error, and nobody's business on the way out."""
 
 
 # -- reading changed files again ----------------------------------------------------------------------------
 
 
-def _watch(workshop: Workshop, events: Events, shared: Shared) -> Watch:
+def _watch(workshop: Workshop, events: Events, shared: Shared, *, after_s: float = 0.0) -> Watch:
     from toolwright.doors._events import EventKind
     from toolwright.watching import Watch
 
@@ -399,7 +451,7 @@ def _watch(workshop: Workshop, events: Events, shared: Shared) -> Watch:
         say(f"{_render.shown_path(path)} changed: start again to apply it")
 
     watch = Watch(workshop, reloaded=reloaded, failed=failed, needs_restart=needs_restart)
-    watch.start()
+    watch.start(after_s=after_s)
     return watch
 
 
