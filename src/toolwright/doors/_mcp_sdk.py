@@ -14,7 +14,6 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import anyio
 import mcp_types as types
-from mcp.server.caching import CacheHint
 from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import NotificationOptions, Server
@@ -159,12 +158,11 @@ class Lane:
     # -- the server -----------------------------------------------------------------------------------------
 
     def _make(self) -> Server[Any]:
-        private, who = CacheHint(), {key: str(value) for key, value in _mcp_lane.SERVER.items()}
+        who = {key: str(value) for key, value in _mcp_lane.SERVER.items()}
         server = _Server(
             who["name"],
             title=who["title"],
             version=who["version"],
-            cache_hints={"tools/list": private, "resources/list": private, "prompts/list": private},
             # No schema of ours has x-mcp-header (the dialect takes it out), so nothing is to be compared.
             get_tool_input_schema=lambda name: None,
             on_list_tools=self._list_tools,
@@ -187,7 +185,7 @@ class Lane:
         if fault is not None:
             raise _error(fault)
         listing = await asyncio.to_thread(self._desk.listing, _guest(context))
-        return {"tools": jsontext.loads_own(listing.tools)}
+        return _cached({"tools": jsontext.loads_own(listing.tools)})
 
     async def _call_tool(self, context: _Context, params: types.CallToolRequestParams) -> Any:
         """As the fast lane does, by the same desk."""
@@ -274,15 +272,13 @@ class Lane:
     async def _list_resources(self, context: _Context, params: types.PaginatedRequestParams | None) -> Any:
         listed = [each for each in (await self._offers(context)).resources if not each.is_template]
         page, following = _page(listed, params)
-        return {"resources": [{"uri": each.uri, **_heading(each)} for each in page], **following}
+        return _cached({"resources": [{"uri": each.uri, **_heading(each)} for each in page], **following})
 
     async def _list_templates(self, context: _Context, params: types.PaginatedRequestParams | None) -> Any:
         listed = [each for each in (await self._offers(context)).resources if each.is_template]
         page, following = _page(listed, params)
-        return {
-            "resourceTemplates": [{"uriTemplate": each.uri, **_heading(each)} for each in page],
-            **following,
-        }
+        listing = [{"uriTemplate": each.uri, **_heading(each)} for each in page]
+        return _cached({"resourceTemplates": listing, **following})
 
     async def _read_resource(self, context: _Context, params: types.ReadResourceRequestParams) -> Any:
         uri = params.uri
@@ -301,11 +297,11 @@ class Lane:
             if isinstance(content, str)
             else {"blob": base64.b64encode(content).decode("ascii")}
         )
-        return {"contents": [{"uri": uri, "mimeType": resource.media_type, **held}]}
+        return _cached({"contents": [{"uri": uri, "mimeType": resource.media_type, **held}]})
 
     async def _list_prompts(self, context: _Context, params: types.PaginatedRequestParams | None) -> Any:
         page, following = _page((await self._offers(context)).prompts, params)
-        return {"prompts": [_prompt(each) for each in page], **following}
+        return _cached({"prompts": [_prompt(each) for each in page], **following})
 
     async def _get_prompt(self, context: _Context, params: types.GetPromptRequestParams) -> Any:
         told = params.arguments or {}
@@ -323,7 +319,7 @@ class Lane:
         except Withheld as why:
             raise MCPError(types.INVALID_PARAMS, str(why)) from None
         messages = [{"role": "user", "content": dialect.write_block(block)} for block in blocks]
-        return {"description": prompt.description, "messages": messages}
+        return {"resultType": "complete", "description": prompt.description, "messages": messages}
 
     async def _complete(self, context: _Context, params: types.CompleteRequestParams) -> Any:
         """The names of skills, for the address of their instructions; there is nothing else to complete."""
@@ -334,7 +330,8 @@ class Lane:
             if any(each.uri == params.ref.uri for each in listed):
                 found = [each.name for each in listed if not each.is_template and each.name.startswith(begun)]
         values = found[:VALUES_MAX]
-        return {"completion": {"values": values, "total": len(found), "hasMore": len(found) > VALUES_MAX}}
+        told = {"values": values, "total": len(found), "hasMore": len(found) > VALUES_MAX}
+        return {"resultType": "complete", "completion": told}
 
     # -- what changes ---------------------------------------------------------------------------------------
 
@@ -432,6 +429,12 @@ def _error(fault: Fault) -> MCPError:
 
 def _failed(number: Any, error: types.ErrorData) -> JsonObject:
     return {"jsonrpc": "2.0", "id": number, "error": error.model_dump(mode="json", exclude_none=True)}
+
+
+def _cached(result: dict[str, Any]) -> dict[str, Any]:
+    """A list or a text, which belongs to one caller and may be another the next moment. The older era is not
+    sent what only the newer one knows."""
+    return {"resultType": "complete", **result, "ttlMs": 0, "cacheScope": "private"}
 
 
 def _heading(resource: Resource) -> JsonObject:

@@ -16,7 +16,7 @@ import click
 
 from toolwright import __version__
 from toolwright.doors.cli import Shared, _render, complain, examples, shared_options
-from toolwright.errors import ConfigError, ToolwrightError
+from toolwright.errors import ConfigError
 from toolwright.jsontext import JsonObject
 from toolwright.records import replace
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 _BACKLOG: Final = 512
 _NAMES_MAX: Final = 100
+_LATER_S: Final = 1.0
 _CLOSE_S: Final = 5.0
 """How long answers may take to be written once all calls are over."""
 
@@ -116,6 +117,7 @@ class Served:
 
     def _doors(self, workshop: Workshop, serving: Serving) -> tuple[App, App, App]:
         from toolwright.doors.console import routes
+        from toolwright.doors.http import Api
         from toolwright.doors.mcp import McpDoor
 
         mcp = McpDoor(
@@ -126,10 +128,19 @@ class Served:
             offers=self._offers,
         )
         self._closing.append(mcp.close)
+        api = Api(
+            workshop,
+            self.crew,
+            self.events,
+            health=self.health,
+            meters=self.meters,
+            body_bytes_max=serving.body_bytes_max,
+            approval_wait_s_max=serving.approval_wait_s,
+        )
         pages = routes.console(
             routes.Serving(workshop=workshop, events=self.events, crew=self.crew, health=self.health.report)
         )
-        return mcp, _nothing_here, pages
+        return mcp, api, pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -172,12 +183,6 @@ class Served:
 
 
 _OURS: Final = frozenset(("/v1", "/openapi.json", "/healthz", "/readyz", "/metrics"))
-
-
-async def _nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
-    from toolwright.doors._web import problem, send_answer
-
-    await send_answer(send, problem(404, "there is nothing at this path"), head=scope["method"] == "HEAD")
 
 
 def build(
@@ -366,24 +371,63 @@ def _on_signals(loop: asyncio.AbstractEventLoop, leave: Callable[[], None]) -> N
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup the terminal's end is none
-        numbers.append(signal.SIGHUP)
-    for number in numbers:
+    for number in _signals():
         loop.add_signal_handler(number, stop, number)
+
+
+def _signals() -> list[signal.Signals]:
+    """Those that end us. Under nohup the end of the terminal is none."""
+    is_kept = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM, *(() if is_kept else (signal.SIGHUP,))]
 
 
 # -- over stdin and stdout ----------------------------------------------------------------------------------
 
 
 def _serve_stdio(shared: Shared) -> int:
-    raise ToolwrightError("--stdio is not there yet")
+    from toolwright.doors._crew import Crew
+    from toolwright.doors._entrance import Guest
+    from toolwright.doors._events import Events
+    from toolwright.doors._mcp_stdio import serve_stdio
+
+    workshop = shared.workshop()
+    serving, events = workshop.config.serve, Events()
+    crew = Crew(workshop, events, spans=_spans())
+    # Later: whoever started us waits for the first answer now.
+    watch = _watch(workshop, events, shared, after_s=_LATER_S) if serving.watch else None
+
+    def stop(number: int, _frame: object) -> None:
+        """Leave as if the client had left; a second signal ends at once."""
+        for each in _signals():
+            signal.signal(each, signal.SIG_DFL)
+        raise _Stopped
+
+    for number in _signals():
+        signal.signal(number, stop)
+    try:
+        serve_stdio(
+            workshop,
+            crew,
+            guest=Guest(name=shared.environment.user),
+            approval_wait_s=serving.approval_wait_s,
+            drain_s=serving.drain_s,
+        )
+    except _Stopped:
+        pass
+    finally:
+        if watch is not None:
+            watch.stop()
+    return 0
+
+
+class _Stopped(BaseException):
+    """A signal came: not an error, and nobody's business on the way out."""
 
 
 # -- reading changed files again ----------------------------------------------------------------------------
 
 
-def _watch(workshop: Workshop, events: Events, shared: Shared) -> Watch:
+def _watch(workshop: Workshop, events: Events, shared: Shared, *, after_s: float = 0.0) -> Watch:
     from toolwright.doors._events import EventKind
     from toolwright.watching import Watch
 
@@ -405,7 +449,7 @@ def _watch(workshop: Workshop, events: Events, shared: Shared) -> Watch:
         say(f"{_render.shown_path(path)} changed: start again to apply it")
 
     watch = Watch(workshop, reloaded=reloaded, failed=failed, needs_restart=needs_restart)
-    watch.start()
+    watch.start(after_s=after_s)
     return watch
 
 

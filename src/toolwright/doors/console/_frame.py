@@ -241,11 +241,11 @@ def guest_of(request: Request) -> Guest | None:
     return guest
 
 
-def require(request: Request, right: Right) -> None:
+def require(request: Request, right: str) -> None:
     """Raises the page for 403 where the guest does not have the right."""
     guest = guest_of(request)
     if guest is None or right not in guest.rights:
-        raise HTTPException(403, f"This needs the right “{right.value}”, which you do not have.")
+        raise HTTPException(403, f"This needs the right “{right}”, which you do not have.")
 
 
 def one_line(text: str, chars_max: int = _LINE_CHARS) -> str:
