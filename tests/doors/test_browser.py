@@ -8,7 +8,6 @@ With ``SCREENSHOTS=DIR`` the images of the documentation are written there (``ma
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -16,14 +15,10 @@ import signal
 import subprocess
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, sync_playwright
 
 from tests.program import PROGRAM, environment
 

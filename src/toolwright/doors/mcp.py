@@ -176,7 +176,8 @@ class McpDoor:
             case "tools/list":
                 return await self._list(post, newer=True)
             case "server/discover":
-                return await _send(send, 200, wire.answer(message.id, self.desk.discovered()))
+                found = await asyncio.to_thread(self.desk.discovered, post.guest)
+                return await _send(send, 200, wire.answer(message.id, found))
             case "subscriptions/listen":
                 return await self._listen(post)
         return await self._hand_over(post)
@@ -208,7 +209,7 @@ class McpDoor:
         return await self._hand_over(post)
 
     async def _initialize(self, post: _Post) -> None:
-        found = self.desk.initialized(post.message.params)
+        found = await asyncio.to_thread(self.desk.initialized, post.message.params, post.guest)
         if type(found) is Fault:
             return await _refuse(post.send, 200, found, post.message.id)
         assert type(found) is tuple
