@@ -34,8 +34,10 @@ ROOMS = (
     "config",
     "servers",
     "gate",
+    "own",
     "hands",
     "app",
+    "watching",
     "doors",
     "testing",
     "__main__",
@@ -44,6 +46,9 @@ ROOMS = (
 
 SEPARATE = ("formats", "dialects", "runtimes", "doors")
 """Rooms whose files never import each other, those that begin with ``_`` apart."""
+
+SERVE = SOURCE / "doors" / "cli" / "serve.py"
+"""The one file that puts doors together."""
 
 PURE = (
     "jsontext.py", "model.py", "errors.py", "paths.py", "schema.py", "catalog/catalog.py", "trust/policy.py",
@@ -112,7 +117,7 @@ def test_files_of_one_room_do_not_import_each_other() -> None:
     wrong = []
     for path in sources():
         room = room_of(path)
-        if room not in SEPARATE or path.name == "__init__.py":
+        if room not in SEPARATE or path.name == "__init__.py" or path == SERVE:
             continue
         for name in imports(path):
             parts = name.split(".")

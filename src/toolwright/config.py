@@ -115,6 +115,40 @@ def current_folder() -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """How ``serve`` listens, and what it takes from whoever connects."""
+
+    host: str = "127.0.0.1"
+    port: int = 8321
+    hosts: tuple[str, ...] = ()
+    """Other names under which we are reached, by a proxy for example."""
+    origins: tuple[str, ...] = ()
+    """Origins of web pages that may call us, besides our own."""
+    rate_per_minute: int = 6000
+    """Requests of one caller."""
+    body_bytes_max: int = 4 << 20
+    header_bytes_max: int = 32 << 10
+    """The request line and all headers of a request together."""
+    connections_max: int = 1024
+    header_timeout_s: float = 10.0
+    """From the first byte of a request, or from connecting, to the end of its headers."""
+    body_timeout_s: float = 60.0
+    """From the end of the headers to the end of the body."""
+    keep_alive_s: float = 75.0
+    """How long a connection may rest between requests."""
+    write_timeout_s: float = 60.0
+    """How long somebody may not read what was sent, before the connection is given up."""
+    approval_wait_s: float = 300.0
+    """The longest that a caller may have its call wait for a person."""
+    drain_s: float = 10.0
+    """How long calls may go on after a signal to stop."""
+    watch: bool = True
+    """Whether changed files are read again by themselves."""
+    sign_tool: bool = False
+    """Whether rye's own tool for signing may be called from outside."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """Everything that can be set, in one value."""
 
@@ -154,6 +188,7 @@ class Config:
     zygotes: int = 8
     result_bytes: int = 256 << 10
     """A longer result text is kept aside and cut for the model."""
+    serve: Serving = Serving()
     state: str | None = None
     """The folder for state; None keeps none."""
     file: str | None = None
@@ -248,6 +283,38 @@ _SECTIONS: Final[dict[str, dict[str, _Key]]] = {
         "scratch_bytes": _Key(int, widens=True),
         "zygotes": _Key(int, widens=True),
     },
+    "serve": {
+        # Attack: a clone that opens a port to the network, or our port to a web page of its author's.
+        "host": _Key(str, widens=True, harmless=("127.0.0.1", "::1", "localhost")),
+        "port": _Key(int, widens=True),
+        "hosts": _Key(list, items=_TEXT, widens=True, harmless=([],)),
+        "origins": _Key(list, items=_TEXT, widens=True, harmless=([],)),
+        "rate_per_minute": _Key(int, widens=True),
+        "body_bytes_max": _Key(int, widens=True),
+        "header_bytes_max": _Key(int, widens=True),
+        "connections_max": _Key(int, widens=True),
+        "header_timeout_s": _Key((int, float), widens=True),
+        "body_timeout_s": _Key((int, float), widens=True),
+        "keep_alive_s": _Key((int, float), widens=True),
+        "write_timeout_s": _Key((int, float), widens=True),
+        "approval_wait_s": _Key((int, float), widens=True),
+        "drain_s": _Key((int, float), widens=True),
+        "watch": _Key(bool),
+        "sign_tool": _PERMISSION,
+    },
+}
+_SERVE_BOUNDS: Final[dict[str, tuple[float, float]]] = {
+    "port": (0, 65_535),
+    "rate_per_minute": (1, 10_000_000),
+    "body_bytes_max": (1 << 10, 256 << 20),
+    "header_bytes_max": (1 << 10, 1 << 20),
+    "connections_max": (1, 100_000),
+    "header_timeout_s": (0.1, 3600),
+    "body_timeout_s": (0.1, 3600),
+    "keep_alive_s": (0, 3600),
+    "write_timeout_s": (0.1, 3600),
+    "approval_wait_s": (0, TIMEOUT_S_MAX),
+    "drain_s": (0, 3600),
 }
 _SOURCE_KEYS: Final = {
     "path": _TEXT,
@@ -519,6 +586,7 @@ class _Reading:
             calls_per_tool=values.get("limits.calls_per_tool", config.calls_per_tool),
             zygotes=values.get("limits.zygotes", config.zygotes),
             result_bytes=values.get("limits.result_bytes", config.result_bytes),
+            serve=self.serving(values),
             file=self.path,
             trusted=self.trusted,
             problems=(*config.problems, *self.problems),
@@ -703,6 +771,16 @@ class _Reading:
         if len(lines) != count:
             return [f"{self.path} {name}[{number}]" for number in range(count)]
         return [f"{self.path}:{line} {name}[{number}]" for number, line in enumerate(lines)]
+
+    def serving(self, values: Mapping[str, Any]) -> Serving:
+        given = {key.partition(".")[2]: value for key, value in values.items() if key.startswith("serve.")}
+        for key, (least, most) in _SERVE_BOUNDS.items():
+            if not least <= given.get(key, least) <= most:  # also not a number at all
+                raise self.wrong(f"serve.{key}", f"must be {least:g} to {most:g} (got {given[key]})")
+        for key in ("hosts", "origins"):
+            if key in given:
+                given[key] = tuple(given[key])
+        return replace(self.base.serve, **given)
 
     def secrets(self, table: object) -> dict[str, str]:
         """Variables by the secrets they stand for: names, never values."""

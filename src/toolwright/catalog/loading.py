@@ -119,32 +119,42 @@ class Shelves:
 
 
 class Extended:
-    """A shelf with tools that lie in no file behind those that do."""
+    """A shelf with tools that lie in no file before and behind those that do."""
 
-    def __init__(self, shelves: Shelves, more: Sequence[Tool]) -> None:
+    def __init__(self, shelves: Shelves, more: Sequence[Tool], first: Sequence[Tool] = ()) -> None:
         self._shelves = shelves
         self._more = more
+        self._first = first
 
     @property
     def keys(self) -> Sequence[str]:
-        return [*self._shelves.keys, *(tool.key for tool in self._more)]
+        return [*(tool.key for tool in self._first), *self._shelves.keys, *(tool.key for tool in self._more)]
 
     @property
     def names(self) -> Sequence[str]:
-        return [*self._shelves.names, *(tool.name for tool in self._more)]
+        own, more = (tool.name for tool in self._first), (tool.name for tool in self._more)
+        return [*own, *self._shelves.names, *more]
 
     @property
     def roles(self) -> Sequence[Role]:
-        return [*self._shelves.roles, *(tool.role for tool in self._more)]
+        own, more = (tool.role for tool in self._first), (tool.role for tool in self._more)
+        return [*own, *self._shelves.roles, *more]
 
     @property
     def aliases(self) -> Sequence[tuple[int, str]]:
-        first = len(self._shelves.keys)
-        return [*self._shelves.aliases, *((first + place, name) for place, name in aliases_of(self._more))]
+        before = len(self._first)
+        behind = before + len(self._shelves.keys)
+        return [
+            *((before + place, name) for place, name in self._shelves.aliases),
+            *((behind + place, name) for place, name in aliases_of(self._more)),
+        ]
 
     def tool(self, index: int) -> Tool:
-        beyond = index - len(self._shelves.keys)
-        return self._shelves.tool(index) if beyond < 0 else self._more[beyond]
+        at = index - len(self._first)
+        if at < 0:
+            return self._first[index]
+        beyond = at - len(self._shelves.keys)
+        return self._shelves.tool(at) if beyond < 0 else self._more[beyond]
 
 
 class LoadReport:
@@ -159,30 +169,40 @@ class LoadReport:
         warm: bool,
         own: Sequence[Tool] = (),
         own_problems: Sequence[Problem] = (),
+        first: Sequence[Tool] = (),
     ) -> None:
         self._shelves = shelves
-        self._own = own
+        self._own = (*first, *own)
         self._own_problems = own_problems
         self._found = found
         self.keep = keep
         """Write the cache, once there is time for it: the answer comes first."""
         self.warm = warm
         """True when nothing had to be read."""
-        shelf = Extended(shelves, own) if own else shelves
+        shelf = Extended(shelves, own, first) if self._own else shelves
         self.catalog = Catalog(shelf, lambda: shelves.ask(lambda held: held.skills))
 
-    def with_own(self, tools: Sequence[Tool], problems: Sequence[Problem]) -> LoadReport:
-        """The same with the host's own tools, which come from no file and into no cache; clashes are told."""
+    def with_own(
+        self, tools: Sequence[Tool], problems: Sequence[Problem], *, first: Sequence[Tool] = ()
+    ) -> LoadReport:
+        """The same with the host's own tools, which come from no file and into no cache; clashes are told.
+        ``first`` stand before all others."""
         found = [*problems]
-        distinct = _distinct(tools, found)
-        others = {other.name: other for other in self.declared({tool.name for tool in tools})}
+        distinct = _distinct([*first, *tools], found)
+        others = {other.name: other for other in self.declared({tool.name for tool in distinct})}
         for tool in distinct:
             if tool.name in others:
                 other = others[tool.name]
                 what = f"shares its name with {other.key!r} of {other.origin.path}"
                 found.append(_clash(tool, other, "catalog.name-clash", what))
         return LoadReport(
-            self._shelves, self._found, self.keep, warm=self.warm, own=distinct, own_problems=found
+            self._shelves,
+            self._found,
+            self.keep,
+            warm=self.warm,
+            own=distinct[len(first) :],
+            own_problems=found,
+            first=distinct[: len(first)],
         )
 
     def declared(self, names: Set[str]) -> list[Tool]:
@@ -212,6 +232,12 @@ class LoadReport:
     def stamp(self) -> bytes:
         """What the sources looked like: it differs when anything changed."""
         return self._found.stamp
+
+    @property
+    def folders(self) -> frozenset[str]:
+        """Every folder in which a change may matter: those that were looked through, and those of files that
+        were named."""
+        return frozenset((*self._found.folders, *(home.folder for home in self._found.homes if home.folder)))
 
     @cached_property
     def version(self) -> str:
@@ -263,6 +289,58 @@ class LoadReport:
         return tuple(
             note for unit in self._shelves.ask(lambda held: held.reports) for note in unit.compiled.notes
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Differences:
+    """What is not the same in two states of the catalog, by the keys of tools and the names of skills."""
+
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        return len(self.added) + len(self.removed) + len(self.changed)
+
+
+def differences(before: LoadReport, after: LoadReport) -> Differences:
+    """What a load changed. Only tools whose documents look different are taken down from the shelves."""
+    old, new = {*before.catalog.keys}, {*after.catalog.keys}
+    known = {unit.mark for unit in before.units}
+    looked_at = dict.fromkeys(
+        tool.key for unit in after.units if unit.mark not in known for tool in unit.compiled.tools
+    )
+    changed = [
+        key
+        for key in looked_at
+        if key in old and key in new and not _is_alike(before.catalog.find(key), after.catalog.find(key))
+    ]
+    skills = {skill.name: skill for skill in before.catalog.skills}
+    read = {skill.name: skill for skill in after.catalog.skills}
+    return Differences(
+        added=(*sorted(new - old), *(f"skill {name}" for name in read if name not in skills)),
+        removed=(*sorted(old - new), *(f"skill {name}" for name in skills if name not in read)),
+        changed=(
+            *changed,
+            *(f"skill {name}" for name in read if name in skills and read[name] != skills[name]),
+        ),
+    )
+
+
+def _is_alike(old: Tool, new: Tool) -> bool:
+    """Whether all of a tool is the same but where it stands in its file."""
+    return replace(old, origin=new.origin) == new
+
+
+def newly_wrong(before: LoadReport, after: LoadReport) -> tuple[Problem, ...]:
+    """The errors of a load that the one before did not have."""
+    known = {(problem.code, problem.path, problem.message) for problem in before.without_lines}
+    return tuple(
+        problem
+        for problem in after.without_lines
+        if problem.severity is Severity.ERROR and (problem.code, problem.path, problem.message) not in known
+    )
 
 
 def load(

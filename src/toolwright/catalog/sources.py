@@ -137,6 +137,8 @@ class Listing:
         self.problems: list[Problem] = []
         self.entries = entries
         self.paths: set[str] = set()
+        self.folders: list[str] = []
+        """Every folder whose entries were looked at, for whoever waits for changes. Not part of the stamp."""
         self.fetched: dict[str, str] = {}
         """The URLs of documents that are fetched, by their digests. Not part of the stamp."""
         self.servers = dict(servers or {})
@@ -630,6 +632,7 @@ class _Look:
     def names(self, path: str) -> dict[str, os.DirEntry[str]]:
         """The entries of a folder, at most so many in all."""
         room = max(0, files.ENTRIES_MAX - self.found.entries)
+        self.found.folders.append(path)
         try:
             with os.scandir(path) as entries:
                 names = {}

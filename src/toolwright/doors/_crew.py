@@ -12,7 +12,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from contextlib import AbstractContextManager
+from typing import Final, Protocol
 
 from toolwright.app import Workshop
 from toolwright.doors._events import EventKind, Events
@@ -28,8 +29,21 @@ THREADS_MAX: Final = 128
 WAITING_MAX: Final = 4096
 """Calls that have not begun; more are refused at once instead of being forgotten late."""
 _STUCK_S: Final = 0.002
+_LOOK_S: Final = 0.003
 _IDLE_S: Final = 30.0
 Done = Callable[[ToolResult], None]
+
+
+class Span(Protocol):
+    """One call, as whoever traces sees it."""
+
+    def end(self, result: ToolResult) -> None: ...
+
+
+class Spans(Protocol):
+    """Whoever traces calls. ``parent`` is the caller's W3C traceparent; empty: there is none."""
+
+    def around(self, call: ToolCall, *, parent: str) -> AbstractContextManager[Span]: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -40,15 +54,24 @@ class _Order:
     door: str
     progress: Report | None = None
     begun: Begun | None = None
+    trace: str = ""
 
 
 class Crew:
     """Runs calls in threads that come and go with the work."""
 
-    def __init__(self, workshop: Workshop, events: Events, *, threads_max: int = THREADS_MAX) -> None:
+    def __init__(
+        self,
+        workshop: Workshop,
+        events: Events,
+        *,
+        threads_max: int = THREADS_MAX,
+        spans: Spans | None = None,
+    ) -> None:
         self._workshop = workshop
         self._events = events
         self._threads_max = threads_max
+        self._spans = spans
         self._lock = threading.Lock()
         self._arrived: deque[_Order] = deque()
         self._begun: deque[_Order] = deque()
@@ -61,6 +84,9 @@ class Crew:
         self._under_way: set[_Order] = set()
         self._over = threading.Condition(self._lock)
         self._is_closing = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_attended = False
+        self._ordered = 0
 
     @property
     def under_way(self) -> int:
@@ -70,11 +96,19 @@ class Crew:
     # -- from the doors -------------------------------------------------------------------------------------
 
     def order(
-        self, call: ToolCall, *, door: str, done: Done, cancel: Cancel, progress: Report | None = None
+        self,
+        call: ToolCall,
+        *,
+        door: str,
+        done: Done,
+        cancel: Cancel,
+        progress: Report | None = None,
+        trace: str = "",
     ) -> bool:
         """Have a call run; ``done`` is told the result, in the thread that ran it. False: there is too much
-        to do already, or the house is closing, and nothing was or will be done."""
-        order = _Order(call, cancel, done, door, progress)
+        to do already, or the house is closing, and nothing was or will be done. ``trace``: the traceparent
+        that came with the call."""
+        order = _Order(call, cancel, done, door, progress, trace=trace)
         with self._lock:
             if self._is_closing or len(self._arrived) >= WAITING_MAX:
                 return False
@@ -82,7 +116,24 @@ class Crew:
             self._arrived.append(order)
             if self._free == 0:
                 self._wake()
+        self._ordered += 1
+        if not self._is_attended and self._loop is not None:
+            self._is_attended = True
+            self._loop.call_later(_LOOK_S, self._attend, self._ordered)
         return True
+
+    def attend(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have ``look`` called on this loop while anything is under way. From then on, calls are ordered in
+        the loop's own thread."""
+        self._loop = loop
+
+    def _attend(self, ordered: int) -> None:
+        self.look()
+        # While calls come one after the other it stays, so that none of them pays for starting it.
+        if self._loop is not None and (self._under_way or self._ordered != ordered):
+            self._loop.call_later(_LOOK_S, self._attend, self._ordered)
+        else:
+            self._is_attended = False
 
     async def call(
         self,
@@ -91,6 +142,7 @@ class Crew:
         door: str,
         progress: Report | None = None,
         cancel: Cancel | None = None,
+        trace: str = "",
     ) -> ToolResult:
         """Run a call. Cancelling the task kills the tool and waits for its record; ``progress`` is told in
         the call's thread."""
@@ -107,7 +159,7 @@ class Crew:
             except RuntimeError:  # the loop has ended: nobody waits any more
                 return
 
-        if not self.order(call, door=door, done=done, cancel=stop, progress=progress):
+        if not self.order(call, door=door, done=done, cancel=stop, progress=progress, trace=trace):
             return refused(call)
         try:
             return await asyncio.shield(future)
@@ -217,20 +269,29 @@ class Crew:
             EventKind.CALL_BEGUN,
             {"call_id": call.id, "tool": call.tool, "caller": call.caller, "door": order.door},
         )
-        if order.progress is None:
-            result = self._workshop.go_on(order.begun)
+        if self._spans is None:
+            result = self._run(order, order.begun)
         else:
-            heard = PROGRESS.set(order.progress)
-            try:
-                result = self._workshop.go_on(order.begun)
-            finally:
-                PROGRESS.reset(heard)
-        with self._over:
-            self._under_way.discard(order)
-            if not self._under_way:
-                self._over.notify_all()
-        order.done(result)
-        self._events.tell(EventKind.CALL_ENDED, _ended(order, result))
+            with self._spans.around(call, parent=order.trace) as span:
+                result = self._run(order, order.begun)
+                span.end(result)
+        try:
+            order.done(result)
+            self._events.tell(EventKind.CALL_ENDED, _ended(order, result))
+        finally:  # whoever waits until all is over finds everybody told
+            with self._over:
+                self._under_way.discard(order)
+                if not self._under_way:
+                    self._over.notify_all()
+
+    def _run(self, order: _Order, begun: Begun) -> ToolResult:
+        if order.progress is None:
+            return self._workshop.go_on(begun)
+        heard = PROGRESS.set(order.progress)
+        try:
+            return self._workshop.go_on(begun)
+        finally:
+            PROGRESS.reset(heard)
 
 
 def _ended(order: _Order, result: ToolResult) -> JsonObject:

@@ -55,6 +55,7 @@ class Events:
         self._lock = threading.Lock()
         self._listeners: dict[object, tuple[asyncio.AbstractEventLoop, deque[Event], asyncio.Event]] = {}
         self._hooks: list[Callable[[Event], None]] = []
+        self._is_closed = False
 
     def hook(self, told: Callable[[Event], None]) -> None:
         """Have every event told at once, in the thread where it happens: for what must not wait."""
@@ -80,6 +81,17 @@ class Events:
             listeners = list(self._listeners.values())
         for loop, queue, woken in listeners:
             queue.append(event)
+            try:
+                loop.call_soon_threadsafe(woken.set)
+            except RuntimeError:  # its loop has ended, and it with it
+                continue
+
+    def close(self) -> None:
+        """Let every stream end once it has told what there was to tell: the house is closing."""
+        with self._lock:
+            self._is_closed = True
+            listeners = list(self._listeners.values())
+        for loop, _queue, woken in listeners:
             try:
                 loop.call_soon_threadsafe(woken.set)
             except RuntimeError:  # its loop has ended, and it with it
@@ -111,6 +123,8 @@ class Events:
                     yield event
                 woken.clear()
                 if not queue:
+                    if self._is_closed:
+                        return
                     await woken.wait()
         finally:
             with self._lock:

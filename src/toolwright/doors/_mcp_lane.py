@@ -19,9 +19,10 @@ from toolwright.jsontext import JsonObject
 
 if TYPE_CHECKING:
     from toolwright.doors._entrance import Guest
+    from toolwright.doors._offers import Offers
 
 LANE: Final = "toolwright.doors._mcp_sdk"
-"""Has ``open_lane(workshop: Workshop) -> Lane``."""
+"""Has ``open_lane(workshop: Workshop, *, more: Offers | None) -> Lane``."""
 SERVER: Final[JsonObject] = {"name": "toolwright", "title": "Toolwright", "version": __version__}
 """``serverInfo`` of both eras."""
 OLDER: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
@@ -63,6 +64,6 @@ def has_lane() -> bool:
     return find_spec("mcp") is not None and find_spec(LANE) is not None
 
 
-def open_lane(workshop: Workshop) -> Lane:
-    """Import the lane, which takes seconds."""
-    return cast("Lane", import_module(LANE).open_lane(workshop))
+def open_lane(workshop: Workshop, more: Offers | None = None) -> Lane:
+    """Import the lane, which takes seconds; ``more`` is what the host offers besides skills."""
+    return cast("Lane", import_module(LANE).open_lane(workshop, more=more))

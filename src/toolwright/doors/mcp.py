@@ -25,6 +25,7 @@ from toolwright.doors._mcp_lane import OLDER, Lane, has_lane, open_lane
 from toolwright.doors._mcp_seals import Session
 from toolwright.doors._mcp_stdio import serve_stdio as serve_stdio
 from toolwright.doors._mcp_wire import Fault, Id, Message, Shape
+from toolwright.doors._offers import Offers
 from toolwright.doors._web import (
     BODY_BYTES_MAX,
     JSON,
@@ -86,11 +87,13 @@ class McpDoor:
         body_bytes_max: int = BODY_BYTES_MAX,
         approval_wait_s: float = APPROVAL_WAIT_S,
         instructions: str = "",
+        offers: Offers | None = None,
     ) -> None:
         self._workshop = workshop
         self._crew = crew
         self._body_bytes_max = body_bytes_max
         self._approval_wait_s = approval_wait_s
+        self._offers = offers
         self._has_lane = has_lane()
         self._lane: Lane | None = None
         self._opening = asyncio.Lock()
@@ -189,7 +192,8 @@ class McpDoor:
             case "tools/list":
                 return await self._list(post, newer=True)
             case "server/discover":
-                return await _send(send, 200, wire.answer(message.id, self.desk.discovered()))
+                found = await asyncio.to_thread(self.desk.discovered, post.guest)
+                return await _send(send, 200, wire.answer(message.id, found))
             case "subscriptions/listen":
                 return await self._listen(post)
         return await self._hand_over(post)
@@ -221,7 +225,7 @@ class McpDoor:
         return await self._hand_over(post)
 
     async def _initialize(self, post: _Post) -> None:
-        found = self.desk.initialized(post.message.params)
+        found = await asyncio.to_thread(self.desk.initialized, post.message.params, post.guest)
         if type(found) is Fault:
             return await _refuse(post.send, 200, found, post.message.id)
         assert type(found) is tuple
@@ -248,7 +252,7 @@ class McpDoor:
             return await _refuse(post.send, status, fault, post.message.id)
         async with self._opening:
             if self._lane is None:
-                self._lane = await asyncio.to_thread(open_lane, self._workshop)
+                self._lane = await asyncio.to_thread(open_lane, self._workshop, self._offers)
         return await self._lane.handle(post.scope, _Replay(post.body, post.receive), post.send)
 
     # -- calls ----------------------------------------------------------------------------------------------

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
-from enum import Enum
+from collections.abc import Iterable, Sequence
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,35 +14,25 @@ import orjson
 
 from toolwright import jsontext
 from toolwright.catalog import files
+from toolwright.doors._documents import line_of as line_of
+from toolwright.doors._documents import shown_path as shown_path
+from toolwright.doors._visible import HIDDEN
+from toolwright.doors._visible import printable as printable
 from toolwright.errors import SourceError
-from toolwright.model import Problem, Schema, Severity, Tool
+from toolwright.model import Problem, Severity
 
 if TYPE_CHECKING:
     from toolwright.app import Workshop
     from toolwright.doors.cli import Shared
 
-# Attack: a description that moves the cursor, recolours the terminal or reverses the reading direction to
-# show something other than what is there.
-_HIDDEN: Final = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
-    "\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff9-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
-)
-_LINED: Final = (
-    ".json", ".yaml", ".yml", ".py", ".js", ".ts", ".mjs", ".cjs", ".sh", ".toml", ".md",
-)  # fmt: skip
 _COLOURS: Final = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "blue"}
-
-
-def printable(text: str) -> str:
-    """The text on one line, with characters that a terminal would act on, or hide, written as escapes."""
-    return _HIDDEN.sub(lambda match: match.group().encode("unicode_escape").decode("ascii"), text)
 
 
 def write_json(value: Any) -> None:
     """One JSON document on stdout, and nothing else."""
     text = jsontext.compact(value).decode("utf-8")
     # As bytes: JSON is UTF-8, whatever the terminal speaks.
-    click.echo(_HIDDEN.sub(_json_escape, text).encode("utf-8"))
+    click.echo(HIDDEN.sub(_json_escape, text).encode("utf-8"))
 
 
 def write_file(path: str, value: Any) -> None:
@@ -62,36 +49,13 @@ def _json_escape(match: re.Match[str]) -> str:
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
 
-def shown_path(path: str) -> str:
-    """Relative to the current folder where below it, else absolute."""
-    here = os.getcwd()
-    return os.path.relpath(path, here) if path == here or path.startswith(here.rstrip("/") + "/") else path
-
-
 # -- problems -----------------------------------------------------------------------------------------------
-
-
-def problem_record(problem: Problem) -> dict[str, Any]:
-    return {
-        "code": problem.code,
-        "severity": problem.severity.value,
-        "path": shown_path(problem.path),
-        "pointer": None if problem.pointer is None else jsontext.pointer_text(problem.pointer),
-        "line": line_of(problem),
-        "message": problem.message,
-        "hint": problem.hint,
-    }
 
 
 def place(problem: Problem) -> str:
     """``file:line``, or the path where there is no line."""
     line = line_of(problem)
     return printable(shown_path(problem.path)) + (f":{line}" if line else "")
-
-
-def line_of(problem: Problem) -> int | None:
-    """The line to go to: of the place, or the first of the file where something is missing altogether."""
-    return problem.line or (1 if problem.path.endswith(_LINED) else None)
 
 
 def write_problems(problems: Iterable[Problem]) -> None:
@@ -122,63 +86,6 @@ def mention_problems(workshop: Workshop, shared: Shared) -> None:
 
 def plural(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-# -- tools --------------------------------------------------------------------------------------------------
-
-
-def tool_row(tool: Tool) -> dict[str, Any]:
-    """One line of ``list --json``."""
-    return {
-        "name": tool.name,
-        "key": tool.key,
-        "format": tool.origin.format,
-        "description": tool.description,
-        "version": tool.version,
-        "effect": tool.effect.value,
-        "trust": None,
-        "path": shown_path(tool.origin.path),
-        "pointer": None if tool.origin.pointer is None else jsontext.pointer_text(tool.origin.pointer),
-        "role": tool.role.value,
-        "deprecated": tool.notes.deprecated,
-    }
-
-
-def tool_record(tool: Tool) -> dict[str, Any]:
-    """The whole record."""
-    row = tool_row(tool)
-    row["line"] = tool.origin.line
-    for name in (
-        "scope", "spoken", "aliases", "input_schema", "output_schema", "schema_form", "invocation", "intake",
-        "reply", "needs", "selection", "retry", "chain", "notes",
-    ):  # fmt: skip
-        row[name] = plain(getattr(tool, name))
-    row["spoken"] = tool.spoken or tool.name
-    return row
-
-
-def plain(value: Any) -> Any:
-    """A frozen value as JSON; variants of one idea carry their name as ``kind``."""
-    if isinstance(value, Schema):
-        return value.document
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, bytes):
-        return jsontext.loads_own(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return {
-            "kind": _snake(type(value).__name__),
-            **{member.name: plain(getattr(value, member.name)) for member in fields(value)},
-        }
-    if isinstance(value, (tuple, list, frozenset)):
-        return [plain(item) for item in value]
-    if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
-    return value
-
-
-def _snake(name: str) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
 # -- tables -------------------------------------------------------------------------------------------------

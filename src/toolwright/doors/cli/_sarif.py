@@ -8,7 +8,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from toolwright import __version__
-from toolwright.doors.cli._render import line_of, shown_path
+from toolwright.doors._documents import line_of, shown_path
 from toolwright.model import Problem, Severity
 
 _LEVELS: Final = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}

@@ -7,11 +7,11 @@ import click
 from toolwright import jsontext
 from toolwright.app import open_approvals
 from toolwright.calls import arguments as reading
+from toolwright.doors._accounts import approval_item
 from toolwright.doors.cli import Shared, _input, _render, examples, shared_options
 from toolwright.errors import EditError
 from toolwright.journal.reading import time_text
 from toolwright.journal.redaction import MARKER
-from toolwright.jsontext import JsonObject
 from toolwright.model import Approval, ApprovalState
 from toolwright.trust.approvals import TEXT_CHARS_MAX, Answer
 
@@ -45,7 +45,7 @@ def list_(shared: Shared, waiting: bool, as_json: bool) -> None:
     with open_approvals(shared.resolved(), shared.environment) as approvals:
         found = [one for one in approvals.all() if not waiting or one.state is ApprovalState.WAITING]
     if as_json:
-        _render.write_json([item(one) for one in found])
+        _render.write_json([approval_item(one) for one in found])
         return
     if not found and not shared.quiet:
         click.echo("no call waits for a person", err=True)
@@ -125,35 +125,9 @@ def _answer(
 
 def _tell(shared: Shared, told: Approval, *, as_json: bool) -> None:
     if as_json:
-        _render.write_json(item(told))
+        _render.write_json(approval_item(told))
     elif not shared.quiet:
         _write(told)
-
-
-def item(one: Approval) -> JsonObject:
-    """One approval, for programs."""
-    return {
-        "id": one.id,
-        "key": one.key,
-        "arguments": one.arguments,
-        "caller": one.caller,
-        "asked_at": time_text(one.asked_at),
-        "because": one.because,
-        "state": one.state.value,
-        "question": one.question,
-        "call_id": one.call_id,
-        "until": time_text(one.until),
-        "standing": one.standing,
-        "edited": one.edited,
-        "answer": None
-        if one.answered_at is None
-        else {
-            "by": one.answered_by,
-            "at": time_text(one.answered_at),
-            "because": one.answer_because or None,
-        },
-        "used_by": one.used_by or None,
-    }
 
 
 def _write(one: Approval) -> None:

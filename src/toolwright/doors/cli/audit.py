@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import os
 import sys
 import time
@@ -15,13 +14,14 @@ import click
 
 from toolwright import jsontext
 from toolwright.catalog import files
+from toolwright.doors import _accounts
 from toolwright.doors.cli import Shared, _input, _render, complain, examples, shared_options
 from toolwright.errors import SourceError, UsageError
 from toolwright.journal import chain, reading, sealing, usage
 from toolwright.journal.audit import RESULTS
 from toolwright.journal.chain import Anchor, Head
 from toolwright.journal.index import Index
-from toolwright.journal.reading import Entry, Verdict
+from toolwright.journal.reading import Entry
 from toolwright.runtimes.around import Spill
 
 _BROKEN = 65
@@ -51,7 +51,7 @@ def _state(shared: Shared) -> str:
 
 
 def _folder(shared: Shared) -> str:
-    return os.path.join(_state(shared), "journal")
+    return _accounts.journal_of(_state(shared))
 
 
 # -- looking ------------------------------------------------------------------------------------------------
@@ -75,9 +75,9 @@ def tail(shared: Shared, count: int, follow: bool, as_json: bool) -> None:
         latest = [entry for entry in reading.follow(folder, known) if _shown(shared, entry)][-count:]
     else:
         latest = [entry for entry in reading.tail(folder, count * 4) if _shown(shared, entry)][-count:]
-    lost = _lost(folder, min((entry.ts for entry in latest), default=0.0))
+    lost = _accounts.lost_in(folder, min((entry.ts for entry in latest), default=0.0))
     if as_json and not follow:
-        _render.write_json([_record(entry, lost) for entry in latest])
+        _render.write_json([_accounts.entry_document(entry, lost) for entry in latest])
         return
     if not latest and not follow and not shared.quiet:
         click.echo("no call was recorded yet", err=True)
@@ -93,16 +93,10 @@ def _shown(shared: Shared, entry: Entry) -> bool:
     return shared.verbose > 0 or entry.what not in reading.OWN
 
 
-def _record(entry: Entry, lost: set[tuple[str, int]]) -> dict[str, Any]:
-    if (entry.segment, entry.number) in lost:
-        return reading.as_json(entry, interrupted=True)
-    return reading.as_json(entry)
-
-
 def _write_entries(entries: Iterable[Entry], lost: set[tuple[str, int]], as_json: bool) -> None:
     for entry in entries:
         if as_json:
-            _render.write_json(_record(entry, lost))
+            _render.write_json(_accounts.entry_document(entry, lost))
             continue
         body = entry.body
         parts = [
@@ -172,7 +166,7 @@ def show(
     entries = exact or found
     if output:
         return _show_output(shared, entries[0].call, offset or 0, limit or _PAGE_BYTES, as_json=as_json)
-    status = _status(folder, entries)
+    status = _accounts.status_of(folder, entries)
     if as_json:
         _render.write_json(
             {
@@ -201,36 +195,18 @@ def _show_output(shared: Shared, call_id: str, offset: int, limit: int, *, as_js
             f"no result of {call_id} is kept", "only results above `limits.result_bytes` are, for a time"
         )
         return _NO_SUCH_CALL
-    text, used = codecs.utf_8_decode(page, "replace", False)  # half a character stays for later
-    if not used:
-        text, used = page.decode("utf-8", "replace"), len(page)
-    end = offset + used
+    document = _accounts.result_part(call_id, page, size, offset)
     if as_json:
-        following = end if end < size else None
-        _render.write_json(
-            {"call": call_id, "bytes": size, "offset": offset, "text": text, "next_offset": following}
-        )
+        _render.write_json(document)
         return 0
+    text, end = document["text"], document["next_offset"]
     if sys.stdout.isatty():
         # Attack: output that moves the cursor or hides what is there. Pipes get what the model would get.
         text = "\n".join(_render.printable(line) for line in text.split("\n"))
     click.echo(text, nl=False)
-    if end < size and not shared.quiet:
+    if end is not None and not shared.quiet:
         click.echo(f"bytes {offset} to {end} of {size}; go on with --offset {end}", err=True)
     return 0
-
-
-def _status(folder: str, entries: list[Entry]) -> str:
-    ends = [entry for entry in entries if entry.what == "end"]
-    if ends:
-        return "ok" if ends[-1].body.get("ok") else str(ends[-1].body.get("kind"))
-    begun = {(entry.segment, entry.number) for entry in entries}
-    return "interrupted" if begun & _lost(folder, entries[0].ts) else "running"
-
-
-def _lost(folder: str, since: float) -> set[tuple[str, int]]:
-    """Where the begins of interrupted calls stand."""
-    return {(entry.segment, entry.number) for entry in reading.interrupted(folder, since)}
 
 
 @command.command(
@@ -254,7 +230,7 @@ def export(shared: Shared, since: str | None, until: str | None, key: str | None
     after = _moment(since) if since is not None else 0.0
     before = _moment(until) if until is not None else float("inf")
     folder = _folder(shared)
-    lost = _lost(folder, after)
+    lost = _accounts.lost_in(folder, after)
     calls: set[str] = set()
     for entry in reading.entries(folder):
         if not _shown(shared, entry) or not after <= entry.ts < before:
@@ -264,7 +240,7 @@ def export(shared: Shared, since: str | None, until: str | None, key: str | None
                 calls.add(entry.call)
             elif not entry.call or entry.call not in calls:
                 continue
-        _render.write_json(_record(entry, lost))
+        _render.write_json(_accounts.entry_document(entry, lost))
 
 
 def _moment(text: str) -> float:
@@ -297,20 +273,9 @@ def verify(shared: Shared, anchor_path: str | None, as_json: bool) -> int:
     """
     state = _state(shared)
     anchor = None if anchor_path is None else _read_anchor(anchor_path)
-    verdict = _verdict(state, anchor)
-    bad = verdict.flaws[0] if verdict.flaws else None
+    verdict = _accounts.verdict_of(state, anchor)
     if as_json:
-        _render.write_json(
-            {
-                "ok": verdict.ok,
-                "records": verdict.records,
-                "first_bad": None
-                if bad is None
-                else {"segment": bad.segment, "record": bad.number, "why": bad.why},
-                "unsigned": verdict.unsigned,
-                "torn": list(verdict.torn),
-            }
-        )
+        _render.write_json(_accounts.verdict_document(verdict))
         return 0 if verdict.ok else _BROKEN
     for flaw in verdict.flaws:
         complain(
@@ -342,7 +307,7 @@ def anchor(shared: Shared, file: str | None, as_json: bool) -> int:
     """
     state = _state(shared)
     reading.sync(os.path.join(state, "journal"))
-    verdict = _verdict(state, None)
+    verdict = _accounts.verdict_of(state)
     if not verdict.ok:
         flaw = verdict.flaws[0]
         complain(f"{flaw.segment}: record {flaw.number}: {flaw.why}", "a broken journal is not signed")
@@ -355,14 +320,6 @@ def anchor(shared: Shared, file: str | None, as_json: bool) -> int:
         if not shared.quiet:
             click.echo(f"{file}: {_render.plural(verdict.records, 'record')} anchored", err=True)
     return 0
-
-
-def _verdict(state: str, anchor: Anchor | None) -> Verdict:
-    key = anchor.key if anchor is not None else sealing.public_key(state)
-    verdict = reading.verify(os.path.join(state, "journal"), key, sealing.checker(key or bytes(32)), anchor)
-    if key is None and sealing.public_key(state) is not None:  # a host made the key meanwhile, and signed
-        return _verdict(state, anchor)
-    return verdict
 
 
 def _read_anchor(path: str) -> Anchor:
@@ -390,29 +347,7 @@ def stats(shared: Shared, as_json: bool) -> None:
         found = usage.usage(index.events(), now)
     interrupted = len(reading.interrupted(folder, now - usage.WINDOW_S))
     if as_json:
-        _render.write_json(
-            {
-                "events": found.events,
-                "calls": found.calls,
-                "failed": found.failed,
-                "median_ms": found.median_ms,
-                "kinds": found.kinds,
-                "cost": found.cost,
-                "interrupted": interrupted,
-                "tools": [
-                    {
-                        "key": use.key,
-                        "calls": use.calls,
-                        "failed": use.failed,
-                        "median_ms": use.median_ms,
-                        "slowest_ms": use.slowest_ms,
-                        "latency": use.latency,
-                        "too_slow": use.too_slow,
-                    }
-                    for use in found.tools
-                ],
-            }
-        )
+        _render.write_json(_accounts.usage_document(found, interrupted))
         return
     if not found.calls:
         click.echo("no call ended in the last 24 hours", err=True)

@@ -12,10 +12,10 @@ from typing import Any
 
 import click
 
+from toolwright.doors._documents import result_document
 from toolwright.doors.cli import Shared, _input, _render, complain, examples, shared_options
 from toolwright.errors import KINDS, Kind
-from toolwright.jsontext import JsonObject
-from toolwright.model import TIMEOUT_S_MAX, TextBlock, ToolResult
+from toolwright.model import TIMEOUT_S_MAX, ToolResult
 from toolwright.sandbox import Cancel
 
 _LONG_S = 2.0
@@ -90,7 +90,7 @@ def command(
             cancel=cancel,
         )
     if as_json:
-        _render.write_json(record(result))
+        _render.write_json(result_document(result))
     else:
         _write(result, shared)
         if result.error is not None and result.error.kind in _NEVER_RAN:
@@ -100,34 +100,6 @@ def command(
     if came and result.error.kind is Kind.CANCELLED:
         return 128 + came[0]  # as the shell tells which signal it was
     return KINDS[result.error.kind].exit_code
-
-
-def record(result: ToolResult) -> JsonObject:
-    """The result document."""
-    error = result.error
-    return {
-        "call_id": result.call_id,
-        "key": result.key,
-        "ok": result.ok,
-        "content": result.content,
-        "blocks": [_render.plain(block) for block in result.blocks if not isinstance(block, TextBlock)],
-        "data": result.data,
-        "error": None
-        if error is None
-        else {
-            "kind": error.kind.value,
-            "message": error.message,
-            "hint": error.hint,
-            "details": error.details,
-        },
-        "spent": {
-            "duration_ms": result.spent.duration_ms,
-            "output_bytes": result.spent.output_bytes,
-            "truncated": result.spent.truncated,
-        },
-        "isolation": list(result.isolation),
-        "notes": list(result.notes),
-    }
 
 
 def _write(result: ToolResult, shared: Shared) -> None:

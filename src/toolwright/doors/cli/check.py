@@ -17,6 +17,7 @@ from toolwright import jsontext
 from toolwright.app import Workshop
 from toolwright.catalog import mending
 from toolwright.config import current_folder
+from toolwright.doors._documents import problem_record
 from toolwright.doors.cli import Shared, _render, _sarif, complain, examples, shared_options
 from toolwright.errors import SourceError, UsageError
 from toolwright.model import Effect, NotCallable, Problem, Role, Severity, Tool
@@ -210,7 +211,7 @@ def _write_json(
         "tools": workshop.catalog.counted,
         "support": len(workshop.tools) - workshop.catalog.counted,
         "skills": len(workshop.skills),
-        "problems": [_render.problem_record(problem) for problem in problems],
+        "problems": [problem_record(problem) for problem in problems],
         "undeclared": {"tools": len(unstated), "grants": _proposal(unstated) if unstated else ""},
     }
     if fixed is not None:

@@ -6,8 +6,8 @@ import click
 
 from toolwright import jsontext
 from toolwright.dialects import DIALECTS
+from toolwright.doors._documents import losses_of
 from toolwright.doors.cli import Shared, _render, examples, shared_options
-from toolwright.model import Declared
 
 
 @click.command(
@@ -47,7 +47,7 @@ def command(
     workshop = shared.workshop()
     declared = workshop.declare(dialect, names=names or None, mode=tool_mode)
     if losses_file is not None:
-        _render.write_file(losses_file, _losses(declared))
+        _render.write_file(losses_file, losses_of(declared))
     _render.write_json(declared.payload)
     if shared.quiet:
         return
@@ -62,21 +62,3 @@ def command(
             text = f"{loss.tool}: {jsontext.place_text(loss.pointer)}: {loss.what}"
             click.echo(f"  {_render.printable(text)}", err=True)
     _render.mention_problems(workshop, shared)
-
-
-def _losses(declared: Declared) -> list[dict[str, str]]:
-    return [
-        *(
-            {
-                "tool": loss.tool,
-                "pointer": jsontext.pointer_text(loss.pointer),
-                "keyword": loss.keyword,
-                "what": loss.what,
-            }
-            for loss in declared.losses
-        ),
-        *(
-            {"tool": left.tool, "pointer": "", "keyword": "", "what": f"left out: {left.because}"}
-            for left in declared.left_out
-        ),
-    ]

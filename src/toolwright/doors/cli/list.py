@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import click
 
 from toolwright.app import Workshop
+from toolwright.doors._documents import tool_row
 from toolwright.doors.cli import Shared, _render, examples, shared_options
 from toolwright.model import FILE_FORMATS, Effect, Role, Tool, Trust
 
@@ -72,7 +73,7 @@ def command(
 
 def _write_tools(tools: list[tuple[Tool, str]], names: Counter[str], as_json: bool) -> None:
     if as_json:
-        _render.write_json([{**_render.tool_row(tool), "trust": trust} for tool, trust in tools])
+        _render.write_json([{**tool_row(tool), "trust": trust} for tool, trust in tools])
     elif tools:
         rows = (_cells(tool, trust, is_shared=names[tool.name] > 1) for tool, trust in tools)
         _render.write_table(("NAME", "FORMAT", "EFFECT", "TRUST", "DESCRIPTION"), rows)

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from toolwright.calls.arguments import read
+from toolwright.doors._accounts import decision_word, explanation_document
 from toolwright.doors.cli import Shared, _input, _render, examples, shared_options
 from toolwright.gate import BudgetLeft, Explanation
 from toolwright.journal.reading import time_text
@@ -59,67 +60,15 @@ def explain(shared: Shared, name: str, arguments: str, caller: str | None, as_js
     workshop = shared.workshop(only_look=True)
     explained = workshop.explain(name, given, caller=caller)
     if as_json:
-        _render.write_json(record(explained))
+        _render.write_json(explanation_document(explained))
         return
     _write(explained)
     _render.mention_problems(workshop, shared)
 
 
-def record(explained: Explanation) -> dict[str, Any]:
-    """The document of ``policy explain --json``."""
-    decision = explained.decision
-    return {
-        "key": explained.tool.key,
-        "caller": explained.caller,
-        "decision": _word(decision),
-        "rule": decision.rule or None,
-        "because": decision.because,
-        "permit": None if explained.permit is None else _render.plain(explained.permit),
-        "message": _said(decision),
-        "hint": decision.hint if isinstance(decision, Deny) else None,
-        "budgets": [
-            {
-                "rule": left.place,
-                "because": left.because,
-                "calls_left": left.calls_left,
-                "cost_left": left.cost_left,
-                "within_s": left.within_s,
-                "again_s": left.again_s,
-            }
-            for left in explained.budgets
-        ],
-        "approvals": [
-            {
-                "id": one.id,
-                "state": one.state.value,
-                "until": one.until,
-                "any_arguments": one.standing,
-                "edited": one.edited is not None,
-                "answered_by": one.answered_by or None,
-            }
-            for one in explained.approvals
-        ],
-        "depends": [
-            {"rule": rule.place, "decision": rule.answer.value, "because": rule.because}
-            for rule in explained.depending
-        ],
-        "notes": [*explained.notes, *(decision.notes if isinstance(decision, Allow) else ())],
-    }
-
-
-def _word(decision: Allow | Ask | Deny) -> str:
-    return {Allow: "allow", Ask: "ask", Deny: "deny"}[type(decision)]
-
-
-def _said(decision: Allow | Ask | Deny) -> str | None:
-    if isinstance(decision, Deny):
-        return decision.message
-    return decision.question if isinstance(decision, Ask) else None
-
-
 def _write(explained: Explanation) -> None:
     decision = explained.decision
-    word = _word(decision)
+    word = decision_word(decision)
     click.echo(
         f"{click.style(word, fg=_COLOURS[word], bold=True)} {_render.printable(explained.tool.key)} "
         f"for {_render.printable(explained.caller) or 'nobody in particular'}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from toolwright.doors._documents import choice_row
 from toolwright.doors.cli import Shared, _input, _render, examples, shared_options
 from toolwright.model import Choice
 
@@ -32,9 +33,9 @@ def command(
     values = _input.context_of(context)
     workshop = shared.workshop()
     selected = workshop.select(message, context=values, limit=limit)
-    chosen = [_row(choice) for choice in selected.chosen]
+    chosen = [choice_row(choice) for choice in selected.chosen]
     if as_json and explain:
-        left_out = [_row(choice) for choice in selected.left_out]
+        left_out = [choice_row(choice) for choice in selected.left_out]
         _render.write_json({"selected": chosen, "left_out": left_out, "note": selected.note})
     elif as_json:
         _render.write_json(chosen)
@@ -52,7 +53,3 @@ def command(
 
 def _write_choices(heading: str, choices: tuple[Choice, ...]) -> None:
     _render.write_table((heading, "BECAUSE"), ((choice.name, choice.because) for choice in choices))
-
-
-def _row(choice: Choice) -> dict[str, str | float | None]:
-    return {"name": choice.name, "key": choice.key, "score": choice.score, "because": choice.because}

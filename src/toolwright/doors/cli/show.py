@@ -10,6 +10,7 @@ import click
 from toolwright import jsontext
 from toolwright.calls import commands
 from toolwright.calls.arguments import checked
+from toolwright.doors._documents import tool_record
 from toolwright.doors.cli import Shared, _input, _render, complain, examples, shared_options
 from toolwright.errors import KINDS, Kind, UnknownTool
 from toolwright.model import Tool, ToolError
@@ -61,7 +62,7 @@ def command(shared: Shared, name: str, arguments: str | None, as_json: bool) -> 
         raise
     if arguments is not None:
         return _show_argv(tool, _input.arguments_text(arguments), as_json)
-    record = {**_render.tool_record(tool), "trust": workshop.vet(tool).trust.value}
+    record = {**tool_record(tool), "trust": workshop.vet(tool).trust.value}
     if as_json:
         _render.write_json(record)
         return 0

@@ -1,0 +1,299 @@
+"""What the house has on record, as JSON documents: approvals, explanations of decisions, the audit journal.
+
+The same for every door. Reads the journal's folder, which a running host may be writing; decides nothing.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from toolwright.doors._documents import plain
+from toolwright.gate import Explanation
+from toolwright.journal import reading, sealing, usage
+from toolwright.journal.chain import Anchor
+from toolwright.journal.index import Index, Mark
+from toolwright.journal.reading import Entry, Verdict, time_text
+from toolwright.jsontext import JsonObject
+from toolwright.model import Allow, Approval, Ask, Deny
+from toolwright.records import dataclass
+
+
+def approval_item(one: Approval) -> JsonObject:
+    """One approval, for programs."""
+    return {
+        "id": one.id,
+        "key": one.key,
+        "arguments": one.arguments,
+        "caller": one.caller,
+        "asked_at": time_text(one.asked_at),
+        "because": one.because,
+        "state": one.state.value,
+        "question": one.question,
+        "call_id": one.call_id,
+        "until": time_text(one.until),
+        "standing": one.standing,
+        "edited": one.edited,
+        "answer": None
+        if one.answered_at is None
+        else {
+            "by": one.answered_by,
+            "at": time_text(one.answered_at),
+            "because": one.answer_because or None,
+        },
+        "used_by": one.used_by or None,
+    }
+
+
+def explanation_document(explained: Explanation) -> JsonObject:
+    """The document of ``policy explain --json``."""
+    decision = explained.decision
+    return {
+        "key": explained.tool.key,
+        "caller": explained.caller,
+        "decision": decision_word(decision),
+        "rule": decision.rule or None,
+        "because": decision.because,
+        "permit": None if explained.permit is None else plain(explained.permit),
+        "message": _said(decision),
+        "hint": decision.hint if isinstance(decision, Deny) else None,
+        "budgets": [
+            {
+                "rule": left.place,
+                "because": left.because,
+                "calls_left": left.calls_left,
+                "cost_left": left.cost_left,
+                "within_s": left.within_s,
+                "again_s": left.again_s,
+            }
+            for left in explained.budgets
+        ],
+        "approvals": [
+            {
+                "id": one.id,
+                "state": one.state.value,
+                "until": one.until,
+                "any_arguments": one.standing,
+                "edited": one.edited is not None,
+                "answered_by": one.answered_by or None,
+            }
+            for one in explained.approvals
+        ],
+        "depends": [
+            {"rule": rule.place, "decision": rule.answer.value, "because": rule.because}
+            for rule in explained.depending
+        ],
+        "notes": [*explained.notes, *(decision.notes if isinstance(decision, Allow) else ())],
+    }
+
+
+def decision_word(decision: Allow | Ask | Deny) -> str:
+    return {Allow: "allow", Ask: "ask", Deny: "deny"}[type(decision)]
+
+
+def _said(decision: Allow | Ask | Deny) -> str | None:
+    if isinstance(decision, Deny):
+        return decision.message
+    return decision.question if isinstance(decision, Ask) else None
+
+
+# -- the journal --------------------------------------------------------------------------------------------
+
+BUCKET_CALLS_MAX: Final = 50_000
+"""So many calls at most are counted into a chart; the newest, where there were more."""
+_PAGE_LOOKS_MAX: Final = 8
+"""How often a page is looked for further back where most of what is there must not be shown."""
+_PERCENTS: Final = (50, 95, 99)
+
+
+def journal_of(state: str) -> str:
+    """The folder of a host's journal."""
+    return os.path.join(state, "journal")
+
+
+def lost_in(folder: str, since: float) -> set[tuple[str, int]]:
+    """Where the begins of interrupted calls stand."""
+    return {(entry.segment, entry.number) for entry in reading.interrupted(folder, since)}
+
+
+def entry_document(entry: Entry, lost: set[tuple[str, int]]) -> JsonObject:
+    """One record, marked where it is the begin of an interrupted call."""
+    if (entry.segment, entry.number) in lost:
+        return reading.as_json(entry, interrupted=True)
+    return reading.as_json(entry)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which records somebody asks for. None: whatever they say of it."""
+
+    what: str | None = None
+    key: str | None = None
+    """A key; ``*`` stands for anything."""
+    outcome: str | None = None
+    """``ok``, ``failed`` or an error kind: ends alone have one."""
+    since: float | None = None
+    until: float | None = None
+
+
+def page_of(
+    folder: str,
+    wanted: Wanted,
+    *,
+    before: Mark | None,
+    count: int,
+    may_see: Callable[[Entry], bool] | None = None,
+) -> JsonObject:
+    """A page of records, the newest first, and the mark to go on from."""
+    with Index(folder) as index:
+        found: list[Entry] = []
+        mark = before
+        for _ in range(_PAGE_LOOKS_MAX):
+            rows = index.page(
+                what=wanted.what,
+                key=wanted.key,
+                outcome=wanted.outcome,
+                since=wanted.since,
+                until=wanted.until,
+                before=mark,
+                count=count - len(found),
+                without=reading.OWN,
+            )
+            found += (entry for entry, _ in rows if may_see is None or may_see(entry))
+            mark = rows[-1][1] if rows else None
+            if mark is None or len(found) >= count:
+                break
+        if mark is not None and not index.page(
+            what=wanted.what, key=wanted.key, outcome=wanted.outcome, since=wanted.since, until=wanted.until,
+            before=mark, count=1, without=reading.OWN,
+        ):  # fmt: skip
+            mark = None
+    begins = [entry.ts for entry in found if entry.what == "begin"]
+    lost = lost_in(folder, min(begins)) if begins else set()
+    return {
+        "records": [entry_document(entry, lost) for entry in found],
+        "next": None if mark is None else str(mark),
+    }
+
+
+def call_document(folder: str, call_id: str) -> JsonObject | None:
+    """All records of one call, by its whole id; None where there are none."""
+    with Index(folder) as index:
+        entries = [entry for entry in index.of_call(call_id) if entry.call == call_id]
+    if not entries:
+        return None
+    return {
+        "call": call_id,
+        "status": status_of(folder, entries),
+        "records": [reading.as_json(entry) for entry in entries],
+    }
+
+
+def status_of(folder: str, entries: Sequence[Entry]) -> str:
+    """How a call stands: ``ok``, an error kind, ``running`` or ``interrupted``."""
+    ends = [entry for entry in entries if entry.what == "end"]
+    if ends:
+        return "ok" if ends[-1].body.get("ok") else str(ends[-1].body.get("kind"))
+    begun = {(entry.segment, entry.number) for entry in entries}
+    return "interrupted" if begun & lost_in(folder, entries[0].ts) else "running"
+
+
+def verdict_of(state: str, anchor: Anchor | None = None) -> Verdict:
+    """Whether the journal is whole, by the anchor's key where there is an anchor."""
+    key = anchor.key if anchor is not None else sealing.public_key(state)
+    verdict = reading.verify(journal_of(state), key, sealing.checker(key or bytes(32)), anchor)
+    if key is None and sealing.public_key(state) is not None:  # a host made the key meanwhile, and signed
+        return verdict_of(state, anchor)
+    return verdict
+
+
+def verdict_document(verdict: Verdict) -> JsonObject:
+    bad = verdict.flaws[0] if verdict.flaws else None
+    return {
+        "ok": verdict.ok,
+        "records": verdict.records,
+        "first_bad": None if bad is None else {"segment": bad.segment, "record": bad.number, "why": bad.why},
+        "unsigned": verdict.unsigned,
+        "torn": list(verdict.torn),
+    }
+
+
+def usage_document(found: usage.Usage, interrupted: int) -> JsonObject:
+    return {
+        "events": found.events,
+        "calls": found.calls,
+        "failed": found.failed,
+        "median_ms": found.median_ms,
+        "kinds": found.kinds,
+        "cost": found.cost,
+        "interrupted": interrupted,
+        "tools": [
+            {
+                "key": use.key,
+                "calls": use.calls,
+                "failed": use.failed,
+                "median_ms": use.median_ms,
+                "slowest_ms": use.slowest_ms,
+                "latency": use.latency,
+                "too_slow": use.too_slow,
+            }
+            for use in found.tools
+        ],
+    }
+
+
+def stats_document(
+    folder: str,
+    *,
+    now: float,
+    window_s: float,
+    buckets: int,
+    key: str | None = None,
+    may_see: Callable[[str], bool] | None = None,
+) -> JsonObject:
+    """How tools were used in the last day, and the calls of a window of time in equal parts, for charts."""
+    start = now - window_s
+    with Index(folder) as index:
+        events = [event for event in index.events() if may_see is None or may_see(event.key)]
+        ends = index.ends(since=start, until=now, key=key, count=BUCKET_CALLS_MAX + 1)
+    complete = len(ends) <= BUCKET_CALLS_MAX
+    seen = [end for end in ends[:BUCKET_CALLS_MAX] if may_see is None or may_see(end.key)]
+    interrupted = len(reading.interrupted(folder, now - usage.WINDOW_S)) if may_see is None else 0
+    parts: list[list[usage.Event]] = [[] for _ in range(buckets)]
+    width_s = window_s / buckets
+    for end in seen:
+        parts[min(int((end.ts - start) / width_s), buckets - 1)].append(end)
+    return {
+        **usage_document(usage.usage(events, now), interrupted),
+        "window_s": window_s,
+        "bucket_s": width_s,
+        "complete": complete,
+        "buckets": [_bucket(start + number * width_s, part) for number, part in enumerate(parts)],
+    }
+
+
+def _bucket(start: float, ends: Sequence[usage.Event]) -> JsonObject:
+    times = sorted(end.ms for end in ends)
+    return {
+        "start": time_text(start),
+        "calls": len(ends),
+        "failed": sum(not end.ok for end in ends),
+        **{f"p{percent}_ms": _percentile(times, percent) for percent in _PERCENTS},
+    }
+
+
+def _percentile(times: Sequence[float], percent: int) -> float | None:
+    """The nearest rank: a time that some call really took."""
+    return times[max(0, -(-len(times) * percent // 100) - 1)] if times else None
+
+
+def result_part(call_id: str, page: bytes, size: int, offset: int) -> JsonObject:
+    """A page of a kept result: whole characters, so that the next page goes on where this one ends."""
+    text, used = codecs.utf_8_decode(page, "replace", False)  # half a character stays for later
+    if not used:
+        text, used = page.decode("utf-8", "replace"), len(page)
+    end = offset + used
+    following = end if end < size else None
+    return {"call": call_id, "bytes": size, "offset": offset, "text": text, "next_offset": following}

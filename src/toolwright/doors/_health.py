@@ -1,0 +1,151 @@
+"""How a served workshop stands: alive, ready, and what the console's health page shows.
+
+Looks, and changes nothing. What is told here names no secret: programs, folders and reasons.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from toolwright.app import Workshop
+from toolwright.doors._crew import Crew
+from toolwright.doors._events import Event, EventKind, Events
+from toolwright.errors import ToolwrightError
+from toolwright.jsontext import JsonObject
+from toolwright.sandbox import probe
+
+_RELOADS: Final = (EventKind.RELOADED, EventKind.RELOAD_FAILED)
+
+
+class Health:
+    """One for all doors of a host."""
+
+    def __init__(
+        self, workshop: Workshop, crew: Crew, events: Events, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._workshop = workshop
+        self._crew = crew
+        self._clock = clock
+        self._started = clock()
+        self._reload: JsonObject | None = None
+        self._failed: JsonObject | None = None
+        self._layers: JsonObject | None = None
+        self._probing = threading.Lock()
+        self.is_draining = False
+        events.hook(self._told)
+
+    def _told(self, event: Event) -> None:
+        if event.kind in _RELOADS:
+            told = {"at": round(self._clock(), 3), "ok": event.kind is EventKind.RELOADED, **event.data}
+            self._reload = told
+            self._failed = None if told["ok"] else told
+
+    def alive(self) -> JsonObject:
+        """For ``/healthz``: that it is asked and answered is all there is to it."""
+        return {"status": "ok"}
+
+    def ready(self) -> tuple[bool, JsonObject]:
+        """For ``/readyz``: whether new work should be sent here, and why not. Cheap enough for the loop."""
+        why: list[str] = []
+        if self.is_draining:
+            why.append("stopping: calls under way are being finished")
+        trouble = self._workshop.hands.audit.trouble
+        if trouble is not None:
+            why.append(f"the journal cannot be written: {trouble.why}")
+        elif (unwritable := self._unwritable()) is not None:
+            why.append(unwritable)
+        return not why, {
+            "status": "not ready" if why else "ok",
+            "reasons": list(why),
+            "tools": self._workshop.catalog.counted,
+        }
+
+    def _unwritable(self) -> str | None:
+        state = self._workshop.config.state
+        if state is None:
+            return "there is no state folder to record calls in"
+        # Before the first call there may be no folder yet, which is then made.
+        while not os.path.isdir(state) and os.path.dirname(state) != state:
+            state = os.path.dirname(state)
+        return None if os.access(state, os.W_OK | os.X_OK) else "the state folder cannot be written"
+
+    def report(self) -> JsonObject:
+        """Everything a person may want to know. Asks servers and the kernel: call it in a thread."""
+        workshop = self._workshop
+        ready, why = self.ready()
+        return {
+            "ready": ready,
+            "reasons": why["reasons"],
+            "started_at": round(self._started, 3),
+            "draining": self.is_draining,
+            "calls_in_flight": self._crew.under_way,
+            "isolation": self._isolation(),
+            "warnings": list(workshop.warnings()),
+            "catalog": {
+                "version": workshop.version,
+                "tools": workshop.catalog.counted,
+                "skills": len(workshop.skills),
+                "problems": {severity.value: count for severity, count in workshop.severities.items()},
+            },
+            "sources": [
+                {
+                    "path": source.path,
+                    "format": source.format,
+                    "there": os.path.exists(source.path) or "://" in source.path,
+                }
+                for source in workshop.config.sources
+                if not source.server
+            ],
+            "servers": self._servers(),
+            "journal": self._journal(),
+            "reload": self._reload,
+            "reload_failed": self._failed,
+        }
+
+    def _isolation(self) -> JsonObject:
+        """Tried once: it starts processes, and does not change while we run."""
+        with self._probing:
+            if self._layers is None:
+                self._layers = {
+                    "level": self._workshop.hands.sandbox.level.value,
+                    "layers": [
+                        {
+                            "name": layer.name,
+                            "works": layer.works,
+                            "means": layer.means,
+                            "reason": layer.reason,
+                            "fix": layer.fix,
+                        }
+                        for layer in probe.report(probe.try_layers())
+                    ],
+                }
+            return self._layers
+
+    def _servers(self) -> list[JsonObject]:
+        try:
+            states = self._workshop.servers()
+        except ToolwrightError as error:
+            return [{"name": "", "alive": False, "why": error.message}]
+        return [
+            {
+                "name": state.name,
+                "where": state.where,
+                "alive": state.alive,
+                "why": state.why,
+                "hint": state.hint,
+            }
+            for state in states
+        ]
+
+    def _journal(self) -> JsonObject:
+        trouble = self._workshop.hands.audit.trouble
+        return {
+            "folder": self._workshop.config.state,
+            "ok": trouble is None,
+            "why": trouble.why if trouble is not None else "",
+            "hint": trouble.hint if trouble is not None else "",
+        }

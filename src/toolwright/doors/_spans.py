@@ -1,0 +1,91 @@
+"""Calls as OpenTelemetry spans, by its conventions for generative AI: ``execute_tool NAME``.
+
+Imported only where the extra ``otel`` is installed and somebody set up a provider. A span tells which tool
+ran for how long and how it ended; never arguments, results or messages.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import ProxyTracerProvider, SpanKind, Status, StatusCode, Tracer, TracerProvider
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+import toolwright
+from toolwright.errors import Kind
+from toolwright.model import ToolCall, ToolResult
+
+_PARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_NAME_CHARS_MAX: Final = 128
+_SCOPE: Final = "toolwright"
+UNKNOWN: Final = "unknown"
+_TYPES: Final = {"python": "function", "capability": "function"}
+"""By the conventions: a function runs on the host's side, an extension reaches out for what it does."""
+
+
+class CallSpan:
+    """One call's span, while it runs."""
+
+    def __init__(self, span: trace.Span) -> None:
+        self._span = span
+
+    def end(self, result: ToolResult) -> None:
+        span, error = self._span, result.error
+        if not span.is_recording():
+            return
+        # Attack: names of tools that are none, each a series of its own wherever spans are counted.
+        is_known = bool(result.key)
+        if not is_known:
+            span.update_name(f"execute_tool {UNKNOWN}")
+            span.set_attribute("gen_ai.tool.name", UNKNOWN)
+        else:
+            format = result.key.partition(":")[0]
+            span.set_attribute("gen_ai.tool.type", _TYPES.get(format, "extension"))
+            span.set_attribute("toolwright.tool.key", result.key)
+        if error is not None:
+            span.set_attribute("error.type", error.kind.value)
+            if error.kind is not Kind.NEEDS_APPROVAL:
+                span.set_status(Status(StatusCode.ERROR, error.kind.value))
+
+
+class GenAiSpans:
+    """Makes a span around each call."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self._propagator = TraceContextTextMapPropagator()
+
+    @contextmanager
+    def around(self, call: ToolCall, *, parent: str) -> Iterator[CallSpan]:
+        name = call.tool[:_NAME_CHARS_MAX]
+        with self._tracer.start_as_current_span(
+            f"execute_tool {name}",
+            context=self._context(parent),
+            kind=SpanKind.INTERNAL,
+            attributes={
+                "gen_ai.operation.name": "execute_tool",
+                "gen_ai.tool.name": name,
+                "gen_ai.tool.call.id": call.id,
+            },
+            record_exception=False,
+        ) as span:
+            yield CallSpan(span)
+
+    def _context(self, parent: str) -> Context:
+        """Attack: a header that is no traceparent. Without one that is, a call begins a trace of its own."""
+        if not _PARENT.fullmatch(parent):
+            return Context()
+        return self._propagator.extract({"traceparent": parent}, Context())
+
+
+def set_up(provider: TracerProvider | None = None) -> GenAiSpans | None:
+    """Spans for the provider that somebody set up; None: nobody did, so that nothing is spent on them."""
+    found = provider if provider is not None else trace.get_tracer_provider()
+    if isinstance(found, (ProxyTracerProvider, trace.NoOpTracerProvider)):
+        return None
+    return GenAiSpans(found.get_tracer(_SCOPE, toolwright.__version__))

@@ -1,0 +1,1257 @@
+"""The HTTP API: ``/v1``, its OpenAPI document, health and metrics, over ASGI.
+
+Translates and decides nothing: who may come in is decided before (``_entrance.py``), what a call may do by
+the engine. A call that reached the engine is answered with its result document, under the status of its
+error's kind; everything else that goes wrong is a problem document. ``ROUTES``, at the end, says what there
+is: requests are checked by it and ``/openapi.json`` is written from it.
+
+What takes time (files, the store, the journal) is done in threads; calls are the crew's; nobody's thread
+waits for a person.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from http import HTTPStatus
+from typing import Final, Protocol, TypeAlias
+from urllib.parse import quote
+
+import toolwright
+from toolwright import jsontext
+from toolwright.app import Workshop
+from toolwright.catalog.catalog import is_within
+from toolwright.doors import _accounts, _documents, _shapes
+from toolwright.doors._crew import Crew
+from toolwright.doors._entrance import SAFE_HEADERS, Guest
+from toolwright.doors._events import Event, EventKind, Events, TooManyListeners
+from toolwright.doors._routes import (
+    Parameter,
+    Reply,
+    Route,
+    Table,
+    Wrong,
+    methods_of,
+    openapi,
+    read_headers,
+    read_object,
+    read_path,
+    read_query,
+    shape,
+)
+from toolwright.doors._shapes import PAGE, SHAPES
+from toolwright.doors._web import (
+    BODY_BYTES_MAX,
+    Answer,
+    BodyTooLarge,
+    BodyTooSlow,
+    ClientLeft,
+    Headers,
+    Receive,
+    Scope,
+    Send,
+    header,
+    json_answer,
+    json_bytes,
+    media_type,
+    problem,
+    read_body,
+    send_answer,
+    squeezed,
+    unless_left,
+)
+from toolwright.errors import (
+    KINDS,
+    ApprovalError,
+    EditError,
+    Kind,
+    StoreError,
+    ToolwrightError,
+    UnknownTool,
+    UsageError,
+)
+from toolwright.journal.index import Mark
+from toolwright.journal.reading import Entry, time_text
+from toolwright.jsontext import JsonObject, JsonValue
+from toolwright.model import (
+    Approval,
+    ApprovalState,
+    Effect,
+    JsonOnStdin,
+    Right,
+    RunProcess,
+    Tool,
+    ToolCall,
+    ToolResult,
+)
+from toolwright.records import dataclass, replace
+from toolwright.sandbox import Cancel
+
+DOOR: Final = "http"
+PAGE_BYTES: Final = 64 << 10
+STREAM_S_MAX: Final = 3600.0
+"""A stream of events ends after so long; whoever reads it comes back and says where it was."""
+STREAMS_PER_GUEST_MAX: Final = 16
+KEEP_ALIVE_S: Final = 15.0
+STALLED_S: Final = 60.0
+LOOK_EVERY_S: Final = 1.0
+"""How often a call that waits for a person looks whether another program has answered."""
+_IN_THREAD_BYTES: Final = 256 << 10
+_WAIT: Final = re.compile(r"(?:^|[,;])\s*wait\s*=\s*([0-9]{1,6})\s*(?:$|[,;])")
+_UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_NUL: Final = "\x00"
+
+_PRIVATE: Final[Headers] = ((b"cache-control", b"private, no-cache"),)
+"""May be kept by the client alone, and is asked about each time (by its tag)."""
+_NO_STORE: Final[Headers] = ((b"cache-control", b"no-store"),)
+
+
+class Health(Protocol):
+    """How the server stands, as ``_health.py`` tells it."""
+
+    is_draining: bool
+
+    def alive(self) -> JsonObject: ...
+    def ready(self) -> tuple[bool, JsonObject]: ...
+    def report(self) -> JsonObject: ...
+
+
+class Meters(Protocol):
+    """What is counted, as ``_meters.py`` tells it."""
+
+    def text(self) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A request that fits its route."""
+
+    scope: Scope
+    receive: Receive
+    send: Send
+    guest: Guest
+    path: Mapping[str, str]
+    query: Mapping[str, JsonValue]
+    headers: Mapping[str, JsonValue]
+    body: JsonObject
+    content: bytes
+    """The body as it came."""
+    is_head: bool
+
+
+Handler: TypeAlias = "Callable[[Api, Request], Awaitable[Answer | None]]"
+"""None: it has answered by itself."""
+
+
+class Api:
+    """The API of one workshop."""
+
+    def __init__(
+        self,
+        workshop: Workshop,
+        crew: Crew,
+        events: Events,
+        *,
+        health: Health,
+        meters: Meters,
+        body_bytes_max: int = BODY_BYTES_MAX,
+        approval_wait_s_max: float = _shapes.WAIT_S_MAX,
+    ) -> None:
+        self._workshop = workshop
+        self._crew = crew
+        self._events = events
+        self._health = health
+        self._meters = meters
+        self._bytes_max = body_bytes_max
+        self._wait_s_max = approval_wait_s_max
+        self._table = Table(ROUTES)
+        self._document: bytes = jsontext.compact(document())
+        self._epoch = f"{time.time_ns():x}"
+        """Tells this server's events from those of one before it, whose numbers began at 1 as well."""
+        self._streams: Counter[str] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        is_head = scope["method"] == "HEAD"
+        try:
+            answer = await self._answered(scope, receive, send)
+        except ClientLeft:
+            return
+        except BodyTooLarge:
+            more = ((b"connection", b"close"),)
+            answer = problem(
+                413, "the body is larger than this server reads", hint="send less at once", headers=more
+            )
+        except BodyTooSlow:
+            answer = problem(408, "the body did not come in time", headers=((b"connection", b"close"),))
+        except Wrong as wrong:
+            answer = problem(wrong.status, wrong.detail, hint=wrong.hint)
+        except ToolwrightError as error:
+            answer = problem(_status(error), error.message, hint=error.hint)
+        if answer is None:
+            return
+        if len(answer.body) > _IN_THREAD_BYTES:
+            answer = await asyncio.to_thread(squeezed, answer, scope)
+        else:
+            answer = squeezed(answer, scope)
+        answer = replace(answer, headers=(*answer.headers, *SAFE_HEADERS))
+        await send_answer(send, answer, head=is_head)
+
+    async def _answered(self, scope: Scope, receive: Receive, send: Send) -> Answer | None:
+        raw_path: bytes = scope.get("raw_path") or quote(scope["path"]).encode("ascii")
+        routes, path = self._table.find(raw_path)
+        method: str = scope["method"]
+        if not routes:
+            raise Wrong(404, "there is nothing at this path", "/openapi.json describes what there is")
+        allow = ((b"allow", methods_of(routes)),)
+        if method == "OPTIONS":
+            return Answer(204, headers=(*allow, *_NO_STORE))
+        route = routes.get("GET" if method == "HEAD" else method)
+        if route is None:
+            hint = f"use {methods_of(routes).decode('ascii')}"
+            return problem(405, f"{method[:20]} means nothing here", hint=hint, headers=allow)
+        guest: Guest = scope["guest"]
+        if route.right is not None and route.right not in guest.rights:
+            raise _forbidden(route.right)
+        _check_accept(scope, route.media)
+        read_path(route, path)
+        query = read_query(route, scope["query_string"])
+        headers = read_headers(route, scope["headers"])
+        body: JsonObject = {}
+        content = b""
+        if route.body is not None:
+            # Attack: what a form of any page may send without asking (text/plain, urlencoded, multipart).
+            if media_type(scope) != "application/json":
+                raise Wrong(415, "only JSON is read here", "send it as Content-Type: application/json")
+            content = await read_body(receive, self._bytes_max)
+            body = read_object(route, content)
+        request = Request(
+            scope=scope,
+            receive=receive,
+            send=send,
+            guest=guest,
+            path=path,
+            query=query,
+            headers=headers,
+            body=body,
+            content=content,
+            is_head=method == "HEAD",
+        )
+        return await route.handle(self, request)
+
+    # -- what there is --------------------------------------------------------------------------------------
+
+    async def tools(self, request: Request) -> Answer:
+        return await self._tagged(request, lambda: self._tools(request))
+
+    def _tools(self, request: Request) -> JsonObject:
+        query, guest = request.query, request.guest
+        start, count = int(query.get("cursor", 0)), query.get("page_size", PAGE)
+        if "dialect" in query:
+            return self._declared(request)
+        if "message" in query:
+            selected = self._workshop.select(
+                query["message"], limit=query.get("limit"), caller=guest.name, reach=guest.reach
+            )
+            found = [(self._workshop.find(choice.key), choice) for choice in selected.chosen]
+            rows = [
+                {**row, "score": choice.score, "because": choice.because}
+                for tool, choice in found
+                if (row := self._row(tool, query)) is not None
+            ]
+            following = str(start + count) if start + count < len(rows) else None
+            return {"tools": rows[start : start + count], "next": following, "note": selected.note}
+        rows = []
+        tools = self._workshop.tools
+        for number in range(start, len(tools)):
+            tool = tools[number]
+            if guest.reach is not None and not is_within(guest.reach, tool):
+                continue
+            row = self._row(tool, query)
+            if row is not None and len(rows) == count:
+                return {"tools": rows, "next": str(number)}
+            if row is not None:
+                rows.append(row)
+        return {"tools": rows, "next": None}
+
+    def _row(self, tool: Tool, query: Mapping[str, JsonValue]) -> JsonObject | None:
+        """A tool's line, where the filters let it through."""
+        if query.get("format") not in (None, tool.origin.format):
+            return None
+        if query.get("effect") not in (None, tool.effect.value):
+            return None
+        trust = self._workshop.vet(tool).trust.value
+        if query.get("trust") not in (None, trust):
+            return None
+        return {**_documents.tool_row(tool), "trust": trust}
+
+    def _declared(self, request: Request) -> JsonObject:
+        """In a provider's form: whole, because it is what goes into a request's ``tools``."""
+        query, guest, workshop = request.query, request.guest, self._workshop
+        offered = workshop.catalog.offered(guest.reach)
+        note = None
+        if "message" in query:
+            selected = workshop.select(
+                query["message"], limit=query.get("limit"), caller=guest.name, reach=guest.reach
+            )
+            note = selected.note
+            chosen = {choice.key for choice in selected.chosen}
+            offered = [tool for tool in offered if tool.key in chosen]
+        if query.keys() & {"format", "effect", "trust"}:
+            offered = [tool for tool in offered if self._row(tool, query) is not None]
+        declared = workshop.declare(
+            query["dialect"],
+            names=[tool.key for tool in offered],
+            mode=query.get("tool_mode", "plain"),
+            caller=guest.name,
+            reach=guest.reach,
+        )
+        return {
+            "tools": declared.payload,
+            "next": None,
+            **({} if note is None else {"note": note}),
+            "left_out": [{"tool": left.tool, "because": left.because} for left in declared.left_out],
+            "losses": [loss for loss in _documents.losses_of(declared) if loss["pointer"] or loss["keyword"]],
+        }
+
+    async def tool(self, request: Request) -> Answer:
+        return await self._tagged(request, lambda: self._tool(request))
+
+    def _tool(self, request: Request) -> JsonObject:
+        tool = self._find(request)
+        off = {entry.tool for entry in self._workshop.disabled()}
+        return {
+            **_documents.tool_record(tool),
+            "trust": self._workshop.vet(tool).trust.value,
+            "enabled": not off & {tool.key, tool.name, tool.spoken, *tool.aliases},
+        }
+
+    def _find(self, request: Request) -> Tool:
+        """The tool that a path names. Raises UnknownTool."""
+        name, reach = request.path["name"], request.guest.reach
+        if reach is None:
+            return self._workshop.find(name)
+        with suppress(UnknownTool):
+            tool = self._workshop.catalog.find(name)
+            if is_within(reach, tool):
+                return tool
+        # Attack: a caller learns from hints and refusals which tools there are beyond its reach.
+        raise UnknownTool(f"there is no tool {name[:60]!r}", "GET /v1/tools shows what there is")
+
+    async def problems(self, request: Request) -> Answer:
+        return await self._tagged(request, lambda: self._problems(request))
+
+    def _problems(self, request: Request) -> JsonObject:
+        reach, workshop = request.guest.reach, self._workshop
+        if reach is None:
+            found, count = workshop.problems, workshop.catalog.counted
+        else:  # of the declarations of the tools that there are for this guest
+            tools = [tool for tool in workshop.tools if is_within(reach, tool)]
+            paths = {tool.origin.path for tool in tools}
+            found = tuple(each for each in workshop.problems if each.path in paths)
+            count = len(tools)
+        return {"tools": count, "problems": [_documents.problem_record(each) for each in found]}
+
+    async def select(self, request: Request) -> Answer:
+        body, guest = request.body, request.guest
+        selected = await asyncio.to_thread(
+            self._workshop.select,
+            body["message"],
+            context=body.get("context"),
+            limit=body.get("limit"),
+            caller=guest.name,
+            reach=guest.reach,
+        )
+        chosen = [_documents.choice_row(choice) for choice in selected.chosen]
+        if not body.get("explain"):
+            return json_answer(chosen, headers=_NO_STORE)
+        left_out = [_documents.choice_row(choice) for choice in selected.left_out]
+        whole = {"selected": chosen, "left_out": left_out, "note": selected.note}
+        return json_answer(whole, headers=_NO_STORE)
+
+    async def explain(self, request: Request) -> Answer:
+        guest = request.guest
+
+        def explained() -> JsonObject:
+            tool = self._find(request)
+            found = self._workshop.explain(tool.key, request.body.get("arguments"), caller=guest.name)
+            return _accounts.explanation_document(found)
+
+        return json_answer(await asyncio.to_thread(explained), headers=_NO_STORE)
+
+    # -- calling --------------------------------------------------------------------------------------------
+
+    async def call(self, request: Request) -> Answer:
+        body, guest = request.body, request.guest
+        if self._health.is_draining:
+            raise Wrong(503, "the server is stopping, and takes no more calls", "call another one, or later")
+        if body.get("context") and Right.ADMIN not in guest.rights:
+            # Attack: a remote caller, or the model behind it, says itself whose data a tool is to work on.
+            raise Wrong(
+                403,
+                "context comes from the host: it needs the right `admin`",
+                "leave context out, or have a token made with the right admin",
+            )
+        key, sent = body.get("idempotency_key"), request.headers.get("idempotency-key")
+        if key is not None and sent is not None and key != sent:
+            raise Wrong(422, "Idempotency-Key and idempotency_key differ", "send one of them")
+        call = self._asked(request, key if key is not None else sent)
+        wait_s = min(self._wait_s(request), self._wait_s_max)
+        trace = (header(request.scope, b"traceparent") or b"").decode("latin-1")
+        result = await unless_left(request.receive, self._called(call, wait_s, trace))
+        status = 200 if result.error is None else KINDS[result.error.kind].http_status or 503
+        return json_answer(_documents.result_document(result), status, _NO_STORE)
+
+    def _asked(self, request: Request, idempotency_key: str | None) -> ToolCall:
+        body, guest, name = request.body, request.guest, request.path["name"]
+        arguments, raw, defect = body.get("arguments", {}), "", None
+        text = request.content.decode("utf-8")
+        if "\\u0000" in text and _has_nul(arguments):
+            # Attack: a NUL at which the next reader of a path or an argument ends.
+            arguments, defect = None, "a NUL character (\\u0000) is not allowed"
+        elif "arguments" in body and self._is_verbatim(name):
+            span = jsontext.locate(text, {("arguments",)})[("arguments",)]
+            raw = text[span.start : span.end]
+        return ToolCall(
+            id=self._workshop.new_call_id(),
+            tool=name,
+            arguments=arguments,
+            raw=raw,
+            defect=defect,
+            caller=guest.name,
+            reach=guest.reach,
+            context=body.get("context") or {},
+            timeout_s=body.get("timeout_s"),
+            dry_run=body.get("dry_run", False),
+            idempotency_key=idempotency_key,
+        )
+
+    def _is_verbatim(self, name: str) -> bool:
+        """Whether the tool's format promises it the text of the arguments as it came."""
+        try:
+            invocation = self._workshop.catalog.find(name).invocation
+        except UnknownTool:
+            return False
+        encoding = invocation.encoding if isinstance(invocation, RunProcess) else None
+        return isinstance(encoding, JsonOnStdin) and encoding.verbatim
+
+    @staticmethod
+    def _wait_s(request: Request) -> float:
+        """How long a call may wait for a person: as its body says, else as ``Prefer`` does."""
+        if "approval_wait_s" in request.body:
+            return float(request.body["approval_wait_s"])
+        found = _WAIT.search((header(request.scope, b"prefer") or b"").decode("latin-1"))
+        return float(found[1]) if found is not None else 0.0
+
+    async def _called(self, call: ToolCall, wait_s: float, trace: str) -> ToolResult:
+        before = self._latest()
+        result = await self._crew.call(call, door=DOOR, cancel=Cancel(), trace=trace)
+        error = result.error
+        if wait_s <= 0 or error is None or error.kind is not Kind.NEEDS_APPROVAL:
+            return result
+        details = error.details if isinstance(error.details, dict) else {}
+        approval_id = details.get("approval_id")
+        if not isinstance(approval_id, str) or not await self._was_answered(approval_id, before, wait_s):
+            return result
+        again = replace(call, id=self._workshop.new_call_id())
+        return await self._crew.call(again, door=DOOR, cancel=Cancel(), trace=trace)
+
+    async def _was_answered(self, approval_id: str, before: int, wait_s: float) -> bool:
+        """Wait for an answer, given here or by another program; no thread waits with us."""
+        told = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait_s
+        listening = asyncio.ensure_future(self._hear(approval_id, before, told))
+        try:
+            while (left_s := until - loop.time()) > 0:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(min(left_s, LOOK_EVERY_S)):
+                        await told.wait()
+                told.clear()
+                approvals = await asyncio.to_thread(self._workshop.approvals)
+                if not any(one.id == approval_id and one.state is ApprovalState.WAITING for one in approvals):
+                    return True
+                if self._health.is_draining:
+                    return False
+            return False
+        finally:
+            listening.cancel()
+            with suppress(asyncio.CancelledError):
+                await listening
+
+    async def _hear(self, approval_id: str, after: int, told: asyncio.Event) -> None:
+        with suppress(TooManyListeners):  # then looking now and then has to do
+            async for event in self._events.listen(after):
+                if event.kind is EventKind.APPROVAL_ANSWERED and event.data.get("id") == approval_id:
+                    told.set()
+
+    def _latest(self) -> int:
+        recent = self._events.recent
+        return recent[-1].number if recent else 0
+
+    async def result(self, request: Request) -> Answer:
+        call_id, offset = request.path["call_id"], request.query.get("offset", 0)
+        limit = request.query.get("limit", PAGE_BYTES)
+
+        def part() -> JsonObject:
+            absent = Wrong(404, f"no result of {call_id} is kept", "only long results are, for a time")
+            if not self._may_read(request.guest, call_id):
+                raise absent
+            try:
+                page, size = self._workshop.result_page(call_id, offset=offset, limit=limit)
+            except UsageError:
+                raise absent from None
+            return _accounts.result_part(call_id, page, size, offset)
+
+        return json_answer(await asyncio.to_thread(part), headers=_NO_STORE)
+
+    def _may_read(self, guest: Guest, call_id: str) -> bool:
+        """Attack: somebody else's result, by an id that was seen or guessed. Their own, or with the right to
+        read the records of everybody's calls."""
+        folder = self._journal()
+        found = None if folder is None else _accounts.call_document(folder, call_id)
+        if found is None:
+            return False
+        sees = self._sees(guest)
+        if sees is not None and not all(sees(each.get("key")) for each in found["records"]):
+            return False
+        callers = {each.get("caller") for each in found["records"] if each["what"] == "begin"}
+        return Right.AUDIT in guest.rights or callers == {guest.name}
+
+    # -- what waits for a person ----------------------------------------------------------------------------
+
+    async def approvals(self, request: Request) -> Answer:
+        wanted = request.query.get("state")
+        found = await asyncio.to_thread(self._shown, request.guest)
+        items = [_accounts.approval_item(one) for one in found if wanted in (None, one.state.value)]
+        return json_answer(items, headers=_NO_STORE)
+
+    def _shown(self, guest: Guest) -> list[Approval]:
+        sees = self._sees(guest)
+        return [one for one in self._workshop.approvals() if sees is None or sees(one.key)]
+
+    async def answer(self, request: Request) -> Answer:
+        approval_id, body, guest = request.path["id"], request.body, request.guest
+
+        def answered() -> Approval:
+            if not any(one.id == approval_id for one in self._shown(guest)):
+                raise Wrong(404, f"there is no approval {approval_id}", "GET /v1/approvals lists them")
+            return self._workshop.answer(
+                approval_id,
+                body["decision"],
+                arguments=body.get("arguments"),
+                because=body.get("because"),
+                for_s=body.get("for_s"),
+                by=guest.name,
+            )
+
+        told = await asyncio.to_thread(answered)
+        item = _accounts.approval_item(told)
+        self._events.tell(
+            EventKind.APPROVAL_ANSWERED,
+            {"id": told.id, "key": told.key, "state": told.state.value, "by": guest.name},
+        )
+        return json_answer(item, headers=_NO_STORE)
+
+    # -- what happened --------------------------------------------------------------------------------------
+
+    def _journal(self) -> str | None:
+        state = self._workshop.config.state
+        return None if state is None else _accounts.journal_of(state)
+
+    def _sees(self, guest: Guest) -> Callable[[object], bool] | None:
+        """Whether a guest may know of what was recorded under a key; None: of everything."""
+        reach = guest.reach
+        if reach is None:
+            return None
+        within = {tool.key for tool in self._workshop.tools if is_within(reach, tool)}
+        loaded = set(self._workshop.catalog.keys)
+        is_wide = reach.effects == frozenset(Effect)
+
+        def sees(key: object) -> bool:
+            if not isinstance(key, str) or key in within:
+                return isinstance(key, str)
+            return key not in loaded and is_wide and any(fnmatchcase(key, each) for each in reach.tools)
+
+        return sees
+
+    async def audit(self, request: Request) -> Answer:
+        folder, query = self._journal(), request.query
+        if folder is None:
+            return json_answer({"records": [], "next": None}, headers=_NO_STORE)
+        wanted = _accounts.Wanted(
+            what=query.get("what"),
+            key=query.get("key"),
+            outcome=query.get("outcome"),
+            since=_moment(query.get("since")),
+            until=_moment(query.get("until")),
+        )
+
+        def page() -> JsonObject:
+            sees = self._sees(request.guest)
+
+            def may_see(entry: Entry) -> bool:
+                assert sees is not None
+                return sees(entry.body.get("key"))
+
+            return _accounts.page_of(
+                folder,
+                wanted,
+                before=Mark.read(query.get("cursor", "")),
+                count=query.get("page_size", PAGE),
+                may_see=None if sees is None else may_see,
+            )
+
+        return json_answer(await asyncio.to_thread(page), headers=_NO_STORE)
+
+    async def audited(self, request: Request) -> Answer:
+        call_id, folder = request.path["call_id"], self._journal()
+
+        def found() -> JsonObject:
+            sees = self._sees(request.guest)
+            whole = None if folder is None else _accounts.call_document(folder, call_id)
+            if whole is None or (
+                sees is not None
+                and not all(sees(each.get("key")) for each in whole["records"] if each["what"] == "begin")
+            ):
+                raise Wrong(404, f"no call {call_id} was recorded", "GET /v1/audit lists calls")
+            return whole
+
+        return json_answer(await asyncio.to_thread(found), headers=_NO_STORE)
+
+    async def verify(self, request: Request) -> Answer:
+        state = self._workshop.config.state
+        if state is None:
+            raise Wrong(503, "there is no state folder, so there is no journal")
+        verdict = await asyncio.to_thread(_accounts.verdict_of, state)
+        return json_answer(_accounts.verdict_document(verdict), headers=_NO_STORE)
+
+    async def stats(self, request: Request) -> Answer:
+        folder, query = self._journal(), request.query
+        if folder is None:
+            raise Wrong(503, "there is no state folder, so there is no journal")
+
+        def counted() -> JsonObject:
+            return _accounts.stats_document(
+                folder,
+                now=time.time(),
+                window_s=float(query.get("window_s", 86_400)),
+                buckets=query.get("buckets", 48),
+                key=query.get("key"),
+                may_see=self._sees(request.guest),
+            )
+
+        return json_answer(await asyncio.to_thread(counted), headers=_NO_STORE)
+
+    # -- switching ------------------------------------------------------------------------------------------
+
+    async def disable(self, request: Request) -> Answer:
+        body = request.body
+
+        def off() -> JsonObject:
+            tool = self._find(request)
+            reason, for_s = body.get("reason", ""), body.get("for_s")
+            until = self._workshop.disable(tool.key, reason=reason, for_s=for_s, by=request.guest.name).until
+            shown = None if until is None else time_text(until)
+            return {"tool": tool.key, "enabled": False, "until": shown, "reason": reason or None}
+
+        return json_answer(await asyncio.to_thread(off), headers=_NO_STORE)
+
+    async def enable(self, request: Request) -> Answer:
+        def on() -> JsonObject:
+            tool = self._find(request)
+            self._workshop.enable(tool.key, by=request.guest.name)
+            return {"tool": tool.key, "enabled": True, "until": None, "reason": None}
+
+        return json_answer(await asyncio.to_thread(on), headers=_NO_STORE)
+
+    # -- what happens ---------------------------------------------------------------------------------------
+
+    async def events(self, request: Request) -> Answer | None:
+        guest, send = request.guest, request.send
+        kept: Headers = ((b"content-type", b"text/event-stream"), (b"x-accel-buffering", b"no"), *_NO_STORE)
+        if request.is_head:
+            return Answer(200, headers=kept)
+        if self._streams[guest.name] >= STREAMS_PER_GUEST_MAX:
+            # Attack: one caller's streams, until there is no room for anybody else's.
+            raise Wrong(429, f"there are {STREAMS_PER_GUEST_MAX} streams of this caller", "close one of them")
+        after = self._last_heard(request.headers.get("last-event-id"))
+        self._streams[guest.name] += 1
+        try:
+            async with aclosing(self._told(guest, after)) as told:
+                opening = await anext(told)
+                start = {"type": "http.response.start", "status": 200, "headers": [*kept, *SAFE_HEADERS]}
+                await send(start)
+                await send({"type": "http.response.body", "body": opening, "more_body": True})
+                await unless_left(request.receive, _sent(send, told))
+        except TooManyListeners:
+            raise Wrong(503, "too many streams are open", "try again later") from None
+        finally:
+            self._streams[guest.name] -= 1
+            if not self._streams[guest.name]:
+                del self._streams[guest.name]
+        return None
+
+    def _last_heard(self, sent: str | None) -> int | None:
+        """The number of the last event that a client has; None: it comes for the first time."""
+        if sent is None:
+            return None
+        epoch, _, number = sent.partition("-")
+        return min(int(number), self._latest()) if epoch == self._epoch else 0
+
+    async def _told(self, guest: Guest, after: int | None) -> AsyncGenerator[bytes, None]:
+        """Events as bytes; something at least every few seconds, for proxies that close what is quiet."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + STREAM_S_MAX
+        async with aclosing(_closing(self._events, after)) as events:
+            coming = asyncio.ensure_future(anext(events))
+            # The listener is there once the generator runs: before anything is said.
+            await asyncio.sleep(0)
+            if coming.done() and isinstance(coming.exception(), TooManyListeners):
+                raise TooManyListeners
+            recent = self._events.recent
+            opening = b"retry: 2000\n: welcome\n\n"
+            if after is not None and recent and recent[0].number > after + 1:
+                opening += self._written(Event(recent[0].number - 1, EventKind.MISSED, {"count": None}))
+            yield opening
+            try:
+                while loop.time() < until:
+                    await asyncio.wait((coming,), timeout=KEEP_ALIVE_S)
+                    if not coming.done():
+                        yield b": still here\n\n"
+                        continue
+                    try:
+                        event = coming.result()
+                    except StopAsyncIteration:  # the house is closing
+                        return
+                    coming = asyncio.ensure_future(anext(events))
+                    if self._may_hear(guest, event):
+                        yield self._written(event)
+            finally:
+                coming.cancel()
+                with suppress(asyncio.CancelledError, StopAsyncIteration):
+                    await coming
+
+    def _written(self, event: Event) -> bytes:
+        data = jsontext.compact(event.data).decode("utf-8")
+        return f"id: {self._epoch}-{event.number}\nevent: {event.kind.value}\ndata: {data}\n\n".encode()
+
+    def _may_hear(self, guest: Guest, event: Event) -> bool:
+        """Reloads anybody; calls their caller, and who may read the records; questions who may answer."""
+        data, kind = event.data, event.kind
+        if kind in (EventKind.CALL_BEGUN, EventKind.CALL_ENDED):
+            if data.get("caller") == guest.name:
+                return True
+            needed = Right.AUDIT
+        elif kind in (EventKind.APPROVAL_ASKED, EventKind.APPROVAL_ANSWERED):
+            needed = Right.APPROVE
+        else:
+            return True
+        if needed not in guest.rights:
+            return False
+        if guest.reach is None:
+            return True
+        name = data.get("key") or data.get("tool")
+        with suppress(UnknownTool):
+            return isinstance(name, str) and is_within(guest.reach, self._workshop.catalog.find(name))
+        return False
+
+    # -- how the server stands ------------------------------------------------------------------------------
+
+    async def health(self, request: Request) -> Answer:
+        if Right.ADMIN not in request.guest.rights:
+            _, summary = self._health.ready()
+            return json_answer(summary, headers=_NO_STORE)
+        report = await asyncio.to_thread(self._health.report)
+        status = "ok" if report.get("ready", True) else "not ready"
+        return json_answer({"status": status, **report}, headers=_NO_STORE)
+
+    async def alive(self, request: Request) -> Answer:
+        return json_answer(self._health.alive(), headers=_NO_STORE)
+
+    async def ready(self, request: Request) -> Answer:
+        is_ready, why = self._health.ready()
+        return json_answer(why, 200 if is_ready else 503, _NO_STORE)
+
+    async def metrics(self, request: Request) -> Answer:
+        text = await asyncio.to_thread(self._meters.text)
+        return Answer(200, text, ((b"content-type", _PROMETHEUS), *_NO_STORE))
+
+    async def openapi(self, request: Request) -> Answer:
+        return _with_tag(request, self._document)
+
+    async def _tagged(self, request: Request, make: Callable[[], JsonObject]) -> Answer:
+        """An answer with a strong tag of its very bytes, or that they are as they were."""
+        body = await asyncio.to_thread(lambda: jsontext.compact(make()))
+        return _with_tag(request, body)
+
+
+def _with_tag(request: Request, body: bytes) -> Answer:
+    tag = b'"%s"' % hashlib.sha256(body).hexdigest()[:32].encode("ascii")
+    known = header(request.scope, b"if-none-match") or b""
+    given = [each.strip().removeprefix(b"W/").replace(b'-gzip"', b'"') for each in known.split(b",")[:20]]
+    kept: Headers = ((b"etag", tag), *_PRIVATE)
+    if tag in given or given == [b"*"]:
+        return Answer(304, headers=kept)
+    return json_bytes(body, headers=kept)
+
+
+async def _sent(send: Send, told: AsyncGenerator[bytes, None]) -> None:
+    async for part in told:
+        # Attack: a client that reads nothing and keeps its place.
+        try:
+            async with asyncio.timeout(STALLED_S):
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+        except TimeoutError:
+            raise ClientLeft from None
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _closing(events: Events, after: int | None) -> AsyncGenerator[Event, None]:
+    """``listen`` as a generator that can be closed."""
+    async for event in events.listen(after):
+        yield event
+
+
+def _status(error: ToolwrightError) -> int:
+    for kind, status in _STATUSES.items():
+        if isinstance(error, kind):
+            return status
+    return 500
+
+
+_STATUSES: Final[Mapping[type[ToolwrightError], int]] = {
+    UnknownTool: 404,
+    EditError: 422,
+    ApprovalError: 409,
+    StoreError: 503,
+    UsageError: 422,
+}
+
+
+def _forbidden(right: Right) -> Wrong:
+    return Wrong(403, f"this needs the right `{right.value}`", "have a token made that has it")
+
+
+def _check_accept(scope: Scope, media: str) -> None:
+    accept = header(scope, b"accept")
+    if accept is None or not accept.strip():
+        return
+    kind = media.partition("/")[0]
+    for part in accept.decode("latin-1").lower().split(",")[:50]:
+        name, *parameters = [piece.strip() for piece in part.split(";")]
+        takes = name in ("*/*", media, f"{kind}/*") or name == "application/problem+json"
+        if takes and not any(re.fullmatch(r"q=0(\.0{0,3})?", each.replace(" ", "")) for each in parameters):
+            return
+    raise Wrong(406, f"this is answered as {media}", f"send Accept: {media}")
+
+
+def _moment(text: str | None) -> float | None:
+    """A day, a time or a duration ago, as seconds since the epoch."""
+    if text is None:
+        return None
+    if text[-1] in _UNIT_S:
+        return time.time() - int(text[:-1]) * _UNIT_S[text[-1]]
+    when = datetime.fromisoformat(text)
+    return (when if when.tzinfo is not None else when.replace(tzinfo=UTC)).timestamp()
+
+
+def _has_nul(value: JsonValue) -> bool:
+    return any(
+        _NUL in text
+        for _, each in jsontext.walk(value)
+        for text in (each if isinstance(each, dict) else (each,))
+        if isinstance(text, str)
+    )
+
+
+# -- the table ----------------------------------------------------------------------------------------------
+
+_JSON: Final = "application/json"
+_STREAM: Final = "text/event-stream"
+_TEXT: Final = "text/plain"
+_PROMETHEUS: Final = b"text/plain; version=0.0.4; charset=utf-8"
+_PROBLEM: Final = {"application/problem+json": shape("Problem")}
+_RESULT: Final = {_JSON: shape("Result")}
+_TAG: Final = {"ETag": "The tag of these very bytes, for If-None-Match."}
+
+_NAME: Final = Parameter(
+    name="name",
+    place="path",
+    about="A key or a bare name, as one percent-encoded segment (`rye%2Ffile-system%2Fwrite`).",
+    schema=_shapes.NAME,
+)
+_CALL_ID: Final = Parameter(
+    name="call_id", place="path", about="The id of a call, from its result.", schema=_shapes.CALL_ID
+)
+_KNOWN_TAG: Final = Parameter(
+    name="If-None-Match", place="header", about="A tag that was given before.", schema={"type": "string"}
+)
+_KEY: Final = Parameter(
+    name="key", about="Only of tools with this key; * stands for anything.", schema=_shapes.FILTER
+)
+_UNCHANGED: Final = Reply(about="It is as it was when this tag was given.", headers=_TAG)
+
+
+def _given(schema: JsonObject, about: str = "As asked.") -> Reply:
+    return Reply(about=about, contents={_JSON: schema})
+
+
+def _tagged_reply(schema: JsonObject) -> dict[int, Reply]:
+    return {200: Reply(about="As asked.", contents={_JSON: schema}, headers=_TAG), 304: _UNCHANGED}
+
+
+def _call_replies() -> dict[int, Reply]:
+    kinds: dict[int, list[Kind]] = {}
+    for kind, row in KINDS.items():
+        kinds.setdefault(row.http_status or 503, []).append(kind)
+    failed = {
+        status: Reply(about=f"The call ended with: {', '.join(some)}.", contents=_RESULT)
+        for status, some in kinds.items()
+    }
+    return {200: Reply(about="The call succeeded.", contents=_RESULT), **failed}
+
+
+ROUTES: Final[tuple[Route[Handler], ...]] = (
+    Route(
+        method="GET",
+        path="/v1/tools",
+        name="list_tools",
+        title="The catalog, or the part that a message should see, in our form or a provider's",
+        about=(
+            "With `message` the selected tools, with score and reason. With `dialect` exactly what goes into "
+            "a provider's request as `tools`, whole, with what was left out or lost."
+        ),
+        handle=Api.tools,
+        parameters=(
+            Parameter(name="dialect", about="A provider's form.", schema=_shapes.DIALECT),
+            Parameter(
+                name="tool_mode",
+                about="With dialect: strict lets the provider enforce the schema, where it can.",
+                schema=_shapes.one_of(["plain", "strict"]),
+            ),
+            Parameter(name="message", about="Only what it should see.", schema=_shapes.MESSAGE),
+            Parameter(name="limit", about="With message: at most so many tools.", schema=_shapes.LIMIT),
+            Parameter(name="format", about="Only tools of this format.", schema=_shapes.FORMAT),
+            Parameter(name="effect", about="Only tools with this effect.", schema=_shapes.EFFECT),
+            Parameter(name="trust", about="Only tools with this trust.", schema=_shapes.TRUST),
+            Parameter(
+                name="cursor", about="`next` of the page before, as it was given.", schema=_shapes.TOOL_CURSOR
+            ),
+            Parameter(name="page_size", about="At most so many at once.", schema=_shapes.PAGE_SIZE),
+            _KNOWN_TAG,
+        ),
+        replies=_tagged_reply(shape("ToolPage")),
+    ),
+    Route(
+        method="GET",
+        path="/v1/tools/{name}",
+        name="show_tool",
+        title="One whole record",
+        handle=Api.tool,
+        parameters=(_NAME, _KNOWN_TAG),
+        replies=_tagged_reply(shape("Tool")),
+    ),
+    Route(
+        method="POST",
+        path="/v1/tools/{name}/call",
+        name="call_tool",
+        title="Call a tool",
+        about=(
+            "Answered with the result document whatever became of the call, under the status of its error's "
+            "kind; with a problem document where it never became one. The call is cancelled when the client "
+            "leaves. Its arguments reach the tool as the very text that was sent where its format promises "
+            "that, else written anew."
+        ),
+        handle=Api.call,
+        right=Right.CALL,
+        parameters=(
+            _NAME,
+            Parameter(
+                name="Idempotency-Key",
+                place="header",
+                about="As `idempotency_key` in the body: 1 to 200 visible ASCII characters.",
+                schema={"type": "string", "pattern": "^[!-~]{1,200}$"},
+            ),
+        ),
+        body=_shapes.CALL_BODY,
+        replies=_call_replies(),
+    ),
+    Route(
+        method="POST",
+        path="/v1/tools/{name}/explain",
+        name="explain_tool",
+        title="What policy decides about a tool or a call of it, and why; nothing is run",
+        handle=Api.explain,
+        right=Right.CALL,
+        parameters=(_NAME,),
+        body=_shapes.EXPLAIN_BODY,
+        replies={200: _given(shape("Explanation"))},
+    ),
+    Route(
+        method="POST",
+        path="/v1/tools/{name}/disable",
+        name="disable_tool",
+        title="Switch a tool off, for a while or for good",
+        handle=Api.disable,
+        right=Right.ADMIN,
+        parameters=(_NAME,),
+        body=_shapes.DISABLE_BODY,
+        replies={200: _given(shape("Switched"))},
+    ),
+    Route(
+        method="POST",
+        path="/v1/tools/{name}/enable",
+        name="enable_tool",
+        title="Switch a tool on again",
+        handle=Api.enable,
+        right=Right.ADMIN,
+        parameters=(_NAME,),
+        body=_shapes.ENABLE_BODY,
+        replies={200: _given(shape("Switched"))},
+    ),
+    Route(
+        method="POST",
+        path="/v1/select",
+        name="select_tools",
+        title="Which tools a message should see, and why",
+        about="With `explain` an object that also names what was left out.",
+        handle=Api.select,
+        body=_shapes.SELECT_BODY,
+        replies={200: _given(shape("Selection"))},
+    ),
+    Route(
+        method="GET",
+        path="/v1/problems",
+        name="list_problems",
+        title="What is wrong with the declarations and the configuration",
+        handle=Api.problems,
+        parameters=(_KNOWN_TAG,),
+        replies=_tagged_reply(shape("Problems")),
+    ),
+    Route(
+        method="GET",
+        path="/v1/audit",
+        name="list_records",
+        title="The record of every call, the newest first",
+        handle=Api.audit,
+        right=Right.AUDIT,
+        parameters=(
+            Parameter(name="what", about="Only records of this kind.", schema=_shapes.WHAT),
+            _KEY,
+            Parameter(
+                name="outcome",
+                about="Only calls that ended so: ok, failed, or an error kind.",
+                schema=_shapes.OUTCOME,
+            ),
+            Parameter(
+                name="since", about="From a day, a time (UTC) or a duration ago.", schema=_shapes.MOMENT
+            ),
+            Parameter(name="until", about="Up to a day, a time or a duration ago.", schema=_shapes.MOMENT),
+            Parameter(
+                name="cursor",
+                about="`next` of the page before, as it was given.",
+                schema=_shapes.AUDIT_CURSOR,
+            ),
+            Parameter(name="page_size", about="At most so many at once.", schema=_shapes.PAGE_SIZE),
+        ),
+        replies={200: _given(shape("AuditPage"))},
+    ),
+    Route(
+        method="GET",
+        path="/v1/audit/verify",
+        name="verify_records",
+        title="Whether the journal is whole",
+        handle=Api.verify,
+        right=Right.AUDIT,
+        replies={200: _given(shape("Verdict"))},
+    ),
+    Route(
+        method="GET",
+        path="/v1/audit/stats",
+        name="count_calls",
+        title="How tools were used: of the last day, and in equal parts of a window of time",
+        handle=Api.stats,
+        right=Right.AUDIT,
+        parameters=(
+            Parameter(
+                name="window_s",
+                about="How far back the parts go, in seconds.",
+                schema={"type": "integer", "minimum": 60, "maximum": 90 * 86_400, "default": 86_400},
+            ),
+            Parameter(
+                name="buckets",
+                about="In how many parts.",
+                schema={"type": "integer", "minimum": 1, "maximum": 500, "default": 48},
+            ),
+            _KEY,
+        ),
+        replies={200: _given(shape("Stats"))},
+    ),
+    Route(
+        method="GET",
+        path="/v1/audit/{call_id}",
+        name="show_call",
+        title="All records of one call",
+        handle=Api.audited,
+        right=Right.AUDIT,
+        parameters=(_CALL_ID,),
+        replies={200: _given(shape("AuditCall"))},
+    ),
+    Route(
+        method="GET",
+        path="/v1/results/{call_id}",
+        name="read_result",
+        title="A part of a result that was too long to be handed over",
+        about="One's own; everybody's with the right `audit`.",
+        handle=Api.result,
+        right=Right.CALL,
+        parameters=(
+            _CALL_ID,
+            Parameter(
+                name="offset",
+                about="Begin after so many bytes: `next_offset` of the part before.",
+                schema={"type": "integer", "minimum": 0, "maximum": 1 << 40, "default": 0},
+            ),
+            Parameter(
+                name="limit",
+                about="At most so many bytes.",
+                schema={"type": "integer", "minimum": 16, "maximum": 1 << 20, "default": PAGE_BYTES},
+            ),
+        ),
+        replies={200: _given(shape("ResultPart"))},
+    ),
+    Route(
+        method="GET",
+        path="/v1/approvals",
+        name="list_approvals",
+        title="The calls that wait for a person, and what became of earlier ones",
+        handle=Api.approvals,
+        right=Right.APPROVE,
+        parameters=(
+            Parameter(name="state", about="Only those in this state.", schema=_shapes.one_of(ApprovalState)),
+        ),
+        replies={200: _given({"type": "array", "items": shape("Approval")})},
+    ),
+    Route(
+        method="POST",
+        path="/v1/approvals/{id}",
+        name="answer_approval",
+        title="Answer one, or change an answer that no call has used",
+        handle=Api.answer,
+        right=Right.APPROVE,
+        parameters=(
+            Parameter(
+                name="id", place="path", about="The id of the approval, whole.", schema=_shapes.APPROVAL_ID
+            ),
+        ),
+        body=_shapes.ANSWER_BODY,
+        replies={
+            200: _given(shape("Approval")),
+            409: Reply(about="It is over, or changed meanwhile.", contents=_PROBLEM),
+        },
+    ),
+    Route(
+        method="GET",
+        path="/v1/events",
+        name="listen",
+        title="What happens, as server-sent events: calls, approvals, reloads",
+        about=(
+            "One's own calls; everybody's with the right `audit`; questions with the right `approve`. A "
+            "client that comes back with Last-Event-ID is told what it missed, as far as it is kept, or that "
+            "it missed something (`missed`). A stream ends after an hour."
+        ),
+        handle=Api.events,
+        parameters=(
+            Parameter(
+                name="Last-Event-ID",
+                place="header",
+                about="The id of the last event that was read.",
+                schema={"type": "string", "pattern": "^[0-9a-f]{1,16}-[0-9]{1,15}$"},
+            ),
+        ),
+        media=_STREAM,
+        replies={200: Reply(about="Events, one after the other.", contents={_STREAM: {"type": "string"}})},
+    ),
+    Route(
+        method="GET",
+        path="/v1/health",
+        name="show_health",
+        title="How the server stands",
+        about="The whole report with the right `admin`, else whether it is ready.",
+        handle=Api.health,
+        replies={200: _given(shape("Health"))},
+    ),
+    Route(
+        method="GET",
+        path="/openapi.json",
+        name="describe",
+        title="This document",
+        handle=Api.openapi,
+        parameters=(_KNOWN_TAG,),
+        replies=_tagged_reply({"type": "object"}),
+    ),
+    Route(
+        method="GET",
+        path="/healthz",
+        name="live",
+        title="Whether the server lives",
+        handle=Api.alive,
+        replies={200: _given(shape("Health"))},
+    ),
+    Route(
+        method="GET",
+        path="/readyz",
+        name="ready",
+        title="Whether new work should be sent here",
+        handle=Api.ready,
+        replies={200: _given(shape("Health")), 503: _given(shape("Health"), "Not now; `reasons` says why.")},
+    ),
+    Route(
+        method="GET",
+        path="/metrics",
+        name="measure",
+        title="Prometheus metrics",
+        handle=Api.metrics,
+        media=_TEXT,
+        replies={200: Reply(about="Prometheus text.", contents={_TEXT: {"type": "string"}})},
+    ),
+)
+
+_WRONG: Final[Sequence[tuple[HTTPStatus, str]]] = (
+    (HTTPStatus.BAD_REQUEST, "The query, a header or the JSON text is wrong; the detail names the place."),
+    (HTTPStatus.UNAUTHORIZED, "A token is needed, or this one does not count."),
+    (HTTPStatus.FORBIDDEN, "The right for it is missing, or the page that sent it is not ours."),
+    (HTTPStatus.NOT_FOUND, "There is no such thing, or none for this caller."),
+    (HTTPStatus.METHOD_NOT_ALLOWED, "The method means nothing here; `Allow` lists those that do."),
+    (HTTPStatus.NOT_ACCEPTABLE, "What `Accept` asks for is not to be had."),
+    (HTTPStatus.REQUEST_TIMEOUT, "The body did not come in time."),
+    (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The body is too large."),
+    (HTTPStatus.REQUEST_URI_TOO_LONG, "The path or the query is too long."),
+    (HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "The body is not JSON, or is compressed."),
+    (HTTPStatus.MISDIRECTED_REQUEST, "The Host is not a name of this server."),
+    (HTTPStatus.UNPROCESSABLE_ENTITY, "The body is JSON that does not fit; the detail names the place."),
+    (HTTPStatus.TOO_MANY_REQUESTS, "Too many requests of this caller; `Retry-After` says when again."),
+    (HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "Too many headers, or one that is too long."),
+    (HTTPStatus.SERVICE_UNAVAILABLE, "The server is stopping, or what it keeps cannot be read."),
+)
+
+
+def document() -> JsonObject:
+    """The OpenAPI document of this API."""
+    return openapi(
+        ROUTES,
+        title="Toolwright",
+        about="Tools for LLM agents behind one API: list, select, call, approve, audit.",
+        version=toolwright.__version__,
+        shapes=SHAPES,
+        problems={status.value: Reply(about=about, contents=_PROBLEM) for status, about in _WRONG},
+    )
