@@ -16,7 +16,7 @@ RUN := $(BIN)/toolwright --config examples/toolwright.toml --state build/state
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run sign-examples test check fmt bench explore fuzz fuzz-spawner soak races lock clean
+.PHONY: help run sign-examples test screenshots check fmt bench explore fuzz fuzz-spawner soak races lock clean
 unexport PYTHONHOME PYTHONPATH
 
 help: ## list the commands
@@ -42,6 +42,11 @@ test: $(STAMPS)/dev ## run the tests (ARGS="-k name" is handed to pytest)
 	@$(BIN)/python tests/peers/install.py
 	@$(BIN)/python -m compileall -q src soak tests/sandbox tests/journal
 	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+screenshots: $(STAMPS)/dev ## take the images of docs/images anew, with the browser that the tests use
+	@$(BIN)/python tests/peers/install.py
+	@mkdir -p docs/images
+	SCREENSHOTS=docs/images $(BIN)/python -m pytest -q tests/doors/test_browser.py -k from_the_catalog
 
 check: $(STAMPS)/dev ## formatting, lint, types and the order of the rooms
 	$(BIN)/ruff format --check

@@ -119,22 +119,24 @@ class KindRow:
 
     exit_code: int
     http_status: int | None
+    rpc_code: int | None = None
+    """Of the JSON-RPC error that MCP answers with; None: a result marked as an error, for the model."""
 
 
 KINDS: dict[Kind, KindRow] = {
-    Kind.UNKNOWN_TOOL: KindRow(64, 404),
+    Kind.UNKNOWN_TOOL: KindRow(64, 404, -32602),
     Kind.INVALID_ARGUMENTS: KindRow(65, 422),
     Kind.DENIED: KindRow(77, 403),
     Kind.NEEDS_APPROVAL: KindRow(75, 409),
     Kind.UNAVAILABLE: KindRow(69, 503),
-    Kind.NOT_AUDITED: KindRow(74, 503),
+    Kind.NOT_AUDITED: KindRow(74, 503, -32603),
     Kind.TIMED_OUT: KindRow(124, 504),
     Kind.FAILED: KindRow(1, 502),
     Kind.BAD_OUTPUT: KindRow(76, 502),
     Kind.TOO_LARGE: KindRow(73, 502),
     Kind.UNKNOWN_OUTCOME: KindRow(71, 502),
     Kind.CANCELLED: KindRow(130, None),
-    Kind.INTERNAL: KindRow(70, 500),
+    Kind.INTERNAL: KindRow(70, 500, -32603),
 }
 
 

@@ -57,7 +57,7 @@ from toolwright.trust.secrets import Secrets, Withheld
 if TYPE_CHECKING:
     from toolwright.functions import Function
     from toolwright.runtimes.container import ContainerTools
-    from toolwright.runtimes.functions import FunctionTools
+    from toolwright.runtimes.functions import FunctionTools, Own
     from toolwright.runtimes.http import HttpTools
     from toolwright.runtimes.mcp import McpTools
     from toolwright.trust.approvals import Approvals
@@ -78,6 +78,28 @@ _FETCHED_AT_ONCE: Final = 16
 _SETTLE_S: Final = 2.0
 
 
+class _Chance:
+    """Random bytes for ids, drawn many at once: each drawing lets another thread have the interpreter."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        self._drawn: list[str] = []
+
+    def take(self) -> str:
+        while True:
+            try:
+                return self._drawn.pop()
+            except IndexError:
+                drawn = os.urandom(6 * 256).hex()
+                self._drawn = [drawn[at : at + 12] for at in range(0, len(drawn), 12)]
+
+
+_CHANCE: Final = _Chance()
+os.register_at_fork(after_in_child=_CHANCE.renew)  # else parent and child would give the same
+
+
 class Hands:
     """Everything a call needs besides the catalog: journal, store, sandbox, runtimes, engine.
 
@@ -92,6 +114,8 @@ class Hands:
         handlers: Mapping[str, object],
         *,
         functions: Mapping[str, Function],
+        own: Callable[[str], Own | None],
+        served: Callable[[str, Catalog], Tool | None],
         in_process: bool,
         sandbox: Sandbox | None,
         lists: ServerLists,
@@ -149,7 +173,7 @@ class Hands:
         self._making = threading.Lock()
         self._is_closed = False
         processes = process.ProcessTools(self._host, contents)
-        self._functions = Later(lambda: _function_tools(functions, self._cwd))
+        self._functions = Later(lambda: _function_tools(functions, self._cwd, own))
         self.spill = around.Spill(os.path.join(config.state, "results"), config.result_bytes)
         self.engine = Engine(
             stock=lambda: Stock(report().catalog, report().version),
@@ -178,6 +202,7 @@ class Hands:
             arrives=lambda call, cancel: self._lists.arrives(call.tool, call.timeout_s or LIST_S, cancel),
             absence=self._absence,
             lacks=self._lacks,
+            served=served,
         )
 
     @property
@@ -195,7 +220,7 @@ class Hands:
     @staticmethod
     def new_call_id() -> str:
         """Unique among all hosts, and for a reader in the order of time."""
-        return f"{time.time_ns():016x}{os.urandom(6).hex()}"
+        return f"{time.time_ns():016x}{_CHANCE.take()}"
 
     @contextmanager
     def _recorded(self, door: str, key: str, runs_digest: str | None = None) -> Iterator[_Record | None]:
@@ -469,10 +494,12 @@ def _python_tools(host: Host, contents: Contents, vetter: Vetter, zygotes_max: i
     return PythonTools(host, contents, verified=vetter.is_verified, zygotes_max=zygotes_max)
 
 
-def _function_tools(functions: Mapping[str, Function], cwd: str) -> FunctionTools:
+def _function_tools(
+    functions: Mapping[str, Function], cwd: str, own: Callable[[str], Own | None]
+) -> FunctionTools:
     from toolwright.runtimes.functions import FunctionTools
 
-    return FunctionTools(functions, cwd)
+    return FunctionTools(functions, cwd, own=own)
 
 
 def _http_tools(host: Host) -> HttpTools:

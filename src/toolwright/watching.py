@@ -58,12 +58,15 @@ class Watch:
         self._seen = workshop.loaded
         self._telling = threading.Lock()
         self._failing = ""
+        self._after_s = 0.0
         self._stop = threading.Event()
         self._armed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         workshop.watch(self._swapped)
 
-    def start(self) -> None:
+    def start(self, *, after_s: float = 0.0) -> None:
+        """Watch from now on, or from a little later; what changes meanwhile is noticed then."""
+        self._after_s = after_s
         self._thread.start()
 
     def wait_armed(self, timeout_s: float) -> bool:
@@ -79,6 +82,7 @@ class Watch:
     # -- in the thread --------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        self._stop.wait(self._after_s)
         while not self._stop.is_set():
             folders = self._workshop.loaded.folders
             for paths in self._changes(folders):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.journal import work
+from toolwright.errors import Kind
 from toolwright.journal import reading
 from toolwright.journal.audit import open_audit
-from toolwright.journal.index import Index
+from toolwright.journal.index import Index, Wanted
 
 
 def recorded(state: Path, *ids: str) -> None:
@@ -104,3 +106,78 @@ def test_segments_that_are_gone_leave_the_index(tmp_path: Path) -> None:
     with Index(work.journal(tmp_path)) as index:
         assert (index.events(), index.of_call("a")) == ([], [])
     assert [*reading.entries(work.journal(tmp_path))] == []
+
+
+def told(state: Path, *lines: tuple[str, float, str, str | None, float]) -> None:
+    """Calls of a caller at a time, with the kind of their error or None, and how long they took."""
+    now = [0.0]
+    audit = open_audit(str(state), clock=lambda: now[0])
+    for id, now[0], caller, kind, ms in lines:
+        error = None if kind is None else work.failed("no", Kind(kind))
+        audit.begin(work.call(id, caller=caller), work.FACTS)
+        audit.end(work.call(id), work.result(id, error=error, spent=work.spent(ms), isolation=("level", "x")))
+    audit.close()
+
+
+def test_calls_come_newest_first_in_pages_and_by_what_is_asked(tmp_path: Path) -> None:
+    told(
+        tmp_path,
+        ("a", 1000.0, "ann", None, 1.0),
+        ("b", 1001.0, "bob", "failed", 2.0),
+        ("c", 1002.0, "ann", "timed_out", 3.0),
+        ("d", 1002.0, "ann", None, 4.0),
+    )
+    audit = open_audit(str(tmp_path), clock=lambda: 1003.0)
+    audit.begin(work.call("e", caller="ann"), work.FACTS)
+    audit.close()
+    with Index(work.journal(tmp_path)) as index:
+
+        def ids(limit: int = 10, **wanted: Any) -> list[str]:
+            return [row.call for row in index.calls(Wanted(**wanted), limit).calls]
+
+        assert ids() == ["e", "d", "c", "b", "a"]
+        assert ids(caller="ANN") == ["e", "d", "c", "a"]
+        assert ids(outcome="ok") == ["d", "a"]
+        assert ids(outcome="failed") == ["c", "b"]
+        assert ids(outcome="timed_out") == ["c"]
+        assert ids(outcome="open") == ["e"]
+        assert ids(since=1002.0) == ["e", "d", "c"]
+        assert ids(tool="GET_TIME", caller="bob") == ["b"]
+        assert ids(tool="%") == []
+        first = index.calls(Wanted(), 2)
+        second = index.calls(Wanted(before=first.next), 2)
+        third = index.calls(Wanted(before=second.next), 2)
+        assert [row.call for row in (*first.calls, *second.calls, *third.calls)] == ["e", "d", "c", "b", "a"]
+        assert third.next is None
+        (row,) = index.calls(Wanted(outcome="timed_out"), 1).calls
+        assert (row.key, row.door, row.caller, row.ms, row.ok, row.layers) == (
+            "manifest:t/get_time", "test", "ann", 3.0, False, ("level", "x"),
+        )  # fmt: skip
+
+
+def test_what_ended_is_counted_by_minutes_and_by_hours(tmp_path: Path) -> None:
+    lines = [(f"c{at}", 7200.0 + at, "ann", "failed" if at % 4 == 0 else None, 10.0) for at in range(120)]
+    told(tmp_path, *lines, ("slow", 7319.5, "ann", None, 1000.0))
+    with Index(work.journal(tmp_path)) as index:
+        first, second, third = index.load(7200.0, 60, 3)
+        assert (first.start, first.calls, first.failed) == (7200.0, 60, 15)
+        assert (second.calls, second.failed, third.calls) == (61, 15, 0)
+        assert first.p50_ms == pytest.approx(10.0, rel=0.05)
+        assert first.p95_ms == pytest.approx(10.0, rel=0.05)
+        assert (third.p50_ms, third.p95_ms) == (None, None)
+        (hour,) = index.load(7200.0, 3600, 1)
+        assert (hour.calls, hour.failed) == (121, 30)
+    told(tmp_path, ("later", 7330.0, "ann", None, 1.0))
+    with Index(work.journal(tmp_path)) as index:  # what came since is added, and nothing is counted twice
+        assert [each.calls for each in index.load(7200.0, 60, 3)] == [60, 61, 1]
+
+
+def test_what_a_segment_told_goes_with_it(tmp_path: Path) -> None:
+    told(tmp_path, ("a", 60.0, "ann", None, 1.0))
+    with Index(work.journal(tmp_path)) as index:
+        assert index.calls(Wanted(), 10).calls
+    for path in work.segment_paths(tmp_path):
+        path.unlink()
+    with Index(work.journal(tmp_path)) as index:
+        assert index.calls(Wanted(), 10).calls == ()
+        assert [each.calls for each in index.load(0.0, 60, 3)] == [0, 0, 0]

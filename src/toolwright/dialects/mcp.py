@@ -103,7 +103,7 @@ def read_calls(message: JsonObject, names: NameMap) -> tuple[ToolCall, ...]:
 
 def write_result(call: ToolCall, result: ToolResult) -> JsonObject:
     """The ``result`` of the response. The newer era wants ``resultType``, the older one ignores it."""
-    content = [_block(block) for block in result.blocks]
+    content = [write_block(block) for block in result.blocks]
     if not any(isinstance(block, TextBlock) for block in result.blocks):
         text = text_of(result, ())
         content = [{"type": "text", "text": text}, *content] if text else content
@@ -114,7 +114,8 @@ def write_result(call: ToolCall, result: ToolResult) -> JsonObject:
     return reply
 
 
-def _block(block: Block) -> JsonObject:
+def write_block(block: Block) -> JsonObject:
+    """One block of content."""
     more = block.more or {}
     match block:
         case TextBlock(text=text):

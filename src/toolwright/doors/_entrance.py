@@ -394,8 +394,8 @@ class Entrance:
         return _later(wait_s, "too many wrong tokens") if wait_s else _WRONG_TOKEN
 
     def _bucket(self, guest: Guest | None, clock: float) -> Bucket | None:
-        if not self._rate or guest is None:
-            return None
+        if not self._rate or guest is None or guest.token_id is None:
+            return None  # the owner of the machine needs no server to keep it busy
         bucket = self._buckets.get(guest.name)
         if bucket is None:
             bucket = self._buckets[guest.name] = Bucket(self._rate, clock)

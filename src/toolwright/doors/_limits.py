@@ -18,6 +18,8 @@ from toolwright.records import dataclass
 
 KEEP_ALIVE_S: Final = 75
 """A connection on which nothing comes is closed after this; longer than the minute that proxies keep one."""
+UNREAD_BYTES_MAX: Final = 256 * 1024
+"""Of a body that comes after the answer: with less, a client gets to read why it was refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,7 @@ class Guarded(HttpToolsProtocol):
     phase: int = _IDLE
     since: float = 0.0
     head_bytes: int = 0
+    unread_bytes: int = 0
     is_answered: bool = True
     stalled_at: float | None = None
 
@@ -91,9 +94,15 @@ class Guarded(HttpToolsProtocol):
             self.head_bytes += len(data)
             if self.head_bytes > self.limits.head_bytes_max:
                 self.give_up(431, "the head of the request is too long")
+        elif self.phase == _BODY and self.is_answered:
+            # Attack: a gigabyte behind a request that was answered already, whoever refused it.
+            self.unread_bytes += len(data)
+            if self.unread_bytes > UNREAD_BYTES_MAX:
+                self.transport.abort()
 
     def on_message_begin(self) -> None:
-        self.phase, self.since, self.head_bytes = _HEAD, self.loop.time(), 0
+        self.phase, self.since = _HEAD, self.loop.time()
+        self.head_bytes = self.unread_bytes = 0
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:

@@ -1,16 +1,19 @@
 """An index over the journal, for questions that would otherwise read all of it. Never on the way of a call.
 
-``index.sqlite`` beside the segments: which records belong to a call, which ended when. It is brought up
-to date when somebody asks and thrown away whenever it does not fit; the segments are the truth.
+``index.sqlite`` beside the segments: which records belong to a call, which calls there were, how many ended
+when and how long they took. It is brought up to date when somebody asks and thrown away whenever it does not
+fit; the segments are the truth.
 """
 
 from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 import sqlite3
+from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import Any, Final
@@ -21,9 +24,18 @@ from toolwright.journal.chain import Head
 from toolwright.journal.reading import Entry, SegmentFile
 from toolwright.journal.segments import OPEN, SEALED
 from toolwright.journal.usage import EVENTS_MAX, Event
+from toolwright.jsontext import JsonObject
 from toolwright.records import dataclass
 
-_VERSION: Final = 2
+PAGE_MAX: Final = 500
+SCANNED_MAX: Final = 200_000
+"""How many calls one question with conditions looks at; the next page goes on from there."""
+GRAINS_S: Final = (60, 3600)
+"""Of what is counted: charts of hours and days add up minutes, longer ones hours."""
+_STEPS_PER_DOUBLING: Final = 8
+"""How finely durations are told apart when they are counted: within five percent."""
+
+_VERSION: Final = 3
 _TABLES: Final = (
     "CREATE TABLE segment (name TEXT PRIMARY KEY, offset INTEGER, number INTEGER, link BLOB) STRICT",
     "CREATE TABLE record (segment TEXT, number INTEGER, offset INTEGER, ts REAL, what TEXT, call TEXT, "
@@ -32,7 +44,61 @@ _TABLES: Final = (
     "CREATE INDEX by_call ON record (call)",
     "CREATE INDEX by_end ON record (what, ts)",
     "CREATE INDEX by_time ON record (ts)",
+    "CREATE TABLE call (call TEXT PRIMARY KEY, segment TEXT, begun REAL, tool TEXT, key TEXT, caller TEXT, "
+    "door TEXT, ended REAL, ok INTEGER, kind TEXT, ms REAL, layers TEXT) STRICT, WITHOUT ROWID",
+    "CREATE INDEX by_begin ON call (begun, call)",
+    "CREATE TABLE load (segment TEXT, grain INTEGER, at INTEGER, step INTEGER, ok INTEGER, calls INTEGER, "
+    "PRIMARY KEY (grain, at, step, ok, segment)) STRICT, WITHOUT ROWID",
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallRow:
+    """One call, as its begin and its end tell it. Without an end it is running, or its host is gone."""
+
+    call: str
+    begun: float
+    tool: str
+    key: str | None
+    caller: str
+    door: str
+    ended: float | None
+    ok: bool | None
+    kind: str | None
+    ms: float | None
+    layers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which calls are asked for. Texts are looked for anywhere in what they are compared with."""
+
+    tool: str = ""
+    caller: str = ""
+    outcome: str = ""
+    """``ok``, ``failed`` (any error), ``open`` (no end) or an error's kind."""
+    since: float = 0.0
+    before: tuple[float, str] | None = None
+    """Where the page before ended: only older calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Calls, the newest first, and where the next page begins, if there is one."""
+
+    calls: tuple[CallRow, ...]
+    next: tuple[float, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The calls that ended in one stretch of time. Times are None where there were none."""
+
+    start: float
+    calls: int
+    failed: int
+    p50_ms: float | None
+    p95_ms: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +189,57 @@ class Index:
             Event(ts, key or "(unknown)", bool(ok), ms or 0.0, kind, latency, cost, currency)
             for ts, key, ok, ms, kind, latency, cost, currency in reversed(rows)
         ]
+
+    def calls(self, wanted: Wanted, limit: int) -> Page:
+        """A page of calls, the newest first."""
+        limit = max(1, min(limit, PAGE_MAX))
+        begun, call = wanted.before or (math.inf, "")
+        tool, caller, outcome = wanted.tool.lower(), wanted.caller.lower(), wanted.outcome
+        scanned = SCANNED_MAX if tool or caller or outcome else limit + 1
+        rows = self._connection.execute(
+            "SELECT call, begun, tool, key, caller, door, ended, ok, kind, ms, layers FROM "
+            "(SELECT * FROM call WHERE (begun, call) < (?, ?) AND begun >= ? "
+            "ORDER BY begun DESC, call DESC LIMIT ?) "
+            "WHERE (? = '' OR instr(lower(coalesce(key, tool)), ?)) AND (? = '' OR instr(lower(caller), ?)) "
+            "AND CASE ? WHEN '' THEN 1 WHEN 'ok' THEN ok IS 1 WHEN 'failed' THEN ok IS 0 "
+            "WHEN 'open' THEN ended IS NULL ELSE kind IS ? END ORDER BY begun DESC, call DESC LIMIT ?",
+            (begun, call, wanted.since, scanned, tool, tool, caller, caller, outcome, outcome, limit + 1),
+        ).fetchall()
+        found = tuple(_call_row(*row) for row in rows[:limit])
+        if len(rows) > limit:
+            return Page(found, (found[-1].begun, found[-1].call))
+        last = self._connection.execute(
+            "SELECT begun, call FROM call WHERE (begun, call) < (?, ?) AND begun >= ? "
+            "ORDER BY begun DESC, call DESC LIMIT 1 OFFSET ?",
+            (begun, call, wanted.since, SCANNED_MAX - 1),
+        ).fetchone()
+        return Page(found, last)
+
+    def load(self, start: float, width_s: int, count: int) -> tuple[Load, ...]:
+        """How many calls ended in each of ``count`` stretches from ``start`` on, how many of them failed, and
+        how long they took. Stretches are made of whole minutes, or of whole hours."""
+        grain = max(each for each in GRAINS_S if each == GRAINS_S[0] or width_s % each == 0)
+        width = max(1, width_s // grain)
+        first = math.floor(start / grain)
+        counted: list[Counter[int]] = [Counter() for _ in range(count)]
+        failed = [0] * count
+        for at, step, ok, calls in self._connection.execute(
+            "SELECT (at - ?) / ?, step, ok, sum(calls) FROM load WHERE grain = ? AND at >= ? AND at < ? "
+            "GROUP BY 1, 2, 3",
+            (first, width, grain, first, first + width * count),
+        ):
+            counted[at][step] += calls
+            failed[at] += 0 if ok else calls
+        return tuple(
+            Load(
+                start=float((first + at * width) * grain),
+                calls=steps.total(),
+                failed=failed[at],
+                p50_ms=_quantile(steps, 0.5),
+                p95_ms=_quantile(steps, 0.95),
+            )
+            for at, steps in enumerate(counted)
+        )
 
     def page(
         self,
@@ -217,8 +334,7 @@ class Index:
             }
             there = {segment.name: segment for segment in reading.segment_files(self._folder)}
             for name in known.keys() - there.keys():
-                connection.execute("DELETE FROM record WHERE segment = ?", (name,))
-                connection.execute("DELETE FROM segment WHERE name = ?", (name,))
+                self._forget(name)
             for segment in there.values():
                 with suppress(StoreError):  # `verify` tells what is wrong with it
                     self._take_in(segment, *known.get(segment.name, (0, None)))
@@ -228,31 +344,83 @@ class Index:
                 connection.execute("ROLLBACK")
             raise
 
+    def _forget(self, segment: str) -> None:
+        for statement in _FORGET:
+            self._connection.execute(statement, (segment,))
+
     def _take_in(self, segment: SegmentFile, offset: int, after: Head | None) -> None:
         data, _ = reading.contents(segment, offset)
         scanned = chain.scan(segment.name, data, after)
         if scanned.flaw is not None and after is not None:
             # What we know of it is no longer there: a write that failed was taken back. Read it anew.
-            self._connection.execute("DELETE FROM record WHERE segment = ?", (segment.name,))
-            self._connection.execute("DELETE FROM segment WHERE name = ?", (segment.name,))
+            self._forget(segment.name)
             self._take_in(segment, 0, None)
             return
         if not scanned.records:
             return
+        bodies = [(record, body) for record in scanned.records if (body := chain.body_of(record)) is not None]
         self._connection.executemany(
             "INSERT OR REPLACE INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            _rows(segment.name, offset, scanned.records),
+            _rows(segment.name, offset, bodies),
         )
+        self._take_in_calls(segment.name, bodies)
         self._connection.execute(
             "INSERT OR REPLACE INTO segment VALUES (?, ?, ?, ?)",
             (segment.name, offset + scanned.end, scanned.head.number, scanned.head.link),
         )
 
+    def _take_in_calls(self, segment: str, bodies: list[tuple[chain.Record, JsonObject]]) -> None:
+        begins, ends = [], []
+        load: Counter[tuple[int, int, int, bool]] = Counter()
+        for _, body in bodies:
+            if not isinstance(call := body.get("call"), str):
+                continue
+            ts = _number(body.get("ts")) or 0.0
+            key = _text(body.get("key"))
+            if body.get("what") == "begin":
+                told = (_text(body.get(name)) or "" for name in ("tool", "caller", "door"))
+                begins.append((call, segment, ts, key, *told))
+            elif body.get("what") == "end":
+                ok, ms = body.get("ok") is True, _number(body.get("ms")) or 0.0
+                layers = [each for each in body.get("layers") or () if isinstance(each, str)]
+                ends.append((call, segment, ts, key, ok, _text(body.get("kind")), ms, "\n".join(layers)))
+                for grain in GRAINS_S:
+                    load[grain, math.floor(ts / grain), _step(ms), ok] += 1
+        # A call may begin in one segment and end in another, which may be read first.
+        self._connection.executemany(
+            "INSERT INTO call (call, segment, begun, key, tool, caller, door) VALUES (?, ?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT (call) DO UPDATE SET segment = excluded.segment, begun = excluded.begun, "
+            "key = coalesce(key, excluded.key), tool = excluded.tool, caller = excluded.caller, "
+            "door = excluded.door",
+            begins,
+        )
+        self._connection.executemany(
+            "INSERT INTO call (call, segment, begun, key, ok, kind, ms, layers, ended, tool, caller, door) "
+            "VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?3, '', '', '') "
+            "ON CONFLICT (call) DO UPDATE SET key = coalesce(excluded.key, key), ok = excluded.ok, "
+            "kind = excluded.kind, ms = excluded.ms, layers = excluded.layers, ended = excluded.ended",
+            ends,
+        )
+        self._connection.executemany(
+            "INSERT INTO load VALUES (?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT DO UPDATE SET calls = calls + excluded.calls",
+            [(segment, *place, calls) for place, calls in load.items()],
+        )
 
-def _rows(segment: str, offset: int, records: list[chain.Record]) -> Iterator[tuple[Any, ...]]:
-    for record in records:
-        body = chain.body_of(record)
-        if body is None or body.get("what") in reading.OWN:
+
+_FORGET: Final = (
+    "DELETE FROM record WHERE segment = ?",
+    "DELETE FROM call WHERE segment = ?",
+    "DELETE FROM load WHERE segment = ?",
+    "DELETE FROM segment WHERE name = ?",
+)
+
+
+def _rows(
+    segment: str, offset: int, bodies: list[tuple[chain.Record, JsonObject]]
+) -> Iterator[tuple[Any, ...]]:
+    for record, body in bodies:
+        if body.get("what") in reading.OWN:
             continue
         yield (
             segment,
@@ -269,6 +437,40 @@ def _rows(segment: str, offset: int, records: list[chain.Record]) -> Iterator[tu
             _number(body.get("cost")),
             _text(body.get("currency")),
         )
+
+
+def _call_row(
+    call: str, begun: float, tool: str, key: str | None, caller: str, door: str, ended: float | None,
+    ok: int | None, kind: str | None, ms: float | None, layers: str | None,
+) -> CallRow:  # fmt: skip
+    return CallRow(
+        call=call,
+        begun=begun,
+        tool=tool or key or "(unknown)",
+        key=key,
+        caller=caller,
+        door=door,
+        ended=ended,
+        ok=None if ok is None else bool(ok),
+        kind=kind,
+        ms=ms,
+        layers=tuple((layers or "").split("\n")) if layers else (),
+    )
+
+
+def _step(ms: float) -> int:
+    """Durations are counted on a scale of equal ratios; below a hundredth of a millisecond all are one."""
+    return round(math.log2(max(ms, 0.01)) * _STEPS_PER_DOUBLING)
+
+
+def _quantile(steps: Counter[int], share: float) -> float | None:
+    """The duration that this share of the calls did not exceed, as finely as they were counted."""
+    wanted = math.ceil(steps.total() * share)
+    for step in sorted(steps):
+        wanted -= steps[step]
+        if wanted <= 0:
+            return float(2 ** (step / _STEPS_PER_DOUBLING))
+    return None
 
 
 def _entry(segment: SegmentFile, number: int, offset: int) -> Entry | None:

@@ -42,8 +42,10 @@ _COMMANDS = {
     "keys": "Make, list and show keys.",
     "trust": "Trust a public key or a project, or stop trusting it.",
     "secret": "Keep values for tools, by name; none is ever shown.",
+    "token": "Let others use what is served; each token is shown once.",
     "export": "Print what a model provider would be sent.",
     "init": "Start a new tool from a template.",
+    "serve": "Serve the tools: MCP, the HTTP API and the console, on one port or stdio.",
     "doctor": "Say what works on this machine, and how to get what does not.",
 }
 _MESSAGE_CHARS_MAX = 1000

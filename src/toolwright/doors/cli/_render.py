@@ -16,6 +16,8 @@ from toolwright import jsontext
 from toolwright.catalog import files
 from toolwright.doors._documents import line_of as line_of
 from toolwright.doors._documents import shown_path as shown_path
+from toolwright.doors._visible import HIDDEN
+from toolwright.doors._visible import printable as printable
 from toolwright.errors import SourceError
 from toolwright.model import Problem, Severity
 
@@ -23,25 +25,14 @@ if TYPE_CHECKING:
     from toolwright.app import Workshop
     from toolwright.doors.cli import Shared
 
-# Attack: a description that moves the cursor, recolours the terminal or reverses the reading direction to
-# show something other than what is there.
-_HIDDEN: Final = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
-    "\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff9-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
-)
 _COLOURS: Final = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "blue"}
-
-
-def printable(text: str) -> str:
-    """The text on one line, with characters that a terminal would act on, or hide, written as escapes."""
-    return _HIDDEN.sub(lambda match: match.group().encode("unicode_escape").decode("ascii"), text)
 
 
 def write_json(value: Any) -> None:
     """One JSON document on stdout, and nothing else."""
     text = jsontext.compact(value).decode("utf-8")
     # As bytes: JSON is UTF-8, whatever the terminal speaks.
-    click.echo(_HIDDEN.sub(_json_escape, text).encode("utf-8"))
+    click.echo(HIDDEN.sub(_json_escape, text).encode("utf-8"))
 
 
 def write_file(path: str, value: Any) -> None:

@@ -1,0 +1,309 @@
+"""What MCP's methods mean here, for either era and whatever carries the messages.
+
+Reads params, writes results; makes calls out of requests and answers out of results. It decides nothing about
+tools: listing, permission, order and record are the workshop's. It knows no HTTP and no pipe.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Final
+
+from toolwright import jsontext
+from toolwright.app import Workshop
+from toolwright.catalog.catalog import Catalog
+from toolwright.dialects import mcp as dialect
+from toolwright.doors import _mcp_wire as wire
+from toolwright.doors._entrance import Guest, Right
+from toolwright.doors._mcp_lane import NEWER, OLDER, SERVER, capabilities
+from toolwright.doors._mcp_seals import Seals
+from toolwright.doors._mcp_wire import Fault, Id
+from toolwright.errors import KINDS, ApprovalError, Kind, StoreError
+from toolwright.jsontext import JsonObject, JsonValue
+from toolwright.model import Reach, ToolCall, ToolError, ToolResult
+from toolwright.records import dataclass
+
+DOOR: Final = "mcp"
+_KEPT_BYTES_MAX: Final = 64 << 20
+"""Of listings, for all callers together; one is always kept."""
+_ARGUMENTS_CHARS_MAX: Final = 4000
+_BECAUSE_CHARS_MAX: Final = 500
+ASKED: Final = "approval"
+"""The name of our one input request."""
+_STAMP: Final[JsonObject] = {wire.SERVER_KEY: SERVER}
+_STAMP_TEXT: Final = jsontext.compact(_STAMP)
+_FORM: Final[JsonObject] = {
+    "type": "object",
+    "properties": {
+        "decision": {
+            "type": "string",
+            "title": "Decision",
+            "description": "Whether this call may run, once.",
+            "enum": ["approve", "deny"],
+        },
+        "because": {"type": "string", "title": "Because", "description": "Why; it is recorded."},
+    },
+    "required": ["decision"],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The tools that one caller sees, written already, and the way back from their names."""
+
+    version: str
+    catalog: Catalog
+    tools: bytes
+    keys: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A call that waits for a person, whom this client can ask."""
+
+    approval_id: str
+    params: JsonObject
+    """Of the request that asks."""
+    otherwise: bytes
+    """The result where nobody answers."""
+
+
+class Desk:
+    """One for all connections of a host. Its methods are called from any thread."""
+
+    def __init__(self, workshop: Workshop, *, is_whole: bool, instructions: str = "") -> None:
+        self.workshop = workshop
+        self.seals = Seals()
+        self._offered = capabilities(is_whole=is_whole)
+        self._instructions = instructions
+        self._listings: OrderedDict[tuple[str, Reach | None], Listing] = OrderedDict()
+        self._lock = threading.Lock()
+
+    # -- who we are -----------------------------------------------------------------------------------------
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """The notifications that say that a list changed."""
+        return tuple(
+            f"notifications/{kind}/list_changed"
+            for kind in ("tools", "prompts", "resources")
+            if kind in self._offered
+        )
+
+    def discovered(self, guest: Guest) -> bytes:
+        """The result of ``server/discover``. Reads the instructions of skills: for a thread."""
+        return jsontext.compact(
+            {
+                "resultType": "complete",
+                "supportedVersions": [*NEWER],
+                "capabilities": self._offered,
+                **self._told(guest),
+                "ttlMs": 0,
+                "cacheScope": "private",
+                "_meta": _STAMP,
+            }
+        )
+
+    def _told(self, guest: Guest) -> JsonObject:
+        """What the client's model shall know: the host's own words, and the skills of this caller's."""
+        skills = self.workshop.instructions(caller=guest.name, reach=guest.reach)
+        text = "\n\n".join(filter(None, (self._instructions, skills)))
+        return {"instructions": text} if text else {}
+
+    @staticmethod
+    def unsubscribed(number: Id | None) -> bytes:
+        """The response to ``subscriptions/listen``, at the end of what was listened to."""
+        marks = {wire.SUBSCRIPTION_KEY: number, **_STAMP}
+        return wire.answer(number, jsontext.compact({"resultType": "complete", "_meta": marks}))
+
+    def initialized(self, params: JsonObject, guest: Guest) -> tuple[bytes, str, bool] | Fault:
+        """The result of ``initialize``, the version that was agreed on, and whether the client elicits. For a
+        thread, as ``discovered``."""
+        asked, able, client = (params.get(key) for key in ("protocolVersion", "capabilities", "clientInfo"))
+        if type(asked) is not str or type(able) is not dict or type(client) is not dict:
+            return Fault(wire.INVALID_PARAMS, "initialize needs protocolVersion, capabilities and clientInfo")
+        version = asked if asked in OLDER else OLDER[-1]
+        result = {
+            "protocolVersion": version,
+            "capabilities": self._offered,
+            "serverInfo": SERVER,
+            **self._told(guest),
+        }
+        return jsontext.compact(result), version, wire.elicits(able)
+
+    # -- listing --------------------------------------------------------------------------------------------
+
+    def known(self, guest: Guest) -> Listing | None:
+        """What was listed to a caller, as long as the catalog is the same: enough to read a call's name."""
+        found = self._listings.get((guest.name, guest.reach))
+        return found if found is not None and found.catalog is self.workshop.catalog else None
+
+    def fresh(self, guest: Guest) -> Listing | None:
+        """What was listed to a caller, where it would be listed so again."""
+        found = self._listings.get((guest.name, guest.reach))
+        return found if found is not None and found.version == self.workshop.version else None
+
+    def listing(self, guest: Guest) -> Listing:
+        """What a caller sees now. Slow where there are many tools: for a thread, unless it is ``fresh``."""
+        with self._lock:
+            found = self.fresh(guest)
+            if found is not None:
+                return found
+            version, catalog = self.workshop.version, self.workshop.catalog
+            declared = self.workshop.declare("mcp", caller=guest.name, reach=guest.reach, served=True)
+            found = Listing(version, catalog, jsontext.compact(declared.payload), dict(declared.names.keys))
+            self._keep((guest.name, guest.reach), found)
+            return found
+
+    def _keep(self, place: tuple[str, Reach | None], found: Listing) -> None:
+        kept = self._listings
+        for other in [other for other, listing in kept.items() if listing.version != found.version]:
+            del kept[other]
+        kept[place] = found
+        size = sum(len(listing.tools) for listing in kept.values())
+        while size > _KEPT_BYTES_MAX and len(kept) > 1:
+            # Attack: a caller of many names has the listing of ten thousand tools kept for each of them.
+            size -= len(kept.popitem(last=False)[1].tools)
+
+    @staticmethod
+    def listed(listing: Listing, *, newer: bool) -> bytes:
+        """The result of ``tools/list``: one page, so that there is no cursor that could be shown again."""
+        if not newer:
+            return b'{"tools":%b}' % listing.tools
+        return b'{"resultType":"complete","tools":%b,"ttlMs":0,"cacheScope":"private","_meta":%b}' % (
+            listing.tools,
+            _STAMP_TEXT,
+        )
+
+    @staticmethod
+    def check_cursor(params: JsonObject) -> Fault | None:
+        if params.get("cursor") is None:
+            return None
+        return Fault(wire.INVALID_PARAMS, "cursor: was not given by this server")
+
+    # -- calling --------------------------------------------------------------------------------------------
+
+    def call(self, guest: Guest, params: JsonObject, keys: Mapping[str, str]) -> ToolCall | Fault:
+        """The call that a ``tools/call`` asks for: by declared name, by key or by bare name."""
+        name, arguments = params.get("name"), params.get("arguments")
+        if type(name) is not str:
+            return Fault(wire.INVALID_PARAMS, "name: must be a text")
+        if arguments is None:
+            arguments = {}
+        elif type(arguments) is not dict:
+            return Fault(wire.INVALID_PARAMS, "arguments: must be an object")
+        key = keys.get(name)
+        return ToolCall(
+            id=self.workshop.new_call_id(),
+            tool=name if key is None else key,
+            arguments=arguments,
+            spoken=name,
+            declared=key is not None,
+            caller=guest.name,
+            reach=guest.reach,
+        )
+
+    def write(self, number: Id, call: ToolCall, result: ToolResult, *, newer: bool) -> tuple[int, bytes]:
+        """The response to a call, and its HTTP status."""
+        error = result.error
+        if error is not None and (code := KINDS[error.kind].rpc_code) is not None:
+            fault = failed(error, code)
+            return fault.status if newer else 200, wire.failure(number, fault)
+        return 200, wire.answer(number, self._result(call, result, newer=newer))
+
+    @staticmethod
+    def _result(call: ToolCall, result: ToolResult, *, newer: bool) -> bytes:
+        reply = dialect.write_result(call, result)
+        error = result.error
+        if error is not None and error.kind is Kind.NEEDS_APPROVAL and type(error.details) is dict:
+            waits = f"a person has to approve it first ({error.details.get('approval_id', 'not kept')})"
+            hint = f"hint: {waits}; the same call runs after that"
+            reply["content"] = [*reply["content"], {"type": "text", "text": hint}]
+        if newer:
+            reply["_meta"] = _STAMP
+        else:
+            del reply["resultType"]
+        return jsontext.compact(reply)
+
+    # -- asking a person ------------------------------------------------------------------------------------
+
+    @staticmethod
+    def may_ask(guest: Guest) -> bool:
+        """Attack: whoever calls, or the model that speaks through it, approves its own calls. Only who may
+        approve anyway is asked; others are told that the call waits."""
+        return Right.APPROVE in guest.rights
+
+    def question(self, result: ToolResult, otherwise: bytes) -> Question | None:
+        """The question to put to the client's person; None: there is nothing to answer."""
+        error = result.error
+        if error is None or error.kind is not Kind.NEEDS_APPROVAL or type(error.details) is not dict:
+            return None
+        approval_id = error.details.get("approval_id")
+        try:
+            waiting = [each for each in self.workshop.approvals() if each.id == approval_id]
+        except StoreError:
+            return None
+        if not waiting:
+            return None
+        (approval,) = waiting[:1]
+        shown = jsontext.compact(approval.arguments).decode("utf-8")
+        if len(shown) > _ARGUMENTS_CHARS_MAX:
+            shown = shown[:_ARGUMENTS_CHARS_MAX] + "…"
+        text = f"{approval.question}\n\nTool: {approval.key}\nArguments: {shown}\nRule: {approval.because}"
+        params: JsonObject = {"mode": "form", "message": text, "requestedSchema": _FORM}
+        return Question(approval.id, params, otherwise)
+
+    def asked(self, guest: Guest, params: JsonObject, question: Question) -> bytes:
+        """The result of the newer era that asks, to be shown again with the answer."""
+        return jsontext.compact(
+            {
+                "resultType": "input_required",
+                "inputRequests": {ASKED: {"method": "elicitation/create", "params": question.params}},
+                "requestState": self.seals.state(guest, question.approval_id, params),
+                "_meta": _STAMP,
+            }
+        )
+
+    def decide(self, guest: Guest, approval_id: str, said: JsonValue) -> bool:
+        """Keep what a person answered to a form; whether there is anything to call again for."""
+        if type(said) is not dict or not self.may_ask(guest):
+            return False
+        match said.get("action"):
+            case "accept":
+                content = said.get("content")
+                content = content if type(content) is dict else {}
+                decision = content.get("decision")
+                because = content.get("because")
+            case "decline":
+                decision, because = "deny", None
+            case _:  # put off: the question goes on waiting
+                return False
+        if decision not in ("approve", "deny"):
+            return False
+        text = because[:_BECAUSE_CHARS_MAX] if type(because) is str else None
+        try:
+            self.workshop.answer(approval_id, decision, because=text, by=guest.name)
+        except (ApprovalError, StoreError):  # answered meanwhile, or too late: the call says how it stands
+            return True
+        return True
+
+    def answered(self, guest: Guest, params: JsonObject) -> Fault | None:
+        """Keep the answer that a request of the newer era brings with it, before its call is made again."""
+        state = params.get("requestState")
+        approval_id = self.seals.approval(guest, state, params) if type(state) is str else None
+        if approval_id is None:
+            data = {"reason": "invalid_request_state"}
+            return Fault(wire.INVALID_PARAMS, "Invalid or expired requestState", data)
+        responses = params.get("inputResponses")
+        said = responses.get(ASKED) if type(responses) is dict else None
+        self.decide(guest, approval_id, said)
+        return None
+
+
+def failed(error: ToolError, code: int) -> Fault:
+    data: JsonObject = {"kind": error.kind.value}
+    if error.hint:
+        data["hint"] = error.hint
+    return Fault(code, error.message, data)

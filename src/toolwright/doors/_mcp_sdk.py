@@ -1,0 +1,463 @@
+"""The part of the MCP door that the official SDK carries: whatever the fast lane does not answer itself.
+
+Loaded by name only, when a client first asks for such a thing, because importing the SDK takes seconds. The
+lane serves every method, so that a test can show that both lanes answer alike; it decides nothing, and who
+asks is known from ``scope["guest"]`` alone. Hosts, origins, tokens and sizes were checked by the entrance.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final, TypeAlias, TypeVar
+
+import anyio
+import mcp_types as types
+from mcp.server.connection import Connection
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel.server import NotificationOptions, Server
+from mcp.server.runner import modern_error_data, serve_one
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.server.subscriptions import (
+    InMemorySubscriptionBus,
+    ListenHandler,
+    PromptsListChanged,
+    ResourcesListChanged,
+    ToolsListChanged,
+)
+from mcp.shared.dispatcher import CallOptions
+from mcp.shared.exceptions import MCPError, NoBackChannelError
+from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
+from mcp.shared.message import ServerMessageMetadata
+from mcp.shared.transport_context import TransportContext
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from toolwright import jsontext
+from toolwright.app import Workshop
+from toolwright.dialects import mcp as dialect
+from toolwright.doors import _mcp_lane
+from toolwright.doors._crew import Crew
+from toolwright.doors._entrance import Guest, Right
+from toolwright.doors._mcp_desk import Desk, failed
+from toolwright.doors._mcp_wire import Fault, elicits
+from toolwright.doors._offers import (
+    SAID_CHARS_MAX,
+    Absent,
+    Offers,
+    Prompt,
+    Resource,
+    Withheld,
+    offers,
+)
+from toolwright.doors._web import Receive, Scope, Send
+from toolwright.errors import KINDS
+from toolwright.jsontext import JsonObject
+from toolwright.model import ToolCall, ToolResult
+from toolwright.records import dataclass, replace
+
+SESSIONS_MAX: Final = 1000
+LISTENERS_MAX: Final = 256
+PAGE_MAX: Final = 1000
+"""Resources and prompts in one answer."""
+VALUES_MAX: Final = 100
+"""Completions in one answer, as the protocol says."""
+BODY_BYTES_MAX: Final = 64 << 20
+"""The entrance's limit is the lower one."""
+BLOCK_BYTES_MAX: Final = 4 << 20
+"""Of a resource that the host offers."""
+
+_Context: TypeAlias = ServerRequestContext[Any, Any]
+_T = TypeVar("_T")
+
+
+def open_lane(workshop: Workshop, *, crew: Crew | None = None, more: Offers | None = None) -> Lane:
+    """The lane of a workshop. Without a crew it calls no tools: the fast lane does."""
+    return Lane(workshop, crew=crew, more=more)
+
+
+class Lane:
+    """One for a served workshop, on one event loop."""
+
+    def __init__(self, workshop: Workshop, *, crew: Crew | None = None, more: Offers | None = None) -> None:
+        self._workshop = workshop
+        self._crew = crew
+        self._more = more or Offers()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._desk = Desk(workshop, is_whole=True)
+        self._bus = InMemorySubscriptionBus()
+        self._listen = ListenHandler(self._bus, max_subscriptions=LISTENERS_MAX)
+        self._server = self._make()
+        self._stateless = StreamableHTTPSessionManager(
+            self._server, stateless=True, max_request_body_size=BODY_BYTES_MAX
+        )
+        self._sessions: StreamableHTTPSessionManager | None = None
+        self._running: dict[StreamableHTTPSessionManager, _Running] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        workshop.watch(self._changed)
+
+    # -- the two ways in ------------------------------------------------------------------------------------
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one HTTP request, in either era, without a session."""
+        await self._through(self._stateless, scope, receive, send)
+
+    async def handle_in_session(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The whole protocol by the SDK alone, handshake and sessions included; the other lane is compared
+        with it."""
+        if self._sessions is None:
+            self._sessions = StreamableHTTPSessionManager(
+                self._server, max_sessions=SESSIONS_MAX, max_request_body_size=BODY_BYTES_MAX
+            )
+        await self._through(self._sessions, scope, receive, send)
+
+    async def answer(self, message: JsonObject, *, guest: Guest, version: str) -> JsonObject | None:
+        """The response to one request that came over a pipe; None to a notification. ``version`` was agreed
+        on before, or stands in the request. Cancelling stops it."""
+        if "id" not in message:
+            return None
+        number, method, params = message.get("id"), str(message.get("method")), message.get("params")
+        given = params if isinstance(params, dict) else None
+        info: Any = None
+        able: Any = {}
+        if version in MODERN_PROTOCOL_VERSIONS:
+            route = classify_inbound_request({"method": method, "params": given})
+            if isinstance(route, InboundLadderRejection):
+                error = types.ErrorData(code=route.code, message=route.message, data=route.data)
+                return _failed(number, error)
+            info, able = route.client_info, route.client_capabilities
+        connection = Connection.from_envelope(version, info, able)
+        try:
+            result = await serve_one(
+                self._server, _Pipe(number, guest), method, given, connection=connection, lifespan_state=self
+            )
+        except Exception as error:  # noqa: BLE001 - the SDK says what a client may be told of it
+            return _failed(number, modern_error_data(error))
+        return {"jsonrpc": "2.0", "id": number, "result": result}
+
+    async def close(self) -> None:
+        """End what streams, and every session."""
+        self._listen.close()
+        for running in self._running.values():
+            await running.stop()
+        for task in tuple(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _through(
+        self, sessions: StreamableHTTPSessionManager, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        running = self._running.get(sessions)
+        if running is None:
+            running = self._running[sessions] = _Running(sessions)
+        await running.ready()
+        await sessions.handle_request(scope, receive, send)
+
+    # -- the server -----------------------------------------------------------------------------------------
+
+    def _make(self) -> Server[Any]:
+        who = {key: str(value) for key, value in _mcp_lane.SERVER.items()}
+        server = _Server(
+            who["name"],
+            title=who["title"],
+            version=who["version"],
+            # No schema of ours has x-mcp-header (the dialect takes it out), so nothing is to be compared.
+            get_tool_input_schema=lambda name: None,
+            on_list_tools=self._list_tools,
+            on_call_tool=None if self._crew is None else self._call_tool,
+            on_list_resources=self._list_resources,
+            on_list_resource_templates=self._list_templates,
+            on_read_resource=self._read_resource,
+            on_list_prompts=self._list_prompts,
+            on_get_prompt=self._get_prompt,
+            on_completion=self._complete,
+            on_subscriptions_listen=self._listen,
+        )
+        server.middleware.clear()  # spans are told by the engine's own, once
+        return server
+
+    # -- tools ----------------------------------------------------------------------------------------------
+
+    async def _list_tools(self, context: _Context, params: types.PaginatedRequestParams | None) -> Any:
+        fault = self._desk.check_cursor({"cursor": None if params is None else params.cursor})
+        if fault is not None:
+            raise _error(fault)
+        listing = await asyncio.to_thread(self._desk.listing, _guest(context))
+        return _cached({"tools": jsontext.loads_own(listing.tools)})
+
+    async def _call_tool(self, context: _Context, params: types.CallToolRequestParams) -> Any:
+        """As the fast lane does, by the same desk."""
+        guest, desk, said = _guest(context), self._desk, dict(context.params or {})
+        newer = context.protocol_version in MODERN_PROTOCOL_VERSIONS
+        if Right.CALL not in guest.rights:
+            raise MCPError(types.INVALID_REQUEST, "this caller may look at tools, not call them")
+        asks = _can_elicit(context) and desk.may_ask(guest)
+        if newer and (params.request_state is not None or params.input_responses is not None):
+            fault = await asyncio.to_thread(desk.answered, guest, said)
+            if fault is not None:
+                raise _error(fault)
+            asks = False
+        listing = await asyncio.to_thread(desk.listing, guest)
+        call = desk.call(guest, said, listing.keys)
+        if isinstance(call, Fault):
+            raise _error(call)
+        result = await self._run(context, call)
+        question = await asyncio.to_thread(desk.question, result, b"") if asks else None
+        if question is not None and newer:
+            return jsontext.loads_own(desk.asked(guest, said, question))
+        if question is not None and context.session.can_send_request:
+            told = await self._elicit(context, question.params)
+            if await asyncio.to_thread(desk.decide, guest, question.approval_id, told):
+                result = await self._run(context, replace(call, id=self._workshop.new_call_id()))
+        error = result.error
+        if error is not None and (code := KINDS[error.kind].rpc_code) is not None:
+            raise _error(failed(error, code))
+        return dialect.write_result(call, result)
+
+    async def _elicit(self, context: _Context, question: JsonObject) -> JsonObject:
+        form = question["requestedSchema"]
+        assert isinstance(form, dict)
+        reply = await context.session.elicit_form(str(question["message"]), form, context.request_id)
+        told: JsonObject = reply.model_dump(mode="json", by_alias=True)
+        return told
+
+    async def _run(self, context: _Context, call: ToolCall) -> ToolResult:
+        """Have the crew run a call, and tell the client how far it is, in order and before the result."""
+        steps: asyncio.Queue[tuple[float, float | None, str] | None] = asyncio.Queue()
+
+        def tell(done: float, total: float | None, message: str) -> None:
+            self._soon(lambda: steps.put_nowait((done, total, message)))
+
+        crew = self._crew
+        assert crew is not None
+
+        async def work() -> ToolResult:
+            try:
+                return await crew.call(call, door="mcp", progress=tell)
+            finally:
+                steps.put_nowait(None)
+
+        # A task of its own: the SDK's scopes cancel again and again, and a call's end is waited for once.
+        task = self._task(work())
+        try:
+            while (step := await steps.get()) is not None:
+                done, total, message = step
+                await context.session.report_progress(done, total, message or None)
+            return await asyncio.shield(task)
+        except BaseException:
+            task.cancel()
+            raise
+
+    def _task(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _soon(self, do: Callable[[], object]) -> None:
+        if self._loop is None:  # nobody has asked for anything yet
+            return
+        try:
+            self._loop.call_soon_threadsafe(do)
+        except RuntimeError:  # the loop has ended: nobody listens any more
+            return
+
+    # -- resources and prompts ------------------------------------------------------------------------------
+
+    async def _offers(self, context: _Context) -> Offers:
+        return await asyncio.to_thread(offers, self._workshop, _guest(context).reach, self._more)
+
+    async def _list_resources(self, context: _Context, params: types.PaginatedRequestParams | None) -> Any:
+        listed = [each for each in (await self._offers(context)).resources if not each.is_template]
+        page, following = _page(listed, params)
+        return _cached({"resources": [{"uri": each.uri, **_heading(each)} for each in page], **following})
+
+    async def _list_templates(self, context: _Context, params: types.PaginatedRequestParams | None) -> Any:
+        listed = [each for each in (await self._offers(context)).resources if each.is_template]
+        page, following = _page(listed, params)
+        listing = [{"uriTemplate": each.uri, **_heading(each)} for each in page]
+        return _cached({"resourceTemplates": listing, **following})
+
+    async def _read_resource(self, context: _Context, params: types.ReadResourceRequestParams) -> Any:
+        uri = params.uri
+        offered = await self._offers(context)
+        try:
+            resource, marks = offered.resource(uri)
+            content = await asyncio.to_thread(resource.read, marks)
+        except Absent:
+            raise MCPError(types.INVALID_PARAMS, f"unknown resource {uri[:200]!r}") from None
+        except Withheld as why:
+            raise MCPError(types.INVALID_PARAMS, str(why)) from None
+        if len(content) > BLOCK_BYTES_MAX:
+            raise MCPError(types.INTERNAL_ERROR, f"{uri[:200]!r} is too large to be read")
+        held = (
+            {"text": content}
+            if isinstance(content, str)
+            else {"blob": base64.b64encode(content).decode("ascii")}
+        )
+        return _cached({"contents": [{"uri": uri, "mimeType": resource.media_type, **held}]})
+
+    async def _list_prompts(self, context: _Context, params: types.PaginatedRequestParams | None) -> Any:
+        page, following = _page((await self._offers(context)).prompts, params)
+        return _cached({"prompts": [_prompt(each) for each in page], **following})
+
+    async def _get_prompt(self, context: _Context, params: types.GetPromptRequestParams) -> Any:
+        told = params.arguments or {}
+        if any(len(text) > SAID_CHARS_MAX for text in told.values()):
+            raise MCPError(types.INVALID_PARAMS, f"an argument is longer than {SAID_CHARS_MAX:,} characters")
+        offered = await self._offers(context)
+        try:
+            prompt = offered.prompt(params.name)
+            missing = [each.name for each in prompt.arguments if each.required and each.name not in told]
+            if missing:
+                raise MCPError(types.INVALID_PARAMS, f"missing arguments: {', '.join(missing)}")
+            blocks = await asyncio.to_thread(prompt.begin, told)
+        except Absent:
+            raise MCPError(types.INVALID_PARAMS, f"unknown prompt {params.name[:200]!r}") from None
+        except Withheld as why:
+            raise MCPError(types.INVALID_PARAMS, str(why)) from None
+        messages = [{"role": "user", "content": dialect.write_block(block)} for block in blocks]
+        return {"resultType": "complete", "description": prompt.description, "messages": messages}
+
+    async def _complete(self, context: _Context, params: types.CompleteRequestParams) -> Any:
+        """The names of skills, for the address of their instructions; there is nothing else to complete."""
+        found: list[str] = []
+        if isinstance(params.ref, types.ResourceTemplateReference) and params.argument.name == "name":
+            begun = params.argument.value
+            listed = (await self._offers(context)).resources
+            if any(each.uri == params.ref.uri for each in listed):
+                found = [each.name for each in listed if not each.is_template and each.name.startswith(begun)]
+        values = found[:VALUES_MAX]
+        told = {"values": values, "total": len(found), "hasMore": len(found) > VALUES_MAX}
+        return {"resultType": "complete", "completion": told}
+
+    # -- what changes ---------------------------------------------------------------------------------------
+
+    def _changed(self) -> None:
+        """The catalog is another: in the thread that replaced it."""
+
+        async def tell() -> None:
+            for event in (ToolsListChanged(), PromptsListChanged(), ResourcesListChanged()):
+                await self._bus.publish(event)
+
+        self._soon(lambda: self._task(tell()))
+
+
+class _Server(Server[Any]):
+    """Says of itself what the fast lane says: one server, whichever lane answers."""
+
+    def get_capabilities(
+        self,
+        notification_options: NotificationOptions | None = None,
+        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
+        extensions: dict[str, dict[str, Any]] | None = None,
+        *,
+        protocol_version: str | None = None,
+    ) -> types.ServerCapabilities:
+        return types.ServerCapabilities.model_validate(_mcp_lane.capabilities(is_whole=True))
+
+
+class _Running:
+    """A session manager's life, in a task of its own: who enters its task group must leave it."""
+
+    def __init__(self, sessions: StreamableHTTPSessionManager) -> None:
+        self._sessions = sessions
+        self._is_ready = asyncio.Event()
+        self._is_over = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self._live())
+
+    async def ready(self) -> None:
+        await self._is_ready.wait()
+
+    async def stop(self) -> None:
+        self._is_over.set()
+        await self._task
+
+    async def _live(self) -> None:
+        async with self._sessions.run():
+            self._is_ready.set()
+            await self._is_over.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class _Carried:
+    """What stands in the place of an HTTP request where there is none."""
+
+    scope: Mapping[str, Any]
+
+
+class _Pipe:
+    """The way back of one request that came over a pipe: it is answered, and nothing is sent before."""
+
+    can_send_request = False
+    transport = TransportContext(kind="stdio", can_send_request=False)
+
+    def __init__(self, number: Any, guest: Guest) -> None:
+        self.request_id: Any = number
+        self.message_metadata = ServerMessageMetadata(request_context=_Carried({"guest": guest}))
+        self.cancel_requested = anyio.Event()
+
+    async def send_raw_request(
+        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
+    ) -> dict[str, Any]:
+        raise NoBackChannelError(method)
+
+    async def notify(
+        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
+    ) -> None:
+        return
+
+    async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
+        return
+
+
+def _guest(context: _Context) -> Guest:
+    guest: Guest = context.request.scope["guest"]  # type: ignore[union-attr]
+    return guest
+
+
+def _can_elicit(context: _Context) -> bool:
+    able = context.session.client_capabilities
+    return able is not None and elicits(able.model_dump(mode="json", by_alias=True, exclude_none=True))
+
+
+def _error(fault: Fault) -> MCPError:
+    return MCPError(fault.code, fault.message, fault.data)
+
+
+def _failed(number: Any, error: types.ErrorData) -> JsonObject:
+    return {"jsonrpc": "2.0", "id": number, "error": error.model_dump(mode="json", exclude_none=True)}
+
+
+def _cached(result: dict[str, Any]) -> dict[str, Any]:
+    """A list or a text, which belongs to one caller and may be another the next moment. The older era is not
+    sent what only the newer one knows."""
+    return {"resultType": "complete", **result, "ttlMs": 0, "cacheScope": "private"}
+
+
+def _heading(resource: Resource) -> JsonObject:
+    told: JsonObject = {"name": resource.name, "mimeType": resource.media_type}
+    return {**told, "description": resource.description} if resource.description else told
+
+
+def _prompt(prompt: Prompt) -> JsonObject:
+    arguments = [
+        {"name": each.name, "description": each.description, "required": each.required}
+        for each in prompt.arguments
+    ]
+    told: JsonObject = {"name": prompt.name, "arguments": jsontext.loads_own(jsontext.plain(arguments))}
+    return {**told, "description": prompt.description} if prompt.description else told
+
+
+def _page(
+    listed: Sequence[_T], params: types.PaginatedRequestParams | None
+) -> tuple[Sequence[_T], JsonObject]:
+    """The part of a list that a cursor (a number of ours) asks for, and the cursor of the next part."""
+    cursor = None if params is None else params.cursor
+    if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 9):
+        raise MCPError(types.INVALID_PARAMS, "unknown cursor")
+    start = int(cursor or 0)
+    following: JsonObject = {"nextCursor": str(start + PAGE_MAX)} if len(listed) > start + PAGE_MAX else {}
+    return listed[start : start + PAGE_MAX], following

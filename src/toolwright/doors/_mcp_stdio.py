@@ -1,0 +1,511 @@
+"""The MCP server over a pipe: one client, one message on each line, in the era that its first request speaks.
+
+The thread that serves reads; those that run calls write their own answers. Nothing else of this process, or
+of what it starts, may write to the client or read what it says: see ``serve_stdio``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import select
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from enum import Enum
+from typing import Final
+
+from toolwright import jsontext
+from toolwright.app import Workshop
+from toolwright.doors import _mcp_wire as wire
+from toolwright.doors._crew import Crew, refused
+from toolwright.doors._entrance import Guest, Right
+from toolwright.doors._mcp_desk import DOOR, Desk, Question
+from toolwright.doors._mcp_lane import NEWER, Lane, has_lane, open_lane
+from toolwright.doors._mcp_wire import Fault, Id, Message, Shape
+from toolwright.errors import Kind
+from toolwright.functions import Report
+from toolwright.jsontext import JsonObject
+from toolwright.model import ToolCall, ToolResult
+from toolwright.sandbox import Cancel
+
+LINE_BYTES_MAX: Final = 10 << 20
+APPROVAL_WAIT_S: Final = 600.0
+DRAIN_S: Final = 10.0
+_READ_BYTES: Final = 1 << 16
+_ASKED_MAX: Final = 256
+_LISTENS_MAX: Final = 16
+_TICK_MS: Final = 2
+_TICK_MS_MAX: Final = 50
+_IDLE_MS: Final = 2000
+"""So often it is looked whether something was switched off or on."""
+_LANE_S: Final = 120.0
+
+
+def serve_stdio(
+    workshop: Workshop,
+    crew: Crew,
+    *,
+    guest: Guest,
+    approval_wait_s: float = APPROVAL_WAIT_S,
+    drain_s: float = DRAIN_S,
+    instructions: str = "",
+) -> None:
+    """Serve the client at this process's standard input and output until it leaves.
+
+    Attack: a library, or a tool that runs in this process, prints something that the client takes for a
+    message, or reads what the client says. So both ends are taken away: what is printed goes to stderr.
+    """
+    said, heard = os.dup(1), os.dup(0)
+    os.dup2(2, 1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    connection = _Connection(
+        workshop, crew, guest, said, approval_wait_s=approval_wait_s, instructions=instructions
+    )
+    try:
+        connection.serve(heard)
+    finally:
+        connection.close(drain_s)
+        os.close(heard)
+        os.close(said)
+
+
+class _Era(Enum):
+    UNKNOWN = 0
+    OLDER = 1
+    NEWER = 2
+
+
+class _Lines:
+    """Bytes as they come into lines; one that is too long is given as None, once, and skipped."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._is_skipping = False
+
+    def add(self, chunk: bytes) -> Iterator[bytes | None]:
+        *lines, rest = chunk.split(b"\n")
+        for line in lines:
+            if self._is_skipping:
+                self._is_skipping = False
+                continue
+            if self._size + len(line) > LINE_BYTES_MAX:
+                yield None
+            else:
+                yield b"".join((*self._parts, line)) if self._parts else line
+            self._parts, self._size = [], 0
+        if rest and not self._is_skipping:
+            self._parts.append(rest)
+            self._size += len(rest)
+            if self._size > LINE_BYTES_MAX:
+                self._parts, self._size, self._is_skipping = [], 0, True
+                yield None
+
+
+class _Connection:
+    def __init__(
+        self,
+        workshop: Workshop,
+        crew: Crew,
+        guest: Guest,
+        out: int,
+        *,
+        approval_wait_s: float,
+        instructions: str,
+    ) -> None:
+        self._workshop = workshop
+        self._crew = crew
+        self._guest = guest
+        self._out = out
+        self._approval_wait_s = approval_wait_s
+        self._has_lane = has_lane()
+        self.desk = Desk(workshop, is_whole=self._has_lane, instructions=instructions)
+        self._writing = threading.Lock()
+        self._is_gone = False
+        self._era = _Era.UNKNOWN
+        self._version = ""
+        """The protocol's, of the older era; empty: not initialized."""
+        self._elicits = False
+        self._lock = threading.Lock()
+        self._under_way: dict[Id, _Call] = {}
+        self._asked: dict[Id, tuple[_Call, float]] = {}
+        self._listens: dict[Id, tuple[str, ...]] = {}
+        """The newer era's subscriptions: the notifications that each wants."""
+        self._seen = ""
+        """The catalog's version that the client was told of."""
+        self._lane: _LaneThread | None = None
+
+    # -- reading --------------------------------------------------------------------------------------------
+
+    def serve(self, descriptor: int) -> None:
+        self._seen = self._workshop.version
+        self._workshop.watch(self._tell_changes)
+        waiting = select.poll()
+        waiting.register(descriptor, select.POLLIN)
+        lines, tick_ms = _Lines(), _TICK_MS
+        while not self._is_gone:
+            timeout_ms = tick_ms if self._crew.under_way else _IDLE_MS
+            if not waiting.poll(timeout_ms):
+                tick_ms = min(tick_ms * 2, _TICK_MS_MAX)
+                self._tick(is_idle=timeout_ms == _IDLE_MS)
+                continue
+            tick_ms = _TICK_MS
+            chunk = os.read(descriptor, _READ_BYTES)
+            if not chunk:
+                return
+            for line in lines.add(chunk):
+                self._take(line)
+            self._crew.look()
+
+    def _tick(self, *, is_idle: bool) -> None:
+        self._crew.look()
+        if is_idle:
+            self._tell_changes()
+        if self._asked:
+            now = time.monotonic()
+            for number, (call, until) in tuple(self._asked.items()):
+                if now >= until:
+                    self._asked.pop(number, None)
+                    call.give_up()
+
+    def _take(self, line: bytes | None) -> None:
+        if line is None:
+            self.write(wire.failure(None, Fault(wire.PARSE_ERROR, "Parse error: the line is too long")))
+            return
+        if not line.strip():
+            return
+        message = wire.read(line)
+        if type(message) is Fault:
+            self.write(wire.failure(None, message))
+            return
+        assert type(message) is Message
+        match message.shape:
+            case Shape.REQUEST:
+                fault = self._request(message)
+                if fault is not None:
+                    self.write(wire.failure(message.id, fault))
+            case Shape.NOTIFICATION:
+                if message.method == "notifications/cancelled":
+                    self._cancel(message.params.get("requestId"))
+            case Shape.RESPONSE:
+                self._heard(message)
+
+    def _request(self, message: Message) -> Fault | None:
+        is_newer = message.method != "initialize" and wire.has_envelope(message.params)
+        if self._era is _Era.UNKNOWN:
+            self._era = _Era.NEWER if is_newer else _Era.OLDER
+        if self._era is _Era.NEWER:
+            return self._request_newer(message)
+        if is_newer:
+            return Fault(wire.INVALID_REQUEST, "this connection was opened with initialize")
+        return self._request_older(message)
+
+    def _request_newer(self, message: Message) -> Fault | None:
+        params, number = message.params, message.id
+        if message.method == "initialize":
+            requested = params.get("protocolVersion")
+            data = {"supported": [*NEWER], "requested": requested if wire.is_id(requested) else ""}
+            return Fault(wire.UNSUPPORTED_VERSION, "this connection was opened without initialize", data)
+        fault = wire.check_envelope(message, None)
+        if fault is not None:
+            return fault
+        match message.method:
+            case "tools/call":
+                elicits = wire.elicits(wire.meta(params)[wire.CLIENT_KEY])
+                return self._call(message, newer=True, elicits=elicits)
+            case "tools/list":
+                return self._list(message, newer=True)
+            case "server/discover":
+                self.write(wire.answer(number, self.desk.discovered(self._guest)))
+                return None
+            case "subscriptions/listen":
+                return self._listen(message)
+        return self._hand_over(message, NEWER[-1])
+
+    def _request_older(self, message: Message) -> Fault | None:
+        match message.method:
+            case "initialize":
+                found = self.desk.initialized(message.params, self._guest)
+                if type(found) is Fault:
+                    return found
+                assert type(found) is tuple
+                result, self._version, self._elicits = found
+                self.write(wire.answer(message.id, result))
+                return None
+            case "ping":
+                self.write(wire.answer(message.id, b"{}"))
+                return None
+        if not self._version:
+            return Fault(wire.INVALID_PARAMS, "initialize first")
+        match message.method:
+            case "tools/call":
+                return self._call(message, newer=False, elicits=self._elicits)
+            case "tools/list":
+                return self._list(message, newer=False)
+        return self._hand_over(message, self._version)
+
+    # -- what is answered -----------------------------------------------------------------------------------
+
+    def _list(self, message: Message, *, newer: bool) -> Fault | None:
+        fault = self.desk.check_cursor(message.params)
+        if fault is None:
+            listing = self.desk.fresh(self._guest) or self.desk.listing(self._guest)
+            self.write(wire.answer(message.id, self.desk.listed(listing, newer=newer)))
+        return fault
+
+    def _call(self, message: Message, *, newer: bool, elicits: bool) -> Fault | None:
+        if Right.CALL not in self._guest.rights:
+            return Fault(wire.INVALID_REQUEST, "this caller may look at tools, not call them")
+        params, number = message.params, message.id
+        assert number is not None
+        asks = elicits and self.desk.may_ask(self._guest)
+        if newer and (params.get("requestState") is not None or params.get("inputResponses") is not None):
+            fault = self.desk.answered(self._guest, params)
+            if fault is not None:
+                return fault
+            asks = False
+        call = _Call(self, message, newer=newer, asks=asks)
+        with self._lock:
+            if number in self._under_way:
+                return Fault(wire.INVALID_REQUEST, "id: a request of this id is under way")
+            self._under_way[number] = call
+        fault = call.order()
+        if fault is not None:
+            self.forget(number)
+        return fault
+
+    def call_of(self, params: JsonObject) -> ToolCall | Fault:
+        listing = self.desk.known(self._guest) or self.desk.listing(self._guest)
+        return self.desk.call(self._guest, params, listing.keys)
+
+    def order(
+        self, call: ToolCall, done: Callable[[ToolResult], None], cancel: Cancel, report: Report | None
+    ) -> None:
+        if not self._crew.order(call, door=DOOR, done=done, cancel=cancel, progress=report):
+            done(refused(call))
+
+    def _hand_over(self, message: Message, version: str) -> Fault | None:
+        if not self._has_lane:
+            return Fault(wire.METHOD_NOT_FOUND, "Method not found", message.method)
+        if self._lane is None:
+            self._lane = _LaneThread(self._workshop, self._guest, self.write)
+        self._lane.hand(message, version)
+        return None
+
+    def _cancel(self, number: object) -> None:
+        """Nothing is answered to a request that was cancelled."""
+        if not wire.is_id(number):
+            return
+        with self._lock:
+            call = self._under_way.pop(number, None)
+            self._listens.pop(number, None)
+        if call is not None:
+            call.stop()
+
+    def forget(self, number: Id) -> bool:
+        """The request is answered now. False: it was cancelled, so that it must not be."""
+        with self._lock:
+            return self._under_way.pop(number, None) is not None
+
+    # -- asking a person ------------------------------------------------------------------------------------
+
+    def ask(self, call: _Call, question: Question) -> bool:
+        with self._lock:
+            if len(self._asked) >= _ASKED_MAX:
+                return False
+            number = secrets.token_hex(16)
+            self._asked[number] = (call, time.monotonic() + self._approval_wait_s)
+        self.write(wire.request(number, "elicitation/create", question.params))
+        return True
+
+    def _heard(self, message: Message) -> None:
+        found = self._asked.pop(message.id, None) if message.id is not None else None
+        if found is not None:
+            said = message.params.get("result")
+            # Beside the thread that reads: keeping an answer waits for the disk.
+            threading.Thread(target=found[0].go_on, args=(said,), name="answer", daemon=True).start()
+
+    @property
+    def guest(self) -> Guest:
+        return self._guest
+
+    # -- what changes ---------------------------------------------------------------------------------------
+
+    def _listen(self, message: Message) -> Fault | None:
+        wanted, number = message.params.get("notifications"), message.id
+        assert number is not None
+        if type(wanted) is not dict:
+            return Fault(wire.INVALID_PARAMS, "notifications: must be an object")
+        kinds = {method: f"{method.split('/')[1]}ListChanged" for method in self.desk.changes}
+        kept = tuple(method for method, kind in kinds.items() if wanted.get(kind) is True)
+        with self._lock:
+            if len(self._listens) >= _LISTENS_MAX:
+                return Fault(wire.INTERNAL_ERROR, "too many subscriptions")
+            self._listens[number] = kept
+        acknowledged = {
+            "notifications": {kinds[method]: True for method in kept},
+            "_meta": {wire.SUBSCRIPTION_KEY: number},
+        }
+        self.write(wire.notification("notifications/subscriptions/acknowledged", acknowledged))
+        return None
+
+    def _tell_changes(self) -> None:
+        """In whatever thread replaced the catalog, or saw that something was switched off or on."""
+        version = self._workshop.version
+        with self._lock:
+            if version == self._seen:
+                return
+            self._seen = version
+            listens = tuple(self._listens.items())
+        if self._era is _Era.OLDER and self._version:
+            for method in self.desk.changes:
+                self.write(wire.notification(method))
+        for number, kept in listens:
+            for method in kept:
+                self.write(wire.notification(method, {"_meta": {wire.SUBSCRIPTION_KEY: number}}))
+
+    # -- writing --------------------------------------------------------------------------------------------
+
+    def write(self, message: bytes) -> None:
+        """One message, whole, from any thread."""
+        rest = memoryview(message + b"\n")
+        with self._writing:
+            while rest and not self._is_gone:
+                try:
+                    rest = rest[os.write(self._out, rest) :]
+                except OSError:  # the client is gone: there is nobody to tell
+                    self._is_gone = True
+
+    def close(self, drain_s: float) -> None:
+        """The client said all that it will say: finish what it asked for."""
+        self._crew.drain(drain_s)
+        for number in self._listens:
+            self.write(self.desk.unsubscribed(number))
+        if self._lane is not None:
+            self._lane.close(drain_s)
+        with self._writing:
+            self._is_gone = True
+
+
+class _Call:
+    """A call on its way. Its methods are called from the reading thread and from those that run calls."""
+
+    def __init__(self, connection: _Connection, message: Message, *, newer: bool, asks: bool) -> None:
+        self._connection = connection
+        self._message = message
+        assert message.id is not None
+        self._number: Id = message.id
+        self._newer = newer
+        self._asks = asks
+        self._cancel = Cancel()
+        self._call: ToolCall | None = None
+        self._question: Question | None = None
+        token = wire.meta(message.params).get("progressToken")
+        self._report = self._tell if wire.is_id(token) else None
+        self._token = token
+
+    def order(self) -> Fault | None:
+        call = self._connection.call_of(self._message.params)
+        if type(call) is Fault:
+            return call
+        assert type(call) is ToolCall
+        self._call = call
+        self._connection.order(call, self._done, self._cancel, self._report)
+        return None
+
+    def stop(self) -> None:
+        self._cancel.set()
+
+    def _tell(self, done: float, total: float | None, message: str) -> None:
+        params: JsonObject = {"progressToken": self._token, "progress": done}
+        if total is not None:
+            params["total"] = total
+        if message:
+            params["message"] = message
+        self._connection.write(wire.notification("notifications/progress", params))
+
+    def _done(self, result: ToolResult) -> None:
+        try:
+            answer = self._answer(result)
+        except Exception as broken:  # noqa: BLE001 - the one catch-all of this thread's boundary
+            fault = Fault(wire.INTERNAL_ERROR, f"the answer cannot be written: {type(broken).__name__}")
+            answer = wire.failure(self._number, fault)
+        if answer is not None and self._connection.forget(self._number):
+            self._connection.write(answer)
+
+    def _answer(self, result: ToolResult) -> bytes | None:
+        """The response; None: a person is being asked first."""
+        assert self._call is not None
+        desk, number = self._connection.desk, self._number
+        _, written = desk.write(number, self._call, result, newer=self._newer)
+        if not self._asks or result.error is None or result.error.kind is not Kind.NEEDS_APPROVAL:
+            return written
+        question = desk.question(result, written)
+        if question is None:
+            return written
+        if self._newer:
+            asked = desk.asked(self._connection.guest, self._message.params, question)
+            return wire.answer(number, asked)
+        self._question = question
+        return None if self._connection.ask(self, question) else written
+
+    def go_on(self, said: object) -> None:
+        """What the client's person said to the question."""
+        assert self._question is not None
+        self._asks = False
+        if not self._connection.desk.decide(self._connection.guest, self._question.approval_id, said):
+            self.give_up()
+            return
+        fault = self.order()
+        if fault is not None and self._connection.forget(self._number):
+            self._connection.write(wire.failure(self._number, fault))
+
+    def give_up(self) -> None:
+        """Nobody answered: the call says that it waits."""
+        assert self._question is not None
+        if self._connection.forget(self._number):
+            self._connection.write(self._question.otherwise)
+
+
+class _LaneThread:
+    """The SDK's lane with a loop of its own, in a thread of its own."""
+
+    def __init__(self, workshop: Workshop, guest: Guest, write: Callable[[bytes], None]) -> None:
+        self._workshop = workshop
+        self._guest = guest
+        self._write = write
+        self._lane: Lane | None = None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="mcp sdk", daemon=True)
+        self._thread.start()
+
+    def hand(self, message: Message, version: str) -> None:
+        asyncio.run_coroutine_threadsafe(self._answer(message, version), self._loop)
+
+    async def _answer(self, message: Message, version: str) -> None:
+        if self._lane is None:
+            self._lane = open_lane(self._workshop)  # nobody else is on this loop
+        whole = {"jsonrpc": "2.0", "id": message.id, "method": message.method, "params": message.params}
+        try:
+            async with asyncio.timeout(_LANE_S):
+                response = await self._lane.answer(whole, guest=self._guest, version=version)
+        except Exception as broken:  # noqa: BLE001 - the one catch-all of this loop's boundary
+            fault = Fault(wire.INTERNAL_ERROR, f"the answer cannot be given: {type(broken).__name__}")
+            self._write(wire.failure(message.id, fault))
+            return
+        if response is not None:
+            self._write(jsontext.compact(response))
+
+    def close(self, timeout_s: float) -> None:
+        lane = self._lane
+        if lane is not None:
+            ending = asyncio.run_coroutine_threadsafe(lane.close(), self._loop)
+            with suppress(Exception):
+                ending.result(timeout_s)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout_s)

@@ -1,0 +1,552 @@
+"""``toolwright serve``: puts the doors together and keeps them open until a signal.
+
+The one file that knows all doors. It decides nothing: who comes in is ``_entrance.py``'s, what one connection
+may take ``_limits.py``'s, what a request means the door's it is for. ``--stdio`` imports nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from toolwright import __version__
+from toolwright.doors.cli import Shared, _render, complain, examples, shared_options
+from toolwright.errors import ConfigError
+from toolwright.jsontext import JsonObject
+from toolwright.records import replace
+
+if TYPE_CHECKING:
+    import asyncio
+    import socket
+
+    from toolwright.app import Workshop
+    from toolwright.catalog.loading import Differences
+    from toolwright.config import Serving
+    from toolwright.doors._crew import Spans
+    from toolwright.doors._entrance import Guest
+    from toolwright.doors._events import Events
+    from toolwright.doors._offers import Offers
+    from toolwright.doors._web import App, Message, Receive, Scope, Send
+    from toolwright.store.tokens import Tokens
+    from toolwright.watching import Watch
+
+_BACKLOG: Final = 512
+_NAMES_MAX: Final = 100
+_LATER_S: Final = 1.0
+_CLOSE_S: Final = 5.0
+"""How long answers may take to be written once all calls are over."""
+
+
+@click.command(
+    "serve",
+    epilog=examples(
+        "toolwright --from tools/ serve",
+        "toolwright serve --port 0",
+        "toolwright serve --stdio",
+        "toolwright serve --host 0.0.0.0 --token-file tokens.txt",
+    ),
+)
+@click.option("--host", metavar="H", help="The address to listen on (default: 127.0.0.1).")
+@click.option(
+    "--port", metavar="P", type=click.IntRange(0, 65_535), help="The port (default: 8321; 0: a free one)."
+)
+@click.option("--stdio", is_flag=True, help="Speak MCP on stdin and stdout, for a host that starts us.")
+@click.option(
+    "--token-file", metavar="FILE", type=click.Path(), help="Tokens that count too, one to a line."
+)  # fmt: skip
+@shared_options
+@click.pass_obj
+def command(shared: Shared, host: str | None, port: int | None, stdio: bool, token_file: str | None) -> int:
+    """Serve the tools: MCP at /mcp, the HTTP API at /v1, the console at /, all on one port.
+
+    On loopback no token is needed; any other address needs one (`toolwright token create`). Changed files are
+    read again by themselves. SIGINT and SIGTERM let calls under way finish; a second one ends at once.
+    """
+    if stdio:
+        if host is not None or port is not None or token_file is not None:
+            raise click.UsageError("--stdio listens nowhere: leave out --host, --port and --token-file.")
+        return _serve_stdio(shared)
+    return _serve_http(shared, host, port, token_file)
+
+
+# -- the doors together -------------------------------------------------------------------------------------
+
+
+class Served:
+    """All doors as one ASGI app, and what they share. Made by ``build``."""
+
+    def __init__(
+        self,
+        workshop: Workshop,
+        *,
+        serving: Serving,
+        guest: Guest | None,
+        tokens: Tokens | None = None,
+        spans: Spans | None = None,
+        offers: Offers | None = None,
+    ) -> None:
+        from toolwright.doors._crew import Crew
+        from toolwright.doors._entrance import Entrance
+        from toolwright.doors._events import Events
+        from toolwright.doors._health import Health
+        from toolwright.doors._meters import Meters
+
+        self.events = Events()
+        self.crew = Crew(workshop, self.events, spans=spans)
+        self.health = Health(workshop, self.crew, self.events)
+        self.meters = Meters(workshop, self.crew, self.events)
+        self._offers = offers
+        self._closing: list[Callable[[], Awaitable[object]]] = []
+        self._mcp, self._http, self._console = self._doors(workshop, serving)
+        self._entrance = Entrance(
+            self._route,
+            tokens=tokens,
+            host_guest=guest,
+            host=serving.host,
+            hosts=serving.hosts,
+            origins=serving.origins,
+            rate_per_minute=serving.rate_per_minute,
+            body_bytes_max=serving.body_bytes_max,
+        )
+        self._is_attended = False
+
+    def _doors(self, workshop: Workshop, serving: Serving) -> tuple[App, App, App]:
+        from toolwright.doors.console import routes
+        from toolwright.doors.http import Api
+        from toolwright.doors.mcp import McpDoor
+
+        mcp = McpDoor(
+            workshop,
+            self.crew,
+            body_bytes_max=serving.body_bytes_max,
+            approval_wait_s=serving.approval_wait_s,
+            offers=self._offers,
+        )
+        self._closing.append(mcp.close)
+        api = Api(
+            workshop,
+            self.crew,
+            self.events,
+            health=self.health,
+            meters=self.meters,
+            body_bytes_max=serving.body_bytes_max,
+            approval_wait_s_max=serving.approval_wait_s,
+        )
+        pages = routes.console(
+            routes.Serving(workshop=workshop, events=self.events, crew=self.crew, health=self.health.report)
+        )
+        return mcp, api, pages
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._entrance(scope, receive, send)
+            return
+        if not self._is_attended:
+            from asyncio import get_running_loop
+
+            self._is_attended = True
+            self.crew.attend(get_running_loop())
+        meters, path = self.meters, scope["path"]
+
+        def counted(message: Message) -> Awaitable[None]:
+            if message["type"] == "http.response.start":
+                meters.request(path, message["status"])
+            return send(message)
+
+        await self._entrance(scope, receive, counted)
+
+    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"]
+        if path == "/mcp" or path == "/mcp/":
+            await self._mcp(scope, receive, send)
+        elif path.startswith("/v1/") or path in _OURS:
+            await self._http(scope, receive, send)
+        else:
+            await self._console(scope, receive, send)
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Take no more calls, wait for those under way, then let streams end. Whether all calls ended by
+        themselves."""
+        from asyncio import to_thread
+
+        self.health.is_draining = True
+        by_themselves = await to_thread(self.crew.drain, timeout_s)
+        self.events.close()
+        for close in self._closing:
+            await close()
+        return by_themselves
+
+
+_OURS: Final = frozenset(("/v1", "/openapi.json", "/healthz", "/readyz", "/metrics"))
+
+
+def build(
+    workshop: Workshop,
+    *,
+    serving: Serving | None = None,
+    guest: Guest | None = None,
+    tokens: Tokens | None = None,
+    spans: Spans | None = None,
+    offers: Offers | None = None,
+) -> Served:
+    """All doors of an open workshop as one ASGI app. ``guest`` is who comes in without a token; None: nobody
+    does. ``offers`` are resources and prompts of the host's, besides those that skills are."""
+    serving = serving or workshop.config.serve
+    return Served(workshop, serving=serving, guest=guest, tokens=tokens, spans=spans, offers=offers)
+
+
+def _spans() -> Spans | None:
+    """Spans where the extra is installed and somebody set up a provider: by import, because nobody else pays
+    for them."""
+    if "opentelemetry.trace" not in sys.modules:
+        return None  # whoever set up a provider has imported it
+    from toolwright.doors import _spans
+
+    return _spans.set_up()
+
+
+# -- over HTTP ----------------------------------------------------------------------------------------------
+
+
+def _serve_http(shared: Shared, host: str | None, port: int | None, token_file: str | None) -> int:
+    import asyncio
+
+    from toolwright.doors._entrance import Guest, needs_token
+    from toolwright.store.keep import STORE_NAME, Keep
+    from toolwright.store.tokens import Tokens
+
+    config = shared.resolved()
+    serving = config.serve
+    serving = replace(
+        serving,
+        host=serving.host if host is None else host,
+        port=serving.port if port is None else port,
+    )
+    if token_file is not None and not os.path.lexists(token_file):
+        raise ConfigError(
+            f"{token_file}: there is no such file", "write a token on each line, and chmod 600 it"
+        )
+    keep = Keep(os.path.join(config.state, STORE_NAME)) if config.state is not None else None
+    if keep is not None:
+        click.get_current_context().call_on_close(keep.close)
+    tokens = Tokens(keep, token_file)
+    if tokens.trouble is not None:
+        raise tokens.trouble
+    closed = needs_token(serving.host, serving.hosts)
+    if closed and not tokens.count:
+        # Attack: whoever reaches the machine calls its tools.
+        raise ConfigError(
+            f"{serving.host}: others can reach this address, and there is no token yet, so nobody may listen",
+            "make one: toolwright token create NAME\nor listen on this machine only: --host 127.0.0.1",
+        )
+    listening = _listen(serving.host, serving.port)
+    try:
+        workshop = shared.workshop()
+        guest = None if closed else Guest(name=shared.environment.user)
+        served = build(workshop, serving=serving, guest=guest, tokens=tokens, spans=_spans())
+        address = _address(serving.host, listening)
+
+        def greet() -> None:
+            _greet(workshop, shared, address, needs_token=closed)
+
+        return asyncio.run(_run(served, serving, workshop, listening, shared, greet))
+    finally:
+        listening.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    import socket
+
+    try:
+        found = socket.getaddrinfo(
+            host.strip("[]") or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except (OSError, UnicodeError):
+        raise ConfigError(
+            f"{host}: there is no such address", "name one of this machine with --host"
+        ) from None
+    family, kind, protocol, _, address = found[0]
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.bind(address)
+        listening.listen(_BACKLOG)
+    except OSError as error:
+        listening.close()
+        raise ConfigError(
+            f"{host}:{port}: {os.strerror(error.errno or 0).lower()}",
+            "choose another port with --port; 0 takes a free one",
+        ) from None
+    listening.setblocking(False)
+    return listening
+
+
+def _address(host: str, listening: socket.socket) -> str:
+    """The address as clients write it."""
+    bound, port = listening.getsockname()[:2]
+    name = bound if host in ("", "0.0.0.0", "::", "localhost") or port == 0 else host.strip("[]")
+    if name in ("0.0.0.0", "::"):
+        import socket
+
+        name = socket.gethostname()
+    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+
+
+async def _run(
+    served: Served,
+    serving: Serving,
+    workshop: Workshop,
+    listening: socket.socket,
+    shared: Shared,
+    greet: Callable[[], None],
+) -> int:
+    import asyncio
+
+    import uvicorn
+
+    from toolwright.doors._limits import Limits, connections_max, server_settings
+
+    class Server(uvicorn.Server):
+        """Signals are ours: uvicorn would end before the calls are over, and raise them again."""
+
+        def capture_signals(self) -> Any:
+            from contextlib import nullcontext
+
+            return nullcontext()
+
+    limits = Limits(
+        head_s=serving.header_timeout_s,
+        body_s=serving.body_timeout_s,
+        idle_s=serving.keep_alive_s + 5.0,
+        stalled_s=serving.write_timeout_s,
+        head_bytes_max=serving.header_bytes_max,
+        connections_max=min(serving.connections_max, connections_max()),
+    )
+    settings = server_settings(limits) | {"timeout_keep_alive": max(1, round(serving.keep_alive_s))}
+    server = Server(
+        uvicorn.Config(
+            served,
+            lifespan="off",
+            log_config=None,
+            # Attack: a log that is filled by requests that are none. What goes wrong on our side is still told.
+            log_level="error",
+            backlog=_BACKLOG,
+            loop="asyncio",
+            timeout_graceful_shutdown=round(serving.drain_s * 2 + _CLOSE_S),
+            **settings,
+        )
+    )
+    served.meters.connections = lambda: len(server.server_state.connections)
+    loop = asyncio.get_running_loop()
+    drained: list[asyncio.Task[bool]] = []
+
+    def leave() -> None:
+        server.should_exit = True
+        drained.append(loop.create_task(served.drain(serving.drain_s)))
+        if not shared.quiet:
+            under_way = served.crew.under_way
+            what = f"; {_render.plural(under_way, 'call')} may finish" if under_way else ""
+            click.echo(f"stopping{what} (again: at once)", err=True)
+
+    _on_signals(loop, leave)
+    greet()  # whoever reads the address may connect at once, and send signals
+    watch = _watch(workshop, served.events, shared) if serving.watch else None
+    try:
+        if not shared.quiet:  # beside: counting them takes all of them from the shelf
+            loop.run_in_executor(None, _render.mention_problems, workshop, shared)
+        await server.serve(sockets=[listening])
+    finally:
+        if not drained:  # it ended by itself
+            drained.append(loop.create_task(served.drain(serving.drain_s)))
+        await drained[0]
+        if watch is not None:
+            await asyncio.to_thread(watch.stop)
+    return 0
+
+
+def _on_signals(loop: asyncio.AbstractEventLoop, leave: Callable[[], None]) -> None:
+    """The first signal lets what is under way finish; a second one ends at once, as if nobody had caught it.
+    The journal then tells which calls were interrupted, and the kernel ends their processes with us."""
+    came: list[int] = []
+
+    def stop(number: int) -> None:
+        came.append(number)
+        if len(came) == 1:
+            leave()
+            return
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    for number in _signals():
+        loop.add_signal_handler(number, stop, number)
+
+
+def _signals() -> list[signal.Signals]:
+    """Those that end us. Under nohup the end of the terminal is none."""
+    is_kept = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM, *(() if is_kept else (signal.SIGHUP,))]
+
+
+# -- over stdin and stdout ----------------------------------------------------------------------------------
+
+
+def _serve_stdio(shared: Shared) -> int:
+    from toolwright.doors._crew import Crew
+    from toolwright.doors._entrance import Guest
+    from toolwright.doors._events import Events
+    from toolwright.doors._mcp_stdio import serve_stdio
+
+    workshop = shared.workshop()
+    serving, events = workshop.config.serve, Events()
+    crew = Crew(workshop, events, spans=_spans())
+    # Later: whoever started us waits for the first answer now.
+    watch = _watch(workshop, events, shared, after_s=_LATER_S) if serving.watch else None
+
+    def stop(number: int, _frame: object) -> None:
+        """Leave as if the client had left; a second signal ends at once."""
+        for each in _signals():
+            signal.signal(each, signal.SIG_DFL)
+        raise _Stopped
+
+    for number in _signals():
+        signal.signal(number, stop)
+    try:
+        serve_stdio(
+            workshop,
+            crew,
+            guest=Guest(name=shared.environment.user),
+            approval_wait_s=serving.approval_wait_s,
+            drain_s=serving.drain_s,
+        )
+    except _Stopped:
+        pass
+    finally:
+        if watch is not None:
+            watch.stop()
+    return 0
+
+
+class _Stopped(BaseException):
+    """A signal came: not an error, and nobody's business on the way out."""
+
+
+# -- reading changed files again ----------------------------------------------------------------------------
+
+
+def _watch(workshop: Workshop, events: Events, shared: Shared, *, after_s: float = 0.0) -> Watch:
+    from toolwright.doors._events import EventKind
+    from toolwright.watching import Watch
+
+    def say(text: str) -> None:
+        if not shared.quiet:
+            click.echo(_render.printable(text), err=True)
+
+    def reloaded(found: Differences) -> None:
+        events.tell(EventKind.RELOADED, reload_document(workshop, found))
+        counts = ((found.added, "added"), (found.removed, "removed"), (found.changed, "changed"))
+        told = [f"{len(names)} {what} ({_some(names)})" for names, what in counts if names]
+        say(f"reloaded: {', '.join(told) or 'nothing that clients see'}")
+
+    def failed(reason: str) -> None:
+        events.tell(EventKind.RELOAD_FAILED, {"reason": reason})
+        say(f"not reloaded, the last good tools stay: {reason}")
+
+    def needs_restart(path: str) -> None:
+        say(f"{_render.shown_path(path)} changed: start again to apply it")
+
+    watch = Watch(workshop, reloaded=reloaded, failed=failed, needs_restart=needs_restart)
+    watch.start(after_s=after_s)
+    return watch
+
+
+def reload_document(workshop: Workshop, found: Differences) -> JsonObject:
+    """What is told about a reload; long lists are cut, their lengths are not."""
+    return {
+        "version": workshop.version,
+        "tools": workshop.catalog.counted,
+        "added": [*found.added[:_NAMES_MAX]],
+        "removed": [*found.removed[:_NAMES_MAX]],
+        "changed": [*found.changed[:_NAMES_MAX]],
+        "count": found.count,
+    }
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+
+
+# -- what a person is told ----------------------------------------------------------------------------------
+
+
+def _greet(workshop: Workshop, shared: Shared, address: str, *, needs_token: bool) -> None:
+    if shared.quiet:
+        click.echo(f"serving at {address}", err=True)
+        return
+    for line in workshop.warnings():
+        complain(line)
+    tools, skills = workshop.catalog.counted, len(workshop.skills)
+    counted = _render.plural(tools, "tool") + (f", {_render.plural(skills, 'skill')}" if skills else "")
+    click.echo(f"toolwright {__version__}: {counted}", err=True)
+    lines = [
+        f"serving at {address}",
+        f"  console   {address}/",
+        f"  MCP       {address}/mcp",
+        f"  HTTP API  {address}/v1/tools (described at {address}/openapi.json)",
+        "",
+        *_host_settings(shared, address, needs_token=needs_token),
+        "",
+        "Ctrl-C stops it.",
+    ]
+    click.echo("\n".join(lines), err=True)
+
+
+def _host_settings(shared: Shared, address: str, *, needs_token: bool) -> list[str]:
+    """How MCP hosts are told about us, ready to be pasted."""
+    import json
+
+    remote: dict[str, Any] = {"type": "http", "url": f"{address}/mcp"}
+    if needs_token:
+        remote["headers"] = {"Authorization": "Bearer YOUR-TOKEN"}
+    program, *rest = _own_command(shared)
+    local: dict[str, Any] = {"command": program, "args": rest}
+    if shared.environment.user_space != shared.environment.home:
+        local["env"] = {"USER_SPACE": shared.environment.user_space}
+
+    def line(outer: str, inner: dict[str, Any]) -> str:
+        return _render.printable("  " + json.dumps({outer: {"toolwright": inner}}, ensure_ascii=False))
+
+    return [
+        "For MCP hosts, one of these, in the file that the host reads:",
+        "Claude Code (.mcp.json), Cursor (.cursor/mcp.json) and others, by address:",
+        line("mcpServers", remote),
+        "VS Code (.vscode/mcp.json), by address:",
+        line("servers", remote),
+        "Claude Desktop (claude_desktop_config.json) and others that start their servers:",
+        line("mcpServers", local),
+    ]
+
+
+def _own_command(shared: Shared) -> list[str]:
+    """The command that serves the same over stdio, from whatever folder."""
+    program = os.path.abspath(sys.argv[0])
+    is_ours = os.path.basename(program) == "toolwright" and os.access(program, os.X_OK)
+    found = [program] if is_ours else [sys.executable, "-m", "toolwright"]
+    for text in shared.sources:
+        head, equals, path = text.partition("=")
+        is_named = bool(equals) and head.isidentifier() and not os.path.exists(text)
+        found += ["--from", f"{head}={os.path.abspath(path)}" if is_named else os.path.abspath(text)]
+    config = shared.resolved()
+    if shared.config is not None and config.file is not None:
+        found += ["--config", os.path.abspath(config.file)]
+    elif not shared.sources:
+        found += ["--from", os.getcwd()]
+    if shared.state is not None:
+        found += ["--state", os.path.abspath(shared.state)]
+    return [*found, "serve", "--stdio"]

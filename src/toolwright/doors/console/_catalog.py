@@ -1,0 +1,467 @@
+"""Pages about what there is: the catalog, a tool, problems, skills."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from toolwright.dialects import DIALECTS
+from toolwright.doors import _offers
+from toolwright.doors._accounts import Wanted, journal_of, page_of
+from toolwright.doors._documents import line_of, shown_path
+from toolwright.doors._entrance import Right
+from toolwright.doors.console._forms import form, parameters
+from toolwright.doors.console._frame import Frame, guest_of, one_line
+from toolwright.errors import StoreError
+from toolwright.jsontext import JsonObject
+from toolwright.model import (
+    FORMATS,
+    Allow,
+    Ask,
+    DeclareOptions,
+    Deny,
+    Disabled,
+    Effect,
+    LeftOut,
+    Loss,
+    NotCallable,
+    Permit,
+    Problem,
+    Programs,
+    Role,
+    Severity,
+    Skill,
+    Tool,
+    Trust,
+)
+from toolwright.records import dataclass
+
+ROWS_MAX: Final = 2000
+"""So many tools stand on one page, which a browser filters while one types; more are paged."""
+PAGE: Final = 200
+_QUERY_CHARS_MAX: Final = 200
+STATES: Final = {
+    "callable": "callable",
+    "disabled": "switched off",
+    "refused": "not callable",
+    "problems": "with problems",
+}
+TRUST_TONES: Final = {
+    Trust.SIGNED: "good",
+    Trust.PINNED: "good",
+    Trust.UNSIGNED: "",
+    Trust.UNTRUSTED: "warn",
+    Trust.TAMPERED: "bad",
+    Trust.DRIFTED: "bad",
+}
+EFFECT_TONES: Final = {Effect.READ: "", Effect.CREATE: "info", Effect.CHANGE: "accent"}
+
+
+SEVERITY_TONES: Final = {Severity.ERROR: "bad", Severity.WARNING: "warn", Severity.INFO: "info"}
+PROBLEMS_MAX: Final = 2000
+"""So many stand on the page; `check` tells all."""
+_INSTRUCTIONS_CHARS_MAX: Final = 100_000
+_WORDS: Final = {Allow: "allow", Ask: "ask", Deny: "deny"}
+_MIB: Final = 1 << 20
+_RECENT: Final = 8
+_SEARCHED_CHARS: Final = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """What one provider would be sent of a tool."""
+
+    dialect: str
+    payload: list[JsonObject]
+    spoken: str
+    losses: tuple[Loss, ...]
+    left_out: tuple[LeftOut, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wrong:
+    """A problem as the page shows it."""
+
+    problem: Problem
+    line: int | None
+    text: str
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A tool as the catalog shows it."""
+
+    tool: Tool
+    trust: Trust
+    states: tuple[str, ...]
+    refused: str
+    """Why it cannot be called; empty where it can."""
+    off: Disabled | None
+    text: str
+    """What is searched."""
+
+
+def pages(frame: Frame) -> list[Route]:
+    catalog = CatalogPages(frame)
+    return [
+        Route("/", catalog.tools),
+        Route("/tools/{key:path}", catalog.tool),
+        Route("/skills", catalog.skills),
+        Route("/problems", catalog.problems),
+        Route("/login", login(frame)),
+    ]
+
+
+def login(frame: Frame) -> Callable[[Request], Response]:
+    """Where a browser shows its token once; ``Entrance`` takes it."""
+
+    def page(request: Request) -> Response:
+        return frame.page(request, "login.html")
+
+    return page
+
+
+class CatalogPages:
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+        self._workshop = frame.workshop
+
+    def tools(self, request: Request) -> Response:
+        """The catalog: all of it where a browser can hold it, else a page of it."""
+        asked = {name: request.query_params.get(name, "")[:_QUERY_CHARS_MAX] for name in _FILTERS}
+        tools = [tool for tool in self._frame.tools(request) if tool.role is not Role.SUPPORT]
+        row = self._row(request)
+        is_whole = len(tools) <= ROWS_MAX
+        number, last = 1, 1
+        if is_whole:
+            shown = [row(tool) for tool in tools]
+            fitting = {each.tool.key for each in shown if _fits(each, asked)}
+            found = len(fitting)
+        else:
+            near: list[Tool] = [tool for tool in tools if _looks_fit(tool, asked)]
+            if asked["trust"] or asked["state"]:  # only then is every one of them looked into
+                near = [tool for tool in near if _fits(row(tool), asked)]
+            found, last = len(near), max(1, -(-len(near) // PAGE))
+            number = min(max(_whole_number(request.query_params.get("page", "")), 1), last)
+            shown = [row(tool) for tool in near[(number - 1) * PAGE : number * PAGE]]
+            fitting = {each.tool.key for each in shown}
+        trusts: list[tuple[str, int | None]] = [(each.value, None) for each in Trust]
+        if is_whole:
+            trusts = _present(Trust, Counter(each.trust.value for each in shown))
+        given = {name: text for name, text in asked.items() if text}
+        return self._frame.page(
+            request,
+            "tools.html",
+            {
+                "asked": asked,
+                "rows": shown,
+                "fitting": fitting,
+                "found": found,
+                "total": len(tools),
+                "is_whole": is_whole,
+                "page": number,
+                "pages": last,
+                "beside": [
+                    (
+                        label,
+                        rel,
+                        urlencode({**{name: text for name, text in asked.items() if text}, "page": at}),
+                    )
+                    for label, rel, at in (("Previous", "prev", number - 1), ("Next", "next", number + 1))
+                    if 1 <= at <= last
+                ],
+                "formats": _present(FORMATS, Counter(tool.origin.format for tool in tools)),
+                "effects": _present(Effect, Counter(tool.effect.value for tool in tools)),
+                "trusts": [(each.value, None) for each in Trust]
+                if trusts is None
+                else _present(Trust, trusts),
+                "states": STATES,
+                "severities": self._severities(request),
+                "trust_tones": TRUST_TONES,
+                "effect_tones": EFFECT_TONES,
+            },
+        )
+
+    def _severities(self, request: Request) -> Counter[Severity]:
+        guest = guest_of(request)
+        return self._workshop.severities if guest is not None and guest.reach is None else Counter()
+
+    def tool(self, request: Request) -> Response:
+        """One tool: what it takes, what it may do, what others are told of it, and a form to try it."""
+        tool = self._frame.find(request, request.path_params["key"])
+        guest = guest_of(request)
+        caller = None if guest is None else guest.name
+        explained = self._workshop.explain(tool.key, caller=caller)
+        switched = switched_off(tool, self._workshop.disabled())
+        schema = None if tool.input_schema is None else tool.input_schema.document
+        output = None if tool.output_schema is None else tool.output_schema.document
+        denied = explained.decision if isinstance(explained.decision, Deny) else None
+        return self._frame.page(
+            request,
+            "tool.html",
+            {
+                "tool": tool,
+                "vetted": self._workshop.vet(tool),
+                "is_locked": self._workshop.pins().exists,
+                "explained": explained,
+                "decision": _WORDS[type(explained.decision)],
+                "permit": list(permit_words(explained.permit)) if explained.permit else [],
+                "off": switched,
+                "refused": why_not(tool, denied),
+                "schema": schema,
+                "parameters": parameters(schema),
+                "form": form(schema),
+                "output": output,
+                "given": parameters(output),
+                "place": place(tool.origin.path, tool.origin.line),
+                "sent": self._sent(tool) if tool.role is Role.TOOL else [],
+                "recent": self._recent(request, tool),
+                "problems": [
+                    problem
+                    for problem in self._workshop.problems
+                    if is_about(problem, tool.origin.path, tool)
+                ],
+                "trust_tones": TRUST_TONES,
+                "effect_tones": EFFECT_TONES,
+                "severity_tones": SEVERITY_TONES,
+            },
+        )
+
+    def _sent(self, tool: Tool) -> list[Sent]:
+        """What each provider would be sent of a tool."""
+        sent = []
+        for dialect in DIALECTS:
+            declared = self._workshop.dialect(dialect).declare([tool], DeclareOptions())
+            sent.append(
+                Sent(
+                    dialect=dialect,
+                    payload=declared.payload,
+                    spoken=declared.names.spoken(tool.key) or "",
+                    losses=declared.losses,
+                    left_out=declared.left_out,
+                )
+            )
+        return sent
+
+    def _recent(self, request: Request, tool: Tool) -> list[JsonObject] | None:
+        """How the last calls of a tool ended; None where the guest may not know."""
+        guest = guest_of(request)
+        state = self._workshop.config.state
+        if guest is None or Right.AUDIT not in guest.rights or state is None:
+            return None
+        try:
+            found = page_of(
+                journal_of(state),
+                Wanted(what="end", key=tool.key),
+                before=None,
+                count=_RECENT,
+                may_see=lambda entry: entry.body.get("key") == tool.key,
+            )
+        except (StoreError, OSError):  # the page of the audit says what is wrong with it
+            return None
+        return [
+            {
+                "call": str(record["call"]),
+                "time": str(record["time"]),
+                "ok": bool(record.get("ok")),
+                "kind": str(record.get("kind") or "failed"),
+                "took": took(record.get("ms")),
+            }
+            for record in found["records"]
+        ]
+
+    def problems(self, request: Request) -> Response:
+        """What is wrong with the declarations, by file."""
+        severity = request.query_params.get("severity", "")[:_QUERY_CHARS_MAX]
+        asked = {"q": request.query_params.get("q", "")[:_QUERY_CHARS_MAX], "severity": severity}
+        guest = guest_of(request)
+        told = self._workshop.problems
+        if guest is not None and guest.reach is not None:
+            # Attack: a guest who reads in the problems what tools there are beyond its reach.
+            near = {tool.origin.path for tool in self._frame.tools(request)}
+            told = tuple(problem for problem in told if problem.path in near)
+        groups: dict[str, list[Wrong]] = {}
+        fitting = 0
+        for problem in told[:PROBLEMS_MAX]:
+            text = f"{problem.path} {problem.code} {problem.message} {problem.hint or ''}".lower()
+            fits = severity in ("", problem.severity.value)
+            fits = fits and all(word in text for word in asked["q"].lower().split())
+            fitting += fits
+            wrong = Wrong(problem=problem, line=line_of(problem), text=text, fits=fits)
+            groups.setdefault(shown_path(problem.path), []).append(wrong)
+        counted = Counter(problem.severity.value for problem in told)
+        return self._frame.page(
+            request,
+            "problems.html",
+            {
+                "asked": asked,
+                "groups": groups,
+                "total": len(told),
+                "shown": fitting,
+                "cut": max(0, len(told) - PROBLEMS_MAX),
+                "severities": _present(Severity, counted),
+                "tones": SEVERITY_TONES,
+            },
+        )
+
+    def skills(self, request: Request) -> Response:
+        """Skills and their instructions, as plain text: markup from outside is never drawn."""
+        guest = guest_of(request)
+        shown = []
+        for skill in _offers.shown(self._workshop, None if guest is None else guest.reach):
+            try:
+                text, withheld = _offers.read(self._workshop, skill), ""
+            except _offers.Withheld as refused:
+                text, withheld = "", str(refused)
+            except _offers.Absent:
+                text, withheld = "", "its SKILL.md lies outside of its folder, or is gone"
+            tools = [tool for tool in self._frame.tools(request) if is_of(tool, skill)]
+            shown.append(
+                {
+                    "skill": skill,
+                    "place": shown_path(skill.path),
+                    "text": text[:_INSTRUCTIONS_CHARS_MAX],
+                    "cut": len(text) > _INSTRUCTIONS_CHARS_MAX,
+                    "withheld": withheld,
+                    "tools": tools,
+                }
+            )
+        return self._frame.page(request, "skills.html", {"skills": shown})
+
+    def _row(self, request: Request) -> Callable[[Tool], Row]:
+        """What looks into tools, at one moment."""
+        guest = guest_of(request)
+        gate, off = self._workshop.gate, self._workshop.disabled()
+        refusal = gate.refusals(None if guest is None else guest.name, disabled=off)
+        wrong = _Wrong(self._workshop.problems)
+
+        def look(tool: Tool) -> Row:
+            switched = switched_off(tool, off)
+            refused = why_not(tool, refusal(tool) if tool.role is Role.TOOL else None)
+            holds = {
+                "callable": not refused,
+                "disabled": switched is not None,
+                "refused": bool(refused),
+                "problems": wrong.about(tool),
+            }
+            return Row(
+                tool=tool,
+                trust=gate.vet(tool, None).trust,
+                states=tuple(name for name, does in holds.items() if does),
+                refused=refused,
+                off=switched,
+                text=_text(tool),
+            )
+
+        return look
+
+
+_FILTERS: Final = ("q", "format", "effect", "trust", "state")
+
+
+def _text(tool: Tool) -> str:
+    """What is searched of a tool."""
+    return f"{tool.key} {tool.name} {tool.description[:_SEARCHED_CHARS]}".lower()
+
+
+def _looks_fit(tool: Tool, asked: dict[str, str]) -> bool:
+    return (
+        asked["format"] in ("", tool.origin.format)
+        and asked["effect"] in ("", tool.effect.value)
+        and (not asked["q"] or all(word in _text(tool) for word in asked["q"].lower().split()))
+    )
+
+
+def _fits(row: Row, asked: dict[str, str]) -> bool:
+    return (
+        asked["trust"] in ("", row.trust.value)
+        and (not asked["state"] or asked["state"] in row.states)
+        and _looks_fit(row.tool, asked)
+    )
+
+
+def _present(order: Iterable[str], counted: Counter[str]) -> list[tuple[str, int | None]]:
+    return [(str(name), counted[str(name)]) for name in order if counted[str(name)]]
+
+
+def _whole_number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 1
+
+
+def switched_off(tool: Tool, off: Sequence[Disabled]) -> Disabled | None:
+    """The switch that holds for a tool, whichever of its names it was switched off by."""
+    names = {tool.key, tool.name, tool.spoken, *tool.aliases}
+    now = time.time()
+    return next((one for one in off if one.tool in names and (one.until is None or one.until > now)), None)
+
+
+def why_not(tool: Tool, denied: Deny | None) -> str:
+    """Why a tool cannot be called, in one line; empty where it can."""
+    if tool.role is Role.PART:
+        return "a part that other tools run on"
+    if isinstance(tool.invocation, NotCallable):
+        return one_line(tool.invocation.reason)
+    return "" if denied is None else one_line(denied.message)
+
+
+def took(ms: object) -> str:
+    """A duration for people."""
+    if not isinstance(ms, int | float):
+        return "–"
+    return f"{ms / 1000:.2f} s" if ms >= 1000 else f"{ms:.1f} ms"
+
+
+def place(path: str, line: int | None) -> str:
+    return shown_path(path) + (f":{line}" if line else "")
+
+
+def is_of(tool: Tool, skill: Skill) -> bool:
+    return tool.origin.format == "skill" and os.path.dirname(tool.origin.path) == skill.path
+
+
+def is_about(problem: Problem, path: str, tool: Tool) -> bool:
+    return problem.path == path and problem.name in (None, tool.name)
+
+
+def permit_words(permit: Permit) -> Iterator[tuple[str, str]]:
+    """What a tool is given, in words."""
+    limits = permit.limits
+    yield "Reads", _roots(permit.read, "its own files and the system")
+    yield "Writes", _roots(permit.write, "its scratch folder")
+    private = ", private addresses too" if permit.private else ""
+    yield "Network", f"yes{private}" if permit.network else "no"
+    yield "Programs", "any" if permit.programs is Programs.ANY else "its own"
+    variables = "all of the host’s" if "*" in permit.env else ", ".join(permit.env)
+    yield "Variables", variables or "those that its format promises"
+    memory = f"{limits.memory_bytes_max // _MIB:,} MiB"
+    yield "Limits", f"{limits.timeout_s:g} s, {memory}, {limits.processes_max} processes"
+    yield "Isolation", f"{permit.level.value} or stronger"
+    if permit.profile is not None:
+        yield "Profile", f"{permit.profile.value}, because it states no needs"
+
+
+def _roots(roots: tuple[str, ...], otherwise: str) -> str:
+    if "/" in roots:
+        return "everything you may, but our own state"
+    return ", ".join([*map(shown_path, roots), otherwise])
+
+
+class _Wrong:
+    """Which tools the problems are about: by file and, where a problem names one, by name."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        told = [problem for problem in problems if problem.severity is not Severity.INFO]
+        self._whole = {problem.path for problem in told if problem.name is None}
+        self._named = {(problem.path, problem.name) for problem in told if problem.name is not None}
+
+    def about(self, tool: Tool) -> bool:
+        return tool.origin.path in self._whole or (tool.origin.path, tool.name) in self._named

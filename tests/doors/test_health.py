@@ -1,0 +1,73 @@
+"""Whether a served workshop is alive and ready, and what its health page shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import toolwright
+from tests.program import PATH
+from toolwright.app import Workshop
+from toolwright.config import Config, Environment, named_source
+from toolwright.doors._crew import Crew
+from toolwright.doors._events import EventKind, Events
+from toolwright.doors._health import Health
+from toolwright.journal.segments import Trouble
+
+
+@toolwright.tool
+def echo(text: str) -> str:
+    """Say it again."""
+    return text
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Iterator[Workshop]:
+    (tmp_path / "here").mkdir()
+    environment = Environment.read({"HOME": str(tmp_path), "PATH": PATH})
+    config = Config(state=str(tmp_path / "state"), sources=(named_source("here", str(tmp_path)),))
+    with toolwright.open(config, environment=environment, tools=[echo]) as opened:
+        yield opened
+
+
+def health(workshop: Workshop) -> tuple[Health, Events]:
+    events = Events()
+    return Health(workshop, Crew(workshop, events), events), events
+
+
+def test_it_is_ready_until_it_is_stopping(workshop: Workshop) -> None:
+    found, _ = health(workshop)
+    assert found.alive() == {"status": "ok"}
+    assert found.ready() == (True, {"status": "ok", "reasons": [], "tools": 1})
+    found.is_draining = True
+    ready, why = found.ready()
+    assert not ready
+    assert "stopping" in why["reasons"][0]
+
+
+def test_it_is_not_ready_while_the_journal_cannot_be_written(workshop: Workshop) -> None:
+    found, _ = health(workshop)
+    workshop.hands.audit.trouble = Trouble("the disk is full", "make room")
+    ready, why = found.ready()
+    assert not ready
+    assert "the disk is full" in why["reasons"][0]
+
+
+def test_the_report_tells_isolation_sources_journal_and_the_last_reload(
+    workshop: Workshop, tmp_path: Path
+) -> None:
+    found, events = health(workshop)
+    events.tell(EventKind.RELOADED, {"added": ["x"]})
+    report = found.report()
+    assert report["isolation"]["level"] == workshop.hands.sandbox.level.value
+    assert {layer["name"] for layer in report["isolation"]["layers"]} >= {"landlock", "seccomp"}
+    assert report["sources"] == [{"path": str(tmp_path / "here"), "format": None, "there": True}]
+    assert report["journal"]["ok"]
+    assert report["reload"]["added"] == ["x"]
+    assert report["reload_failed"] is None
+    events.tell(EventKind.RELOAD_FAILED, {"reason": "broken"})
+    assert found.report()["reload_failed"]["reason"] == "broken"
+    events.tell(EventKind.RELOADED, {})
+    assert found.report()["reload_failed"] is None

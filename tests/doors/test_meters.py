@@ -1,0 +1,130 @@
+"""What is counted while serving, read back as Prometheus reads it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import toolwright
+from tests.program import PATH
+from toolwright.app import Workshop
+from toolwright.config import Config, Environment
+from toolwright.doors._crew import Crew
+from toolwright.doors._events import EventKind, Events
+from toolwright.doors._meters import ROUTES, Meters, route_class
+from toolwright.errors import Failed
+from toolwright.model import ToolCall
+
+SAMPLE = re.compile(r'([a-z_]+)(?:\{((?:[a-z_]+="(?:[^"\\]|\\.)*",?)*)\})? ([0-9.e+-]+|NaN)')
+
+
+@toolwright.tool
+def echo(text: str) -> str:
+    """Say it again."""
+    return text
+
+
+@toolwright.tool
+def fail() -> str:
+    """Never works."""
+    raise Failed("no")
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Iterator[Workshop]:
+    environment = Environment.read({"HOME": str(tmp_path), "PATH": PATH})
+    with toolwright.open(
+        Config(state=str(tmp_path / "state")), environment=environment, tools=[echo, fail]
+    ) as opened:
+        yield opened
+
+
+def samples(text: bytes) -> dict[str, float]:
+    """Every sample by its name and labels; a line that is none fails."""
+    found: dict[str, float] = {}
+    for line in text.decode("utf-8").splitlines():
+        if line.startswith("# "):
+            assert re.fullmatch(r"# (HELP [a-z_]+ .+|TYPE [a-z_]+ (counter|gauge|histogram))", line), line
+            continue
+        matched = SAMPLE.fullmatch(line)
+        assert matched, line
+        name = f"{matched[1]}{{{matched[2]}}}" if matched[2] else matched[1]
+        assert name not in found, "each series once"
+        found[name] = float(matched[3])
+    return found
+
+
+def call(workshop: Workshop, crew: Crew, tool: str, **arguments: object) -> None:
+    asked = ToolCall(id=workshop.new_call_id(), tool=tool, arguments=arguments, caller="zebra")
+    asyncio.run(crew.call(asked, door="http"))
+
+
+def test_calls_are_counted_by_door_format_and_outcome_and_never_by_a_name_of_the_caller(
+    workshop: Workshop,
+) -> None:
+    events = Events()
+    crew = Crew(workshop, events)
+    meters = Meters(workshop, crew, events)
+    call(workshop, crew, "echo", text="x")
+    call(workshop, crew, "echo", text="y")
+    call(workshop, crew, "fail")
+    call(workshop, crew, 'no-such-tool"}\n')
+    assert crew.drain(10.0)
+    text = meters.text()
+    found = samples(text)
+    assert found['toolwright_calls_total{door="http",format="python",outcome="ok"}'] == 2
+    assert found['toolwright_calls_total{door="http",format="python",outcome="failed"}'] == 1
+    assert found['toolwright_calls_total{door="http",format="",outcome="unknown_tool"}'] == 1
+    assert found['toolwright_call_duration_seconds_count{door="http"}'] == 4
+    assert found['toolwright_call_duration_seconds_bucket{door="http",le="+Inf"}'] == 4
+    assert found["toolwright_calls_in_flight"] == 0
+    assert found["toolwright_catalog_tools"] == 2
+    assert found["toolwright_journal_trouble"] == 0
+    assert found["toolwright_approvals_waiting"] == 0
+    # Attack: names of tools that are none become series without end.
+    assert b"no-such-tool" not in text
+    assert b"zebra" not in text
+
+
+def test_buckets_only_grow(workshop: Workshop) -> None:
+    events = Events()
+    meters = Meters(workshop, Crew(workshop, events), events)
+    for duration_ms in (0.1, 1.0, 3.0, 70.0, 1e9):
+        events.tell(
+            EventKind.CALL_ENDED,
+            {"door": "mcp", "key": "rye:a/b", "kind": None, "duration_ms": duration_ms},
+        )
+    found = samples(meters.text())
+    counts = [value for name, value in found.items() if name.startswith("toolwright_call_duration_seconds_b")]
+    assert counts == sorted(counts)
+    assert found['toolwright_call_duration_seconds_bucket{door="mcp",le="0.001"}'] == 2
+    assert found['toolwright_call_duration_seconds_bucket{door="mcp",le="60.0"}'] == 4
+    assert counts[-1] == 5
+
+
+def test_requests_reloads_and_refusals_are_counted(workshop: Workshop) -> None:
+    events = Events()
+    meters = Meters(workshop, Crew(workshop, events), events, connections=lambda: 3)
+    for path, status in (("/mcp", 200), ("/mcp", 200), ("/v1/tools", 401), ("/x/y", 429), ("/readyz", 503)):
+        meters.request(path, status)
+    events.tell(EventKind.RELOADED, {})
+    events.tell(EventKind.RELOAD_FAILED, {"reason": "x"})
+    found = samples(meters.text())
+    assert found['toolwright_http_requests_total{route="mcp",status="200"}'] == 2
+    assert found['toolwright_http_requests_total{route="health",status="503"}'] == 1
+    assert found["toolwright_tokens_refused_total"] == 1
+    assert found["toolwright_rate_limited_total"] == 1
+    assert found['toolwright_reloads_total{outcome="ok"}'] == 1
+    assert found['toolwright_reloads_total{outcome="failed"}'] == 1
+    assert found["toolwright_open_connections"] == 3
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/mcp", "/mcp/", "/v1/tools", "/v1/events", "/healthz", "/metrics", "/a", "/openapi.json"]
+)  # fmt: skip
+def test_every_path_belongs_to_one_of_few_classes(path: str) -> None:
+    assert route_class(path) in ROUTES

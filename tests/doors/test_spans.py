@@ -1,0 +1,106 @@
+"""Calls as OpenTelemetry spans: by the conventions for generative AI, with the caller's trace as parent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import ProxyTracerProvider, StatusCode
+
+import toolwright
+from tests.program import PATH, WAIT_S
+from toolwright.app import Workshop
+from toolwright.config import Config, Environment
+from toolwright.doors._crew import Crew
+from toolwright.doors._events import Events
+from toolwright.doors._spans import set_up
+from toolwright.errors import Failed
+from toolwright.model import ToolCall
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
+
+
+@toolwright.tool
+def echo(text: str) -> str:
+    """Say it again."""
+    return f"{text}{text}"
+
+
+@toolwright.tool
+def fail() -> str:
+    """Never works."""
+    raise Failed("secret words of the tool")
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Iterator[Workshop]:
+    environment = Environment.read({"HOME": str(tmp_path), "PATH": PATH})
+    with toolwright.open(
+        Config(state=str(tmp_path / "state")), environment=environment, tools=[echo, fail]
+    ) as opened:
+        yield opened
+
+
+def span_of(workshop: Workshop, tool: str, arguments: dict[str, object], trace: str = "") -> ReadableSpan:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    crew = Crew(workshop, Events(), spans=set_up(provider))
+    call = ToolCall(id=workshop.new_call_id(), tool=tool, arguments=arguments, caller="ann")
+    asyncio.run(crew.call(call, door="http", trace=trace))
+    assert crew.drain(WAIT_S)
+    (span,) = exporter.get_finished_spans()
+    assert span.attributes is not None
+    assert span.attributes["gen_ai.tool.call.id"] == call.id
+    assert span.attributes["gen_ai.operation.name"] == "execute_tool"
+    return span
+
+
+def test_a_call_is_one_span_that_tells_neither_arguments_nor_results(workshop: Workshop) -> None:
+    span = span_of(workshop, "echo", {"text": "private"})
+    assert span.name == "execute_tool echo"
+    assert span.attributes is not None
+    assert span.attributes["gen_ai.tool.name"] == "echo"
+    assert span.attributes["gen_ai.tool.type"] == "function"
+    assert "error.type" not in span.attributes
+    assert span.status.status_code is StatusCode.UNSET
+    assert span.parent is None
+    assert "private" not in span.to_json()
+
+
+def test_the_traceparent_of_the_caller_is_the_parent(workshop: Workshop) -> None:
+    span = span_of(workshop, "echo", {"text": "x"}, PARENT)
+    assert span.parent is not None
+    assert f"{span.parent.trace_id:032x}" == TRACE
+    assert f"{span.context.trace_id:032x}" == TRACE
+
+
+@pytest.mark.parametrize("trace", ["x", PARENT + "\r\n", PARENT.upper(), f"00-{'0' * 32}-{'0' * 16}-00"])
+def test_what_is_no_traceparent_begins_a_trace_of_its_own(workshop: Workshop, trace: str) -> None:
+    assert span_of(workshop, "echo", {"text": "x"}, trace).parent is None
+
+
+def test_a_failed_call_names_its_kind_and_not_its_message(workshop: Workshop) -> None:
+    span = span_of(workshop, "fail", {})
+    assert span.attributes is not None
+    assert span.attributes["error.type"] == "failed"
+    assert span.status.status_code is StatusCode.ERROR
+    assert "secret words" not in span.to_json()
+
+
+def test_a_tool_that_is_none_gives_no_name(workshop: Workshop) -> None:
+    span = span_of(workshop, "made up", {})
+    assert span.name == "execute_tool unknown"
+    assert "made up" not in span.to_json()
+    assert span.attributes is not None
+    assert span.attributes["error.type"] == "unknown_tool"
+
+
+def test_without_a_provider_there_are_no_spans_to_pay_for() -> None:
+    assert set_up(ProxyTracerProvider()) is None
