@@ -73,7 +73,7 @@ fuzz-spawner: ## send the spawner's parser wrong messages, under sanitizers (ARG
 		-o build/fuzz-spawner fuzz/spawner.c
 	build/fuzz-spawner $(if $(ARGS),$(ARGS),60)
 
-soak: $(STAMPS)/dev ## call tools that misbehave, kill hosts, and look for what is lost or left
+soak: $(STAMPS)/dev ## call tools that misbehave, kill hosts, and look for what is lost or left (ARGS=serving: clients of a server)
 	$(BIN)/python soak/soak.py $(ARGS)
 
 races: $(STAMPS)/dev ## replace files while they are verified and called, and look for what ran unverified
