@@ -78,7 +78,7 @@ class Line:
     """A call as a row of a table."""
 
     call: str
-    when: str
+    when: tuple[str, str]
     tool: str
     key: str | None
     caller: str
@@ -206,7 +206,7 @@ class Activity:
                 "records": [
                     {
                         "what": entry.what,
-                        "when": reading.time_text(entry.ts),
+                        "when": _moment(entry.ts),
                         "place": f"{entry.segment}, record {entry.number}",
                         "fields": [
                             (name, value)
@@ -248,7 +248,7 @@ class Activity:
                 "keeps": keeps,
                 "version": __version__,
                 "up": _ago(now - told["started_at"]),
-                "started": reading.time_text(told["started_at"]),
+                "started": _moment(told["started_at"]),
                 "sources": await asyncio.to_thread(self._sources, told["sources"]) if keeps else [],
                 "missing": [layer for layer in told["isolation"]["layers"] if not layer["works"]],
                 "reload": _reload(told["reload"], now),
@@ -291,7 +291,7 @@ class Activity:
 def _line(row: CallRow) -> Line:
     return Line(
         call=row.call,
-        when=reading.time_text(row.begun),
+        when=_moment(row.begun),
         tool=row.key or row.tool,
         key=row.key,
         caller=row.caller,
@@ -309,8 +309,8 @@ def _question(one: Approval) -> dict[str, Any]:
         "id": one.id,
         "key": one.key,
         "caller": one.caller,
-        "asked_at": reading.time_text(one.asked_at),
-        "until": reading.time_text(one.until),
+        "asked": _moment(one.asked_at),
+        "until": _moment(one.until),
         "question": one.question,
         "because": one.because,
         "call": one.call_id,
@@ -321,10 +321,16 @@ def _question(one: Approval) -> dict[str, Any]:
         "standing": one.standing,
         "edited": one.edited,
         "answered_by": one.answered_by,
-        "answered_at": None if one.answered_at is None else reading.time_text(one.answered_at),
+        "answered": None if one.answered_at is None else _moment(one.answered_at),
         "answer_because": one.answer_because,
         "used_by": one.used_by,
     }
+
+
+def _moment(ts: float) -> tuple[str, str]:
+    """A time for programs, and for people."""
+    text = reading.time_text(ts)
+    return text, f"{text[:10]} {text[11:19]} UTC"
 
 
 def _ago(seconds: float) -> str:
@@ -340,9 +346,9 @@ def _ago(seconds: float) -> str:
 def _reload(told: JsonObject | None, now: float) -> dict[str, Any] | None:
     if told is None:
         return None
-    why = [str(told[name]) for name in ("error", "message", "why", "hint") if told.get(name)]
+    why = [str(told[name]) for name in ("reason", "hint") if told.get(name)]
     at = float(told.get("at", now))
-    return {"ok": told.get("ok") is True, "when": reading.time_text(at), "ago": _ago(now - at), "why": why}
+    return {"ok": told.get("ok") is True, "ago": _ago(now - at), "why": why}
 
 
 def _cursor(text: str | None) -> tuple[float, str] | None:
