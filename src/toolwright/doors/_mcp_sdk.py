@@ -214,7 +214,7 @@ class Lane:
         error = result.error
         if error is not None and (code := KINDS[error.kind].rpc_code) is not None:
             raise _error(failed(error, code))
-        return dialect.write_result(call, result)
+        return desk.reply(call, result)
 
     async def _elicit(self, context: _Context, question: JsonObject) -> JsonObject:
         form = question["requestedSchema"]
