@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.doors.test_serving_attacks import ACCEPT, Server, project, served
+from tests.doors.test_serving_attacks import Server, project, served
 from tests.program import toolwright
 from tests.wire import Heard, asked
 
@@ -107,11 +107,11 @@ def test_tools_beyond_the_reach_of_a_token_look_absent_through_every_door(house:
         assert b"add" in answer.body
     hidden, absent = house.key("call_back"), house.key("nothing")
     for method, path in (
-        ("GET", "/v1/tools/{}"), ("POST", "/v1/tools/{}/call"), ("GET", "/tools/{}"), ("POST", "/v1/tools/{}/explain"),
-        ("POST", "/v1/tools/{}/disable"),
+        ("GET", "/v1/tools/{}"), ("POST", "/v1/tools/{}/call"), ("GET", "/tools/{}"),
+        ("POST", "/v1/tools/{}/explain"), ("POST", "/v1/tools/{}/disable"),
     ):  # fmt: skip
         lines = () if path.startswith("/v1/") else (HTML,)
-        body = {} if method == "POST" else None
+        body: object = {} if method == "POST" else None
         first = house.ask("narrow", method, path.format(hidden), *lines, body=body)
         second = house.ask("narrow", method, path.format(absent), *lines, body=body)
         if not path.endswith("disable"):  # a name that is not there may be switched off as well
