@@ -327,6 +327,8 @@ async def _run(
             served,
             lifespan="off",
             log_config=None,
+            # Attack: a log that is filled by requests that are none. What goes wrong on our side is still told.
+            log_level="error",
             backlog=_BACKLOG,
             loop="asyncio",
             timeout_graceful_shutdown=round(serving.drain_s * 2 + _CLOSE_S),
