@@ -34,6 +34,7 @@ ROOMS = (
     "config",
     "servers",
     "gate",
+    "own",
     "hands",
     "app",
     "watching",

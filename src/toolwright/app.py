@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -66,8 +67,12 @@ if TYPE_CHECKING:
     from toolwright.functions import Function, Report
     from toolwright.gate import Explanation, Gate
     from toolwright.hands import Hands
+    from toolwright.own.items import RyeTools
+    from toolwright.own.skills import Skills, SkillText
     from toolwright.runtimes._mcp_server import State as ServerState
+    from toolwright.runtimes.functions import Own
     from toolwright.trust.approvals import Approvals
+    from toolwright.trust.items import Location, Signed
     from toolwright.trust.lock import Watched
     from toolwright.trust.pinning import Pins
     from toolwright.trust.vetting import Vetter
@@ -361,7 +366,7 @@ class Workshop:
     def find(self, name: str) -> Tool:
         """The tool of a key or a bare name. Raises UnknownTool."""
         try:
-            return self.catalog.find(name)
+            return self._served(name, self.catalog) or self.catalog.find(name)
         except UnknownTool as unknown:
             absence = self._lists.absence(name, self.catalog.keys)
             if absence is None:
@@ -504,7 +509,7 @@ class Workshop:
         off = Disabled(tool=name, reason=reason, until=None if for_s is None else now + for_s)
         self._note_switch(off, enabled=False, by=by)
         switch_off(self.hands.keep.opened(), off, now)
-        self._tell_watchers()
+        self._tell_switched()
         return off
 
     def enable(self, name: str, *, by: str | None = None) -> None:
@@ -519,7 +524,7 @@ class Workshop:
         self._note_switch(Disabled(tool=name), enabled=True, by=by)
         for each in sorted(names):
             switch_on(self.hands.keep.opened(), each, time.time())
-        self._tell_watchers()
+        self._tell_switched()
 
     def _note_switch(self, off: Disabled, *, enabled: bool, by: str | None) -> None:
         caller = self._environment.user if by is None else by
@@ -537,7 +542,8 @@ class Workshop:
         if why is not None:
             raise Unrecorded(f"nothing was switched, because it cannot be recorded: {why}")
 
-    def _tell_watchers(self) -> None:
+    def _tell_switched(self) -> None:
+        self.hands.keep.look_again()
         for told in self._watchers:
             told()
 
@@ -619,6 +625,79 @@ class Workshop:
         with open_approvals(self.config, self._environment) as approvals:
             yield approvals
 
+    # -- the house's own tools ------------------------------------------------------------------------------
+
+    def instructions(self, *, caller: str | None = None, reach: Reach | None = None) -> str:
+        """What a host puts into a model's context about the skills: their instructions, or, where models read
+        these on demand, what skills there are. Empty where there are none."""
+        on_demand = self.config.context_mode != "full"
+        return self._skills.prompt(caller=caller, reach=reach, on_demand=on_demand) if self.skills else ""
+
+    def skill_texts(
+        self, *, caller: str | None = None, reach: Reach | None = None, only: str | None = None
+    ) -> tuple[SkillText, ...]:
+        """Every skill that a caller may know of, or the one of a name, with its instructions, or why they are
+        withheld."""
+        return self._skills.texts(caller=caller, reach=reach, only=only)
+
+    def known_skills(self, reach: Reach | None) -> list[Skill]:
+        """The skills that a caller may know of; reads nothing."""
+        return self._skills.of(reach)
+
+    def sign(self, refs: Sequence[str], location: Location | None = None) -> tuple[Signed, ...]:
+        """Sign the rye items that references (``tool:ID``; ``*``, ``?``) name, with the user's key. Raises
+        UnknownTool where one names nothing, SigningError without a key; nothing is signed then."""
+        from toolwright.trust import items, keys
+
+        environment = self._environment
+        user, systems = environment.user_space, sources.Spaces.installed("").systems
+        spaces = [items.Space(location=items.Location.PROJECT, root=root) for root in self.rye_projects]
+        spaces = [space for space in spaces if space.root != user]
+        spaces.append(items.Space(location=items.Location.USER, root=user))
+        spaces += (items.Space(location=items.Location.SYSTEM, root=root) for root in systems)
+        found: dict[str, items.Item] = {}
+        for ref in refs:
+            named = items.find(ref, spaces, location)
+            if not named:
+                hint = "`toolwright list --format rye` shows the tools; --from names a project"
+                raise UnknownTool(f"no item fits {ref!r}", hint)
+            found |= {item.path: item for item in named}
+        key = None
+        if any(item.location is not items.Location.SYSTEM for item in found.values()):
+            key = keys.load_signing_key(keys.signing_folder(user, environment.variables))
+        now = time.time()
+        return tuple(items.sign_checked(item, key, now, self.problems) for item in found.values())
+
+    @cached_property
+    def _skills(self) -> Skills:
+        from toolwright.own.skills import Skills
+
+        return Skills(lambda: self.gate, lambda: self.catalog)
+
+    @cached_property
+    def _rye(self) -> RyeTools:
+        from toolwright.own.items import RyeTools
+
+        sign = self.sign if self.config.serve.sign_tool else None
+        return RyeTools(lambda: self.gate, lambda: self.catalog, sign)
+
+    def _served(self, key: str, catalog: Catalog) -> Tool | None:
+        """One of the tools that stand in no list."""
+        return self._rye.find(key, catalog) if key.startswith("toolwright:") else None
+
+    def _own_function(self, name: str) -> Own | None:
+        return self._rye.function(name) if name.startswith("toolwright:") else self._skills.function(name)
+
+    def _offered(self, reach: Reach | None, *, served: bool) -> list[Tool]:
+        offered = self.catalog.offered(reach)
+        if reach is not None and self.config.context_mode != "full":
+            from toolwright.formats.skill import READING
+
+            if offered and offered[0].key == READING:
+                # Attack: a caller learns from the list of skills what there is beyond its reach.
+                offered[:1] = self._reading_tools(self._skills.of(reach))
+        return [*offered, *(self._rye.offered(self.catalog, reach) if served else ())]
+
     # -- which tools a message sees -------------------------------------------------------------------------
 
     def select(
@@ -640,7 +719,7 @@ class Workshop:
         from toolwright.selection import rules
 
         return rules.select(
-            self.catalog.offered(reach),
+            self._offered(reach, served=False),
             message,
             context=context or {},
             checks=self._checks,
@@ -673,15 +752,17 @@ class Workshop:
         examples: bool = False,
         caller: str | None = None,
         reach: Reach | None = None,
+        served: bool = False,
     ) -> Declared:
         """The payload for a provider, the way back from its calls, and what was lost.
 
         Without ``names`` and ``message`` every tool is declared; with ``message`` the selected ones. What
         policy would refuse to ``caller`` (default: the current user) is left out, with the reason.
+        ``served``: as a server offers them, with rye's own tools where there are rye items.
         """
         if mode not in [*ToolMode]:
             raise UsageError(f"unknown tool mode {str(mode)!r}", f"modes are {', '.join(ToolMode)}")
-        offered = self.catalog.offered(reach)
+        offered = self._offered(reach, served=served)
         if names is not None:
             wanted = {self.find(name).key for name in names}
             chosen = [tool for tool in offered if tool.key in wanted]
@@ -850,7 +931,9 @@ class Workshop:
     def begin(self, calls: Sequence[tuple[ToolCall, Cancel]], *, door: str) -> list[Begun]:
         """Record that calls begin, with one sync for all; each must be handed to ``go_on``, or to the
         engine's ``run`` and ``end``. For doors, which get many at once: a call's ``id`` must be a
-        ``new_call_id``."""
+        ``new_call_id``. A call of rye's ``execute`` begins as the call of the tool that it names."""
+        if any(call.tool.startswith("toolwright:") for call, _ in calls):
+            calls = [(self._rye.inner(call), cancel) for call, cancel in calls]
         return self.hands.engine.begin(calls, door=door)
 
     def new_call_id(self) -> str:
@@ -997,6 +1080,8 @@ class Workshop:
                     lambda: self._report,
                     self._handlers,
                     functions=self._own.functions,
+                    own=self._own_function,
+                    served=self._served,
                     in_process=self._in_process,
                     sandbox=self._sandbox,
                     lists=self._lists,
@@ -1047,16 +1132,25 @@ class Workshop:
             keep=Cache(folder),
             earlier=earlier,
         )
-        return self._with_own(report) if self._own != OwnTools() else report
+        first = self._reading_tools(report.catalog.skills) if config.context_mode != "full" else ()
+        return self._with_own(report, first) if first or self._own != OwnTools() else report
 
-    def _with_own(self, report: loading.LoadReport) -> loading.LoadReport:
+    @staticmethod
+    def _reading_tools(skills: Sequence[Skill]) -> tuple[Tool, ...]:
+        """What models read skills with, where they get none of their texts unasked."""
+        from toolwright.formats import skill
+
+        return (skill.reading_tool(skills),) if skills else ()
+
+    def _with_own(self, report: loading.LoadReport, first: Sequence[Tool]) -> loading.LoadReport:
         from toolwright.formats import capability
 
         fallback = self._own.fallback
         declared = report.declared({tool.name for tool in fallback})
         migration = self._migration = capability.migration(declared, fallback)
         still = migration.tools[len(declared) :]
-        return report.with_own([*self._own.tools, *still], [*self._own.problems, *migration.problems])
+        own, problems = [*self._own.tools, *still], [*self._own.problems, *migration.problems]
+        return report.with_own(own, problems, first=first)
 
     def _discover(self, paths: Sequence[str]) -> Sequence[tuple[bytes, ProbeOutcome]]:
         """Ask programs for their schemas: inside a closed permit, and recorded like calls."""

@@ -57,7 +57,7 @@ from toolwright.trust.secrets import Secrets, Withheld
 if TYPE_CHECKING:
     from toolwright.functions import Function
     from toolwright.runtimes.container import ContainerTools
-    from toolwright.runtimes.functions import FunctionTools
+    from toolwright.runtimes.functions import FunctionTools, Own
     from toolwright.runtimes.http import HttpTools
     from toolwright.runtimes.mcp import McpTools
     from toolwright.trust.approvals import Approvals
@@ -114,6 +114,8 @@ class Hands:
         handlers: Mapping[str, object],
         *,
         functions: Mapping[str, Function],
+        own: Callable[[str], Own | None],
+        served: Callable[[str, Catalog], Tool | None],
         in_process: bool,
         sandbox: Sandbox | None,
         lists: ServerLists,
@@ -171,7 +173,7 @@ class Hands:
         self._making = threading.Lock()
         self._is_closed = False
         processes = process.ProcessTools(self._host, contents)
-        self._functions = Later(lambda: _function_tools(functions, self._cwd))
+        self._functions = Later(lambda: _function_tools(functions, self._cwd, own))
         self.spill = around.Spill(os.path.join(config.state, "results"), config.result_bytes)
         self.engine = Engine(
             stock=lambda: Stock(report().catalog, report().version),
@@ -200,6 +202,7 @@ class Hands:
             arrives=lambda call, cancel: self._lists.arrives(call.tool, call.timeout_s or LIST_S, cancel),
             absence=self._absence,
             lacks=self._lacks,
+            served=served,
         )
 
     @property
@@ -491,10 +494,12 @@ def _python_tools(host: Host, contents: Contents, vetter: Vetter, zygotes_max: i
     return PythonTools(host, contents, verified=vetter.is_verified, zygotes_max=zygotes_max)
 
 
-def _function_tools(functions: Mapping[str, Function], cwd: str) -> FunctionTools:
+def _function_tools(
+    functions: Mapping[str, Function], cwd: str, own: Callable[[str], Own | None]
+) -> FunctionTools:
     from toolwright.runtimes.functions import FunctionTools
 
-    return FunctionTools(functions, cwd)
+    return FunctionTools(functions, cwd, own=own)
 
 
 def _http_tools(host: Host) -> HttpTools:

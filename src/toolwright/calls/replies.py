@@ -186,6 +186,11 @@ def dry_run(tool: Tool, call: ToolCall, permit: Permit) -> ToolResult:
     )
 
 
+def visible(text: str) -> str:
+    """A text for a model, with unseen characters written as escapes."""
+    return _Hygiene().visible(text)
+
+
 # -- what came back -----------------------------------------------------------------------------------------
 
 

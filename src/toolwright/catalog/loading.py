@@ -119,32 +119,42 @@ class Shelves:
 
 
 class Extended:
-    """A shelf with tools that lie in no file behind those that do."""
+    """A shelf with tools that lie in no file before and behind those that do."""
 
-    def __init__(self, shelves: Shelves, more: Sequence[Tool]) -> None:
+    def __init__(self, shelves: Shelves, more: Sequence[Tool], first: Sequence[Tool] = ()) -> None:
         self._shelves = shelves
         self._more = more
+        self._first = first
 
     @property
     def keys(self) -> Sequence[str]:
-        return [*self._shelves.keys, *(tool.key for tool in self._more)]
+        return [*(tool.key for tool in self._first), *self._shelves.keys, *(tool.key for tool in self._more)]
 
     @property
     def names(self) -> Sequence[str]:
-        return [*self._shelves.names, *(tool.name for tool in self._more)]
+        own, more = (tool.name for tool in self._first), (tool.name for tool in self._more)
+        return [*own, *self._shelves.names, *more]
 
     @property
     def roles(self) -> Sequence[Role]:
-        return [*self._shelves.roles, *(tool.role for tool in self._more)]
+        own, more = (tool.role for tool in self._first), (tool.role for tool in self._more)
+        return [*own, *self._shelves.roles, *more]
 
     @property
     def aliases(self) -> Sequence[tuple[int, str]]:
-        first = len(self._shelves.keys)
-        return [*self._shelves.aliases, *((first + place, name) for place, name in aliases_of(self._more))]
+        before = len(self._first)
+        behind = before + len(self._shelves.keys)
+        return [
+            *((before + place, name) for place, name in self._shelves.aliases),
+            *((behind + place, name) for place, name in aliases_of(self._more)),
+        ]
 
     def tool(self, index: int) -> Tool:
-        beyond = index - len(self._shelves.keys)
-        return self._shelves.tool(index) if beyond < 0 else self._more[beyond]
+        at = index - len(self._first)
+        if at < 0:
+            return self._first[index]
+        beyond = at - len(self._shelves.keys)
+        return self._shelves.tool(at) if beyond < 0 else self._more[beyond]
 
 
 class LoadReport:
@@ -159,30 +169,40 @@ class LoadReport:
         warm: bool,
         own: Sequence[Tool] = (),
         own_problems: Sequence[Problem] = (),
+        first: Sequence[Tool] = (),
     ) -> None:
         self._shelves = shelves
-        self._own = own
+        self._own = (*first, *own)
         self._own_problems = own_problems
         self._found = found
         self.keep = keep
         """Write the cache, once there is time for it: the answer comes first."""
         self.warm = warm
         """True when nothing had to be read."""
-        shelf = Extended(shelves, own) if own else shelves
+        shelf = Extended(shelves, own, first) if self._own else shelves
         self.catalog = Catalog(shelf, lambda: shelves.ask(lambda held: held.skills))
 
-    def with_own(self, tools: Sequence[Tool], problems: Sequence[Problem]) -> LoadReport:
-        """The same with the host's own tools, which come from no file and into no cache; clashes are told."""
+    def with_own(
+        self, tools: Sequence[Tool], problems: Sequence[Problem], *, first: Sequence[Tool] = ()
+    ) -> LoadReport:
+        """The same with the host's own tools, which come from no file and into no cache; clashes are told.
+        ``first`` stand before all others."""
         found = [*problems]
-        distinct = _distinct(tools, found)
-        others = {other.name: other for other in self.declared({tool.name for tool in tools})}
+        distinct = _distinct([*first, *tools], found)
+        others = {other.name: other for other in self.declared({tool.name for tool in distinct})}
         for tool in distinct:
             if tool.name in others:
                 other = others[tool.name]
                 what = f"shares its name with {other.key!r} of {other.origin.path}"
                 found.append(_clash(tool, other, "catalog.name-clash", what))
         return LoadReport(
-            self._shelves, self._found, self.keep, warm=self.warm, own=distinct, own_problems=found
+            self._shelves,
+            self._found,
+            self.keep,
+            warm=self.warm,
+            own=distinct[len(first) :],
+            own_problems=found,
+            first=distinct[: len(first)],
         )
 
     def declared(self, names: Set[str]) -> list[Tool]:

@@ -13,8 +13,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from typing import Any, Final, Protocol, TypeVar
 
@@ -46,13 +46,17 @@ T = TypeVar("T")
 class Span(Protocol):
     """One call, as whoever traces sees it."""
 
+    def current(self) -> AbstractContextManager[object]:
+        """What is traced inside belongs to this call."""
+        ...
+
     def end(self, result: ToolResult) -> None: ...
 
 
 class Spans(Protocol):
     """Whoever traces calls. ``parent`` is the caller's W3C traceparent; empty: there is none."""
 
-    def around(self, call: ToolCall, *, parent: str) -> AbstractContextManager[Span]: ...
+    def begin(self, call: ToolCall, *, parent: str) -> Span: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -65,6 +69,7 @@ class _Order:
     begun: Begun | None = None
     over: Over | None = None
     trace: str = ""
+    span: Span | None = None
 
 
 class Mailbox:
@@ -106,10 +111,10 @@ class Crew:
         threads_max: int = THREADS_MAX,
         spans: Spans | None = None,
     ) -> None:
+        self._spans = spans
         self._workshop = workshop
         self._events = events
         self._threads_max = threads_max
-        self._spans = spans
         self._lock = threading.Lock()
         self._arrived: deque[_Order] = deque()
         self._begun: deque[_Order] = deque()
@@ -338,7 +343,7 @@ class Crew:
 
     def _is_quick(self, order: _Order) -> bool:
         assert order.begun is not None
-        if self._spans is not None or not order.begun.is_quick:  # a span goes around one call
+        if not order.begun.is_quick:
             return False
         return self._paces.get(order.call.tool, 0.0) < _SLOW_S
 
@@ -376,10 +381,10 @@ class Crew:
         """A quick one; its end is recorded with others'."""
         assert order.begun is not None
         began = time.monotonic()
-        if order.progress is None:
+        if order.progress is None and self._spans is None:
             order.over = self._engine.run(order.begun)
         else:
-            with _heard(order.progress):
+            with self._accompanied(order):
                 order.over = self._engine.run(order.begun)
         self._note_pace(order, time.monotonic() - began)
         with self._lock:
@@ -392,21 +397,29 @@ class Crew:
     def _go_on(self, order: _Order) -> None:
         assert order.begun is not None
         began = time.monotonic()
-        if self._spans is None:
-            result = self._ended_by_itself(order, order.begun)
+        if order.progress is None and self._spans is None:
+            result = self._workshop.go_on(order.begun)
         else:
-            with self._spans.around(order.call, parent=order.trace) as span:
-                result = self._ended_by_itself(order, order.begun)
-                span.end(result)
+            with self._accompanied(order):
+                result = self._workshop.go_on(order.begun)
         if order.begun.is_quick:
             self._note_pace(order, time.monotonic() - began)
         self._tell([(order, result)])
 
-    def _ended_by_itself(self, order: _Order, begun: Begun) -> ToolResult:
-        if order.progress is None:
-            return self._workshop.go_on(begun)
-        with _heard(order.progress):
-            return self._workshop.go_on(begun)
+    @contextmanager
+    def _accompanied(self, order: _Order) -> Iterator[None]:
+        """What runs inside is traced, and its progress told, where somebody wants that."""
+        heard = PROGRESS.set(order.progress) if order.progress is not None else None
+        try:
+            if self._spans is None:
+                yield
+                return
+            order.span = self._spans.begin(order.call, parent=order.trace)
+            with order.span.current():
+                yield
+        finally:
+            if heard is not None:
+                PROGRESS.reset(heard)
 
     def _tell(self, ended: Sequence[tuple[_Order, ToolResult]]) -> None:
         for order, result in ended:
@@ -416,23 +429,12 @@ class Crew:
                 _LOG.exception("the answer to %s could not be handed over", order.call.id)
         for order, result in ended:
             self._events.tell(EventKind.CALL_ENDED, _ended(order, result))
+            if order.span is not None:
+                order.span.end(result)
         with self._settled:  # last: whoever waits until all is over finds everybody told
             self._under_way.difference_update([order for order, _result in ended])
             if not self._under_way:
                 self._settled.notify_all()
-
-
-class _heard:
-    """Progress of what runs inside is told to ``report``."""
-
-    def __init__(self, report: Report) -> None:
-        self._report = report
-
-    def __enter__(self) -> None:
-        self._token = PROGRESS.set(self._report)
-
-    def __exit__(self, *_: object) -> None:
-        PROGRESS.reset(self._token)
 
 
 def _ended(order: _Order, result: ToolResult) -> JsonObject:

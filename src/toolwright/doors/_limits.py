@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from toolwright.doors._peers import Peer
 from toolwright.records import dataclass
 
 KEEP_ALIVE_S: Final = 75
@@ -71,6 +72,7 @@ class Guarded(HttpToolsProtocol):
 
     limits: Limits
     watch: Watch
+    peer: Peer
     phase: int = _IDLE
     since: float = 0.0
     head_bytes: int = 0
@@ -81,6 +83,7 @@ class Guarded(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.phase, self.since = _HEAD, self.loop.time()
+        self.peer = Peer(self.client, self.server)
         self.watch.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -104,6 +107,8 @@ class Guarded(HttpToolsProtocol):
         self.phase, self.since = _HEAD, self.loop.time()
         self.head_bytes = self.unread_bytes = 0
         super().on_message_begin()
+        scope: Any = self.scope
+        scope["peer"] = self.peer
 
     def hold(self) -> None:
         """The head is complete, and is kept until the body is."""

@@ -34,6 +34,7 @@ ASKED: Final = "approval"
 """The name of our one input request."""
 _STAMP: Final[JsonObject] = {wire.SERVER_KEY: SERVER}
 _STAMP_TEXT: Final = jsontext.compact(_STAMP)
+_WAITS: Final = "hint: a person has to approve it first; the same call runs after that"
 _FORM: Final[JsonObject] = {
     "type": "object",
     "properties": {
@@ -80,17 +81,6 @@ class Desk:
         self._instructions = instructions
         self._listings: OrderedDict[tuple[str, Reach | None], Listing] = OrderedDict()
         self._lock = threading.Lock()
-        self._discovered = jsontext.compact(
-            {
-                "resultType": "complete",
-                "supportedVersions": [*NEWER],
-                "capabilities": self._offered,
-                **({"instructions": instructions} if instructions else {}),
-                "ttlMs": 0,
-                "cacheScope": "private",
-                "_meta": _STAMP,
-            }
-        )
 
     # -- who we are -----------------------------------------------------------------------------------------
 
@@ -103,9 +93,25 @@ class Desk:
             if kind in self._offered
         )
 
-    def discovered(self) -> bytes:
-        """The result of ``server/discover``."""
-        return self._discovered
+    def discovered(self, guest: Guest) -> bytes:
+        """The result of ``server/discover``. Reads the instructions of skills: for a thread."""
+        return jsontext.compact(
+            {
+                "resultType": "complete",
+                "supportedVersions": [*NEWER],
+                "capabilities": self._offered,
+                **self._told(guest),
+                "ttlMs": 0,
+                "cacheScope": "private",
+                "_meta": _STAMP,
+            }
+        )
+
+    def _told(self, guest: Guest) -> JsonObject:
+        """What the client's model shall know: the host's own words, and the skills of this caller's."""
+        skills = self.workshop.instructions(caller=guest.name, reach=guest.reach)
+        text = "\n\n".join(filter(None, (self._instructions, skills)))
+        return {"instructions": text} if text else {}
 
     @staticmethod
     def unsubscribed(number: Id | None) -> bytes:
@@ -113,8 +119,9 @@ class Desk:
         marks = {wire.SUBSCRIPTION_KEY: number, **_STAMP}
         return wire.answer(number, jsontext.compact({"resultType": "complete", "_meta": marks}))
 
-    def initialized(self, params: JsonObject) -> tuple[bytes, str, bool] | Fault:
-        """The result of ``initialize``, the version that was agreed on, and whether the client elicits."""
+    def initialized(self, params: JsonObject, guest: Guest) -> tuple[bytes, str, bool] | Fault:
+        """The result of ``initialize``, the version that was agreed on, and whether the client elicits. For a
+        thread, as ``discovered``."""
         asked, able, client = (params.get(key) for key in ("protocolVersion", "capabilities", "clientInfo"))
         if type(asked) is not str or type(able) is not dict or type(client) is not dict:
             return Fault(wire.INVALID_PARAMS, "initialize needs protocolVersion, capabilities and clientInfo")
@@ -123,7 +130,7 @@ class Desk:
             "protocolVersion": version,
             "capabilities": self._offered,
             "serverInfo": SERVER,
-            **({"instructions": self._instructions} if self._instructions else {}),
+            **self._told(guest),
         }
         return jsontext.compact(result), version, wire.elicits(able)
 
@@ -146,7 +153,7 @@ class Desk:
             if found is not None:
                 return found
             version, catalog = self.workshop.version, self.workshop.catalog
-            declared = self.workshop.declare("mcp", caller=guest.name, reach=guest.reach)
+            declared = self.workshop.declare("mcp", caller=guest.name, reach=guest.reach, served=True)
             found = Listing(version, catalog, jsontext.compact(declared.payload), dict(declared.names.keys))
             self._keep((guest.name, guest.reach), found)
             return found
@@ -208,13 +215,16 @@ class Desk:
         return 200, wire.answer(number, self._result(call, result, newer=newer))
 
     @staticmethod
-    def _result(call: ToolCall, result: ToolResult, *, newer: bool) -> bytes:
+    def reply(call: ToolCall, result: ToolResult) -> JsonObject:
+        """The result of a call as the dialect writes it, and what to do where it waits for a person."""
         reply = dialect.write_result(call, result)
         error = result.error
-        if error is not None and error.kind is Kind.NEEDS_APPROVAL and type(error.details) is dict:
-            waits = f"a person has to approve it first ({error.details.get('approval_id', 'not kept')})"
-            hint = f"hint: {waits}; the same call runs after that"
-            reply["content"] = [*reply["content"], {"type": "text", "text": hint}]
+        if error is not None and error.kind is Kind.NEEDS_APPROVAL:
+            reply["content"] = [*reply["content"], {"type": "text", "text": _WAITS}]
+        return reply
+
+    def _result(self, call: ToolCall, result: ToolResult, *, newer: bool) -> bytes:
+        reply = self.reply(call, result)
         if newer:
             reply["_meta"] = _STAMP
         else:

@@ -221,7 +221,7 @@ class _Connection:
             case "tools/list":
                 return self._list(message, newer=True)
             case "server/discover":
-                self.write(wire.answer(number, self.desk.discovered()))
+                self.write(wire.answer(number, self.desk.discovered(self._guest)))
                 return None
             case "subscriptions/listen":
                 return self._listen(message)
@@ -230,7 +230,7 @@ class _Connection:
     def _request_older(self, message: Message) -> Fault | None:
         match message.method:
             case "initialize":
-                found = self.desk.initialized(message.params)
+                found = self.desk.initialized(message.params, self._guest)
                 if type(found) is Fault:
                     return found
                 assert type(found) is tuple

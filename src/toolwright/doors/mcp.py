@@ -19,7 +19,7 @@ from typing import Any, Final
 from toolwright.app import Workshop
 from toolwright.doors import _mcp_wire as wire
 from toolwright.doors._crew import Crew, Mailbox, refused
-from toolwright.doors._entrance import Guest, Right
+from toolwright.doors._entrance import SAFE_HEADERS, Guest, Right
 from toolwright.doors._mcp_desk import DOOR, Desk, Question
 from toolwright.doors._mcp_lane import OLDER, Lane, has_lane, open_lane
 from toolwright.doors._mcp_seals import Session
@@ -62,12 +62,14 @@ _EVENTS_WAITING_MAX: Final = 256
 _DEFAULT_VERSION: Final = "2025-03-26"
 """Of a request of the older era that names none."""
 _OLDER_HEADERS: Final = frozenset(version.encode() for version in OLDER)
+_NOSNIFF: Final = SAFE_HEADERS[0]
 _STREAM_HEADERS: Final = [
+    _NOSNIFF,
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),
 ]
-_JSON_LINES: Final = b"content-type: %b\r\n" % JSON
+_JSON_LINES: Final = b"content-type: %b\r\n%b: %b\r\n" % (JSON, *_NOSNIFF)
 _PING: Final = b": ping\r\n\r\n"
 _NO_SUCH_SESSION: Final = Fault(wire.INVALID_REQUEST, "Session not found")
 _NOT_ACCEPTABLE: Final = Fault(
@@ -284,7 +286,8 @@ class McpDoor:
             case "tools/list":
                 return await self._list(post, newer=True)
             case "server/discover":
-                return await _send(send, 200, wire.answer(message.id, self.desk.discovered()))
+                found = await asyncio.to_thread(self.desk.discovered, post.guest)
+                return await _send(send, 200, wire.answer(message.id, found))
             case "subscriptions/listen":
                 return await self._listen(post)
         return await self._hand_over(post)
@@ -316,7 +319,7 @@ class McpDoor:
         return await self._hand_over(post)
 
     async def _initialize(self, post: _Post) -> None:
-        found = self.desk.initialized(post.message.params)
+        found = await asyncio.to_thread(self.desk.initialized, post.message.params, post.guest)
         if type(found) is Fault:
             return await _refuse(post.send, 200, found, post.message.id)
         assert type(found) is tuple
@@ -764,7 +767,7 @@ async def _empty(send: Send) -> None:
 async def _send(
     send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]] | None = None
 ) -> None:
-    own = [(b"content-type", JSON), (b"content-length", b"%d" % len(body))]
+    own = [(b"content-type", JSON), (b"content-length", b"%d" % len(body)), _NOSNIFF]
     await send(
         {"type": "http.response.start", "status": status, "headers": own + headers if headers else own}
     )

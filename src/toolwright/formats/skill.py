@@ -26,10 +26,12 @@ from toolwright.jsontext import Duplicate, JsonObject, JsonValue, Parsed, Pointe
 from toolwright.model import (
     ArgMapping,
     AsArgv,
+    CallFunction,
     Compiled,
     Condition,
     ConditionKind,
     Document,
+    Effect,
     Fix,
     FixPart,
     Flag,
@@ -57,6 +59,10 @@ from toolwright.records import dataclass, replace
 
 NAME: Final = "skill"
 _HABITS: Final = Habits(namesakes=Namesakes.SETTLED)
+READING: Final = key_of(NAME, "skills", "read_skill")
+"""The key of the host's own tool that reads a skill's instructions."""
+_NAMED_MAX: Final = 200
+"""Skills that its description names."""
 
 _ROOT_KEYS: Final = ("tools", "allowlist", "execution")
 _TOOL_KEYS: Final = ("name", "description", "parameters")
@@ -175,6 +181,31 @@ def link(units: Sequence[Unit], rules: Rules) -> Linked:
             )
     return Linked(
         tools=tuple(tools), skills=tuple(skill for skill, _ in kept.values()), problems=tuple(problems)
+    )
+
+
+def reading_tool(skills: Sequence[Skill]) -> Tool:
+    """The host's own tool that gives models the instructions of these skills when they ask for them.
+
+    The schema neither requires a name nor lists the names: the format has its own texts for both mistakes,
+    which the tool itself says.
+    """
+    # Attack: a skill whose name goes on after a line break, as if the host had written it.
+    named = ", ".join(jsontext.plain(" ".join(skill.name.split())).decode() for skill in skills[:_NAMED_MAX])
+    more = f" and {len(skills) - _NAMED_MAX} more" if len(skills) > _NAMED_MAX else ""
+    about = {"type": "string", "description": f"The name of the skill: one of {named}{more}."}
+    return Tool(
+        key=READING,
+        name="read_skill",
+        scope="skills",
+        description="Read the instructions of a skill before using its tools.",
+        input_schema=Schema.of({"type": "object", "properties": {"skill_name": about}}),
+        invocation=CallFunction(name=READING),
+        reply=Reply.PLAIN_TEXT,
+        needs=Needs(stated=True),
+        effect=Effect.READ,
+        origin=Origin(format=NAME, path="toolwright"),
+        habits=_HABITS,
     )
 
 

@@ -13,18 +13,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
 
 from toolwright import jsontext
 from toolwright.errors import Failed
 from toolwright.functions import PROGRESS, Context, Function, results
 from toolwright.functions.shapes import Mismatch
 from toolwright.model import CallFunction, End, Ending, Permit, Run, Tool, ToolCall
+from toolwright.records import replace
 from toolwright.runtimes import _loops
 from toolwright.sandbox import Cancel
 
+Own: TypeAlias = Callable[[ToolCall], Ending]
 _LOG: Final = logging.getLogger("toolwright.functions")
 _LAYERS: Final = ("in-process",)
 _REASON_CHARS_MAX: Final = 20_000
@@ -36,8 +38,16 @@ _INT_BITS_MAX: Final = 63
 class FunctionTools:
     """The runtime of ``CallFunction``. Any number of threads may call."""
 
-    def __init__(self, functions: Mapping[str, Function], cwd: str) -> None:
+    def __init__(
+        self,
+        functions: Mapping[str, Function],
+        cwd: str,
+        *,
+        own: Callable[[str], Own | None] = lambda _: None,
+    ) -> None:
+        """``own`` knows those of the house itself, which get the whole call."""
         self._functions = functions
+        self._own = own
         self._cwd = cwd
         self._loops = _loops.Loops()
 
@@ -45,6 +55,8 @@ class FunctionTools:
         invocation = tool.invocation
         assert isinstance(invocation, CallFunction)
         function = self._functions.get(invocation.name)
+        if function is None and (own := self._own(invocation.name)) is not None:
+            return self._run_own(own, tool, call, permit)
         if function is None:
             return Ending(
                 end=End.UNAVAILABLE,
@@ -100,6 +112,15 @@ class FunctionTools:
             told = _raised(error, function)
         run = Run(argv=(function.where,), cwd=self._cwd, duration_ms=took_s * 1e3, note="in process")
         return Ending(layers=_LAYERS, runs=(run,), notes=notes, **told)  # type: ignore[arg-type]
+
+    def _run_own(self, own: Own, tool: Tool, call: ToolCall, permit: Permit) -> Ending:
+        began = time.monotonic()
+        ending = own(call)
+        if ending.end is End.RETURNED:
+            ending = Ending(**_given(ending.value, permit))  # type: ignore[arg-type]
+        took_ms = (time.monotonic() - began) * 1e3
+        run = Run(argv=(tool.key,), cwd=self._cwd, duration_ms=took_ms, note="in process")
+        return replace(ending, layers=_LAYERS, runs=(run,))
 
     def close(self) -> None:
         self._loops.close()

@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
 from toolwright.errors import UsageError
+from toolwright.model import Problem, Severity
 from toolwright.records import dataclass
 from toolwright.trust import signing
 from toolwright.trust.keys import SigningKey
@@ -35,6 +36,8 @@ _SUFFIXES: Final = {
 _OTHERS_FILES: Final = ("package.json", "package-lock.json")
 """Of other programs, which could no longer read them."""
 _SKIPPED: Final = ("__pycache__", "node_modules")
+_ABOUT_SIGNATURES: Final = "rye.sign.never-manual"
+"""Signing is what mends it."""
 _FILE_BYTES_MAX: Final = 1 << 20
 _ENTRIES_MAX: Final = 100_000
 _DEPTH_MAX: Final = 24
@@ -194,6 +197,24 @@ def sign(
         why = error.strerror or "it cannot be written"
         return Signed(item=item, error=why if error.errno == 0 else f"cannot be signed: {why.lower()}")
     return Signed(item=item, signature=line, warnings=(*warnings, *_remarks(item, content)))
+
+
+def sign_checked(item: Item, key: SigningKey | None, now: float, problems: Iterable[Problem]) -> Signed:
+    """Sign one item unless something is wrong with it. ``key`` is None only for items of the system."""
+    if key is None:
+        return Signed(item=item, error=SYSTEM_IMMUTABLE)
+    own = [each for each in problems if each.path == item.path]
+    return sign(
+        item,
+        key,
+        now,
+        issues=[each.message for each in own if each.severity is Severity.ERROR],
+        warnings=[
+            each.message
+            for each in own
+            if each.severity is Severity.WARNING and each.code != _ABOUT_SIGNATURES
+        ],
+    )
 
 
 def _remarks(item: Item, content: bytes) -> Iterator[str]:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import click
 
-from toolwright.doors.cli import Shared, _render, _spaces, examples, shared_options
-from toolwright.errors import UnknownTool
-from toolwright.model import Problem, Severity
-from toolwright.trust import items, keys
+from toolwright.doors.cli import Shared, _render, examples, shared_options
 from toolwright.trust.items import Location, Signed
 
 _NOT_SIGNED = 77
-_ABOUT_SIGNATURES = "rye.sign.never-manual"
-"""Signing is what mends it."""
 
 
 @click.command(
@@ -42,43 +36,12 @@ def command(shared: Shared, refs: tuple[str, ...], space: str | None, as_json: b
     """
     workshop = shared.workshop()
     location = Location(space) if space else None
-    there = _spaces.spaces(shared, workshop)
-    found = {item.path: item for ref in refs for item in _found(ref, there, location)}
-    environment = shared.environment
-    key = None
-    if any(item.location is not Location.SYSTEM for item in found.values()):
-        key = keys.load_signing_key(keys.signing_folder(environment.user_space, environment.variables))
-    problems: dict[str, list[Problem]] = {}
-    for problem in workshop.problems:
-        problems.setdefault(problem.path, []).append(problem)
-    now = time.time()
-    signed = [_sign(item, key, now, problems.get(item.path, [])) for item in found.values()]
+    signed = list(workshop.sign(refs, location))
     if as_json:
         _render.write_json([_record(each) for each in signed])
     else:
         _write(signed)
     return _NOT_SIGNED if any(each.error for each in signed) else 0
-
-
-def _found(ref: str, there: list[items.Space], location: Location | None) -> list[items.Item]:
-    found = items.find(ref, there, location)
-    if not found:
-        raise UnknownTool(
-            f"no item fits {ref!r}", "`toolwright list --format rye` shows the tools; --from names a project"
-        )
-    return found
-
-
-def _sign(item: items.Item, key: keys.SigningKey | None, now: float, problems: list[Problem]) -> Signed:
-    if key is None:
-        return Signed(item=item, error=items.SYSTEM_IMMUTABLE)
-    errors = [each.message for each in problems if each.severity is Severity.ERROR]
-    warnings = [
-        each.message
-        for each in problems
-        if each.severity is Severity.WARNING and each.code != _ABOUT_SIGNATURES
-    ]
-    return items.sign(item, key, now, issues=errors, warnings=warnings)
 
 
 def _record(signed: Signed) -> dict[str, Any]:

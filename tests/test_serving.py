@@ -1,0 +1,137 @@
+"""What servers hand to models: hints, codes and texts of the formats as they are, answers in order."""
+
+from __future__ import annotations
+
+import json
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import toolwright
+from tests.levels import sandbox_of
+from tests.program import PATH, WAIT_S
+from toolwright.app import Workshop
+from toolwright.config import Environment, resolve
+from toolwright.dialects import DIALECTS
+from toolwright.jsontext import JsonObject
+from toolwright.model import Level, ToolCall
+
+
+def program(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+@contextmanager
+def opened(root: Path, source: str, **more: Any) -> Iterator[Workshop]:
+    surroundings = replace(
+        Environment.read({"HOME": str(root / "home"), "PATH": PATH}), state=str(root / "state")
+    )
+    found = resolve(surroundings, cwd=str(root), sources=[source])
+    with (
+        sandbox_of(Level.PORTABLE) as sandbox,
+        toolwright.open(found, environment=surroundings, sandbox=sandbox, **more) as shop,
+    ):
+        yield shop
+
+
+@pytest.mark.requirement("capability.tool.category-meaning")
+def test_a_category_reaches_mcp_as_a_hint_about_the_effect(tmp_path: Path) -> None:
+    categories = {
+        "get_agenda": "retrieval",
+        "rate_week": "analysis",
+        "add_event": "creation",
+        "delete_event": "mutation",
+    }
+    document = {
+        "group": "calendar",
+        "version": "1.0.0",
+        "description": "D.",
+        "selection": {"strategy": "always"},
+        "tools": [
+            {"name": name, "description": "D.", "category": category, "input_schema": {"type": "object"}}
+            for name, category in categories.items()
+        ],
+    }
+    path = tmp_path / "calendar_tools.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    with opened(tmp_path, str(path), handlers={"calendar": lambda *_: {}}) as shop:
+        payload = shop.declare("mcp", served=True).payload
+        hints = {tool["name"]: tool["annotations"]["readOnlyHint"] for tool in payload}
+    assert hints == {"get_agenda": True, "rate_week": True, "add_event": False, "delete_event": False}
+
+
+EXECUTABLE = """#!/bin/sh
+if [ "$1" = "--schema" ]; then
+  echo '{"name": "edit", "description": "Edits.", "parameters": {"type": "object", "properties": {}}}'
+  exit 0
+fi
+cat >/dev/null
+"""
+
+
+@pytest.mark.requirement("executable.call.codes-kept")
+@pytest.mark.parametrize("code", ["NOT_UNIQUE", "FILE_NOT_FOUND", "PERMISSION_DENIED", "MISSING_CREDENTIALS"])
+def test_a_tools_own_codes_and_help_reach_every_model_unchanged(code: str, tmp_path: Path) -> None:
+    told = {"error": "it stands there twice", "error_code": code, "help": "Give more of the line around it."}
+    program(tmp_path / "tools" / "edit-tool", EXECUTABLE + f"echo '{json.dumps(told)}'\n")
+    with opened(tmp_path, f"executable={tmp_path / 'tools'}") as shop:
+        (tool,) = shop.tools
+        given = ToolCall(id="1", tool=tool.key, arguments={})
+        (result,) = shop.call_all([given])
+        assert json.loads(result.content)["result"] == told
+        for dialect in DIALECTS.values():
+            wire = dialect.write_result(given, result)
+            assert told in list(_objects(wire)), wire
+
+
+def _objects(value: Any) -> Iterator[JsonObject]:
+    """Every mapping in a value, those in texts of JSON as well."""
+    if isinstance(value, str) and value.startswith("{"):
+        value = json.loads(value)
+    if isinstance(value, dict):
+        yield value
+        value = list(value.values())
+    if isinstance(value, list):
+        for part in value:
+            yield from _objects(part)
+
+
+@pytest.mark.requirement("manifest.run.concurrent")
+def test_a_slow_and_a_fast_call_of_one_message_run_together_and_answer_in_order(tmp_path: Path) -> None:
+    """The slow one ends only after the fast one has: one after the other, they would never end."""
+    go = tmp_path / "go"
+    program(
+        tmp_path / "tools" / "bin" / "slow",
+        f"#!/bin/sh\nwhile [ ! -e {go} ]; do sleep 0.02; done\necho '\"slow\"'\n",
+    )
+    program(tmp_path / "tools" / "bin" / "fast", f"#!/bin/sh\ntouch {go}\necho '\"fast\"'\n")
+    tools = [
+        {
+            "name": name,
+            "description": name,
+            "schema": {"type": "object"},
+            "command": [f"./tools/bin/{name}"],
+            "timeoutSec": int(WAIT_S),
+        }
+        for name in ("slow", "fast")
+    ]
+    (tmp_path / "tools.json").write_text(json.dumps({"tools": tools}), encoding="utf-8")
+    with opened(tmp_path, str(tmp_path)) as shop:
+        answers: list[tuple[str, str]] = []
+        calls = [ToolCall(id=f"id-{name}", tool=name, arguments={}, raw="{}") for name in ("slow", "fast")]
+
+        def work() -> None:
+            answers.extend((each.call_id, each.content) for each in shop.call_all(calls))
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join(WAIT_S)
+        assert answers == [("id-slow", '"slow"'), ("id-fast", '"fast"')]
