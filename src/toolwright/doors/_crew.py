@@ -14,11 +14,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
 from typing import Any, Final, Protocol, TypeVar
 
 from toolwright.app import Workshop
 from toolwright.doors._events import EventKind, Events
-from toolwright.engine import Begun, Over
+from toolwright.engine import Begun, Engine, Over
 from toolwright.errors import Kind
 from toolwright.functions import PROGRESS, Report
 from toolwright.jsontext import JsonObject
@@ -132,6 +133,11 @@ class Crew:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_attended = False
         self._ordered = 0
+
+    @cached_property
+    def _engine(self) -> Engine:
+        """Made at the first call, like everything that only calls need."""
+        return self._workshop.hands.engine
 
     @property
     def under_way(self) -> int:
@@ -344,7 +350,7 @@ class Crew:
         for order in orders:
             by_door.setdefault(order.door, []).append(order)
         for door, some in by_door.items():
-            begun = self._workshop.begin([(order.call, order.cancel) for order in some], door=door)
+            begun = self._engine.begin([(order.call, order.cancel) for order in some], door=door)
             for order, each in zip(some, begun, strict=True):
                 order.begun = each
         with self._lock:
@@ -359,10 +365,10 @@ class Crew:
         assert order.begun is not None
         began = time.monotonic()
         if order.progress is None and self._spans is None:
-            order.over = self._workshop.hands.engine.run(order.begun)
+            order.over = self._engine.run(order.begun)
         else:
             with self._accompanied(order):
-                order.over = self._workshop.hands.engine.run(order.begun)
+                order.over = self._engine.run(order.begun)
         now = time.monotonic()
         with self._lock:
             self._over.append(order)
@@ -372,7 +378,7 @@ class Crew:
             self._slow_until[order.call.tool] = now + _SLOW_FOR_S
 
     def _end(self, orders: Sequence[_Order]) -> None:
-        results = self._workshop.hands.engine.end([order.over for order in orders if order.over is not None])
+        results = self._engine.end([order.over for order in orders if order.over is not None])
         self._tell(list(zip(orders, results, strict=True)))
 
     def _go_on(self, order: _Order) -> None:
@@ -400,16 +406,18 @@ class Crew:
                 PROGRESS.reset(heard)
 
     def _tell(self, ended: Sequence[tuple[_Order, ToolResult]]) -> None:
-        for order, result in ended:
-            order.done(result)
-        for order, result in ended:
-            self._events.tell(EventKind.CALL_ENDED, _ended(order, result))
-            if order.span is not None:
-                order.span.end(result)
-        with self._settled:  # last: whoever waits until all is over finds everybody told
-            self._under_way.difference_update([order for order, _result in ended])
-            if not self._under_way:
-                self._settled.notify_all()
+        try:
+            for order, result in ended:
+                order.done(result)
+            for order, result in ended:
+                self._events.tell(EventKind.CALL_ENDED, _ended(order, result))
+                if order.span is not None:
+                    order.span.end(result)
+        finally:  # whoever waits until all is over finds everybody told
+            with self._settled:
+                self._under_way.difference_update([order for order, _result in ended])
+                if not self._under_way:
+                    self._settled.notify_all()
 
 
 def _ended(order: _Order, result: ToolResult) -> JsonObject:

@@ -335,7 +335,7 @@ async def _run(
             served,
             lifespan="off",
             log_config=None,
-            # Attack: a log that is filled by requests that are none. What goes wrong on our side is still told.
+            # Attack: a log that is filled by requests that are none. What we do wrong is still told.
             log_level="error",
             backlog=_BACKLOG,
             loop="asyncio",
