@@ -100,6 +100,9 @@ class McpDoor:
         self.desk = Desk(workshop, is_whole=self._has_lane, instructions=instructions)
         self._under_way: dict[tuple[str, Id], _Exchange] = {}
         """What a notification of the older era may cancel."""
+        self._waiting: dict[_Exchange, None] = {}
+        self._ticks = 0
+        self._is_ticking = False
         self._asked: dict[str, _Exchange] = {}
         """By the unguessable id of a question to the client."""
         self._streams: dict[_Stream, str] = {}
@@ -137,7 +140,7 @@ class McpDoor:
         if not wire.is_json(headers.get(b"content-type", b"")):
             return await _refuse(send, 415, _NOT_JSON)
         try:
-            body = await read_body(receive, self._body_bytes_max)
+            body = await self._body(receive)
         except BodyTooLarge:
             return await _refuse(send, 413, Fault(wire.INVALID_REQUEST, "the message is too long"))
         except BodyTooSlow:
@@ -156,6 +159,19 @@ class McpDoor:
         if newer:
             return await self._post_newer(post)
         return await self._post_older(post)
+
+    async def _body(self, receive: Receive) -> bytes:
+        """The message, which nearly always comes in one piece: then nobody needs to look at the clock. That
+        it comes at all is watched where connections are (``_limits.py``)."""
+        part = await receive()
+        if part["type"] == "http.disconnect":
+            raise ClientLeft
+        body: bytes = part.get("body", b"")
+        if len(body) > self._body_bytes_max:
+            raise BodyTooLarge
+        if not part.get("more_body", False):
+            return body
+        return body + await read_body(receive, self._body_bytes_max - len(body))
 
     async def _post_newer(self, post: _Post) -> None:
         message, send = post.message, post.send
@@ -272,9 +288,12 @@ class McpDoor:
                 call, door=DOOR, done=exchange.done, cancel=exchange.cancel, progress=report
             ):
                 exchange.done(refused(call))
-            timer = loop.call_later(_LONG_S, exchange.wake)
+            exchange.tick = self._ticks
+            self._waiting[exchange] = None
+            if not self._is_ticking:
+                self._is_ticking = True
+                loop.call_later(_LONG_S, self._tick)
             await exchange.waiter
-            timer.cancel()
             answer = exchange.answer
             if type(answer) is tuple and not exchange.events:
                 return await _send(send, answer[0], answer[1])
@@ -283,11 +302,23 @@ class McpDoor:
             exchange.cancel.set()
             raise
         finally:
+            self._waiting.pop(exchange, None)
             if place is not None and self._under_way.get(place) is exchange:
                 del self._under_way[place]
 
+    def _tick(self) -> None:
+        """Wake the exchanges that have waited since the last tick: one timer for all of them."""
+        for exchange in self._waiting:
+            if exchange.tick < self._ticks:
+                exchange.wake()
+        self._ticks += 1
+        self._is_ticking = bool(self._waiting)
+        if self._is_ticking:
+            asyncio.get_running_loop().call_later(_LONG_S, self._tick)
+
     async def _stream(self, exchange: _Exchange) -> None:
         """Answer a call that takes long, tells of its progress, or has something to ask."""
+        self._waiting.pop(exchange, None)
         loop, send = exchange.loop, exchange.post.send
         gone = asyncio.ensure_future(_left(exchange.post.receive))
         until = loop.time() + PING_S
@@ -512,6 +543,8 @@ class _Exchange:
         self.question: Question | None = None
         self.said: JsonObject | None = None
         self.is_cancelled = False
+        self.tick = 0
+        """When it began to wait."""
 
     # -- in the thread that runs the call -------------------------------------------------------------------
 
