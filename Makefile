@@ -16,7 +16,7 @@ RUN := $(BIN)/toolwright --config examples/toolwright.toml --state build/state
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run sign-examples test check fmt bench explore fuzz fuzz-spawner soak races lock clean
+.PHONY: help run sign-examples test screenshots check fmt bench explore fuzz fuzz-spawner soak races lock clean
 unexport PYTHONHOME PYTHONPATH
 
 help: ## list the commands
@@ -43,6 +43,11 @@ test: $(STAMPS)/dev ## run the tests (ARGS="-k name" is handed to pytest)
 	@$(BIN)/python -m compileall -q src soak tests/sandbox tests/journal
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
+screenshots: $(STAMPS)/dev ## take the images of docs/images anew, with the browser that the tests use
+	@$(BIN)/python tests/peers/install.py
+	@mkdir -p docs/images
+	SCREENSHOTS=docs/images $(BIN)/python -m pytest -q tests/doors/test_browser.py -k from_the_catalog
+
 check: $(STAMPS)/dev ## formatting, lint, types and the order of the rooms
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
@@ -68,7 +73,7 @@ fuzz-spawner: ## send the spawner's parser wrong messages, under sanitizers (ARG
 		-o build/fuzz-spawner fuzz/spawner.c
 	build/fuzz-spawner $(if $(ARGS),$(ARGS),60)
 
-soak: $(STAMPS)/dev ## call tools that misbehave, kill hosts, and look for what is lost or left
+soak: $(STAMPS)/dev ## call tools that misbehave, kill hosts, and look for what is lost or left (ARGS=serving: clients of a server)
 	$(BIN)/python soak/soak.py $(ARGS)
 
 races: $(STAMPS)/dev ## replace files while they are verified and called, and look for what ran unverified

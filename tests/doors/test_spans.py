@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import ProxyTracerProvider, StatusCode
 
 import toolwright
-from tests.program import PATH
+from tests.program import PATH, WAIT_S
 from toolwright.app import Workshop
 from toolwright.config import Config, Environment
 from toolwright.doors._crew import Crew
@@ -54,6 +54,7 @@ def span_of(workshop: Workshop, tool: str, arguments: dict[str, object], trace: 
     crew = Crew(workshop, Events(), spans=set_up(provider))
     call = ToolCall(id=workshop.new_call_id(), tool=tool, arguments=arguments, caller="ann")
     asyncio.run(crew.call(call, door="http", trace=trace))
+    assert crew.drain(WAIT_S)
     (span,) = exporter.get_finished_spans()
     assert span.attributes is not None
     assert span.attributes["gen_ai.tool.call.id"] == call.id

@@ -22,6 +22,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from toolwright import jsontext
+from toolwright.doors._peers import Peer
 from toolwright.doors._web import (
     BODY_BYTES_MAX,
     Answer,
@@ -43,7 +44,7 @@ from toolwright.errors import ToolwrightError
 from toolwright.model import Reach
 from toolwright.model import Right as Right
 from toolwright.records import dataclass
-from toolwright.store.tokens import Token, Tokens, digest_of
+from toolwright.store.tokens import CHARS_MAX, Token, Tokens, digest_of
 
 SAFE_HEADERS: Final[Headers] = (
     (b"x-content-type-options", b"nosniff"),
@@ -66,6 +67,8 @@ FAILURES: Final = 10
 ADDRESSES_MAX: Final = 4096
 _PASSED_MAX: Final = 4096
 _LOGIN_BYTES_MAX: Final = 4096
+_SHOWN_BYTES_MAX: Final = 2 * CHARS_MAX
+_SESSION_CHARS_MAX: Final = 64
 _SERVERS_MAX: Final = 64
 _CLOSE_BYTES_MIN: Final = 64 * 1024
 _NOT_OVER: Final = math.inf
@@ -288,9 +291,18 @@ class Entrance:
         clock = self._clock()
         if clock >= self._look_at:
             self._look(clock)
-        host_guest = None if is_relayed else self._host_guest
-        cookie = get(b"cookie") if host_guest is None else None
-        key = (scope["server"], get(b"host"), get(b"origin"), get(b"authorization"), cookie, is_relayed)
+        host_guest = self._host_guest
+        if host_guest is not None and (is_relayed or not _is_owner(scope)):
+            host_guest = None
+        cookie = _session_of(get(b"cookie")) if host_guest is None else None
+        key = (
+            scope["server"],
+            get(b"host"),
+            get(b"origin"),
+            get(b"authorization"),
+            cookie,
+            host_guest is None,
+        )
         passed = self._passed.get(key)
         if passed is None or (passed.until is not _NOT_OVER and passed.until <= self._now()):
             decided = self._decide(scope, seen, cookie, host_guest, clock)
@@ -345,7 +357,7 @@ class Entrance:
         self,
         scope: Scope,
         seen: dict[bytes, bytes],
-        cookie: bytes | None,
+        cookie: str | None,
         host_guest: Guest | None,
         clock: float,
     ) -> _Passed | Answer:
@@ -371,9 +383,9 @@ class Entrance:
         if shown is not None:
             kind, _, value = shown.partition(b" ")
             token = self._tokens.find(value.strip().decode("latin-1"), now)
-            if kind.lower() != b"bearer" or token is None:
+            if kind.lower() != b"bearer" or token is None or len(shown) > _SHOWN_BYTES_MAX:
                 return self._wrong(scope, clock)
-        elif cookie is not None and (session := self.sessions.find(_session_of(cookie), now)) is not None:
+        elif cookie is not None and (session := self.sessions.find(cookie, now)) is not None:
             token, until, by_cookie = self._tokens.known(session.token_id, now), session.until, True
         if token is not None:
             self._note(token, now)
@@ -394,8 +406,8 @@ class Entrance:
         return _later(wait_s, "too many wrong tokens") if wait_s else _WRONG_TOKEN
 
     def _bucket(self, guest: Guest | None, clock: float) -> Bucket | None:
-        if not self._rate or guest is None:
-            return None
+        if not self._rate or guest is None or guest.token_id is None:
+            return None  # the owner of the machine needs no server to keep it busy
         bucket = self._buckets.get(guest.name)
         if bucket is None:
             bucket = self._buckets[guest.name] = Bucket(self._rate, clock)
@@ -498,14 +510,19 @@ class Entrance:
         await send_answer(send, Answer(204, headers=(_cookie(scope, session, SESSION_S), *SAFE_HEADERS)))
 
     async def _logout(self, scope: Scope, receive: Receive, send: Send) -> None:
-        cookie = header(scope, b"cookie")
-        if cookie is not None:
-            self.sessions.close(_session_of(cookie))
+        session = _session_of(header(scope, b"cookie"))
+        if session is not None:
+            self.sessions.close(session)
             self._passed.clear()
         await send_answer(send, Answer(204, headers=(_cookie(scope, "", 0.0), *SAFE_HEADERS)))
 
 
 _SESSION_PATHS: Final = {"/login": Entrance._login, "/logout": Entrance._logout}
+
+
+def _is_owner(scope: Scope) -> bool:
+    peer: Peer | None = scope.get("peer")
+    return peer is None or peer.is_owner()
 
 
 # -- names --------------------------------------------------------------------------------------------------
@@ -535,12 +552,13 @@ def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
-def _session_of(cookie: bytes) -> str:
-    for part in cookie.split(b";"):
+def _session_of(cookie: bytes | None) -> str | None:
+    """The session that a browser shows among all its cookies, those of our neighbours on other ports too."""
+    for part in cookie.split(b";") if cookie is not None else ():
         name, _, value = part.strip().partition(b"=")
         if name == COOKIE:
-            return value.decode("latin-1")
-    return ""
+            return value[:_SESSION_CHARS_MAX].decode("latin-1")
+    return None
 
 
 def _cookie(scope: Scope, value: str, age_s: float) -> tuple[bytes, bytes]:

@@ -14,10 +14,13 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from toolwright.doors._peers import Peer
 from toolwright.records import dataclass
 
 KEEP_ALIVE_S: Final = 75
 """A connection on which nothing comes is closed after this; longer than the minute that proxies keep one."""
+UNREAD_BYTES_MAX: Final = 256 * 1024
+"""Of a body that comes after the answer: with less, a client gets to read why it was refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,15 +72,18 @@ class Guarded(HttpToolsProtocol):
 
     limits: Limits
     watch: Watch
+    peer: Peer
     phase: int = _IDLE
     since: float = 0.0
     head_bytes: int = 0
+    unread_bytes: int = 0
     is_answered: bool = True
     stalled_at: float | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.phase, self.since = _HEAD, self.loop.time()
+        self.peer = Peer(self.client, self.server)
         self.watch.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -91,10 +97,18 @@ class Guarded(HttpToolsProtocol):
             self.head_bytes += len(data)
             if self.head_bytes > self.limits.head_bytes_max:
                 self.give_up(431, "the head of the request is too long")
+        elif self.phase == _BODY and self.is_answered:
+            # Attack: a gigabyte behind a request that was answered already, whoever refused it.
+            self.unread_bytes += len(data)
+            if self.unread_bytes > UNREAD_BYTES_MAX:
+                self.transport.abort()
 
     def on_message_begin(self) -> None:
-        self.phase, self.since, self.head_bytes = _HEAD, self.loop.time(), 0
+        self.phase, self.since = _HEAD, self.loop.time()
+        self.head_bytes = self.unread_bytes = 0
         super().on_message_begin()
+        scope: Any = self.scope
+        scope["peer"] = self.peer
 
     def on_headers_complete(self) -> None:
         self.phase = _BODY

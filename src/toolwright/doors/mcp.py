@@ -19,7 +19,7 @@ from typing import Any, Final
 from toolwright.app import Workshop
 from toolwright.doors import _mcp_wire as wire
 from toolwright.doors._crew import Crew, refused
-from toolwright.doors._entrance import Guest, Right
+from toolwright.doors._entrance import SAFE_HEADERS, Guest, Right
 from toolwright.doors._mcp_desk import DOOR, Desk, Question
 from toolwright.doors._mcp_lane import OLDER, Lane, has_lane, open_lane
 from toolwright.doors._mcp_seals import Session
@@ -61,7 +61,9 @@ _EVENTS_WAITING_MAX: Final = 256
 _DEFAULT_VERSION: Final = "2025-03-26"
 """Of a request of the older era that names none."""
 _OLDER_HEADERS: Final = frozenset(version.encode() for version in OLDER)
+_NOSNIFF: Final = SAFE_HEADERS[0]
 _STREAM_HEADERS: Final = [
+    _NOSNIFF,
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),
@@ -664,7 +666,7 @@ async def _empty(send: Send) -> None:
 async def _send(
     send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]] | None = None
 ) -> None:
-    own = [(b"content-type", JSON), (b"content-length", b"%d" % len(body))]
+    own = [(b"content-type", JSON), (b"content-length", b"%d" % len(body)), _NOSNIFF]
     await send(
         {"type": "http.response.start", "status": status, "headers": own + headers if headers else own}
     )

@@ -250,8 +250,11 @@ def _serve_http(shared: Shared, host: str | None, port: int | None, token_file: 
         guest = None if closed else Guest(name=shared.environment.user)
         served = build(workshop, serving=serving, guest=guest, tokens=tokens, spans=_spans())
         address = _address(serving.host, listening)
-        _greet(workshop, shared, address, needs_token=closed)
-        return asyncio.run(_run(served, serving, workshop, listening, shared))
+
+        def greet() -> None:
+            _greet(workshop, shared, address, needs_token=closed)
+
+        return asyncio.run(_run(served, serving, workshop, listening, shared, greet))
     finally:
         listening.close()
 
@@ -297,7 +300,12 @@ def _address(host: str, listening: socket.socket) -> str:
 
 
 async def _run(
-    served: Served, serving: Serving, workshop: Workshop, listening: socket.socket, shared: Shared
+    served: Served,
+    serving: Serving,
+    workshop: Workshop,
+    listening: socket.socket,
+    shared: Shared,
+    greet: Callable[[], None],
 ) -> int:
     import asyncio
 
@@ -327,6 +335,8 @@ async def _run(
             served,
             lifespan="off",
             log_config=None,
+            # Attack: a log that is filled by requests that are none. What we do wrong is still told.
+            log_level="error",
             backlog=_BACKLOG,
             loop="asyncio",
             timeout_graceful_shutdown=round(serving.drain_s * 2 + _CLOSE_S),
@@ -346,8 +356,11 @@ async def _run(
             click.echo(f"stopping{what} (again: at once)", err=True)
 
     _on_signals(loop, leave)
+    greet()  # whoever reads the address may connect at once, and send signals
     watch = _watch(workshop, served.events, shared) if serving.watch else None
     try:
+        if not shared.quiet:  # beside: counting them takes all of them from the shelf
+            loop.run_in_executor(None, _render.mention_problems, workshop, shared)
         await server.serve(sockets=[listening])
     finally:
         if not drained:  # it ended by itself
@@ -480,10 +493,7 @@ def _greet(workshop: Workshop, shared: Shared, address: str, *, needs_token: boo
         complain(line)
     tools, skills = workshop.catalog.counted, len(workshop.skills)
     counted = _render.plural(tools, "tool") + (f", {_render.plural(skills, 'skill')}" if skills else "")
-    problems = _render.count_problems(workshop.severities)
     click.echo(f"toolwright {__version__}: {counted}", err=True)
-    if problems:
-        click.echo(f"{problems}; `toolwright check` and the console show them", err=True)
     lines = [
         f"serving at {address}",
         f"  console   {address}/",
