@@ -295,22 +295,10 @@ class Entrance:
                     return
                 else:
                     seen[name] = value
-        get = seen.get
         clock = self._clock()
         if clock >= self._look_at:
             self._look(clock)
-        host_guest = self._host_guest
-        if host_guest is not None and (is_relayed or not _is_owner(scope)):
-            host_guest = None
-        cookie = _session_of(get(b"cookie")) if host_guest is None else None
-        key = (
-            scope["server"],
-            get(b"host"),
-            get(b"origin"),
-            get(b"authorization"),
-            cookie,
-            host_guest is None,
-        )
+        host_guest, cookie, key = self._place(scope, seen, is_relayed=is_relayed)
         passed = self._passed.get(key)
         if passed is None or (passed.until is not _NOT_OVER and passed.until <= self._now()):
             decided = self._decide(scope, seen, cookie, host_guest, clock)
@@ -369,10 +357,10 @@ class Entrance:
                 if name in seen or name in _UNPLAIN:
                     return None
                 seen[name] = value
-        get, clock = seen.get, self._clock()
+        clock = self._clock()
         if clock >= self._look_at:
             self._look(clock)
-        key = (scope["server"], get(b"host"), get(b"origin"), get(b"authorization"), None, False)
+        _host_guest, _cookie, key = self._place(scope, seen, is_relayed=False)
         passed = self._passed.get(key)
         if (
             passed is None
@@ -386,6 +374,17 @@ class Entrance:
         ):
             return None
         return passed
+
+    def _place(
+        self, scope: Scope, seen: dict[bytes, bytes], *, is_relayed: bool
+    ) -> tuple[Guest | None, str | None, object]:
+        """Who comes in without a token, the session that is shown, and under what the decision is kept."""
+        get, host_guest = seen.get, self._host_guest
+        if host_guest is not None and (is_relayed or not _is_owner(scope)):
+            host_guest = None
+        cookie = _session_of(get(b"cookie")) if host_guest is None else None
+        named = (get(b"host"), get(b"origin"), get(b"authorization"))
+        return host_guest, cookie, (scope["server"], *named, cookie, host_guest is None)
 
     # -- deciding -------------------------------------------------------------------------------------------
 
