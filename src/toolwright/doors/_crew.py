@@ -373,8 +373,11 @@ class Crew:
             taken += some
         with self._lock:
             self._begun.extend(taken)
+        is_heard = self._events.listening > 0
         for order in taken:
             call = order.call
+            if not is_heard and order.begun is not None and order.begun.is_quick:
+                continue  # it will have ended before anybody could come and look
             told = {"call_id": call.id, "tool": call.tool, "caller": call.caller, "door": order.door}
             self._events.tell(EventKind.CALL_BEGUN, told)
 
