@@ -156,7 +156,8 @@ class McpDoor:
         exchange = _Exchange(
             self.desk, self._crew.mailbox(), post, call, newer=newer, asks=asks, session=session, way=way
         )
-        if not self._crew.order(call, door=DOOR, done=exchange.done, cancel=exchange.cancel):
+        trace = headers[b"traceparent"].decode("latin-1") if b"traceparent" in headers else ""
+        if not self._crew.order(call, door=DOOR, done=exchange.done, cancel=exchange.cancel, trace=trace):
             return False
         exchange.short = self._short_over
         if newer:  # the older era says that leaving is not cancelling
@@ -378,7 +379,10 @@ class McpDoor:
         token = wire.meta(params).get("progressToken")
         report = exchange.reporter(token) if wire.is_id(token) else None
         self._wait(exchange)
-        if not self._crew.order(call, door=DOOR, done=exchange.done, cancel=exchange.cancel, progress=report):
+        trace = wire.trace(params, post.headers)
+        if not self._crew.order(
+            call, door=DOOR, done=exchange.done, cancel=exchange.cancel, progress=report, trace=trace
+        ):
             exchange.done(refused(call))
         return await self._answer(exchange)
 
@@ -474,7 +478,8 @@ class McpDoor:
         call = self.desk.call(guest, exchange.post.message.params, listing.keys)
         assert type(call) is ToolCall
         exchange.call = call
-        if not self._crew.order(call, door=DOOR, done=exchange.done, cancel=exchange.cancel):
+        trace = wire.trace(exchange.post.message.params, exchange.post.headers)
+        if not self._crew.order(call, door=DOOR, done=exchange.done, cancel=exchange.cancel, trace=trace):
             exchange.done(refused(call))
 
     def _heard(self, post: _Post, session: Session | None) -> None:

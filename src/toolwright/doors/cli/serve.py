@@ -501,10 +501,11 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _greet(workshop: Workshop, shared: Shared, address: str, *, needs_token: bool) -> None:
+    warnings = workshop.warnings()  # also makes what runs calls, so that the first one finds it
     if shared.quiet:
         click.echo(f"serving at {address}", err=True)
         return
-    for line in workshop.warnings():
+    for line in warnings:
         complain(line)
     tools, skills = workshop.catalog.counted, len(workshop.skills)
     counted = _render.plural(tools, "tool") + (f", {_render.plural(skills, 'skill')}" if skills else "")
