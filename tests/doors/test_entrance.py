@@ -236,6 +236,12 @@ def test_a_configured_page_is_answered_and_asked_for_permission(door: Door) -> N
     assert "access-control-allow-origin" not in post(entrance, ("origin", f"http://{HOST}")).headers
 
 
+def test_a_page_of_ours_that_is_named_besides_stays_ours(door: Door) -> None:
+    entrance = own(door, hosts=("tools.example.org",), origins=("https://tools.example.org",))
+    answer = post(entrance, ("origin", "https://tools.example.org"), host="tools.example.org")
+    assert (answer.status, "access-control-allow-origin" in answer.headers) == (200, False)
+
+
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_what_a_foreign_page_embeds_is_refused_and_links_from_it_are_not(door: Door, site: str) -> None:
     entrance = own(door)

@@ -374,7 +374,8 @@ class Entrance:
         if origin is not None:
             # Attack: any page in the user's browser talks to what listens on loopback. Also ``null``, which
             # sandboxed frames and local files send.
-            is_own, is_other = origin.lower() in names.origins, origin.lower() in self._origins
+            is_own = origin.lower() in names.origins
+            is_other = not is_own and origin.lower() in self._origins
             if not is_own and not is_other:
                 return _FOREIGN
         now = self._now()
@@ -395,7 +396,7 @@ class Entrance:
             )
         else:
             guest, by_cookie = host_guest, False
-        return _Passed(guest, is_own and not is_other, is_other, by_cookie, until, self._bucket(guest, clock))
+        return _Passed(guest, is_own, is_other, by_cookie, until, self._bucket(guest, clock))
 
     def _wrong(self, scope: Scope, clock: float) -> Answer:
         """Attack: tokens tried one after the other."""
