@@ -338,11 +338,12 @@ class Entrance:
         if bucket is not None and (wait_s := bucket.take(clock)):
             await self._refuse(scope, send, _later(wait_s, "more requests than this caller may make"))
             return
-        has_body = method not in _SAFE_METHODS or b"content-length" in seen
+        is_chunked = b"transfer-encoding" in seen
+        has_body = is_chunked or method not in _SAFE_METHODS or b"content-length" in seen
         if has_body and (unfit := _unfit(seen, method, self._bytes_max)) is not None:
             await self._refuse(scope, send, unfit)
             return
-        if b"transfer-encoding" in seen:
+        if is_chunked:
             await self._counted(scope, receive, send, guest)
             return
         scope["guest"] = guest
