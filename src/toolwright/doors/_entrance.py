@@ -334,11 +334,12 @@ class Entrance:
         if bucket is not None and (wait_s := bucket.take(clock)):
             await self._refuse(scope, send, _later(wait_s, "more requests than this caller may make"))
             return
-        has_body = method not in _SAFE_METHODS or b"content-length" in seen
+        is_chunked = b"transfer-encoding" in seen
+        has_body = is_chunked or method not in _SAFE_METHODS or b"content-length" in seen
         if has_body and (unfit := _unfit(seen, method, self._bytes_max)) is not None:
             await self._refuse(scope, send, unfit)
             return
-        if b"transfer-encoding" in seen:
+        if is_chunked:
             await self._counted(scope, receive, send, guest)
             return
         scope["guest"] = guest
@@ -409,7 +410,8 @@ class Entrance:
         if origin is not None:
             # Attack: any page in the user's browser talks to what listens on loopback. Also ``null``, which
             # sandboxed frames and local files send.
-            is_own, is_other = origin.lower() in names.origins, origin.lower() in self._origins
+            is_own = origin.lower() in names.origins
+            is_other = not is_own and origin.lower() in self._origins
             if not is_own and not is_other:
                 return _FOREIGN
         now = self._now()
@@ -430,7 +432,7 @@ class Entrance:
             )
         else:
             guest, by_cookie = host_guest, False
-        return Passed(guest, is_own and not is_other, is_other, by_cookie, until, self._bucket(guest, clock))
+        return Passed(guest, is_own, is_other, by_cookie, until, self._bucket(guest, clock))
 
     def _wrong(self, scope: Scope, clock: float) -> Answer:
         """Attack: tokens tried one after the other."""
