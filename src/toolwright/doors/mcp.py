@@ -60,8 +60,6 @@ _LOOK_S: Final = 2.0
 """So often a stream looks whether something was switched off or on."""
 _EVENTS_WAITING_MAX: Final = 256
 """Attack: a tool that reports progress without end, for a client that does not read."""
-_DEFAULT_VERSION: Final = "2025-03-26"
-"""Of a request of the older era that names none."""
 _OLDER_HEADERS: Final = frozenset(version.encode() for version in OLDER)
 _NOSNIFF: Final = SAFE_HEADERS[0]
 _STREAM_HEADERS: Final = [
@@ -282,14 +280,20 @@ class McpDoor:
         assert type(call) is ToolCall
         loop = asyncio.get_running_loop()
         exchange = _Exchange(self.desk, loop, post, call, newer=newer, asks=asks, session=session)
-        token = wire.meta(params).get("progressToken")
+        around = wire.meta(params)
+        token = around.get("progressToken")
         report = exchange.reporter(token) if wire.is_id(token) else None
         place = (session.id, number) if session is not None else None
         if place is not None and len(self._under_way) < UNDER_WAY_MAX:
             self._under_way[place] = exchange
         try:
             if not self._crew.order(
-                call, door=DOOR, done=exchange.done, cancel=exchange.cancel, progress=report
+                call,
+                door=DOOR,
+                done=exchange.done,
+                cancel=exchange.cancel,
+                progress=report,
+                trace=wire.trace(around) or post.headers.get(b"traceparent", b"").decode("latin-1"),
             ):
                 exchange.done(refused(call))
             exchange.tick = self._ticks
