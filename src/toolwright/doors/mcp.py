@@ -61,8 +61,6 @@ _LOOK_S: Final = 2.0
 """So often a stream looks whether something was switched off or on."""
 _EVENTS_WAITING_MAX: Final = 256
 """Attack: a tool that reports progress without end, for a client that does not read."""
-_DEFAULT_VERSION: Final = "2025-03-26"
-"""Of a request of the older era that names none."""
 _OLDER_HEADERS: Final = frozenset(version.encode() for version in OLDER)
 _NOSNIFF: Final = SAFE_HEADERS[0]
 _STREAM_HEADERS: Final = [
