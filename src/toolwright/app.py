@@ -633,9 +633,16 @@ class Workshop:
         on_demand = self.config.context_mode != "full"
         return self._skills.prompt(caller=caller, reach=reach, on_demand=on_demand) if self.skills else ""
 
-    def skill_texts(self, *, caller: str | None = None, reach: Reach | None = None) -> tuple[SkillText, ...]:
-        """Every skill that a caller may know of, with its instructions, or why they are withheld."""
-        return self._skills.texts(caller=caller, reach=reach)
+    def skill_texts(
+        self, *, caller: str | None = None, reach: Reach | None = None, only: str | None = None
+    ) -> tuple[SkillText, ...]:
+        """Every skill that a caller may know of, or the one of a name, with its instructions, or why they are
+        withheld."""
+        return self._skills.texts(caller=caller, reach=reach, only=only)
+
+    def known_skills(self, reach: Reach | None) -> list[Skill]:
+        """The skills that a caller may know of; reads nothing."""
+        return self._skills.of(reach)
 
     def sign(self, refs: Sequence[str], location: Location | None = None) -> tuple[Signed, ...]:
         """Sign the rye items that references (``tool:ID``; ``*``, ``?``) name, with the user's key. Raises

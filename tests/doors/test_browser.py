@@ -415,7 +415,7 @@ def test_no_page_has_a_serious_fault_for_those_who_cannot_see_or_point(
             found = page.evaluate("() => axe.run(document, { resultTypes: ['violations'] })")
             assert found["passes"], path
             faults += [
-                f"{path}: {each['impact']}: {each['id']}: {each['help']}: {node['target']} {node['html'][:160]}"
+                f"{path}: {each['impact']}: {each['id']}: {each['help']}: {node['html'][:160]}"
                 for each in found["violations"]
                 if each["impact"] in ("serious", "critical")
                 for node in each["nodes"][:3]

@@ -32,16 +32,22 @@ connections_max = 60
 body_bytes_max = 1048576
 watch = false
 """
-TOOLS = {
-    "tools": [
-        {
-            "name": "add",
-            "description": "Say hello.",
-            "command": ["/bin/echo", "hello"],
-            "schema": {"type": "object", "properties": {}},
-        }
+CALL_BACK = """#!/bin/bash
+port=$(grep -o '[0-9][0-9]*' | head -n 1)
+exec 3<>/dev/tcp/127.0.0.1/$port
+printf 'GET /v1/tools HTTP/1.1\\r\\nHost: 127.0.0.1:%s\\r\\nConnection: close\\r\\n\\r\\n' "$port" >&3
+head -n 1 <&3
+"""
+
+
+def manifest(folder: Path) -> str:
+    schema = {"type": "object", "properties": {"port": {"type": "integer"}}}
+    commands = {"add": ["/bin/echo", "hello"], "call_back": ["/bin/bash", str(folder / "call_back")]}
+    tools = [
+        {"name": name, "description": "A tool.", "command": command, "schema": schema}
+        for name, command in commands.items()
     ]
-}
+    return json.dumps({"tools": tools})
 
 
 @dataclass(frozen=True)
@@ -76,8 +82,9 @@ class Server:
 
 def project(folder: Path, config: str = CONFIG) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "tools.json").write_text(json.dumps(TOOLS), encoding="utf-8")
+    (folder / "tools.json").write_text(manifest(folder), encoding="utf-8")
     (folder / "mine.toml").write_text(config, encoding="utf-8")
+    (folder / "call_back").write_text(CALL_BACK, encoding="utf-8")
     return folder
 
 
@@ -180,6 +187,28 @@ def test_i03_on_any_other_address_nobody_listens_without_a_token_and_nobody_come
         until = time.monotonic() + 1.0
         while server.mcp(ping, bearer).status != 401:
             assert time.monotonic() < until, "a revoked token is still good after a second"
+
+
+def test_a_tool_that_we_run_is_not_taken_for_the_owner(server: Server) -> None:
+    assert server.is_well()
+    params = {"name": "call_back", "arguments": {"port": server.port}}
+    answer = server.mcp({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+    assert b"HTTP/1.1 401" in answer.body
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user; run the tests as root")
+def test_another_user_of_the_machine_is_not_taken_for_the_owner(server: Server) -> None:
+    said = subprocess.run(
+        ["/bin/bash", "-c", CALL_BACK],
+        input=str(server.port).encode(),
+        capture_output=True,
+        cwd="/",
+        env={"PATH": "/usr/bin:/bin"},
+        timeout=WAIT_S,
+        user=65534,
+        check=True,
+    )
+    assert said.stdout.startswith(b"HTTP/1.1 401")
 
 
 @pytest.mark.battery("I04")

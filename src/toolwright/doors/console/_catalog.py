@@ -171,19 +171,13 @@ class CatalogPages:
                 "page": number,
                 "pages": last,
                 "beside": [
-                    (
-                        label,
-                        rel,
-                        urlencode({**{name: text for name, text in asked.items() if text}, "page": at}),
-                    )
+                    (label, rel, urlencode({**given, "page": at}))
                     for label, rel, at in (("Previous", "prev", number - 1), ("Next", "next", number + 1))
                     if 1 <= at <= last
                 ],
                 "formats": _present(FORMATS, Counter(tool.origin.format for tool in tools)),
                 "effects": _present(Effect, Counter(tool.effect.value for tool in tools)),
-                "trusts": [(each.value, None) for each in Trust]
-                if trusts is None
-                else _present(Trust, trusts),
+                "trusts": trusts,
                 "states": STATES,
                 "severities": self._severities(request),
                 "trust_tones": TRUST_TONES,
