@@ -142,6 +142,12 @@ def meta(params: JsonObject) -> JsonObject:
     return found if type(found) is dict else {}
 
 
+def trace(around: JsonObject) -> str:
+    """The W3C traceparent that a request brings in its ``_meta``; empty: none."""
+    found = around.get("traceparent")
+    return found if type(found) is str else ""
+
+
 def has_envelope(params: JsonObject) -> bool:
     """Whether a request says itself that it belongs to the newer era."""
     return VERSION_KEY in meta(params)
