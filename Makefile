@@ -16,13 +16,20 @@ RUN := $(BIN)/toolwright --config examples/toolwright.toml --state build/state
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run sign-examples test check fmt bench explore fuzz fuzz-spawner soak races lock clean
+.PHONY: help run examples sign-examples test screenshots check fmt bench explore fuzz fuzz-spawner soak races lock clean
 unexport PYTHONHOME PYTHONPATH
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
-run: $(STAMPS)/native ## check and list the tools in examples/, and call one
+run: $(STAMPS)/native ## serve the tools in examples/: console, MCP and HTTP on one port (ARGS="--port 0")
+	@mkdir -p -m 700 build/state build/state/space
+	@$(SPACE) $(BIN)/toolwright trust examples/keys/*.toml
+	@$(SPACE) $(RUN) check || true # what is wrong with one tool is told, and the others are served
+	@$(SPACE) $(RUN) verify | awk '{ n[$$1]++ } END { for (one in n) print n[one], "tools are", one }'
+	@$(SPACE) exec $(RUN) serve $(ARGS)
+
+examples: $(STAMPS)/native ## check, verify and list the tools in examples/, and call some, without serving
 	@mkdir -p -m 700 build/state build/state/space
 	$(SPACE) $(BIN)/toolwright trust examples/keys/*.toml
 	$(SPACE) $(RUN) check
@@ -42,6 +49,11 @@ test: $(STAMPS)/dev ## run the tests (ARGS="-k name" is handed to pytest)
 	@$(BIN)/python tests/peers/install.py
 	@$(BIN)/python -m compileall -q src soak tests/sandbox tests/journal
 	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+screenshots: $(STAMPS)/dev ## take the images of docs/images anew, with the browser that the tests use
+	@$(BIN)/python tests/peers/install.py
+	@mkdir -p docs/images
+	SCREENSHOTS=docs/images $(BIN)/python -m pytest -q tests/doors/test_browser.py -k from_the_catalog
 
 check: $(STAMPS)/dev ## formatting, lint, types and the order of the rooms
 	$(BIN)/ruff format --check

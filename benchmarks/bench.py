@@ -19,7 +19,8 @@ from pathlib import Path
 from calls import calling
 from deciding import deciding
 from measuring import ROOT, Row, interleaved, ratio, timed
-from servers import serving
+from servers import reaching
+from serving import serving
 
 import toolwright
 
@@ -229,7 +230,7 @@ def memory(work: Path) -> list[Row]:
     ]
 
 
-PARTS = ("starting", "deciding", "loading", "calling", "serving")
+PARTS = ("starting", "deciding", "loading", "calling", "reaching", "serving")
 
 
 def main() -> int:
@@ -249,6 +250,8 @@ def main() -> int:
         if "calling" in parts:
             found, skipped = calling(work, given.rounds)
             rows += found
+        if "reaching" in parts:
+            rows += reaching(given.rounds)
         if "serving" in parts:
             rows += serving(given.rounds)
         if "loading" in parts:

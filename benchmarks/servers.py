@@ -25,7 +25,7 @@ COUNT = 60
 GOAL = 1.3
 
 
-def serving(rounds: int) -> list[Row]:
+def reaching(rounds: int) -> list[Row]:
     rows = []
     for name, place in (("stdio", _stdio()), ("Streamable HTTP", _http())):
         with place as where, ExitStack() as stack:

@@ -265,6 +265,7 @@ class Workshop:
         self._loading = threading.Lock()
         self._is_loaded = False
         self._watchers: list[Callable[[], object]] = []
+        self._look_at = 0.0
         self._lists = ServerLists(
             config.state, lambda: self.hands.servers, self._look_again, _server_of_key(only)
         )
@@ -429,6 +430,17 @@ class Workshop:
         found = sources.listing(self._wanted(), rye_spaces=self._rye_spaces, changed=self._lists.changed_at)
         return found.stamp != self._report.stamp
 
+    def _has_changed(self) -> bool:
+        """As ``changed``, for refused calls. Attack: refused calls without end, so that a host of many tools
+        does nothing but look at its files: looking takes at most a tenth of the time."""
+        began = time.monotonic()
+        if began < self._look_at:
+            return False
+        changed = self.changed()
+        now = time.monotonic()
+        self._look_at = now + 9 * (now - began)
+        return changed
+
     def reload(self, *, fresh: bool = False, sound: bool = False) -> tuple[Problem, ...]:
         """Look again. The catalog is replaced whole; what was taken from the old one stays valid. ``fresh``:
         ask MCP servers for their tools again, though nothing seems to have changed. ``sound``: where what is
@@ -497,7 +509,7 @@ class Workshop:
         off = Disabled(tool=name, reason=reason, until=None if for_s is None else now + for_s)
         self._note_switch(off, enabled=False, by=by)
         switch_off(self.hands.keep.opened(), off, now)
-        self._tell_watchers()
+        self._tell_switched()
         return off
 
     def enable(self, name: str, *, by: str | None = None) -> None:
@@ -512,7 +524,7 @@ class Workshop:
         self._note_switch(Disabled(tool=name), enabled=True, by=by)
         for each in sorted(names):
             switch_on(self.hands.keep.opened(), each, time.time())
-        self._tell_watchers()
+        self._tell_switched()
 
     def _note_switch(self, off: Disabled, *, enabled: bool, by: str | None) -> None:
         caller = self._environment.user if by is None else by
@@ -530,7 +542,8 @@ class Workshop:
         if why is not None:
             raise Unrecorded(f"nothing was switched, because it cannot be recorded: {why}")
 
-    def _tell_watchers(self) -> None:
+    def _tell_switched(self) -> None:
+        self.hands.keep.look_again()
         for told in self._watchers:
             told()
 
@@ -620,9 +633,16 @@ class Workshop:
         on_demand = self.config.context_mode != "full"
         return self._skills.prompt(caller=caller, reach=reach, on_demand=on_demand) if self.skills else ""
 
-    def skill_texts(self, *, caller: str | None = None, reach: Reach | None = None) -> tuple[SkillText, ...]:
-        """Every skill that a caller may know of, with its instructions, or why they are withheld."""
-        return self._skills.texts(caller=caller, reach=reach)
+    def skill_texts(
+        self, *, caller: str | None = None, reach: Reach | None = None, only: str | None = None
+    ) -> tuple[SkillText, ...]:
+        """Every skill that a caller may know of, or the one of a name, with its instructions, or why they are
+        withheld."""
+        return self._skills.texts(caller=caller, reach=reach, only=only)
+
+    def known_skills(self, reach: Reach | None) -> list[Skill]:
+        """The skills that a caller may know of; reads nothing."""
+        return self._skills.of(reach)
 
     def sign(self, refs: Sequence[str], location: Location | None = None) -> tuple[Signed, ...]:
         """Sign the rye items that references (``tool:ID``; ``*``, ``?``) name, with the user's key. Raises
@@ -909,14 +929,15 @@ class Workshop:
         return self._run(call, cancel or NEVER, door)
 
     def begin(self, calls: Sequence[tuple[ToolCall, Cancel]], *, door: str) -> list[Begun]:
-        """Record that calls begin, with one sync for all; each must be handed to ``go_on``. For doors, which
-        get many at once: a call's ``id`` must be a ``new_call_id``. A call of rye's ``execute`` begins as the
-        call of the tool that it names."""
+        """Record that calls begin, with one sync for all; each must be handed to ``go_on``, or to the
+        engine's ``run`` and ``end``. For doors, which get many at once: a call's ``id`` must be a
+        ``new_call_id``. A call of rye's ``execute`` begins as the call of the tool that it names."""
         if any(call.tool.startswith("toolwright:") for call, _ in calls):
             calls = [(self._rye.inner(call), cancel) for call, cancel in calls]
         return self.hands.engine.begin(calls, door=door)
 
     def new_call_id(self) -> str:
+        """An id for a call's record, unique among all hosts."""
         return self.hands.new_call_id()
 
     def _run(self, call: ToolCall, cancel: Cancel, door: str = "python") -> ToolResult:
@@ -931,7 +952,7 @@ class Workshop:
         """
         call, cancel, door = begun.call, begun.cancel, begun.facts.door
         result = self.hands.engine.go_on(begun)
-        if result.error is None or result.error.kind is not Kind.DENIED or not self.changed():
+        if result.error is None or result.error.kind is not Kind.DENIED or not self._has_changed():
             return result
         if self.reload(sound=True):
             return result

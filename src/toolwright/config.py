@@ -305,7 +305,7 @@ _SECTIONS: Final[dict[str, dict[str, _Key]]] = {
 }
 _SERVE_BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "port": (0, 65_535),
-    "rate_per_minute": (1, 10_000_000),
+    "rate_per_minute": (0, 10_000_000),
     "body_bytes_max": (1 << 10, 256 << 20),
     "header_bytes_max": (1 << 10, 1 << 20),
     "connections_max": (1, 100_000),

@@ -57,7 +57,7 @@ class Audit(Protocol):
 
     def begin_all(self, calls: Sequence[tuple[ToolCall, CallFacts]]) -> bool: ...
 
-    def end(self, call: ToolCall, result: ToolResult, tool: Tool | None = None) -> ToolResult: ...
+    def end_all(self, calls: Sequence[tuple[ToolCall, ToolResult, Tool | None]]) -> list[ToolResult]: ...
 
 
 class Approvals(Protocol):
@@ -112,6 +112,19 @@ class Begun:
     def is_quick(self) -> bool:
         """Whether it most likely takes no longer than starting a thread would: a function of the host's."""
         return self.known is not None and isinstance(self.known.tool.invocation, CallFunction)
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """A call that has run, and whose end is not recorded yet."""
+
+    call: ToolCall
+    result: ToolResult
+    tool: Tool | None
+    is_recorded: bool = True
+    """Whether its begin was: only then does it get an end."""
+    interrupt: BaseException | None = None
+    """What stopped it from outside, to be raised once the end is recorded."""
 
 
 class _Refused(Exception):
@@ -170,8 +183,9 @@ class Engine:
     def begin(self, calls: Sequence[tuple[ToolCall, Cancel]], *, door: str = "python") -> list[Begun]:
         """Record that these calls begin, on the disk together: many that arrive at once share one sync.
 
-        Each must be handed to ``go_on``, once, in whatever thread and order: a begin without an end reads as
-        interrupted. A name that only waiting may bring is not waited for while others wait too.
+        Each must be handed to ``go_on``, or to ``run`` and then ``end``, once, in whatever thread and order:
+        a begin without an end reads as interrupted. A name that only waiting may bring is not waited for
+        while others wait too.
         """
         started, stock = time.monotonic(), self._stock()
         begun: list[Begun] = []
@@ -191,45 +205,53 @@ class Engine:
 
     def go_on(self, begun: Begun) -> ToolResult:
         """Run a call that has begun to its end."""
-        call, cancel, facts, stock, started = (
-            begun.call,
-            begun.cancel,
-            begun.facts,
-            begun.stock,
-            begun.started,
-        )
-        known, unknown = begun.known, begun.unknown
+        over = self.run(begun)
+        (result,) = self.end([over])
+        if over.interrupt is not None:
+            raise over.interrupt
+        return result
+
+    def run(self, begun: Begun) -> Over:
+        """Find, check, decide, run and reply. What it gives must be handed to ``end``: the result may go out
+        only when its end is in the kernel."""
         if begun.is_later:
-            return self.call(call, cancel, door=facts.door)
+            (begun,) = self.begin([(begun.call, begun.cancel)], door=begun.facts.door)
+        call, known = begun.call, begun.known
+        tool = known.tool if known is not None else None
         if begun.why_not is not None:
             why, hint = begun.why_not
             message = f"the audit journal cannot be written, so nothing was run: {why}"
             error = ToolError(kind=Kind.NOT_AUDITED, message=message, hint=hint)
-            return self._refusal(call, error, known.tool if known else None)
-        tool = known.tool if known is not None else None
-        result: ToolResult | None = None
+            return Over(call, self._refusal(call, error, tool), tool, is_recorded=False)
+        interrupt: BaseException | None = None
         try:
             if known is None:
+                unknown = begun.unknown
                 error = ToolError(kind=Kind.UNKNOWN_TOOL, message=unknown.message, hint=unknown.hint)
-                raise _Refused(self._absence(call.tool, stock.catalog) or error)
-            result = self._through(known, call, facts, cancel)
+                raise _Refused(self._absence(call.tool, begun.stock.catalog) or error)
+            result = self._through(known, call, begun.facts, begun.cancel)
         except _Refused as refused:
             result = replace(self._refusal(call, refused.error, refused.tool), rule=refused.rule)
-        except KeyboardInterrupt:
-            result = self._refusal(call, ToolError(kind=Kind.CANCELLED, message="interrupted"), tool)
-            raise
         except Exception as broken:  # noqa: BLE001 - one catch-all per thread boundary, no other
             message = f"the runtime broke: {type(broken).__name__}"
             result = self._refusal(call, ToolError(kind=Kind.INTERNAL, message=message), tool)
-        finally:
-            if result is None:
-                error = ToolError(kind=Kind.INTERNAL, message="stopped without an answer")
-                result = self._refusal(call, error, tool)
-            if not result.spent.duration_ms:  # nothing ran: what was spent was spent here
-                spent = replace(result.spent, duration_ms=round((time.monotonic() - started) * 1000, 3))
-                result = replace(result, spent=spent)
-            result = self._audit.end(call, result, tool)
-        return result
+        except BaseException as stopped:  # noqa: BLE001 - raised again when the end is recorded
+            interrupt = stopped
+            is_interrupt = isinstance(stopped, KeyboardInterrupt)
+            kind = Kind.CANCELLED if is_interrupt else Kind.INTERNAL
+            message = "interrupted" if is_interrupt else "stopped without an answer"
+            result = self._refusal(call, ToolError(kind=kind, message=message), tool)
+        if not result.spent.duration_ms:  # nothing ran: what was spent was spent here
+            spent = replace(result.spent, duration_ms=round((time.monotonic() - begun.started) * 1000, 3))
+            result = replace(result, spent=spent)
+        return Over(call, result, tool, interrupt=interrupt)
+
+    def end(self, over: Sequence[Over]) -> list[ToolResult]:
+        """Record how calls ended, in the kernel together, and give the results that may go out."""
+        ended = iter(
+            self._audit.end_all([(one.call, one.result, one.tool) for one in over if one.is_recorded])
+        )
+        return [next(ended) if one.is_recorded else one.result for one in over]
 
     # -- find -----------------------------------------------------------------------------------------------
 

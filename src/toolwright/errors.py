@@ -120,8 +120,7 @@ class KindRow:
     exit_code: int
     http_status: int | None
     rpc_code: int | None = None
-    """Of the JSON-RPC error that MCP answers with; None: a result that is marked as an error, for the model to
-    read."""
+    """Of the JSON-RPC error that MCP answers with; None: a result marked as an error, for the model."""
 
 
 KINDS: dict[Kind, KindRow] = {

@@ -78,6 +78,28 @@ _FETCHED_AT_ONCE: Final = 16
 _SETTLE_S: Final = 2.0
 
 
+class _Chance:
+    """Random bytes for ids, drawn many at once: each drawing lets another thread have the interpreter."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        self._drawn: list[str] = []
+
+    def take(self) -> str:
+        while True:
+            try:
+                return self._drawn.pop()
+            except IndexError:
+                drawn = os.urandom(6 * 256).hex()
+                self._drawn = [drawn[at : at + 12] for at in range(0, len(drawn), 12)]
+
+
+_CHANCE: Final = _Chance()
+os.register_at_fork(after_in_child=_CHANCE.renew)  # else parent and child would give the same
+
+
 class Hands:
     """Everything a call needs besides the catalog: journal, store, sandbox, runtimes, engine.
 
@@ -198,7 +220,7 @@ class Hands:
     @staticmethod
     def new_call_id() -> str:
         """Unique among all hosts, and for a reader in the order of time."""
-        return f"{time.time_ns():016x}{os.urandom(6).hex()}"
+        return f"{time.time_ns():016x}{_CHANCE.take()}"
 
     @contextmanager
     def _recorded(self, door: str, key: str, runs_digest: str | None = None) -> Iterator[_Record | None]:

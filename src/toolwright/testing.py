@@ -83,8 +83,13 @@ class RecordingAudit:
         return not self.refuses
 
     def end(self, call: ToolCall, result: ToolResult, tool: Tool | None = None) -> ToolResult:
+        return self.end_all([(call, result, tool)])[0]
+
+    def end_all(self, calls: Sequence[tuple[ToolCall, ToolResult, Tool | None]]) -> list[ToolResult]:
+        results = [result for _call, result, _tool in calls]
         if self.loses_ends:
-            return replace(result, notes=(*result.notes, "the end of this call could not be recorded"))
+            note = "the end of this call could not be recorded"
+            return [replace(result, notes=(*result.notes, note)) for result in results]
         with self._lock:
-            self.ended.append(result)
-        return result
+            self.ended.extend(results)
+        return results

@@ -1,4 +1,4 @@
-"""The console in a real browser: Debian's chromium, driven by Playwright, against a real ``toolwright serve``.
+"""The console in a real browser: Debian's chromium, driven by Playwright, at a real ``toolwright serve``.
 
 The story of somebody who opens it for the first time, on a phone and on a desk, by day and by night; with the
 keyboard alone; without scripts. What the pages ask for, complain about or hide from a screen reader counts.
@@ -8,19 +8,28 @@ With ``SCREENSHOTS=DIR`` the images of the documentation are written there (``ma
 
 from __future__ import annotations
 
+import math
 import os
+import random
 import re
 import shutil
 import signal
 import subprocess
-import tomllib
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, sync_playwright
 
 from tests.program import PROGRAM, environment
+from toolwright.errors import Kind
+from toolwright.journal.audit import open_audit
+from toolwright.model import CallFacts, Spent, ToolCall, ToolError, ToolResult
 
 ROOT = Path(__file__).parent.parent.parent
 AXE = ROOT / "build" / "servers" / "node_modules" / "axe-core" / "axe.min.js"
@@ -35,18 +44,20 @@ PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 800}
 SHOTS = os.environ.get("SCREENSHOTS", "")
 SHOT_BYTES_MAX = 150_000
 
-pytestmark = [
-    pytest.mark.skipif(
-        CHROMIUM is None, reason="chromium is not installed; Debian, Ubuntu: apt-get install chromium"
-    ),
-    pytest.mark.xdist_group("browser"),
-]
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="chromium is not installed; Debian, Ubuntu: apt-get install chromium"
+)
 
 RULES = """
 [[policy]]
 match = { name = "machine_info" }
 decision = "ask"
 because = "it tells about this machine"
+
+[[policy]]
+match = { name = "calculate" }
+decision = "ask"
+because = "a person checks the sum"
 """
 
 
@@ -67,9 +78,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     shutil.copytree(ROOT / "examples", folder / "examples")
     config = folder / "examples" / "toolwright.toml"
     config.write_text(config.read_text(encoding="utf-8") + RULES, encoding="utf-8")
-    tomllib.loads(config.read_text(encoding="utf-8"))
     (folder / "state").mkdir(mode=0o700)
     (folder / "home").mkdir(mode=0o700)
+    remember(folder / "state")
     env = environment(folder / "home", USER="ann", LOGNAME="ann")
     options = ["--config", "examples/toolwright.toml", "--state", "state"]
     keys = [str(path) for path in (folder / "examples" / "keys").glob("*.toml")]
@@ -92,3 +103,341 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         process.send_signal(signal.SIGTERM)
         process.stderr.close()
         assert process.wait(START_S) is not None
+
+
+def remember(state: Path) -> None:
+    """A day of calls that another host made and recorded, so that there is something to look back on."""
+    at = [0.0]
+    audit = open_audit(str(state), clock=lambda: at[0])
+    chance, now = random.Random(6), time.time()
+    names = ["manifest:manifest/get_time", "manifest:manifest/csv_query", "skill:git/git_status"]
+    for hour in range(23, 0, -1):
+        for number in range(round(9 + 8 * math.sin(hour / 3.5)) + chance.randrange(4)):
+            key, ms = chance.choice(names), chance.lognormvariate(3.2, 0.8)
+            name = key.rpartition("/")[2]
+            call = ToolCall(id=f"{hour:02d}{number:02d}earlier", tool=name, arguments={}, caller="agent")
+            error = ToolError(kind=Kind.FAILED, message="exit 1") if chance.random() < 0.08 else None
+            at[0] = now - hour * 3600 + chance.random() * 1800
+            audit.begin(call, CallFacts(door="mcp", key=key, format=key.partition(":")[0], catalog="1"))
+            layers = ("landlock", "seccomp", "spawner")
+            audit.end(
+                call,
+                ToolResult(
+                    call_id=call.id, key=key, error=error, spent=Spent(duration_ms=ms), isolation=layers
+                ),
+            )
+    audit.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@dataclass
+class Visit:
+    """Somebody at the console, and whatever their browser complained about."""
+
+    address: str
+    context: BrowserContext
+    complaints: list[str] = field(default_factory=list)
+    asked: set[str] = field(default_factory=set)
+
+    def open(self, path: str) -> Page:
+        page = self.context.new_page()
+        page.on("console", lambda said: self._hear(said.type, said.text, said.location.get("url", "")))
+        page.on("pageerror", lambda error: self.complaints.append(f"uncaught: {error}"))
+        page.goto(self.address + path)
+        return page
+
+    def _hear(self, kind: str, text: str, url: str) -> None:
+        # A call that waits for a person is answered with 409, and the browser writes that down.
+        if kind in ("error", "warning") and not ("status of 409" in text and url.endswith("/call")):
+            self.complaints.append(f"{kind}: {text} ({url})")
+
+    def note(self, request: Request) -> None:
+        self.asked.add(request.url)
+
+    def check(self) -> None:
+        """Attack: a page that asks others for something, or tries what the content policy forbids."""
+        assert self.complaints == []
+        foreign = [url for url in self.asked if not url.startswith((self.address + "/", "data:"))]
+        assert foreign == []
+
+
+VIOLATIONS = """
+document.addEventListener("securitypolicyviolation", (event) =>
+  console.error(`content policy: ${event.violatedDirective} ${event.blockedURI}`));
+"""
+
+
+@contextmanager
+def visiting(browser: Browser, served: Served, **more: Any) -> Iterator[Visit]:
+    context = browser.new_context(**more)
+    context.set_default_timeout(WAIT_MS)
+    visit = Visit(served.address, context)
+    context.on("request", visit.note)
+    if more.get("java_script_enabled", True):
+        context.add_init_script(VIOLATIONS)
+    try:
+        yield visit
+        visit.check()
+    finally:
+        context.close()
+
+
+def is_narrow(page: Page) -> bool:
+    """Whether nothing sticks out at the side."""
+    return bool(page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"))
+
+
+def shoot(page: Page, name: str) -> None:
+    """An image for the documentation, where one is asked for."""
+    if not SHOTS:
+        return
+    page.mouse.move(0, 0)
+    path = Path(SHOTS, f"{name}.png")
+    page.screenshot(path=path, animations="disabled", caret="hide")
+    assert path.stat().st_size <= SHOT_BYTES_MAX, f"{path}: {path.stat().st_size} bytes"
+
+
+# -- the story ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("size", [PHONE, DESK], ids=["phone", "desk"])
+def test_from_the_catalog_to_the_audit(
+    browser: Browser, served: Served, size: dict[str, int], theme: str
+) -> None:
+    is_shown = size is DESK and theme == "light"
+    with visiting(browser, served, viewport=size, color_scheme=theme) as visit:
+        live = visit.open("/calls")
+        expect(live.locator("#calls")).to_have_attribute("data-live", "yes")
+
+        # List, search, open.
+        page = visit.open("/")
+        rows = page.locator("tbody tr:visible")
+        assert rows.count() > 20
+        if is_shown:
+            shoot(page, "console-catalog")
+        page.get_by_label("Search").fill("current time zone")
+        expect(rows).to_have_count(1)
+        page.get_by_role("link", name="get_time").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("get_time")
+
+        # Try it: a real run.
+        page.get_by_label("timezone").fill("UTC")
+        page.get_by_role("button", name="Run", exact=True).click()
+        expect(page.locator("[data-result]")).to_contain_text("UTC")
+        if is_shown:
+            page.get_by_role("heading", level=1).scroll_into_view_if_needed()
+            shoot(page, "console-tool")
+
+        # It was seen live.
+        first = live.locator("#calls tbody tr").first
+        expect(first).to_contain_text("get_time")
+        expect(first).to_contain_text("ok")
+        expect(first).to_contain_text("ann")
+        expect(first).to_contain_text("http")
+
+        # A call that waits for a person, who says yes.
+        approvals = visit.open("/approvals")
+        expect(approvals.locator("html")).to_have_attribute("data-live", "yes")
+        page.goto(served.address + "/?q=machine_info")
+        page.get_by_role("link", name="machine_info").click()
+        page.get_by_role("button", name="Run", exact=True).click()
+        expect(page.locator("[data-result]")).to_contain_text("approv")
+        question = approvals.locator("[data-approval]")
+        expect(question).to_have_count(1)
+        expect(question).to_contain_text("it tells about this machine")
+        assert is_narrow(approvals)
+        if is_shown:
+            shoot(approvals, "console-approvals")
+        question.get_by_label("Reason").fill("asked by phone")
+        question.get_by_role("button", name="Approve").click()
+        expect(question).to_have_count(0)
+        expect(approvals.locator("[data-answered]")).to_contain_text("asked by phone")
+        page.get_by_role("button", name="Run", exact=True).click()
+        expect(page.locator("[data-result]")).to_contain_text("linux", ignore_case=True)
+        expect(live.locator("#calls tbody tr").first).to_contain_text("machine_info")
+        if size is PHONE and theme == "dark":
+            shoot(live, "console-calls-phone")
+        assert is_narrow(live)
+
+        # It is in the audit, which is whole.
+        page.goto(served.address + "/audit?tool=machine_info&outcome=ok")
+        expect(page.locator("tbody tr[data-call]").first).to_contain_text("machine_info")
+        page.get_by_role("button", name="Verify the journal").click()
+        expect(page.locator("[data-verdict]")).to_contain_text("Whole.")
+        assert is_narrow(page)
+        if is_shown:
+            page.goto(served.address + "/audit")
+            shoot(page, "console-audit")
+        page.locator("tbody tr[data-call] time").first.click()
+        expect(page.locator(".record h2").first).to_contain_text("begin")
+        expect(page.locator(".record h2").last).to_contain_text("end")
+        assert is_narrow(page)
+
+
+def test_an_answer_can_edit_and_refuse(browser: Browser, served: Served) -> None:
+    with visiting(browser, served, viewport=DESK) as visit:
+        for text in ("1 + 1", "2 + 2"):
+            answer = httpx.post(
+                f"{served.address}/v1/tools/calculate/call",
+                json={"arguments": {"expression": text}},
+                timeout=30,
+            )
+            assert answer.status_code == 409, answer.text
+        page = visit.open("/approvals")
+        edited = page.locator("[data-approval]").filter(has_text='"1 + 1"')
+        edited.get_by_text("Let it run with other arguments").click()
+        arguments = edited.get_by_label("Arguments, as one JSON object")
+        for wrong, told in (
+            ("{", "not JSON"),
+            ("[]", "one JSON object"),
+            ('{"expression": 5}', "do not fit"),
+        ):
+            arguments.fill(wrong)
+            edited.get_by_role("button", name="Approve").click()
+            expect(edited.get_by_role("alert")).to_contain_text(told)
+        visit.complaints.clear()  # the browser writes down that the last one was refused
+        arguments.fill('{"expression": "1 + 2"}')
+        edited.get_by_role("button", name="Approve").click()
+        expect(edited).to_have_count(0)
+        refused = page.locator("[data-approval]").filter(has_text='"2 + 2"')
+        refused.get_by_label("Reason").fill("use your head")
+        refused.get_by_role("button", name="Deny").click()
+        expect(refused).to_have_count(0)
+        for text, status in (("1 + 1", 200), ("2 + 2", 403)):
+            answer = httpx.post(
+                f"{served.address}/v1/tools/calculate/call",
+                json={"arguments": {"expression": text}},
+                timeout=30,
+            )
+            assert answer.status_code == status, answer.text
+
+
+def test_live_calls_pause_and_filter(browser: Browser, served: Served) -> None:
+    def call(name: str) -> None:
+        httpx.post(f"{served.address}/v1/tools/{name}/call", json={"arguments": {}}, timeout=30)
+
+    with visiting(browser, served, viewport=DESK) as visit:
+        page = visit.open("/calls")
+        rows = page.locator("#calls tbody tr")
+        expect(page.locator("#calls")).to_have_attribute("data-live", "yes")
+        call("get_time")
+        expect(rows.first).to_contain_text("get_time")
+        page.get_by_role("button", name="Pause").click()
+        call("no_such_tool")
+        expect(page.locator("[data-live]").first).to_contain_text("came since")
+        expect(rows.first).to_contain_text("get_time")
+        page.get_by_role("button", name="Go on").click()
+        expect(rows.first).to_contain_text("unknown_tool")
+        page.get_by_label("Outcome").select_option("unknown_tool")
+        expect(page.locator("#calls tbody tr:visible").filter(has_text="get_time")).to_have_count(0)
+        page.get_by_label("Outcome").select_option("")
+        page.get_by_label("Show only").fill("get_time")
+        expect(page.locator("#calls tbody tr:visible").filter(has_text="no_such_tool")).to_have_count(0)
+        expect(page.locator("#calls tbody tr:visible").first).to_contain_text("get_time")
+
+
+def test_the_keyboard_is_enough(browser: Browser, served: Served) -> None:
+    with visiting(browser, served, viewport=DESK) as visit:
+        page = visit.open("/")
+        page.keyboard.press("Tab")
+        expect(page.get_by_text("Skip to content")).to_be_focused()
+        page.keyboard.press("/")
+        expect(page.get_by_label("Search")).to_be_focused()
+        page.keyboard.type("get_time")
+        expect(page.locator("tbody tr:visible")).to_have_count(1)
+        tab_to(page, 'a[href*="get_time"]')
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("heading", level=1)).to_have_text("get_time")
+        tab_to(page, "input, textarea")
+        page.keyboard.type("UTC")
+        tab_to(page, "[data-run]")
+        page.keyboard.press("Enter")
+        expect(page.locator("[data-result]")).to_contain_text("UTC")
+
+
+def tab_to(page: Page, selector: str, tries: int = 60) -> None:
+    for _ in range(tries):
+        page.keyboard.press("Tab")
+        if page.evaluate("(selector) => document.activeElement.matches(selector)", selector):
+            return
+    raise AssertionError(f"{tries} tabs do not lead to {selector}")
+
+
+# -- every page ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def paths(served: Served) -> list[str]:
+    """Every page there is, each with something on it."""
+    arguments = {"arguments": {"expression": "7 * 6"}}
+    httpx.post(f"{served.address}/v1/tools/calculate/call", json=arguments, timeout=30)
+    done = httpx.post(f"{served.address}/v1/tools/get_time/call", json={"arguments": {}}, timeout=30).json()
+    listed = httpx.get(f"{served.address}/v1/tools?page_size=100", timeout=30).json()["tools"]
+    named = {tool["name"]: tool["key"] for tool in listed}
+    tools = [
+        f"/tools/{httpx.QueryParams({'': named[name]})}".replace("=", "", 1)
+        for name in ("get_time", "csv_query")
+    ]
+    return [
+        "/", *tools, "/skills", "/problems", "/calls", "/approvals", "/audit", f"/audit/{done['call_id']}",
+        "/audit/verify", "/health", "/no-such-page",
+    ]  # fmt: skip
+
+
+@pytest.mark.skipif(
+    not AXE.is_file(), reason="axe-core is not installed; `make test` installs it where npm is"
+)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_no_page_has_a_serious_fault_for_those_who_cannot_see_or_point(
+    browser: Browser, served: Served, paths: list[str], theme: str
+) -> None:
+    axe = AXE.read_text(encoding="utf-8")
+    size = DESK if theme == "light" else PHONE
+    faults = []
+    with visiting(browser, served, viewport=size, color_scheme=theme) as visit:
+        page = visit.open("/health")
+        for path in paths:
+            page.goto(served.address + path)
+            for details in page.locator("details").all():
+                details.evaluate("each => { each.open = true; }")
+            assert is_narrow(page), path
+            page.evaluate(axe)
+            found = page.evaluate("() => axe.run(document, { resultTypes: ['violations'] })")
+            assert found["passes"], path
+            faults += [
+                f"{path}: {each['impact']}: {each['id']}: {each['help']}: {node['html'][:160]}"
+                for each in found["violations"]
+                if each["impact"] in ("serious", "critical")
+                for node in each["nodes"][:3]
+            ]
+        visit.complaints = [each for each in visit.complaints if "/no-such-page" not in each]
+    assert faults == []
+
+
+def test_without_scripts_everything_can_be_read(browser: Browser, served: Served, paths: list[str]) -> None:
+    with visiting(browser, served, viewport=DESK, java_script_enabled=False) as visit:
+        page = visit.open("/?q=current+time+zone")
+        expect(page.locator("tbody tr:visible")).to_have_count(1)
+        page.get_by_role("link", name="get_time").click()
+        expect(page.locator("main")).to_contain_text("IANA name")
+        page.goto(served.address + "/audit?tool=get_time")
+        expect(page.locator("tbody tr[data-call]").first).to_contain_text("get_time")
+        page.get_by_role("button", name="Verify the journal").click()
+        expect(page.locator("[data-verdict]")).to_contain_text("Whole.")
+        page.goto(served.address + "/calls")
+        expect(page.locator("#calls tbody tr").first).to_be_visible()
+        page.goto(served.address + "/approvals")
+        expect(page.locator("main")).to_contain_text("toolwright approvals approve")
+        page.goto(served.address + "/health")
+        expect(page.locator("main")).to_contain_text("Isolation")
+    assert "/health" in paths

@@ -16,6 +16,7 @@ import sys
 import threading
 import zlib
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 
 import uvicorn
@@ -23,7 +24,7 @@ import uvicorn
 import toolwright
 from toolwright import AudioBlock, Context, EmbeddedResource, Failed, ImageBlock, TextBlock, Workshop
 from toolwright.config import Environment
-from toolwright.doors import _mcp_sdk
+from toolwright.doors import _mcp_lane
 from toolwright.doors._crew import Crew
 from toolwright.doors._entrance import Guest
 from toolwright.doors._events import Events
@@ -35,6 +36,7 @@ from toolwright.model import Block
 from toolwright.watching import Watch
 
 WAIT_S = 60.0
+STOPPED = threading.Event()
 ANN = Guest(name="ann")
 """May do anything, as whoever asks from the same machine."""
 
@@ -136,13 +138,49 @@ def wait_until_stopped(context: Context) -> str:
     never = threading.Event()
     while not context.cancelled:
         never.wait(0.01)
+    STOPPED.set()
     return "stopped"
+
+
+@toolwright.tool
+def was_stopped() -> bool:
+    """Whether the last call of the one that waits was stopped: within a minute."""
+    found = STOPPED.wait(WAIT_S)
+    STOPPED.clear()
+    return found
+
+
+@toolwright.tool(timeout_s=0.05)
+def too_slow(context: Context) -> str:
+    """Takes longer than it may."""
+    never = threading.Event()
+    while not context.cancelled:
+        never.wait(0.01)
+    return "late"
+
+
+@toolwright.tool
+def too_much() -> str:
+    """Says more than a tool may."""
+    return "x" * (9 << 20)
+
+
+@toolwright.tool
+def unreadable() -> object:
+    """Returns what JSON cannot carry."""
+    return object()
+
+
+@toolwright.tool
+def forbidden() -> str:
+    """Is refused by a rule."""
+    return "never"
 
 
 TOOLS = [
     test_simple_text, test_image_content, test_audio_content, test_embedded_resource,
     test_multiple_content_types, test_tool_with_progress, test_error_handling, test_elicitation, add,
-    wait_until_stopped,
+    wait_until_stopped, was_stopped, too_slow, too_much, unreadable, forbidden,
 ]  # fmt: skip
 
 
@@ -225,7 +263,7 @@ async def serve(app: App) -> None:
 
 async def by_sdk_alone(opened: Workshop) -> None:
     crew = Crew(opened, Events())
-    lane = _mcp_sdk.open_lane(opened, crew=crew, more=OFFERS)
+    lane = import_module(_mcp_lane.LANE).open_lane(opened, crew=crew, more=OFFERS)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         scope["guest"] = ANN
@@ -246,7 +284,10 @@ async def as_served(opened: Workshop) -> None:
 
 
 def on_a_pipe(opened: Workshop) -> None:
+    watch = Watch(opened, reloaded=lambda found: None, failed=lambda reason: None)
+    watch.start()
     serve_stdio(opened, Crew(opened, Events()), guest=ANN)
+    watch.stop()
 
 
 def main() -> None:

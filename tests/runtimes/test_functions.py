@@ -487,6 +487,32 @@ def test_a_call_that_never_began_says_so(tmp_path: Path) -> None:
     assert ran == []
 
 
+def test_what_never_began_is_let_go_when_its_loop_stops(tmp_path: Path) -> None:
+    """Else the interpreter complains, some time later and somewhere else, that it was never awaited."""
+    blocked, free = threading.Event(), threading.Event()
+
+    async def stop() -> None:
+        blocked.set()
+        free.wait(WAIT_S)
+        await asyncio.sleep(0)  # in this turn the other one becomes a task, which the next one would start
+        asyncio.get_running_loop().stop()
+
+    async def quick() -> None:
+        raise AssertionError("it was given up before it began")
+
+    with opened(tmp_path, stop, quick) as workshop, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(workshop.call, "stop")
+        try:
+            assert blocked.wait(WAIT_S)
+            result = workshop.call("quick", timeout_s=0.1)
+        finally:
+            free.set()
+        first.result(WAIT_S)
+    gc.collect()  # the complaint, if there is one, comes now and fails the test
+    assert result.error is not None
+    assert "never began" in (result.error.hint or "")
+
+
 def until_cancelled(seen: list[str]) -> tuple[Callable[[], Awaitable[None]], asyncio.Event]:
     """A function that runs until it is cancelled, and when it began."""
     began = asyncio.Event()

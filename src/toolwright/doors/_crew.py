@@ -1,23 +1,26 @@
 """The threads that run the calls of a served workshop, for doors that live on an event loop.
 
-Calls that arrive while others are being recorded share one sync of the journal. A quick call (a function of
-the host's) is run by whoever is awake; whatever may wait gets a thread of its own at once. The crew decides
+Calls that arrive while others are being recorded share one sync of the journal, and quick ones (functions of
+the host's) that are over together share one write. Whatever may wait gets a thread of its own at once; a
+function that turns out to wait keeps its thread, and another one goes on with the rest. The crew decides
 nothing: order, record and permit are the engine's.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Final, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
+from typing import Any, Final, Protocol, TypeVar
 
 from toolwright.app import Workshop
 from toolwright.doors._events import EventKind, Events
-from toolwright.engine import Begun
+from toolwright.engine import Begun, Engine, Over
 from toolwright.errors import Kind
 from toolwright.functions import PROGRESS, Report
 from toolwright.jsontext import JsonObject
@@ -28,14 +31,24 @@ from toolwright.sandbox import Cancel
 THREADS_MAX: Final = 128
 WAITING_MAX: Final = 4096
 """Calls that have not begun; more are refused at once instead of being forgotten late."""
+TOGETHER_MAX: Final = 64
+"""Calls that begin with one sync, or end with one write."""
 _STUCK_S: Final = 0.002
 _LOOK_S: Final = 0.003
+_SLOW_S: Final = 0.005
+_PACES_MAX: Final = 4096
 _IDLE_S: Final = 30.0
+_LOG: Final = logging.getLogger("toolwright.doors")
 Done = Callable[[ToolResult], None]
+T = TypeVar("T")
 
 
 class Span(Protocol):
     """One call, as whoever traces sees it."""
+
+    def current(self) -> AbstractContextManager[object]:
+        """What is traced inside belongs to this call."""
+        ...
 
     def end(self, result: ToolResult) -> None: ...
 
@@ -43,7 +56,7 @@ class Span(Protocol):
 class Spans(Protocol):
     """Whoever traces calls. ``parent`` is the caller's W3C traceparent; empty: there is none."""
 
-    def around(self, call: ToolCall, *, parent: str) -> AbstractContextManager[Span]: ...
+    def begin(self, call: ToolCall, *, parent: str) -> Span: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -54,11 +67,41 @@ class _Order:
     door: str
     progress: Report | None = None
     begun: Begun | None = None
+    over: Over | None = None
     trace: str = ""
+    span: Span | None = None
+
+
+class Mailbox:
+    """What threads have for a loop to do: one waking of the loop for all that was put in before it came."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._posts: deque[tuple[Callable[[Any], object], Any]] = deque()
+        self._is_told = False
+
+    def post(self, do: Callable[[T], object], given: T) -> None:
+        """Have ``do(given)`` done on the loop; in vain where the loop has ended."""
+        self._posts.append((do, given))
+        if self._is_told:
+            return
+        self._is_told = True
+        try:
+            self.loop.call_soon_threadsafe(self._empty)
+        except RuntimeError:  # the loop has ended: nobody waits any more
+            self._posts.clear()
+
+    def _empty(self) -> None:
+        self._is_told = False  # first: whatever is put in from now on is told anew
+        posts = self._posts
+        while posts:
+            do, given = posts.popleft()
+            do(given)
 
 
 class Crew:
-    """Runs calls in threads that come and go with the work."""
+    """Runs calls in threads that come and go with the work. All that is to do lies where every thread finds
+    it, so that none has to be waited for."""
 
     def __init__(
         self,
@@ -68,30 +111,48 @@ class Crew:
         threads_max: int = THREADS_MAX,
         spans: Spans | None = None,
     ) -> None:
+        self._spans = spans
         self._workshop = workshop
         self._events = events
         self._threads_max = threads_max
-        self._spans = spans
         self._lock = threading.Lock()
         self._arrived: deque[_Order] = deque()
         self._begun: deque[_Order] = deque()
+        self._over: list[_Order] = []
         self._idle: deque[threading.Lock] = deque()
         """A gate for each thread that rests; opening it wakes the thread."""
         self._threads = 0
         self._free = 0
         """Threads that are awake and in no call that may wait."""
         self._moved_at = 0.0
+        self._paces: dict[str, float] = {}
+        """How long the last calls of a quick tool took, on the whole: one that waits gets threads of its own,
+        one that was held up once by a busy machine does not."""
         self._under_way: set[_Order] = set()
-        self._over = threading.Condition(self._lock)
+        self._settled = threading.Condition(self._lock)
         self._is_closing = False
+        self._is_waking = False
+        self._mailbox: Mailbox | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_attended = False
         self._ordered = 0
+
+    @cached_property
+    def _engine(self) -> Engine:
+        """Made at the first call, like everything that only calls need."""
+        return self._workshop.hands.engine
 
     @property
     def under_way(self) -> int:
         """How many calls were taken and are not over."""
         return len(self._under_way)
+
+    def mailbox(self) -> Mailbox:
+        """The mailbox of the running loop."""
+        loop = asyncio.get_running_loop()
+        if self._mailbox is None or self._mailbox.loop is not loop:
+            self._mailbox = Mailbox(loop)
+        return self._mailbox
 
     # -- from the doors -------------------------------------------------------------------------------------
 
@@ -110,18 +171,31 @@ class Crew:
         to do already, or the house is closing, and nothing was or will be done. ``trace``: the traceparent
         that came with the call."""
         order = _Order(call, cancel, done, door, progress, trace=trace)
+        self._ordered += 1
+        if not self._is_attended and self._loop is not None:
+            self._is_attended = True
+            self._loop.call_later(_LOOK_S, self._attend, self._ordered)
         with self._lock:
             if self._is_closing or len(self._arrived) >= WAITING_MAX:
                 return False
             self._under_way.add(order)
             self._arrived.append(order)
-            if self._free == 0:
-                self._wake()
-        self._ordered += 1
-        if not self._is_attended and self._loop is not None:
-            self._is_attended = True
-            self._loop.call_later(_LOOK_S, self._attend, self._ordered)
+            if self._free or self._is_waking:
+                return True
+            self._is_waking = True
+        try:
+            # What arrives in the same turn of the loop begins together; and a thread that starts while the
+            # loop still reads would only take the interpreter away from it.
+            asyncio.get_running_loop().call_soon(self._wake_up)
+        except RuntimeError:  # no loop here
+            self._wake_up()
         return True
+
+    def _wake_up(self) -> None:
+        with self._lock:
+            self._is_waking = False
+            if self._arrived and self._free == 0:
+                self._wake()
 
     def attend(self, loop: asyncio.AbstractEventLoop) -> None:
         """Have ``look`` called on this loop while anything is under way. From then on, calls are ordered in
@@ -147,18 +221,15 @@ class Crew:
     ) -> ToolResult:
         """Run a call. Cancelling the task kills the tool and waits for its record; ``progress`` is told in
         the call's thread."""
-        loop, stop = asyncio.get_running_loop(), cancel or Cancel()
-        future: asyncio.Future[ToolResult] = loop.create_future()
+        stop, mailbox = cancel or Cancel(), self.mailbox()
+        future: asyncio.Future[ToolResult] = asyncio.get_running_loop().create_future()
 
         def settle(result: ToolResult) -> None:
             if not future.done():
                 future.set_result(result)
 
         def done(result: ToolResult) -> None:
-            try:
-                loop.call_soon_threadsafe(settle, result)
-            except RuntimeError:  # the loop has ended: nobody waits any more
-                return
+            mailbox.post(settle, result)
 
         if not self.order(call, door=door, done=done, cancel=stop, progress=progress, trace=trace):
             return refused(call)
@@ -172,20 +243,23 @@ class Crew:
     def look(self) -> None:
         """Wake another thread where calls wait and nobody moves them on: one that seemed quick is not.
         Called every few milliseconds by whoever serves, while anything is under way."""
+        if not (self._arrived or self._begun or self._over):
+            return
         with self._lock:
-            if (self._arrived or self._begun) and time.monotonic() - self._moved_at > _STUCK_S:
+            if time.monotonic() - self._moved_at > _STUCK_S:
                 self._wake()
 
     def drain(self, timeout_s: float) -> bool:
         """Take nothing more and wait until all is over; what is not by then is cancelled and waited for.
         Whether everything ended by itself."""
-        with self._over:
+        with self._settled:
             self._is_closing = True
-            by_itself = self._over.wait_for(lambda: not self._under_way, timeout_s)
+            by_itself = self._settled.wait_for(lambda: not self._under_way, timeout_s)
             for order in tuple(self._under_way):
                 order.cancel.set()
-            self._over.wait_for(lambda: not self._under_way, timeout_s)
+            self._settled.wait_for(lambda: not self._under_way, timeout_s)
             while self._idle:
+                self._free += 1
                 self._idle.pop().release()
         return by_itself
 
@@ -200,102 +274,171 @@ class Crew:
         elif self._threads < self._threads_max:
             self._threads += 1
             self._free += 1
-            threading.Thread(target=self._work, name=f"call {self._threads}", daemon=True).start()
+            threading.Thread(target=self._work, name="call", daemon=True).start()
 
     def _work(self) -> None:
         gate = threading.Lock()
         gate.acquire()
-        while self._take(gate):
-            pass
+        while True:
+            self._run_begun()
+            self._end_over()
+            fresh = self._taken()
+            if fresh:
+                self._begin(fresh)
+            elif not self._rest(gate):
+                return
 
-    def _take(self, gate: threading.Lock) -> bool:
-        """Do the next thing there is to do. False: there has been nothing for long."""
-        lock = self._lock
-        with lock:
+    def _run_begun(self) -> None:
+        """Run what has begun, quick ones one after the other. Taking from a deque needs no lock."""
+        begun = self._begun
+        while begun and len(self._over) < TOGETHER_MAX:
+            try:
+                order = begun.popleft()
+            except IndexError:  # another thread took the last one
+                return
             self._moved_at = time.monotonic()
-            if self._begun:
-                order = self._begun.popleft()
-                assert order.begun is not None
-                is_quick = order.begun.is_quick
-                if not is_quick:
-                    self._free -= 1
-                    if self._free == 0 and (self._begun or self._arrived):
-                        self._wake()
-                fresh: list[_Order] = []
-            elif self._arrived:
-                fresh = list(self._arrived)
-                self._arrived.clear()
-            else:
+            if self._is_quick(order):
+                self._run(order)
+                continue
+            with self._lock:
                 self._free -= 1
-                if self._is_closing:
-                    self._threads -= 1
-                    return False
-                self._idle.append(gate)
-                fresh = []
-                order = None
-        if fresh:
-            self._begin(fresh)
-            return True
-        if order is None:
-            if gate.acquire(timeout=_IDLE_S):
-                return True
-            with lock:
-                if gate in self._idle:
-                    self._idle.remove(gate)
-                    self._threads -= 1
-                    return False
-            gate.acquire()  # woken in the very moment of giving up
-            return True
-        self._go_on(order)
-        if not is_quick:
-            with lock:
+                if self._free == 0 and (begun or self._arrived or self._over):
+                    self._wake()
+            self._go_on(order)
+            with self._lock:
                 self._free += 1
+
+    def _end_over(self) -> None:
+        with self._lock:
+            over, self._over = self._over, []
+        if over:
+            self._end(over)
+
+    def _taken(self) -> list[_Order]:
+        arrived = self._arrived
+        fresh: list[_Order] = []
+        with self._lock:
+            while arrived and len(fresh) < TOGETHER_MAX:
+                fresh.append(arrived.popleft())
+        return fresh
+
+    def _rest(self, gate: threading.Lock) -> bool:
+        """Wait until there is something to do. False: there has been nothing for long."""
+        with self._lock:
+            if self._arrived or self._begun or self._over:
+                return True
+            self._free -= 1
+            if self._is_closing:
+                self._threads -= 1
+                return False
+            self._idle.append(gate)
+        if gate.acquire(timeout=_IDLE_S):
+            return True
+        with self._lock:
+            if gate in self._idle:
+                self._idle.remove(gate)
+                self._threads -= 1
+                return False
+        gate.acquire()  # woken in the very moment of giving up
         return True
 
-    def _begin(self, orders: list[_Order]) -> None:
+    def _is_quick(self, order: _Order) -> bool:
+        assert order.begun is not None
+        if not order.begun.is_quick:
+            return False
+        return self._paces.get(order.call.tool, 0.0) < _SLOW_S
+
+    def _note_pace(self, order: _Order, took_s: float) -> None:
+        name = order.call.tool
+        pace = self._paces.get(name)
+        if pace is None:
+            if len(self._paces) >= _PACES_MAX:
+                self._paces.clear()
+            pace = 0.0
+        self._paces[name] = pace + (took_s - pace) / 4
+
+    def _begin(self, orders: Sequence[_Order]) -> None:
         by_door: dict[str, list[_Order]] = {}
         for order in orders:
             by_door.setdefault(order.door, []).append(order)
+        taken: list[_Order] = []
         for door, some in by_door.items():
-            begun = self._workshop.begin([(order.call, order.cancel) for order in some], door=door)
+            try:
+                begun = self._engine.begin([(order.call, order.cancel) for order in some], door=door)
+            except Exception as broken:  # noqa: BLE001 - the catch-all of this thread: nobody may wait for ever
+                self._tell([(order, _broken(order.call, broken)) for order in some])
+                continue
             for order, each in zip(some, begun, strict=True):
                 order.begun = each
+            taken += some
         with self._lock:
-            self._begun.extend(orders)
+            self._begun.extend(taken)
+        for order in taken:
+            call = order.call
+            told = {"call_id": call.id, "tool": call.tool, "caller": call.caller, "door": order.door}
+            self._events.tell(EventKind.CALL_BEGUN, told)
+
+    def _run(self, order: _Order) -> None:
+        """A quick one; its end is recorded with others'."""
+        assert order.begun is not None
+        began = time.monotonic()
+        if order.progress is None and self._spans is None:
+            order.over = self._engine.run(order.begun)
+        else:
+            with self._accompanied(order):
+                order.over = self._engine.run(order.begun)
+        self._note_pace(order, time.monotonic() - began)
+        with self._lock:
+            self._over.append(order)
+
+    def _end(self, orders: Sequence[_Order]) -> None:
+        results = self._engine.end([order.over for order in orders if order.over is not None])
+        self._tell(list(zip(orders, results, strict=True)))
 
     def _go_on(self, order: _Order) -> None:
         assert order.begun is not None
-        call = order.call
-        self._events.tell(
-            EventKind.CALL_BEGUN,
-            {"call_id": call.id, "tool": call.tool, "caller": call.caller, "door": order.door},
-        )
-        if self._spans is None:
-            result = self._run(order, order.begun)
+        began = time.monotonic()
+        if order.progress is None and self._spans is None:
+            result = self._workshop.go_on(order.begun)
         else:
-            with self._spans.around(call, parent=order.trace) as span:
-                result = self._run(order, order.begun)
-                span.end(result)
+            with self._accompanied(order):
+                result = self._workshop.go_on(order.begun)
+        if order.begun.is_quick:
+            self._note_pace(order, time.monotonic() - began)
+        self._tell([(order, result)])
+
+    @contextmanager
+    def _accompanied(self, order: _Order) -> Iterator[None]:
+        """What runs inside is traced, and its progress told, where somebody wants that."""
+        heard = PROGRESS.set(order.progress) if order.progress is not None else None
         try:
-            order.done(result)
-            self._events.tell(EventKind.CALL_ENDED, _ended(order, result))
-        finally:  # whoever waits until all is over finds everybody told
+            if self._spans is None:
+                yield
+                return
+            order.span = self._spans.begin(order.call, parent=order.trace)
+            with order.span.current():
+                yield
+        finally:
+            if heard is not None:
+                PROGRESS.reset(heard)
+
+    def _tell(self, ended: Sequence[tuple[_Order, ToolResult]]) -> None:
+        for order, result in ended:
+            try:
+                order.done(result)
+            except Exception:  # noqa: BLE001 - one door's mistake must not end the thread of all
+                _LOG.exception("the answer to %s could not be handed over", order.call.id)
+        for order, result in ended:
             # Not by the collector: a door's exchange lies in cycles, and their pipes would fill the table of
             # descriptors long before it comes by.
             order.cancel.close()
-            with self._over:
-                self._under_way.discard(order)
-                if not self._under_way:
-                    self._over.notify_all()
-
-    def _run(self, order: _Order, begun: Begun) -> ToolResult:
-        if order.progress is None:
-            return self._workshop.go_on(begun)
-        heard = PROGRESS.set(order.progress)
-        try:
-            return self._workshop.go_on(begun)
-        finally:
-            PROGRESS.reset(heard)
+            self._events.tell(EventKind.CALL_ENDED, _ended(order, result))
+            if order.span is not None:
+                order.span.end(result)
+        with self._settled:  # last: whoever waits until all is over finds everybody told
+            self._under_way.difference_update([order for order, _result in ended])
+            if not self._under_way:
+                self._settled.notify_all()
 
 
 def _ended(order: _Order, result: ToolResult) -> JsonObject:
@@ -311,6 +454,12 @@ def _ended(order: _Order, result: ToolResult) -> JsonObject:
         "duration_ms": result.spent.duration_ms,
         "isolation": list(result.isolation),
     }
+
+
+def _broken(call: ToolCall, broken: Exception) -> ToolResult:
+    """The result of a call that could not even begin."""
+    message = f"the call could not begin: {type(broken).__name__}"
+    return ToolResult(call_id=call.id, error=ToolError(kind=Kind.INTERNAL, message=message))
 
 
 def refused(call: ToolCall) -> ToolResult:

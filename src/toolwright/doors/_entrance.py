@@ -22,6 +22,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from toolwright import jsontext
+from toolwright.doors._peers import Peer
 from toolwright.doors._web import (
     BODY_BYTES_MAX,
     Answer,
@@ -43,7 +44,7 @@ from toolwright.errors import ToolwrightError
 from toolwright.model import Reach
 from toolwright.model import Right as Right
 from toolwright.records import dataclass
-from toolwright.store.tokens import Token, Tokens, digest_of
+from toolwright.store.tokens import CHARS_MAX, Token, Tokens, digest_of
 
 SAFE_HEADERS: Final[Headers] = (
     (b"x-content-type-options", b"nosniff"),
@@ -66,6 +67,8 @@ FAILURES: Final = 10
 ADDRESSES_MAX: Final = 4096
 _PASSED_MAX: Final = 4096
 _LOGIN_BYTES_MAX: Final = 4096
+_SHOWN_BYTES_MAX: Final = 2 * CHARS_MAX
+_SESSION_CHARS_MAX: Final = 64
 _SERVERS_MAX: Final = 64
 _CLOSE_BYTES_MIN: Final = 64 * 1024
 _NOT_OVER: Final = math.inf
@@ -75,6 +78,10 @@ _READ: Final = _RELAYED | {
     b"host", b"origin", b"authorization", b"cookie", b"content-length", b"content-type", b"content-encoding",
     b"transfer-encoding", b"sec-fetch-site", b"sec-fetch-mode",
 }  # fmt: skip
+_UNPLAIN: Final = _RELAYED | {
+    b"cookie", b"transfer-encoding", b"content-encoding", b"sec-fetch-site", b"sec-fetch-mode"
+}  # fmt: skip
+"""With these a request goes the usual way."""
 _SAFE_METHODS: Final = frozenset(("GET", "HEAD", "OPTIONS"))
 _OPEN: Final = frozenset(("/healthz", "/readyz", "/login"))
 _OPEN_BENEATH: Final = "/static/"
@@ -140,6 +147,10 @@ class Bucket:
             return 0.0
         self._level = level
         return (1.0 - level) / self._per_s
+
+    def put_back(self) -> None:
+        """One that was taken is counted elsewhere."""
+        self._level = min(self._size, self._level + 1.0)
 
 
 class Failures:
@@ -219,7 +230,7 @@ class _Names:
 
 
 @dataclass(frozen=True, slots=True)
-class _Passed:
+class Passed:
     """What headers led to: who it is (None: no token was shown) and from which page."""
 
     guest: Guest | None
@@ -259,7 +270,7 @@ class Entrance:
         self._now = now
         self._look_at = -math.inf
         self._names: dict[object, _Names] = {}
-        self._passed: dict[object, _Passed] = {}
+        self._passed: dict[object, Passed] = {}
         self._buckets: dict[str, Bucket] = {}
         self._writing: set[asyncio.Future[None]] = set()
         self.failures = Failures()
@@ -288,9 +299,18 @@ class Entrance:
         clock = self._clock()
         if clock >= self._look_at:
             self._look(clock)
-        host_guest = None if is_relayed else self._host_guest
-        cookie = get(b"cookie") if host_guest is None else None
-        key = (scope["server"], get(b"host"), get(b"origin"), get(b"authorization"), cookie, is_relayed)
+        host_guest = self._host_guest
+        if host_guest is not None and (is_relayed or not _is_owner(scope)):
+            host_guest = None
+        cookie = _session_of(get(b"cookie")) if host_guest is None else None
+        key = (
+            scope["server"],
+            get(b"host"),
+            get(b"origin"),
+            get(b"authorization"),
+            cookie,
+            host_guest is None,
+        )
         passed = self._passed.get(key)
         if passed is None or (passed.until is not _NOT_OVER and passed.until <= self._now()):
             decided = self._decide(scope, seen, cookie, host_guest, clock)
@@ -339,16 +359,44 @@ class Entrance:
             return
         await self._app(scope, receive, send)
 
+    def admit(self, scope: Scope) -> Passed | None:
+        """Who comes with a plain POST of a program, by what its headers led to before; None: let it come in
+        the usual way, which decides. Says yes to nothing that the usual way would refuse. Where it then goes
+        the usual way all the same, it must be put back."""
+        seen: dict[bytes, bytes] = {}
+        for name, value in scope["headers"]:
+            if name in _READ:
+                if name in seen or name in _UNPLAIN:
+                    return None
+                seen[name] = value
+        get, clock = seen.get, self._clock()
+        if clock >= self._look_at:
+            self._look(clock)
+        key = (scope["server"], get(b"host"), get(b"origin"), get(b"authorization"), None, False)
+        passed = self._passed.get(key)
+        if (
+            passed is None
+            or passed.guest is None
+            or (passed.until is not _NOT_OVER and passed.until <= self._now())
+            or passed.is_other_page
+            or passed.by_cookie
+            or len(scope["headers"]) > HEADERS_MAX
+            or _unfit(seen, "POST", self._bytes_max) is not None
+            or (passed.bucket is not None and passed.bucket.take(clock))
+        ):
+            return None
+        return passed
+
     # -- deciding -------------------------------------------------------------------------------------------
 
     def _decide(
         self,
         scope: Scope,
         seen: dict[bytes, bytes],
-        cookie: bytes | None,
+        cookie: str | None,
         host_guest: Guest | None,
         clock: float,
-    ) -> _Passed | Answer:
+    ) -> Passed | Answer:
         get = seen.get
         host, origin, shown = get(b"host"), get(b"origin"), get(b"authorization")
         if any(len(value) > VALUE_BYTES_MAX for value in seen.values()):
@@ -371,9 +419,9 @@ class Entrance:
         if shown is not None:
             kind, _, value = shown.partition(b" ")
             token = self._tokens.find(value.strip().decode("latin-1"), now)
-            if kind.lower() != b"bearer" or token is None:
+            if kind.lower() != b"bearer" or token is None or len(shown) > _SHOWN_BYTES_MAX:
                 return self._wrong(scope, clock)
-        elif cookie is not None and (session := self.sessions.find(_session_of(cookie), now)) is not None:
+        elif cookie is not None and (session := self.sessions.find(cookie, now)) is not None:
             token, until, by_cookie = self._tokens.known(session.token_id, now), session.until, True
         if token is not None:
             self._note(token, now)
@@ -383,7 +431,7 @@ class Entrance:
             )
         else:
             guest, by_cookie = host_guest, False
-        return _Passed(guest, is_own and not is_other, is_other, by_cookie, until, self._bucket(guest, clock))
+        return Passed(guest, is_own and not is_other, is_other, by_cookie, until, self._bucket(guest, clock))
 
     def _wrong(self, scope: Scope, clock: float) -> Answer:
         """Attack: tokens tried one after the other."""
@@ -394,8 +442,8 @@ class Entrance:
         return _later(wait_s, "too many wrong tokens") if wait_s else _WRONG_TOKEN
 
     def _bucket(self, guest: Guest | None, clock: float) -> Bucket | None:
-        if not self._rate or guest is None:
-            return None
+        if not self._rate or guest is None or guest.token_id is None:
+            return None  # the owner of the machine needs no server to keep it busy
         bucket = self._buckets.get(guest.name)
         if bucket is None:
             bucket = self._buckets[guest.name] = Bucket(self._rate, clock)
@@ -498,14 +546,19 @@ class Entrance:
         await send_answer(send, Answer(204, headers=(_cookie(scope, session, SESSION_S), *SAFE_HEADERS)))
 
     async def _logout(self, scope: Scope, receive: Receive, send: Send) -> None:
-        cookie = header(scope, b"cookie")
-        if cookie is not None:
-            self.sessions.close(_session_of(cookie))
+        session = _session_of(header(scope, b"cookie"))
+        if session is not None:
+            self.sessions.close(session)
             self._passed.clear()
         await send_answer(send, Answer(204, headers=(_cookie(scope, "", 0.0), *SAFE_HEADERS)))
 
 
 _SESSION_PATHS: Final = {"/login": Entrance._login, "/logout": Entrance._logout}
+
+
+def _is_owner(scope: Scope) -> bool:
+    peer: Peer | None = scope.get("peer")
+    return peer is None or peer.is_owner()
 
 
 # -- names --------------------------------------------------------------------------------------------------
@@ -535,12 +588,13 @@ def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
-def _session_of(cookie: bytes) -> str:
-    for part in cookie.split(b";"):
+def _session_of(cookie: bytes | None) -> str | None:
+    """The session that a browser shows among all its cookies, those of our neighbours on other ports too."""
+    for part in cookie.split(b";") if cookie is not None else ():
         name, _, value = part.strip().partition(b"=")
         if name == COOKIE:
-            return value.decode("latin-1")
-    return ""
+            return value[:_SESSION_CHARS_MAX].decode("latin-1")
+    return None
 
 
 def _cookie(scope: Scope, value: str, age_s: float) -> tuple[bytes, bytes]:
@@ -563,7 +617,7 @@ def _odd(scope: Scope) -> Answer | None:
     return _ODD_PATH if _ODD.search(scope["path"]) is not None else None
 
 
-def _foreign(passed: _Passed, seen: dict[bytes, bytes], method: str) -> Answer | None:
+def _foreign(passed: Passed, seen: dict[bytes, bytes], method: str) -> Answer | None:
     site = seen.get(b"sec-fetch-site")
     is_looking = method in ("GET", "HEAD")
     is_ours = passed.is_own_page or site in (b"same-origin", b"none")

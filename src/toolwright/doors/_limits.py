@@ -14,10 +14,13 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from toolwright.doors._peers import Peer
 from toolwright.records import dataclass
 
 KEEP_ALIVE_S: Final = 75
 """A connection on which nothing comes is closed after this; longer than the minute that proxies keep one."""
+UNREAD_BYTES_MAX: Final = 256 * 1024
+"""Of a body that comes after the answer: with less, a client gets to read why it was refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +46,10 @@ def connections_max() -> int:
     return 4000 if allowed == resource.RLIM_INFINITY else max(16, min(4000, allowed // 2))
 
 
-def server_settings(limits: Limits | None = None) -> dict[str, Any]:
-    """What ``uvicorn.Config`` is to be told so that the limits hold."""
+def server_settings(limits: Limits | None = None, protocol: type[Guarded] | None = None) -> dict[str, Any]:
+    """What ``uvicorn.Config`` is to be told so that the limits hold; ``protocol`` has them already."""
     return {
-        "http": guarded(limits or Limits(connections_max=connections_max())),
+        "http": protocol or guarded(limits or Limits(connections_max=connections_max())),
         # Attack: a protocol that no check of ours sees.
         "ws": "none",
         "interface": "asgi3",
@@ -69,20 +72,26 @@ class Guarded(HttpToolsProtocol):
 
     limits: Limits
     watch: Watch
+    peer: Peer
     phase: int = _IDLE
     since: float = 0.0
     head_bytes: int = 0
+    unread_bytes: int = 0
     is_answered: bool = True
     stalled_at: float | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.phase, self.since = _HEAD, self.loop.time()
+        self.peer = Peer(self.client, self.server)
         self.watch.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.watch.held.discard(self)
         super().connection_lost(exc)
+        # Attack: connections that end with a reset, each of which uvicorn would keep in memory until the time
+        # for keeping it alive is over.
+        self._unset_keepalive_if_required()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -91,10 +100,33 @@ class Guarded(HttpToolsProtocol):
             self.head_bytes += len(data)
             if self.head_bytes > self.limits.head_bytes_max:
                 self.give_up(431, "the head of the request is too long")
+        elif self.phase == _BODY and self.is_answered:
+            # Attack: a gigabyte behind a request that was answered already, whoever refused it.
+            self.unread_bytes += len(data)
+            if self.unread_bytes > UNREAD_BYTES_MAX:
+                self.transport.abort()
 
     def on_message_begin(self) -> None:
-        self.phase, self.since, self.head_bytes = _HEAD, self.loop.time(), 0
+        self.phase, self.since = _HEAD, self.loop.time()
+        self.head_bytes = self.unread_bytes = 0
         super().on_message_begin()
+        scope: Any = self.scope
+        scope["peer"] = self.peer
+
+    def hold(self) -> None:
+        """The head is complete, and is kept until the body is."""
+        self.phase = _BODY
+        self.is_answered = False
+
+    def busy(self) -> None:
+        """The request is complete, and not answered yet."""
+        self.phase, self.since = _BUSY, 0.0
+
+    def rest(self) -> None:
+        """It is answered."""
+        self.is_answered = not self.pipeline
+        if self.phase == _BUSY and not self.pipeline:
+            self.phase, self.since = _IDLE, self.loop.time()
 
     def on_headers_complete(self) -> None:
         self.phase = _BODY
@@ -110,9 +142,7 @@ class Guarded(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        self.is_answered = not self.pipeline
-        if self.phase == _BUSY and not self.pipeline:
-            self.phase, self.since = _IDLE, self.loop.time()
+        self.rest()
         super().on_response_complete()
 
     def pause_writing(self) -> None:

@@ -14,9 +14,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import anyio
 import mcp_types as types
-from mcp.server.caching import CacheHint
 from mcp.server.connection import Connection
-from mcp.server.context import ServerRequestContext
+from mcp.server.context import CallNext, ServerRequestContext
 from mcp.server.lowlevel.server import NotificationOptions, Server
 from mcp.server.runner import modern_error_data, serve_one
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -40,7 +39,7 @@ from toolwright.dialects import mcp as dialect
 from toolwright.doors import _mcp_lane
 from toolwright.doors._crew import Crew
 from toolwright.doors._entrance import Guest, Right
-from toolwright.doors._mcp_desk import Desk, failed
+from toolwright.doors._mcp_desk import Desk
 from toolwright.doors._mcp_wire import Fault, elicits
 from toolwright.doors._offers import (
     SAID_CHARS_MAX,
@@ -52,7 +51,6 @@ from toolwright.doors._offers import (
     offers,
 )
 from toolwright.doors._web import Receive, Scope, Send
-from toolwright.errors import KINDS
 from toolwright.jsontext import JsonObject
 from toolwright.model import ToolCall, ToolResult
 from toolwright.records import dataclass, replace
@@ -159,12 +157,11 @@ class Lane:
     # -- the server -----------------------------------------------------------------------------------------
 
     def _make(self) -> Server[Any]:
-        private, who = CacheHint(), {key: str(value) for key, value in _mcp_lane.SERVER.items()}
+        who = {key: str(value) for key, value in _mcp_lane.SERVER.items()}
         server = _Server(
             who["name"],
             title=who["title"],
             version=who["version"],
-            cache_hints={"tools/list": private, "resources/list": private, "prompts/list": private},
             # No schema of ours has x-mcp-header (the dialect takes it out), so nothing is to be compared.
             get_tool_input_schema=lambda name: None,
             on_list_tools=self._list_tools,
@@ -177,8 +174,17 @@ class Lane:
             on_completion=self._complete,
             on_subscriptions_listen=self._listen,
         )
-        server.middleware.clear()  # spans are told by the engine's own, once
+        server.middleware[:] = [self._instruct]  # spans are told by the crew, once
         return server
+
+    async def _instruct(self, ctx: _Context, call_next: CallNext) -> Any:
+        """Say in a greeting what the client's model shall know, which is not the same for every caller."""
+        result = await call_next(ctx)
+        if ctx.method in ("initialize", "server/discover") and isinstance(result, dict):
+            guest = _guest(ctx)
+            text = await asyncio.to_thread(self._workshop.instructions, caller=guest.name, reach=guest.reach)
+            return {**result, **({"instructions": text} if text else {})}
+        return result
 
     # -- tools ----------------------------------------------------------------------------------------------
 
@@ -187,7 +193,7 @@ class Lane:
         if fault is not None:
             raise _error(fault)
         listing = await asyncio.to_thread(self._desk.listing, _guest(context))
-        return {"tools": jsontext.loads_own(listing.tools)}
+        return _cached({"tools": jsontext.loads_own(listing.tools)})
 
     async def _call_tool(self, context: _Context, params: types.CallToolRequestParams) -> Any:
         """As the fast lane does, by the same desk."""
@@ -213,10 +219,11 @@ class Lane:
             told = await self._elicit(context, question.params)
             if await asyncio.to_thread(desk.decide, guest, question.approval_id, told):
                 result = await self._run(context, replace(call, id=self._workshop.new_call_id()))
-        error = result.error
-        if error is not None and (code := KINDS[error.kind].rpc_code) is not None:
-            raise _error(failed(error, code))
-        return dialect.write_result(call, result)
+        _, body = desk.write(0, call, result, newer=newer)
+        answer = jsontext.loads_own(body)
+        if "error" in answer:
+            raise MCPError.from_error_data(types.ErrorData.model_validate(answer["error"]))
+        return answer["result"]
 
     async def _elicit(self, context: _Context, question: JsonObject) -> JsonObject:
         form = question["requestedSchema"]
@@ -269,20 +276,21 @@ class Lane:
     # -- resources and prompts ------------------------------------------------------------------------------
 
     async def _offers(self, context: _Context) -> Offers:
-        return await asyncio.to_thread(offers, self._workshop, _guest(context).reach, self._more)
+        guest = _guest(context)
+        return await asyncio.to_thread(
+            offers, self._workshop, self._more, caller=guest.name, reach=guest.reach
+        )
 
     async def _list_resources(self, context: _Context, params: types.PaginatedRequestParams | None) -> Any:
         listed = [each for each in (await self._offers(context)).resources if not each.is_template]
         page, following = _page(listed, params)
-        return {"resources": [{"uri": each.uri, **_heading(each)} for each in page], **following}
+        return _cached({"resources": [{"uri": each.uri, **_heading(each)} for each in page], **following})
 
     async def _list_templates(self, context: _Context, params: types.PaginatedRequestParams | None) -> Any:
         listed = [each for each in (await self._offers(context)).resources if each.is_template]
         page, following = _page(listed, params)
-        return {
-            "resourceTemplates": [{"uriTemplate": each.uri, **_heading(each)} for each in page],
-            **following,
-        }
+        listing = [{"uriTemplate": each.uri, **_heading(each)} for each in page]
+        return _cached({"resourceTemplates": listing, **following})
 
     async def _read_resource(self, context: _Context, params: types.ReadResourceRequestParams) -> Any:
         uri = params.uri
@@ -301,11 +309,11 @@ class Lane:
             if isinstance(content, str)
             else {"blob": base64.b64encode(content).decode("ascii")}
         )
-        return {"contents": [{"uri": uri, "mimeType": resource.media_type, **held}]}
+        return _cached({"contents": [{"uri": uri, "mimeType": resource.media_type, **held}]})
 
     async def _list_prompts(self, context: _Context, params: types.PaginatedRequestParams | None) -> Any:
         page, following = _page((await self._offers(context)).prompts, params)
-        return {"prompts": [_prompt(each) for each in page], **following}
+        return _cached({"prompts": [_prompt(each) for each in page], **following})
 
     async def _get_prompt(self, context: _Context, params: types.GetPromptRequestParams) -> Any:
         told = params.arguments or {}
@@ -323,7 +331,7 @@ class Lane:
         except Withheld as why:
             raise MCPError(types.INVALID_PARAMS, str(why)) from None
         messages = [{"role": "user", "content": dialect.write_block(block)} for block in blocks]
-        return {"description": prompt.description, "messages": messages}
+        return {"resultType": "complete", "description": prompt.description, "messages": messages}
 
     async def _complete(self, context: _Context, params: types.CompleteRequestParams) -> Any:
         """The names of skills, for the address of their instructions; there is nothing else to complete."""
@@ -334,7 +342,8 @@ class Lane:
             if any(each.uri == params.ref.uri for each in listed):
                 found = [each.name for each in listed if not each.is_template and each.name.startswith(begun)]
         values = found[:VALUES_MAX]
-        return {"completion": {"values": values, "total": len(found), "hasMore": len(found) > VALUES_MAX}}
+        told = {"values": values, "total": len(found), "hasMore": len(found) > VALUES_MAX}
+        return {"resultType": "complete", "completion": told}
 
     # -- what changes ---------------------------------------------------------------------------------------
 
@@ -432,6 +441,12 @@ def _error(fault: Fault) -> MCPError:
 
 def _failed(number: Any, error: types.ErrorData) -> JsonObject:
     return {"jsonrpc": "2.0", "id": number, "error": error.model_dump(mode="json", exclude_none=True)}
+
+
+def _cached(result: dict[str, Any]) -> dict[str, Any]:
+    """A list or a text, which belongs to one caller and may be another the next moment. The older era is not
+    sent what only the newer one knows."""
+    return {"resultType": "complete", **result, "ttlMs": 0, "cacheScope": "private"}
 
 
 def _heading(resource: Resource) -> JsonObject:

@@ -251,8 +251,12 @@ def read_object(route: Route[H], content: bytes) -> JsonObject:
     found = complaints(Schema.of(route.body), parsed.value)
     if found:
         raise Wrong(422, f"body: {found[0]}", f"the schema of {route.name} stands in /openapi.json")
-    value: JsonObject = parsed.value
-    return value
+    members = route.body["properties"]
+    return {
+        # 7.0 is an integer to JSON Schema, and not to Python.
+        name: int(value) if isinstance(value, float) and members[name].get("type") == "integer" else value
+        for name, value in parsed.value.items()
+    }
 
 
 # -- writing ------------------------------------------------------------------------------------------------

@@ -88,6 +88,8 @@ FORMAT: Final = one_of(FORMATS)
 EFFECT: Final = one_of(Effect)
 TRUST: Final = one_of(Trust)
 MESSAGE: Final[JsonObject] = {"type": "string", "maxLength": MESSAGE_CHARS_MAX}
+QUERY_MESSAGE: Final[JsonObject] = {"type": "string", "maxLength": 4000}
+"""Longer ones do not fit into a query; POST /v1/select takes them."""
 LIMIT: Final[JsonObject] = {"type": "integer", "minimum": 1, "maximum": 100_000}
 OUTCOME: Final = one_of(["ok", "failed", *Kind])
 WHAT: Final = one_of(["begin", "end", "run", "answer", "approved", "switch"])
@@ -208,7 +210,7 @@ SHAPES: Final[dict[str, JsonObject]] = {
             "intake": OBJECT,
             "reply": TEXT,
             "needs": OBJECT,
-            "selection": OBJECT,
+            "selection": nullable(OBJECT),
             "retry": ANY,
             "chain": ANY,
             "notes": OBJECT,

@@ -7,8 +7,7 @@ ran for how long and how it ended; never arguments, results or messages.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Final
 
 from opentelemetry import trace
@@ -34,8 +33,16 @@ class CallSpan:
     def __init__(self, span: trace.Span) -> None:
         self._span = span
 
+    def current(self) -> AbstractContextManager[object]:
+        return trace.use_span(self._span, record_exception=False)
+
     def end(self, result: ToolResult) -> None:
-        span, error = self._span, result.error
+        self._tell(self._span, result)
+        self._span.end()
+
+    @staticmethod
+    def _tell(span: trace.Span, result: ToolResult) -> None:
+        error = result.error
         if not span.is_recording():
             return
         # Attack: names of tools that are none, each a series of its own wherever spans are counted.
@@ -60,21 +67,20 @@ class GenAiSpans:
         self._tracer = tracer
         self._propagator = TraceContextTextMapPropagator()
 
-    @contextmanager
-    def around(self, call: ToolCall, *, parent: str) -> Iterator[CallSpan]:
+    def begin(self, call: ToolCall, *, parent: str) -> CallSpan:
         name = call.tool[:_NAME_CHARS_MAX]
-        with self._tracer.start_as_current_span(
-            f"execute_tool {name}",
-            context=self._context(parent),
-            kind=SpanKind.INTERNAL,
-            attributes={
-                "gen_ai.operation.name": "execute_tool",
-                "gen_ai.tool.name": name,
-                "gen_ai.tool.call.id": call.id,
-            },
-            record_exception=False,
-        ) as span:
-            yield CallSpan(span)
+        return CallSpan(
+            self._tracer.start_span(
+                f"execute_tool {name}",
+                context=self._context(parent),
+                kind=SpanKind.INTERNAL,
+                attributes={
+                    "gen_ai.operation.name": "execute_tool",
+                    "gen_ai.tool.name": name,
+                    "gen_ai.tool.call.id": call.id,
+                },
+            )
+        )
 
     def _context(self, parent: str) -> Context:
         """Attack: a header that is no traceparent. Without one that is, a call begins a trace of its own."""

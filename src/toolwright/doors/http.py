@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import re
 import time
 from collections import Counter
@@ -94,6 +95,7 @@ from toolwright.model import (
 from toolwright.records import dataclass, replace
 from toolwright.sandbox import Cancel
 
+_LOG: Final = logging.getLogger("toolwright.http")
 DOOR: Final = "http"
 PAGE_BYTES: Final = 64 << 10
 STREAM_S_MAX: Final = 3600.0
@@ -196,6 +198,9 @@ class Api:
             answer = problem(wrong.status, wrong.detail, hint=wrong.hint)
         except ToolwrightError as error:
             answer = problem(_status(error), error.message, hint=error.hint)
+        except Exception:  # noqa: BLE001 - the one catch-all of this door
+            _LOG.exception("a request was not answered as it should be")
+            answer = problem(500, "something broke in the server; its log says what")
         if answer is None:
             return
         if len(answer.body) > _IN_THREAD_BYTES:
@@ -938,7 +943,7 @@ ROUTES: Final[tuple[Route[Handler], ...]] = (
                 about="With dialect: strict lets the provider enforce the schema, where it can.",
                 schema=_shapes.one_of(["plain", "strict"]),
             ),
-            Parameter(name="message", about="Only what it should see.", schema=_shapes.MESSAGE),
+            Parameter(name="message", about="Only what it should see.", schema=_shapes.QUERY_MESSAGE),
             Parameter(name="limit", about="With message: at most so many tools.", schema=_shapes.LIMIT),
             Parameter(name="format", about="Only tools of this format.", schema=_shapes.FORMAT),
             Parameter(name="effect", about="Only tools with this effect.", schema=_shapes.EFFECT),
@@ -1241,6 +1246,7 @@ _WRONG: Final[Sequence[tuple[HTTPStatus, str]]] = (
     (HTTPStatus.UNPROCESSABLE_ENTITY, "The body is JSON that does not fit; the detail names the place."),
     (HTTPStatus.TOO_MANY_REQUESTS, "Too many requests of this caller; `Retry-After` says when again."),
     (HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "Too many headers, or one that is too long."),
+    (HTTPStatus.INTERNAL_SERVER_ERROR, "Something broke in the server; its log says what."),
     (HTTPStatus.SERVICE_UNAVAILABLE, "The server is stopping, or what it keeps cannot be read."),
 )
 

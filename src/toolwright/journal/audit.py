@@ -129,14 +129,24 @@ class Audit:
 
     def end(self, call: ToolCall, result: ToolResult, tool: Tool | None = None) -> ToolResult:
         """Record how a call ended. Never raises; what could not be written stands in the result's notes."""
-        runs = result.runs
-        bodies = []
-        last: Run | None = None
-        if runs:
-            last = runs[-1] if runs[-1].what == "call" else None
-            bodies = [self._run(call, result, run) for run in runs[-RUNS_MAX:] if run is not last]
-        start = self._start(last) if last is not None else None
-        bodies.append(self._end(call, result, tool, last, start))
+        return self.end_all(((call, result, tool),))[0]
+
+    def end_all(self, calls: Sequence[tuple[ToolCall, ToolResult, Tool | None]]) -> list[ToolResult]:
+        """As ``end``, for calls that are over together: one write for all."""
+        bodies: list[bytes] = []
+        lines: list[tuple[ToolResult, Tool, Run, JsonObject]] = []
+        for call, result, tool in calls:
+            last: Run | None = None
+            if runs := result.runs:
+                last = runs[-1] if runs[-1].what == "call" else None
+                bodies += [self._run(call, result, run) for run in runs[-RUNS_MAX:] if run is not last]
+            start = self._start(last) if last is not None else None
+            bodies.append(self._end(call, result, tool, last, start))
+            if tool is None or last is None or start is None:  # what started nothing has no line
+                continue
+            if tool.habits.day_line:
+                lines.append((result, tool, last, start))
+        results = [result for _call, result, _tool in calls]
         try:
             if self._owed:
                 self._pay()
@@ -153,16 +163,15 @@ class Audit:
                 else "it is not recorded"
             )
             note = f"the end of this call could not be written to the audit journal; {lost}"
-            result = replace(result, notes=(*result.notes, note))
+            results = [replace(result, notes=(*result.notes, note)) for result in results]
         with self._settled:
-            self._begun -= 1
+            self._begun -= len(results)
             if self._begun <= 0:
                 self._settled.notify_all()
-        if self._day_file is None or tool is None or not tool.habits.day_line:
-            return result
-        if last is not None and start is not None:  # a call that started nothing has no line
-            self._day_line(self._day_file, result, tool, last, start)
-        return result
+        if self._day_file is not None:
+            for line in lines:
+                self._day_line(self._day_file, *line)
+        return results
 
     @property
     def redaction(self) -> Redaction:

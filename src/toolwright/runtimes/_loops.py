@@ -162,12 +162,13 @@ class Loops:
             self._running.add(one)
         work = one.run()
         try:
-            asyncio.run_coroutine_threadsafe(work, loop)  # takes this thread's context variables along
+            told = asyncio.run_coroutine_threadsafe(work, loop)  # takes this thread's context along
         except RuntimeError:  # it was closed just now
             work.close()
             with self._lock:
                 self._running.discard(one)
             raise _stopped() from None
+        told.add_done_callback(lambda _told: one.drop_unbegun())
         return one
 
     def _loop(self, asyncio: Any) -> asyncio.AbstractEventLoop:
@@ -200,6 +201,10 @@ class Loops:
                 ended = [one for one in self._running if one.loop is loop]
             for one in ended:
                 one.is_orphaned = True
+            with suppress(SystemExit, KeyboardInterrupt, RuntimeError):
+                loop.run_until_complete(
+                    asyncio.sleep(0)
+                )  # what was handed over becomes a task, or never does
             left = asyncio.all_tasks(loop)
             for task in left:
                 task.cancel()
@@ -288,6 +293,11 @@ class _Running:
             self._error = GivenUp(stopped=False, note=_WHEN_ITS_LOOP_RUNS)
             self._is_let_go = True
             self.over.set()
+
+    def drop_unbegun(self) -> None:
+        """Its task is over; where that was cancelled before its first step, nobody awaited the value."""
+        if not self.begun:
+            _drop(self._value)
 
     def abandon(self) -> None:
         """Its loop is gone."""

@@ -78,7 +78,7 @@ class Line:
     """A call as a row of a table."""
 
     call: str
-    when: str
+    when: tuple[str, str]
     tool: str
     key: str | None
     caller: str
@@ -95,6 +95,7 @@ class Activity:
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
         self._verifying = asyncio.Lock()
+        self._asking = asyncio.Lock()
 
     # -- calls ----------------------------------------------------------------------------------------------
 
@@ -206,7 +207,7 @@ class Activity:
                 "records": [
                     {
                         "what": entry.what,
-                        "when": reading.time_text(entry.ts),
+                        "when": _moment(entry.ts),
                         "place": f"{entry.segment}, record {entry.number}",
                         "fields": [
                             (name, value)
@@ -248,7 +249,7 @@ class Activity:
                 "keeps": keeps,
                 "version": __version__,
                 "up": _ago(now - told["started_at"]),
-                "started": reading.time_text(told["started_at"]),
+                "started": _moment(told["started_at"]),
                 "sources": await asyncio.to_thread(self._sources, told["sources"]) if keeps else [],
                 "missing": [layer for layer in told["isolation"]["layers"] if not layer["works"]],
                 "reload": _reload(told["reload"], now),
@@ -283,7 +284,10 @@ class Activity:
                 return question(index)
 
         try:
-            return await asyncio.to_thread(ask)
+            # One at a time: the first to come may have to make the index, and whoever waits for that should
+            # not hold a thread.
+            async with self._asking:
+                return await asyncio.to_thread(ask)
         except StoreError as error:
             raise HTTPException(503, f"The journal cannot be read: {error.message}.") from None
 
@@ -291,7 +295,7 @@ class Activity:
 def _line(row: CallRow) -> Line:
     return Line(
         call=row.call,
-        when=reading.time_text(row.begun),
+        when=_moment(row.begun),
         tool=row.key or row.tool,
         key=row.key,
         caller=row.caller,
@@ -309,8 +313,8 @@ def _question(one: Approval) -> dict[str, Any]:
         "id": one.id,
         "key": one.key,
         "caller": one.caller,
-        "asked_at": reading.time_text(one.asked_at),
-        "until": reading.time_text(one.until),
+        "asked": _moment(one.asked_at),
+        "until": _moment(one.until),
         "question": one.question,
         "because": one.because,
         "call": one.call_id,
@@ -321,10 +325,16 @@ def _question(one: Approval) -> dict[str, Any]:
         "standing": one.standing,
         "edited": one.edited,
         "answered_by": one.answered_by,
-        "answered_at": None if one.answered_at is None else reading.time_text(one.answered_at),
+        "answered": None if one.answered_at is None else _moment(one.answered_at),
         "answer_because": one.answer_because,
         "used_by": one.used_by,
     }
+
+
+def _moment(ts: float) -> tuple[str, str]:
+    """A time for programs, and for people."""
+    text = reading.time_text(ts)
+    return text, f"{text[:10]} {text[11:19]} UTC"
 
 
 def _ago(seconds: float) -> str:
@@ -340,9 +350,9 @@ def _ago(seconds: float) -> str:
 def _reload(told: JsonObject | None, now: float) -> dict[str, Any] | None:
     if told is None:
         return None
-    why = [str(told[name]) for name in ("error", "message", "why", "hint") if told.get(name)]
+    why = [str(told[name]) for name in ("reason", "hint") if told.get(name)]
     at = float(told.get("at", now))
-    return {"ok": told.get("ok") is True, "when": reading.time_text(at), "ago": _ago(now - at), "why": why}
+    return {"ok": told.get("ok") is True, "ago": _ago(now - at), "why": why}
 
 
 def _cursor(text: str | None) -> tuple[float, str] | None:

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -71,6 +72,7 @@ _INSTRUCTIONS_CHARS_MAX: Final = 100_000
 _WORDS: Final = {Allow: "allow", Ask: "ask", Deny: "deny"}
 _MIB: Final = 1 << 20
 _RECENT: Final = 8
+_SEARCHED_CHARS: Final = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,14 +138,26 @@ class CatalogPages:
     def tools(self, request: Request) -> Response:
         """The catalog: all of it where a browser can hold it, else a page of it."""
         asked = {name: request.query_params.get(name, "")[:_QUERY_CHARS_MAX] for name in _FILTERS}
-        rows = self._rows(request)
-        fitting = {row.tool.key for row in rows if _fits(row, asked)}
-        is_whole = len(rows) <= ROWS_MAX
-        shown = rows if is_whole else [row for row in rows if row.tool.key in fitting]
-        number, last = 1, max(1, -(-len(shown) // PAGE))
-        if not is_whole:
+        tools = [tool for tool in self._frame.tools(request) if tool.role is not Role.SUPPORT]
+        row = self._row(request)
+        is_whole = len(tools) <= ROWS_MAX
+        number, last = 1, 1
+        if is_whole:
+            shown = [row(tool) for tool in tools]
+            fitting = {each.tool.key for each in shown if _fits(each, asked)}
+            found = len(fitting)
+        else:
+            near: list[Tool] = [tool for tool in tools if _looks_fit(tool, asked)]
+            if asked["trust"] or asked["state"]:  # only then is every one of them looked into
+                near = [tool for tool in near if _fits(row(tool), asked)]
+            found, last = len(near), max(1, -(-len(near) // PAGE))
             number = min(max(_whole_number(request.query_params.get("page", "")), 1), last)
-            shown = shown[(number - 1) * PAGE : number * PAGE]
+            shown = [row(tool) for tool in near[(number - 1) * PAGE : number * PAGE]]
+            fitting = {each.tool.key for each in shown}
+        trusts: list[tuple[str, int | None]] = [(each.value, None) for each in Trust]
+        if is_whole:
+            trusts = _present(Trust, Counter(each.trust.value for each in shown))
+        given = {name: text for name, text in asked.items() if text}
         return self._frame.page(
             request,
             "tools.html",
@@ -151,19 +165,29 @@ class CatalogPages:
                 "asked": asked,
                 "rows": shown,
                 "fitting": fitting,
-                "total": len(rows),
+                "found": found,
+                "total": len(tools),
                 "is_whole": is_whole,
                 "page": number,
                 "pages": last,
-                "formats": _present(FORMATS, Counter(row.tool.origin.format for row in rows)),
-                "effects": _present(Effect, Counter(row.tool.effect.value for row in rows)),
-                "trusts": _present(Trust, Counter(row.trust.value for row in rows)),
+                "beside": [
+                    (label, rel, urlencode({**given, "page": at}))
+                    for label, rel, at in (("Previous", "prev", number - 1), ("Next", "next", number + 1))
+                    if 1 <= at <= last
+                ],
+                "formats": _present(FORMATS, Counter(tool.origin.format for tool in tools)),
+                "effects": _present(Effect, Counter(tool.effect.value for tool in tools)),
+                "trusts": trusts,
                 "states": STATES,
-                "severities": self._workshop.severities,
+                "severities": self._severities(request),
                 "trust_tones": TRUST_TONES,
                 "effect_tones": EFFECT_TONES,
             },
         )
+
+    def _severities(self, request: Request) -> Counter[Severity]:
+        guest = guest_of(request)
+        return self._workshop.severities if guest is not None and guest.reach is None else Counter()
 
     def tool(self, request: Request) -> Response:
         """One tool: what it takes, what it may do, what others are told of it, and a form to try it."""
@@ -244,7 +268,7 @@ class CatalogPages:
                 "time": str(record["time"]),
                 "ok": bool(record.get("ok")),
                 "kind": str(record.get("kind") or "failed"),
-                "took": took(record.get("duration_ms")),
+                "took": took(record.get("ms")),
             }
             for record in found["records"]
         ]
@@ -307,54 +331,59 @@ class CatalogPages:
             )
         return self._frame.page(request, "skills.html", {"skills": shown})
 
-    def _rows(self, request: Request) -> list[Row]:
+    def _row(self, request: Request) -> Callable[[Tool], Row]:
+        """What looks into tools, at one moment."""
         guest = guest_of(request)
-        off = self._workshop.disabled()
-        refusal = self._workshop.gate.refusals(None if guest is None else guest.name, disabled=off)
+        gate, off = self._workshop.gate, self._workshop.disabled()
+        refusal = gate.refusals(None if guest is None else guest.name, disabled=off)
         wrong = _Wrong(self._workshop.problems)
-        rows = []
-        for tool in self._frame.tools(request):
-            if tool.role is Role.SUPPORT:
-                continue
+
+        def look(tool: Tool) -> Row:
             switched = switched_off(tool, off)
             refused = why_not(tool, refusal(tool) if tool.role is Role.TOOL else None)
-            states = [
-                name
-                for name, holds in (
-                    ("callable", not refused),
-                    ("disabled", switched is not None),
-                    ("refused", bool(refused)),
-                    ("problems", wrong.about(tool)),
-                )
-                if holds
-            ]
-            rows.append(
-                Row(
-                    tool=tool,
-                    trust=self._workshop.vet(tool).trust,
-                    states=tuple(states),
-                    refused=refused,
-                    off=switched,
-                    text=f"{tool.key} {tool.name} {tool.description[:2000]}".lower(),
-                )
+            holds = {
+                "callable": not refused,
+                "disabled": switched is not None,
+                "refused": bool(refused),
+                "problems": wrong.about(tool),
+            }
+            return Row(
+                tool=tool,
+                trust=gate.vet(tool, None).trust,
+                states=tuple(name for name, does in holds.items() if does),
+                refused=refused,
+                off=switched,
+                text=_text(tool),
             )
-        return rows
+
+        return look
 
 
 _FILTERS: Final = ("q", "format", "effect", "trust", "state")
 
 
-def _fits(row: Row, asked: dict[str, str]) -> bool:
+def _text(tool: Tool) -> str:
+    """What is searched of a tool."""
+    return f"{tool.key} {tool.name} {tool.description[:_SEARCHED_CHARS]}".lower()
+
+
+def _looks_fit(tool: Tool, asked: dict[str, str]) -> bool:
     return (
-        all(word in row.text for word in asked["q"].lower().split())
-        and asked["format"] in ("", row.tool.origin.format)
-        and asked["effect"] in ("", row.tool.effect.value)
-        and asked["trust"] in ("", row.trust.value)
-        and (not asked["state"] or asked["state"] in row.states)
+        asked["format"] in ("", tool.origin.format)
+        and asked["effect"] in ("", tool.effect.value)
+        and (not asked["q"] or all(word in _text(tool) for word in asked["q"].lower().split()))
     )
 
 
-def _present(order: Iterable[str], counted: Counter[str]) -> list[tuple[str, int]]:
+def _fits(row: Row, asked: dict[str, str]) -> bool:
+    return (
+        asked["trust"] in ("", row.trust.value)
+        and (not asked["state"] or asked["state"] in row.states)
+        and _looks_fit(row.tool, asked)
+    )
+
+
+def _present(order: Iterable[str], counted: Counter[str]) -> list[tuple[str, int | None]]:
     return [(str(name), counted[str(name)]) for name in order if counted[str(name)]]
 
 

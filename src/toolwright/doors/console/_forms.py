@@ -413,8 +413,8 @@ def type_text(meant: Mapping[str, Any]) -> str:
 _RULES: Final = (
     ("minimum", "at least {}"), ("exclusiveMinimum", "above {}"), ("maximum", "at most {}"),
     ("exclusiveMaximum", "below {}"), ("multipleOf", "a multiple of {}"),
-    ("minLength", "{} characters or more"), ("maxLength", "at most {} characters"), ("pattern", "fits {}"),
-    ("minItems", "{} items or more"),
+    ("minLength", "at least {} long"), ("maxLength", "at most {} long"), ("pattern", "fits {}"),
+    ("minItems", "at least {} items"),
     ("maxItems", "at most {} items"), ("const", "always {}"),
 )  # fmt: skip
 

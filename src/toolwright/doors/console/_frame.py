@@ -25,6 +25,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from toolwright.catalog.catalog import is_within
+from toolwright.doors._documents import shown_path
 from toolwright.doors._entrance import Guest, Right
 from toolwright.doors._visible import visible
 from toolwright.doors.console._forms import exact
@@ -142,6 +143,7 @@ class Frame:
         self._templates.filters["pretty"] = pretty
         self._templates.filters["exact"] = exact
         self._templates.filters["segment"] = segment
+        self._templates.filters["path"] = shown_path
 
     def know(self, paths: Iterable[str]) -> None:
         """Which pages there are: only these are in the navigation."""
@@ -241,11 +243,11 @@ def guest_of(request: Request) -> Guest | None:
     return guest
 
 
-def require(request: Request, right: Right) -> None:
+def require(request: Request, right: str) -> None:
     """Raises the page for 403 where the guest does not have the right."""
     guest = guest_of(request)
     if guest is None or right not in guest.rights:
-        raise HTTPException(403, f"This needs the right “{right.value}”, which you do not have.")
+        raise HTTPException(403, f"This needs the right “{right}”, which you do not have.")
 
 
 def one_line(text: str, chars_max: int = _LINE_CHARS) -> str:

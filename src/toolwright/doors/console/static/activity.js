@@ -107,13 +107,13 @@ function liveCalls(table) {
     row.replaceChildren(
       element("th", { scope: "row", role: "rowheader" },
         data.key ? element("a", { class: "tool-name", href: `/tools/${encodeURIComponent(data.key)}` }, name) : element("span", { class: "tool-name" }, name)),
-      cell({ class: "nowrap" },
+      cell({ class: "began nowrap" },
         element("a", { href: `/audit/${encodeURIComponent(data.call_id)}` },
           element("time", { datetime: began }, `${began.slice(0, 10)} ${began.slice(11, 19)}`))),
       cell({ class: "aside" }, element("span", { class: `badge ${tone}` }, isOver ? outcome : "running")),
       cell({ class: "aside figure-cell nowrap" }, isOver ? took(data.duration_ms) : "–"),
-      cell({ "data-label": "by" }, data.caller),
-      cell({ "data-label": "through" }, data.door),
+      cell({ class: "aside", "data-label": "by" }, data.caller),
+      cell({ class: "aside", "data-label": "through" }, data.door),
       cell({ class: "layers" }, isOver ? (data.isolation ?? []).join(", ") : ""),
     );
     if (isOver) {

@@ -30,6 +30,13 @@ export function visible(text) {
   });
 }
 
+/** A value as JSON text in which nothing hides: it reads back as the same value. */
+export function exact(value, indent) {
+  return JSON.stringify(value, null, indent).replace(HIDDEN, (each) =>
+    each === "\n" ? each : [...Array(each.length).keys()].map((at) => `\\u${each.charCodeAt(at).toString(16).padStart(4, "0")}`).join(""),
+  );
+}
+
 /** An element with text or elements in it; text is never read as HTML. */
 export function element(name, attributes = {}, ...inside) {
   const made = document.createElement(name);

@@ -2,7 +2,7 @@
 //
 // Arguments are put together as JSON text, so that a long number stays the number that was typed. Whatever a
 // tool returns is shown as text; only pictures and sounds of known kinds become elements of their own.
-import { ask, element, say, visible } from "./console.js";
+import { ask, element, exact, say, visible } from "./console.js";
 
 const NUMBER = /^-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?$/;
 const BASE64 = /^[A-Za-z0-9+/]*={0,2}$/;
@@ -22,8 +22,8 @@ function read(field) {
   const kind = field.dataset.field;
   const isRequired = "required" in field.dataset;
   if (kind === "group") {
-    const text = readAll(field);
-    return text === "{}" && !isRequired ? undefined : text;
+    const isUntouched = [...field.querySelectorAll("[data-value]")].every((input) => input.value === "");
+    return isUntouched && !isRequired ? undefined : readAll(field);
   }
   if (kind === "list") {
     const items = within(field).map(read).filter((each) => each !== undefined);
@@ -32,7 +32,7 @@ function read(field) {
   }
   const value = inputOf(field).value;
   if (value === "" && !(isRequired && (kind === "text" || kind === "long"))) return undefined;
-  if (kind === "text" || kind === "long") return JSON.stringify(value);
+  if (kind === "text" || kind === "long") return exact(value);
   if (kind === "number" || kind === "integer") return NUMBER.test(value.trim()) ? value.trim() : JSON.stringify(value);
   if (kind === "json") {
     try {
@@ -51,7 +51,7 @@ function readAll(place) {
     .filter(([, text]) => text !== undefined);
   for (const [name, text] of place === panel ? more : []) members.push([name, text]);
   if (!members.length) return "{}";
-  return `{\n  ${members.map(([name, text]) => `${JSON.stringify(name)}: ${indented(text)}`).join(",\n  ")}\n}`;
+  return `{\n  ${members.map(([name, text]) => `${exact(name)}: ${indented(text)}`).join(",\n  ")}\n}`;
 }
 
 // -- JSON to fields --------------------------------------------------------------------------------------------
@@ -78,12 +78,13 @@ function write(field, value) {
     return input.value === value;
   }
   if (kind === "number" || kind === "integer") {
-    if (typeof value !== "number") return false;
+    // A long number would come back as another: only its text is exact.
+    if (typeof value !== "number" || (Number.isInteger(value) && !Number.isSafeInteger(value))) return false;
     input.value = String(value);
     return true;
   }
   if (kind === "json") {
-    input.value = JSON.stringify(value, null, 2);
+    input.value = exact(value, 2);
     return true;
   }
   const text = JSON.stringify(value);
@@ -97,7 +98,7 @@ function writeAll(place, value, isWhole = false) {
   const known = new Set(fields.map(nameOf));
   const strange = Object.keys(value).filter((name) => !known.has(name));
   if (isWhole && strange.length) return false;
-  if (place === panel) more = strange.map((name) => [name, JSON.stringify(value[name], null, 2)]);
+  if (place === panel) more = strange.map((name) => [name, exact(value[name], 2)]);
   // Each is written, also after one that did not fit: they shall not show what was there before.
   return fields.map((field) => write(field, Object.hasOwn(value, nameOf(field)) ? value[nameOf(field)] : undefined)).every(Boolean);
 }
@@ -254,10 +255,12 @@ function result(document, isDry) {
       ),
     );
   }
-  if (document.content) made.append(element("h3", {}, "What a model would see"), text(pretty(document.content)));
+  const content = document.content ?? "";
+  const isData = document.data !== null && document.data !== undefined;
+  if (content) made.append(element("h3", {}, "What a model would see"), text(pretty(content)));
   for (const block of document.blocks ?? []) made.append(drawn(block));
-  if (document.data !== null && document.data !== undefined && pretty(document.content ?? "") !== JSON.stringify(document.data, null, 2)) {
-    made.append(element("h3", {}, "Data"), text(JSON.stringify(document.data, null, 2)));
+  if (isData && !isSame(content, document.data)) {
+    made.append(element("h3", {}, "Data"), text(exact(document.data, 2)));
   }
   for (const note of document.notes ?? []) made.append(element("p", { class: "soft small" }, note));
   made.append(
@@ -275,14 +278,21 @@ function result(document, isDry) {
 
 const took = (ms) => (ms >= 1000 ? `${(ms / 1000).toFixed(2)} s` : `${ms.toFixed(1)} ms`);
 
+/** JSON with its lines laid out; left as it is where that could change what it says (a number too long). */
 function pretty(text) {
-  if (!/^\s*[[{]/.test(text) || text.length > SHOWN_CHARS_MAX) return text;
+  if (!/^\s*[[{]/.test(text) || text.length > SHOWN_CHARS_MAX || /\d{16}/.test(text)) return text;
   try {
-    const value = JSON.parse(text);
-    const written = JSON.stringify(value, null, 2);
-    return JSON.stringify(value) === text.replace(/\s+/g, "") || /\d{16,}/.test(text) === false ? written : text;
+    return exact(JSON.parse(text), 2);
   } catch {
     return text;
+  }
+}
+
+function isSame(text, value) {
+  try {
+    return JSON.stringify(JSON.parse(text)) === JSON.stringify(value);
+  } catch {
+    return text === value;
   }
 }
 
@@ -306,7 +316,7 @@ function drawn(block) {
   // A link from a tool is text: nobody follows it by a slip.
   const short = { ...block };
   if (typeof short.data === "string" && short.data.length > 200) short.data = `${short.data.slice(0, 200)}… (${block.data.length} characters)`;
-  return element("div", {}, element("h3", {}, kind.replaceAll("_", " ") || "block"), text(JSON.stringify(short, null, 2)));
+  return element("div", {}, element("h3", {}, kind.replaceAll("_", " ") || "block"), text(exact(short, 2)));
 }
 
 // -- the switch ------------------------------------------------------------------------------------------------------

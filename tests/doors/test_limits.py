@@ -1,0 +1,190 @@
+"""What one connection may take: heads, bodies and answers that never end, while others are served."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.wire import asked, connected, heard, request, serving
+from toolwright.doors._entrance import Entrance, Guest
+from toolwright.doors._limits import Limits, connections_max, guarded, server_settings
+from toolwright.doors._web import Receive, Scope, Send, read_body
+
+QUICK = Limits(
+    head_s=0.3,
+    body_s=0.5,
+    idle_s=0.4,
+    stalled_s=0.3,
+    look_every_s=0.05,
+    head_bytes_max=8192,
+    connections_max=20,
+)
+LONG = b"x" * (1 << 20)
+
+
+async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    """Tells how long the body was; at /long it answers with 200 MB, at /deaf it reads nothing."""
+    if scope["path"] == "/long":
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(200):  # once the client is gone, what is sent goes nowhere and takes no time
+            await send({"type": "http.response.body", "body": LONG, "more_body": True})
+        return
+    size = 0 if scope["path"] == "/deaf" else len(await read_body(receive, 1 << 30))
+    body = str(size).encode()
+    head = [(b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": head})
+    await send({"type": "http.response.body", "body": body})
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with serving(Entrance(app, host_guest=Guest(name="ann"), body_bytes_max=1 << 20), QUICK) as found:
+        yield found
+
+
+def ended(client: socket.socket) -> bool:
+    """Whether the server has ended it, within the time that a test waits for anything."""
+    try:
+        while client.recv(65536):
+            pass
+    except ConnectionError:
+        return True
+    return True
+
+
+@pytest.mark.battery("I14")
+def test_heads_that_never_end_are_given_up_while_others_are_served(port: int) -> None:
+    with ExitStack() as stack:
+        slow = [stack.enter_context(connected(port)) for _ in range(10)]
+        for client in slow:
+            client.sendall(b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ")
+        assert asked(port, "POST", "/", body=b"{}").body == b"2"
+        for client in slow:
+            answer = heard(client)
+            assert answer is not None
+            assert answer.status == 408
+            assert ended(client)
+
+
+@pytest.mark.battery("I14")
+def test_a_connection_that_says_nothing_or_only_empty_lines_is_ended(port: int) -> None:
+    with connected(port) as silent, connected(port) as idle:
+        idle.sendall(request("GET", "/", port))
+        assert heard(idle) is not None
+        for _ in range(3):
+            idle.sendall(b"\r\n")
+        assert ended(silent)
+        assert ended(idle)
+
+
+@pytest.mark.battery("I14")
+def test_a_head_that_is_too_long_is_refused_before_it_ends(port: int) -> None:
+    with connected(port) as client:
+        client.sendall(f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nX-Long: ".encode() + b"a" * 9000)
+        answer = heard(client)
+        assert answer is not None
+        assert answer.status == 431
+        assert ended(client)
+    assert asked(port, "GET", "/").status == 200
+
+
+@pytest.mark.battery("I14")
+def test_a_body_that_comes_too_slowly_is_given_up(port: int) -> None:
+    with connected(port) as client:
+        client.sendall(request("POST", "/", port, "Content-Length: 100", body=b"{"))
+        assert asked(port, "POST", "/", body=b"{}").body == b"2"
+        assert ended(client)
+
+
+@pytest.mark.battery("I14")
+def test_a_chunked_body_without_end_is_refused_at_the_limit(port: int) -> None:
+    with connected(port) as client:
+        client.sendall(
+            request("POST", "/", port, "Transfer-Encoding: chunked", "Content-Type: application/json")
+        )
+        sent = 0
+        try:
+            while sent < 1 << 30:
+                client.sendall(b"10000\r\n" + b"x" * 65536 + b"\r\n")
+                sent += 65536
+        except ConnectionError:  # it was ended under our hands
+            pass
+        assert sent < 64 << 20  # what lies in the buffers of two sockets, and no gigabyte
+        assert asked(port, "POST", "/", body=b"{}").body == b"2"
+
+
+def test_a_body_that_nobody_wants_does_not_hold_the_connection_for_ever(port: int) -> None:
+    with connected(port) as client:
+        client.sendall(request("POST", "/deaf", port, "Content-Length: 1000", body=b"{"))
+        answer = heard(client)
+        assert answer is not None
+        assert answer.status == 200
+        assert ended(client)
+
+
+@pytest.mark.battery("I14")
+def test_an_answer_that_nobody_reads_is_given_up(port: int) -> None:
+    with connected(port) as client:
+        client.sendall(request("GET", "/long", port))
+        assert asked(port, "POST", "/", body=b"{}").body == b"2"
+        # It is not read until the server has given up: then the rest is missing, and an end is there.
+        client.settimeout(20)
+        assert client.recv(1, socket.MSG_PEEK)
+        with connected(port) as later:
+            assert ended(later)  # twice as long as an answer may wait
+        received = 0
+        try:
+            while part := client.recv(1 << 20):
+                received += len(part)
+        except ConnectionError:
+            pass
+        assert received < 64 << 20
+
+
+@pytest.mark.battery("I14")
+def test_when_there_are_too_many_connections_the_one_that_waits_longest_makes_room(port: int) -> None:
+    with ExitStack() as stack:
+        held = [stack.enter_context(connected(port)) for _ in range(QUICK.connections_max + 10)]
+        for _ in range(5):
+            assert asked(port, "POST", "/", body=b"{}").body == b"2"
+        assert all(ended(client) for client in held)
+
+
+def test_requests_on_one_connection_are_answered_one_after_the_other(port: int) -> None:
+    with connected(port) as client:
+        for size in (2, 20, 200):
+            client.sendall(request("POST", "/", port, body=b" " * size))
+            answer = heard(client)
+            assert answer is not None
+            assert answer.body == str(size).encode()
+        both = request("POST", "/", port, body=b"{}") + request("POST", "/", port, body=b"{ }")
+        client.sendall(both)
+        first = heard(client)
+        assert first is not None
+        assert first.body.startswith(b"2")
+
+
+def test_requests_that_are_no_http_are_refused(port: int) -> None:
+    for text in (
+        b"\x16\x03\x01\x02\x00",
+        b"GET\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"CONNECT a:1 HTTP/1.1\r\n\r\n",
+    ):
+        with connected(port) as client:
+            client.sendall(text)
+            answer = heard(client)
+            assert answer is None or answer.status == 400
+    conflicting = ("Content-Length: 2", "Transfer-Encoding: chunked")
+    assert asked(port, "POST", "/", *conflicting, "Content-Type: application/json").status == 400
+    assert asked(port, "GET", "/").status == 200
+
+
+def test_the_settings_believe_no_proxy_and_speak_no_websocket() -> None:
+    settings = server_settings()
+    assert (settings["ws"], settings["proxy_headers"], settings["server_header"]) == ("none", False, False)
+    assert 16 <= connections_max() <= 4000
+    assert guarded(QUICK).watch is not guarded(QUICK).watch

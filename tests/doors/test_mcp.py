@@ -1,0 +1,790 @@
+"""MCP over HTTP and a pipe, by raw messages: what clients of both eras and attackers get to see."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import toolwright
+from tests.mcp_client import (
+    BOTH,
+    META,
+    NEWER,
+    OLDER,
+    WAIT_S,
+    Client,
+    Pipe,
+    Served,
+    enveloped,
+    next_message,
+    request,
+    serving,
+    start,
+)
+from toolwright.config import Config, Environment, resolve
+from toolwright.doors._entrance import Guest, Right
+from toolwright.functions import Context
+from toolwright.model import Reach
+
+ASKED = '[[policy]]\nmatch = { name = "pay" }\ndecision = "ask"\nbecause = "costs money"\n'
+STARTED, RELEASE = threading.Event(), threading.Event()
+
+
+def echo(text: str) -> str:
+    """Say it back."""
+    return text
+
+
+def add(left: int, right: int) -> dict[str, int]:
+    """Add two numbers."""
+    return {"sum": left + right}
+
+
+def pay(amount: int) -> str:
+    """Pay."""
+    return f"paid {amount}"
+
+
+def count(context: Context, to: int) -> str:
+    """Count, and tell how far it is."""
+    for number in range(1, to + 1):
+        context.progress(number, to, f"at {number}")
+    return "counted"
+
+
+def wait(context: Context) -> str:
+    """Wait until it is cancelled or released."""
+    STARTED.set()
+    end = time.monotonic() + WAIT_S
+    while time.monotonic() < end and not RELEASE.is_set():
+        if context.cancelled:
+            STARTED.clear()
+            return "stopped"
+        RELEASE.wait(0.01)
+    return "released"
+
+
+def fail() -> str:
+    """Fail."""
+    raise toolwright.Failed("it broke", "mend it")
+
+
+@pytest.fixture(scope="module", params=["usual", "short"])
+def way(request: pytest.FixtureRequest) -> str:
+    """Either way of a request must answer the same."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory: pytest.TempPathFactory, way: str) -> Iterator[toolwright.Workshop]:
+    folder = tmp_path_factory.mktemp("mcp")
+    rules = folder / "rules.toml"
+    rules.write_text(ASKED, encoding="utf-8")
+    environment = Environment.read({"HOME": str(folder), "USER": "ann"})
+    found = resolve(environment, cwd=str(folder), file=str(rules))
+    config = Config(state=str(folder / "state"), policy=found.policy)
+    with toolwright.open(
+        config=config, environment=environment, tools=[echo, add, pay, count, wait, fail]
+    ) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def served(workshop: toolwright.Workshop, way: str) -> Iterator[Served]:
+    with serving(workshop, short=way == "short") as held:
+        held.guests["reader"] = Guest(name="reader", rights=frozenset({Right.CALL}))
+        held.guests["looker"] = Guest(name="looker", rights=frozenset())
+        held.guests["bob"] = Guest(name="bob")
+        held.guests["narrow"] = Guest(name="narrow", reach=Reach(tools=("python:*/echo",)))
+        yield held
+
+
+def text_of(reply: Any) -> str:
+    (block,) = reply["result"]["content"]
+    return str(block["text"])
+
+
+def call(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"name": name, "arguments": arguments}
+
+
+# -- the older era ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
+def test_every_version_of_the_handshake_is_spoken(served: Served, version: str) -> None:
+    client = served.begin(version=version)
+    result = client.initialized["result"]
+    assert result["protocolVersion"] == version
+    assert result["serverInfo"]["name"] == "toolwright"
+    assert result["capabilities"]["tools"] == {"listChanged": True}
+    assert client.ask("ping").message == {"jsonrpc": "2.0", "id": 1, "result": {}}
+    assert text_of(client.ask("tools/call", call("echo", text="hi")).message) == "hi"
+
+
+def test_an_unknown_version_is_offered_the_newest_of_the_handshake(served: Served) -> None:
+    reply = served.send(
+        request("initialize", {"protocolVersion": "1999-01-01", "capabilities": {}, "clientInfo": {}})
+    )
+    assert reply.message["result"]["protocolVersion"] == OLDER
+
+
+def test_tools_are_listed_with_schemas_and_annotations(served: Served) -> None:
+    result = served.begin().ask("tools/list").message["result"]
+    assert list(result) == ["tools"]
+    tools = {tool["name"]: tool for tool in result["tools"]}
+    assert set(tools) == {"echo", "add", "pay", "count", "wait", "fail"}
+    assert tools["echo"]["inputSchema"]["properties"]["text"]["type"] == "string"
+    assert tools["add"]["outputSchema"]["type"] == "object"
+    assert tools["echo"]["annotations"]["readOnlyHint"] is False
+
+
+def test_a_result_has_its_structured_form_and_its_text(served: Served) -> None:
+    result = served.begin().ask("tools/call", call("add", left=1, right=2)).message["result"]
+    assert result["structuredContent"] == {"sum": 3}
+    assert json.loads(result["content"][0]["text"]) == {"sum": 3}
+    assert result["isError"] is False
+    assert "resultType" not in result
+
+
+def test_a_tool_is_called_by_its_name_or_its_key(served: Served) -> None:
+    for name in ("echo", served.workshop.find("echo").key):
+        assert text_of(served.begin().ask("tools/call", call(name, text="x")).message) == "x"
+
+
+def test_requests_without_a_session_are_answered_for_themselves(served: Served) -> None:
+    assert text_of(served.send(request("tools/call", call("echo", text="x"))).message) == "x"
+
+
+def test_a_call_that_fails_is_a_result_and_an_unknown_tool_is_an_error(served: Served) -> None:
+    client = served.begin()
+    failed = client.ask("tools/call", call("fail")).message["result"]
+    assert failed["isError"] is True
+    assert "it broke" in failed["content"][0]["text"]
+    wrong = client.ask("tools/call", call("echo", text=3)).message["result"]
+    assert wrong["isError"] is True
+    unknown = client.ask("tools/call", call("nosuch"))
+    assert (unknown.status, unknown.message["error"]["code"]) == (200, -32602)
+    assert unknown.message["error"]["data"]["kind"] == "unknown_tool"
+
+
+@pytest.mark.parametrize("params", [{}, {"name": 3}, {"name": "echo", "arguments": []}])
+def test_params_of_a_wrong_shape_are_refused(served: Served, params: Any) -> None:
+    assert served.begin().ask("tools/call", params).message["error"]["code"] == -32602
+
+
+def test_a_cursor_that_was_never_given_is_refused(served: Served) -> None:
+    assert served.begin().ask("tools/list", {"cursor": "x"}).message["error"]["code"] == -32602
+
+
+# -- the newer era ------------------------------------------------------------------------------------------
+
+
+def test_the_newer_era_needs_no_session(served: Served) -> None:
+    found = served.ask("server/discover").message["result"]
+    assert found["supportedVersions"] == [NEWER]
+    assert found["resultType"] == "complete"
+    assert found["_meta"][META + "serverInfo"]["name"] == "toolwright"
+    listed = served.ask("tools/list").message["result"]
+    assert (listed["resultType"], listed["ttlMs"], listed["cacheScope"]) == ("complete", 0, "private")
+    called = served.ask("tools/call", call("echo", text="hi"))
+    assert "mcp-session-id" not in called.headers
+    assert (called.message["result"]["resultType"], text_of(called.message)) == ("complete", "hi")
+
+
+def test_an_unknown_tool_has_a_status_in_the_newer_era(served: Served) -> None:
+    reply = served.ask("tools/call", call("nosuch"))
+    assert (reply.status, reply.message["error"]["code"]) == (400, -32602)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"mcp_method": "tools/list"},
+        {"mcp_method": None},
+        {"mcp_name": "add"},
+        {"mcp_name": None},
+        {"mcp_name": "=?base64?###?="},
+        {"mcp_protocol_version": "2027-01-01"},
+    ],
+)
+def test_headers_that_say_something_else_than_the_body_are_refused(
+    served: Served, headers: dict[str, str | None]
+) -> None:
+    reply = served.ask("tools/call", call("echo", text="x"), **headers)
+    assert (reply.status, reply.message["error"]["code"]) == (400, -32020)
+
+
+def test_a_name_may_be_wrapped_in_its_header(served: Served) -> None:
+    reply = served.ask("tools/call", call("echo", text="x"), mcp_name="=?base64?ZWNobw==?=")
+    assert text_of(reply.message) == "x"
+
+
+def test_a_routing_header_that_appears_twice_is_refused(served: Served) -> None:
+    body, headers = enveloped("tools/list")
+    connection = served.connect()
+    content = json.dumps(body).encode()
+    connection.putrequest("POST", "/mcp")
+    for name, value in (*headers.items(), ("mcp-method", "tools/call"), ("accept", BOTH)):
+        connection.putheader(name, str(value))
+    connection.putheader("content-type", "application/json")
+    connection.putheader("content-length", str(len(content)))
+    connection.endheaders(content)
+    response = connection.getresponse()
+    assert (response.status, json.load(response)["error"]["code"]) == (400, -32020)
+    connection.close()
+
+
+def test_an_unsupported_version_is_told_which_are(served: Served) -> None:
+    body, headers = enveloped("tools/list", {"_meta": {META + "protocolVersion": "2027-01-01"}})
+    reply = served.send(body, {**headers, "mcp-protocol-version": "2027-01-01"})
+    error = reply.message["error"]
+    assert (reply.status, error["code"]) == (400, -32022)
+    assert error["data"] == {"supported": [NEWER], "requested": "2027-01-01"}
+
+
+def test_an_envelope_that_lacks_something_is_refused(served: Served) -> None:
+    body = request("tools/list", {"_meta": {META + "protocolVersion": NEWER}})
+    reply = served.send(body, {"mcp-protocol-version": NEWER, "mcp-method": "tools/list"})
+    assert (reply.status, reply.message["error"]["code"]) == (400, -32602)
+    bare = served.send(request("tools/list"), {"mcp-protocol-version": NEWER, "mcp-method": "tools/list"})
+    assert (bare.status, bare.message["error"]["code"]) == (400, -32602)
+
+
+def test_notifications_are_taken_and_responses_are_not(served: Served) -> None:
+    headers = {"mcp-protocol-version": NEWER}
+    assert served.send({"jsonrpc": "2.0", "method": "notifications/x"}, headers).status == 202
+    assert served.send({"jsonrpc": "2.0", "id": 1, "result": {}}, headers).status == 400
+
+
+# -- what is not MCP ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.battery("I05")
+def test_anything_but_json_is_refused(served: Served) -> None:
+    """A page of any site may post text/plain without its browser asking."""
+    body = request("tools/list")
+    for kind in ("text/plain", "application/x-www-form-urlencoded", None):
+        assert served.send(body, {"content-type": kind}).status == 415
+    assert served.send(body, {"content-type": "application/json; charset=utf-8"}).status == 200
+
+
+@pytest.mark.parametrize("accept", ["application/json", "text/event-stream", "text/html", None])
+def test_a_client_must_accept_both_forms_of_an_answer(served: Served, accept: str | None) -> None:
+    assert served.send(request("tools/list"), {"accept": accept}).status == 406
+
+
+def test_wildcards_accept_both(served: Served) -> None:
+    assert served.send(request("ping"), {"accept": "*/*"}).status == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"",
+        b'{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}',
+        b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":NaN}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"ping","params":' + b'{"x":' * 200 + b"1" + b"}" * 201,
+        b"\xff\xfe",
+    ],
+)
+def test_what_two_readers_could_read_differently_is_a_parse_error(served: Served, body: bytes) -> None:
+    reply = served.send(body)
+    assert (reply.status, reply.message["error"]["code"], reply.message["id"]) == (400, -32700, None)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"id": 1, "method": "ping"},
+        {"jsonrpc": "1.0", "id": 1, "method": "ping"},
+        {"jsonrpc": "2.0", "id": None, "method": "ping"},
+        {"jsonrpc": "2.0", "id": True, "method": "ping"},
+        {"jsonrpc": "2.0", "id": 1.5, "method": "ping"},
+        {"jsonrpc": "2.0", "id": {}, "method": "ping"},
+        {"jsonrpc": "2.0", "id": 2**63, "method": "ping"},
+        {"jsonrpc": "2.0", "id": 1, "method": 3},
+        {"jsonrpc": "2.0", "id": 1, "method": "x" * 200},
+        {"jsonrpc": "2.0", "id": 1, "method": "ping", "params": []},
+        {"jsonrpc": "2.0", "id": 1},
+        [],
+        3,
+    ],
+)
+def test_what_is_no_message_is_refused(served: Served, body: Any) -> None:
+    reply = served.send(body)
+    assert (reply.status, reply.message["error"]["code"]) == (400, -32600)
+
+
+@pytest.mark.battery("I14")
+def test_an_id_of_a_megabyte_and_a_batch_of_ten_thousand_are_refused(served: Served) -> None:
+    long = served.send(request("ping", number="x" * (1 << 20)))
+    assert (long.status, long.message["id"]) == (400, None)
+    assert len(long.body) < 1000
+    batch = served.send([request("ping", number=number) for number in range(10_000)])
+    assert (batch.status, batch.message["error"]["code"]) == (400, -32600)
+
+
+@pytest.mark.battery("I14")
+def test_a_body_without_end_is_refused_and_others_are_served(served: Served) -> None:
+    connection = served.connect()
+    connection.putrequest("POST", "/mcp")
+    for name, value in (("accept", BOTH), ("content-type", "application/json")):
+        connection.putheader(name, value)
+    connection.putheader("transfer-encoding", "chunked")
+    connection.endheaders()
+    chunk = b"%x\r\n" % (1 << 20) + b" " * (1 << 20) + b"\r\n"
+    try:
+        for _ in range(16):
+            connection.send(chunk)
+        status = connection.getresponse().status
+    except OSError:  # closed while it was still sending
+        status = 413
+    finally:
+        connection.close()
+    assert status == 413
+    assert served.send(request("ping")).status == 200
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "OPTIONS"])
+def test_other_methods_are_not_allowed(served: Served, method: str) -> None:
+    reply = served.send(None, method=method)
+    assert (reply.status, "POST" in reply.headers["allow"]) == (405, True)
+
+
+# -- sessions -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.battery("I04")
+@pytest.mark.parametrize("method", ["GET", "DELETE", "POST"])
+def test_a_session_of_somebody_else_and_a_guessed_one_are_not_there(served: Served, method: str) -> None:
+    mine = served.begin()
+    number = mine.headers["mcp-session-id"]
+    changed = number[:-3] + ("AAA" if not number.endswith("AAA") else "BBB")
+    body = request("tools/list") if method == "POST" else None
+    for headers in (
+        {"mcp-session-id": number, "authorization": "bob"},
+        {"mcp-session-id": changed},
+        {"mcp-session-id": "x" * 48},
+        {"mcp-session-id": "0" * 5000},
+        {"mcp-session-id": number + "="},
+    ):
+        assert served.send(body, headers, method).status == 404
+
+
+@pytest.mark.battery("I04")
+def test_ten_thousand_sessions_take_no_room(served: Served) -> None:
+    """Ids are random, at least 128 bits long, and nothing is kept for them."""
+    guest, seals = Guest(name="ann"), served.door.desk.seals
+    ids = {seals.new_session(guest, version=OLDER, elicits=False).id for _ in range(10_000)}
+    assert len(ids) == 10_000
+    for number in ids:
+        assert seals.session(number, guest) is not None
+    assert len(seals._known) <= 4096
+
+
+def test_ending_a_session_is_not_offered(served: Served) -> None:
+    client = served.begin()
+    assert served.send(None, client.headers, "DELETE").status == 405
+
+
+# -- what a caller may do -----------------------------------------------------------------------------------
+
+
+def test_a_caller_sees_and_calls_only_what_is_within_reach(served: Served) -> None:
+    client = served.begin(authorization="narrow")
+    tools = client.ask("tools/list").message["result"]["tools"]
+    assert [tool["name"] for tool in tools] == ["echo"]
+    error = client.ask("tools/call", call("add", left=1, right=2)).message["error"]
+    assert (error["code"], "add" in error["message"]) == (-32602, True)
+
+
+def test_a_caller_without_the_right_to_call_may_look_only(served: Served) -> None:
+    client = served.begin(authorization="looker")
+    assert client.ask("tools/list").message["result"]["tools"]
+    assert client.ask("tools/call", call("echo", text="x")).status == 403
+
+
+# -- progress, cancelling, leaving --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("newer", [False, True])
+def test_progress_comes_as_a_stream_before_the_answer(served: Served, newer: bool) -> None:
+    params = {**call("count", to=3), "_meta": {"progressToken": "mine"}}
+    reply = served.ask("tools/call", params) if newer else served.begin().ask("tools/call", params)
+    assert reply.headers["content-type"] == "text/event-stream"
+    *told, answer = reply.messages
+    assert [message["method"] for message in told] == ["notifications/progress"] * 3
+    assert told[1]["params"] == {"progressToken": "mine", "progress": 2, "total": 3, "message": "at 2"}
+    assert text_of(answer) == "counted"
+
+
+def test_without_a_token_nothing_is_told(served: Served) -> None:
+    reply = served.begin().ask("tools/call", call("count", to=3))
+    assert reply.headers["content-type"] == "application/json"
+
+
+def waiting_call(served: Served, client: Client | None) -> Any:
+    STARTED.clear()
+    RELEASE.clear()
+    connection = served.connect()
+    if client is not None:
+        start(connection, request("tools/call", call("wait"), 7), client.headers)
+    else:
+        start(connection, *enveloped("tools/call", call("wait")))
+    assert STARTED.wait(WAIT_S)
+    return connection
+
+
+def test_a_notification_cancels_in_the_older_era(served: Served) -> None:
+    client = served.begin()
+    connection = waiting_call(served, client)
+    other = served.begin()
+    cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}
+    # Attack: another session cancels by the request id that everybody uses.
+    assert other.send(cancelled).status == 202
+    assert STARTED.is_set()
+    assert client.send(cancelled).status == 202
+    answer = json.load(connection.getresponse())
+    assert answer["error"]["code"] == -32800
+    connection.close()
+
+
+def test_leaving_cancels_in_the_newer_era_only(served: Served) -> None:
+    waiting_call(served, None).close()
+    end = time.monotonic() + WAIT_S
+    while STARTED.is_set() and time.monotonic() < end:
+        RELEASE.wait(0.01)
+    assert not STARTED.is_set()
+    waiting_call(served, served.begin()).close()
+    assert served.send(request("ping")).status == 200
+    RELEASE.wait(0.3)
+    assert STARTED.is_set()
+    RELEASE.set()
+
+
+# -- asking a person ----------------------------------------------------------------------------------------
+
+
+def answered(client: Client, number: str, action: str, **content: Any) -> int:
+    result = {"action": action, **({"content": content} if content else {})}
+    return client.send({"jsonrpc": "2.0", "id": number, "result": result}).status
+
+
+def test_a_client_that_can_ask_a_person_does(served: Served) -> None:
+    client = served.begin({"elicitation": {}})
+    connection = served.connect()
+    start(connection, request("tools/call", call("pay", amount=11), 5), client.headers)
+    response = connection.getresponse()
+    asked = next_message(response)
+    assert asked["method"] == "elicitation/create"
+    assert "pay" in asked["params"]["message"]
+    assert '"amount":11' in asked["params"]["message"]
+    assert len(asked["id"]) >= 32
+    # Attack: another session, or another caller, answers for the person.
+    assert answered(served.begin({"elicitation": {}}), asked["id"], "accept", decision="approve") == 202
+    stranger = Client(served, {**served.begin(authorization="bob").headers}, None)
+    assert answered(stranger, asked["id"], "accept", decision="approve") == 202
+    assert answered(client, asked["id"], "accept", decision="approve", because="fine") == 202
+    answer = next_message(response)
+    assert (answer["id"], text_of(answer)) == (5, "paid 11")
+    connection.close()
+    approval = [each for each in served.workshop.approvals() if each.arguments == {"amount": 11}][-1]
+    assert (approval.answered_by, approval.answer_because) == ("ann", "fine")
+
+
+@pytest.mark.parametrize(("action", "kind"), [("decline", "denied"), ("cancel", "waiting")])
+def test_a_person_may_decline_or_put_it_off(served: Served, action: str, kind: str) -> None:
+    client, amount = served.begin({"elicitation": {"form": {}}}), 20 + len(action)
+    connection = served.connect()
+    start(connection, request("tools/call", call("pay", amount=amount)), client.headers)
+    response = connection.getresponse()
+    assert answered(client, next_message(response)["id"], action) == 202
+    assert next_message(response)["result"]["isError"] is True
+    connection.close()
+    approval = [each for each in served.workshop.approvals() if each.arguments == {"amount": amount}][-1]
+    assert approval.state == kind
+
+
+@pytest.mark.parametrize("able", [{}, {"elicitation": {"url": {}}}])
+def test_a_client_that_cannot_ask_is_told_that_it_waits(served: Served, able: Any) -> None:
+    result = served.begin(able).ask("tools/call", call("pay", amount=12)).message["result"]
+    assert result["isError"] is True
+    assert "a person has to approve it first" in result["content"][1]["text"]
+
+
+def test_a_caller_that_may_not_approve_is_not_asked(served: Served) -> None:
+    """Attack: whoever calls, or the model that speaks through it, approves its own call."""
+    client = served.begin({"elicitation": {}}, authorization="reader")
+    reply = client.ask("tools/call", call("pay", amount=13))
+    assert reply.headers["content-type"] == "application/json"
+    assert reply.message["result"]["isError"] is True
+    newer = served.ask(
+        "tools/call", call("pay", amount=13), capabilities={"elicitation": {}}, authorization="reader"
+    )
+    assert newer.message["result"]["resultType"] == "complete"
+
+
+def asked_newer(served: Served, amount: int) -> Any:
+    result = served.ask("tools/call", call("pay", amount=amount), capabilities={"elicitation": {}})
+    assert result.message["result"]["resultType"] == "input_required"
+    return result.message["result"]
+
+
+def said_newer(served: Served, state: str, amount: int, action: str = "accept", **headers: str) -> Any:
+    answer = {"action": action, "content": {"decision": "approve"}}
+    params = {
+        **call("pay", amount=amount),
+        "requestState": state,
+        "inputResponses": {"approval": answer},
+    }
+    return served.ask("tools/call", params, capabilities={"elicitation": {}}, **headers).message
+
+
+def test_the_newer_era_asks_by_its_result(served: Served) -> None:
+    asked = asked_newer(served, 31)
+    assert asked["inputRequests"]["approval"]["method"] == "elicitation/create"
+    assert text_of(said_newer(served, asked["requestState"], 31)) == "paid 31"
+
+
+def test_a_state_counts_for_its_call_and_its_caller_alone(served: Served) -> None:
+    """Attack: the answer to a harmless question is shown with another call, or by another caller."""
+    state = asked_newer(served, 32)["requestState"]
+    assert said_newer(served, state, 3200)["error"]["code"] == -32602
+    assert said_newer(served, state, 32, authorization="bob")["error"]["code"] == -32602
+    assert said_newer(served, state[:-2], 32)["error"]["code"] == -32602
+    assert said_newer(served, "", 32)["error"]["code"] == -32602
+
+
+def test_a_person_who_puts_it_off_is_not_asked_again_at_once(served: Served) -> None:
+    state = asked_newer(served, 33)["requestState"]
+    answer = said_newer(served, state, 33, "cancel")["result"]
+    assert (answer["resultType"], answer["isError"]) == ("complete", True)
+
+
+# -- what changes -------------------------------------------------------------------------------------------
+
+
+GROUP: dict[str, Any] = {
+    "group": "calendar",
+    "version": "1.0.0",
+    "description": "D.",
+    "selection": {"strategy": "always"},
+    "tools": [
+        {
+            "name": name,
+            "description": "D.",
+            "category": category,
+            "input_schema": {"type": "object", "properties": {}},
+            "metadata": {"executor": "calendar"},
+        }
+        for name, category in (("get_agenda", "retrieval"), ("delete_event", "action"))
+    ],
+}
+
+
+@pytest.fixture
+def calendar(tmp_path: Path) -> Iterator[toolwright.Workshop]:
+    folder = tmp_path / "groups"
+    folder.mkdir()
+    (folder / "calendar_tools.json").write_text(json.dumps(GROUP), encoding="utf-8")
+    environment = Environment.read({"HOME": str(tmp_path), "USER": "ann"})
+    with toolwright.open(
+        folder,
+        config=Config(state=str(tmp_path / "state")),
+        environment=environment,
+        handlers={"calendar": lambda name, given, **_: {"success": True}},
+    ) as opened:
+        yield opened
+
+
+@pytest.mark.requirement("capability.tool.category-meaning")
+def test_a_category_says_whether_a_tool_only_reads(calendar: toolwright.Workshop) -> None:
+    with serving(calendar) as served:
+        for reply in (served.begin().ask("tools/list"), served.ask("tools/list")):
+            tools = {tool["name"]: tool for tool in reply.message["result"]["tools"]}
+            assert tools["get_agenda"]["annotations"]["readOnlyHint"] is True
+            assert tools["delete_event"]["annotations"]["readOnlyHint"] is False
+
+
+def add_tool(calendar: toolwright.Workshop, folder: Path) -> None:
+    tool = {**GROUP["tools"][0], "name": "get_day"}
+    changed = {**GROUP, "tools": [*GROUP["tools"], tool]}
+    (folder / "groups" / "calendar_tools.json").write_text(json.dumps(changed), encoding="utf-8")
+    calendar.reload()
+
+
+def test_a_change_is_told_in_both_eras_and_then_listed(calendar: toolwright.Workshop, tmp_path: Path) -> None:
+    with serving(calendar) as served:
+        client = served.begin()
+        assert len(client.ask("tools/list").message["result"]["tools"]) == 2
+        older, newer = served.connect(), served.connect()
+        start(older, None, client.headers, "GET")
+        wanted = {"notifications": {"toolsListChanged": True}}
+        start(newer, *enveloped("subscriptions/listen", wanted, number=9))
+        opened = older.getresponse()
+        assert opened.readline().startswith(b":")
+        listening = newer.getresponse()
+        acknowledged = next_message(listening)
+        assert acknowledged["method"] == "notifications/subscriptions/acknowledged"
+        assert acknowledged["params"]["notifications"] == {"toolsListChanged": True}
+        add_tool(calendar, tmp_path)
+        assert next_message(opened)["method"] == "notifications/tools/list_changed"
+        told = next_message(listening)
+        assert told["method"] == "notifications/tools/list_changed"
+        assert told["params"]["_meta"][META + "subscriptionId"] == 9
+        assert len(client.ask("tools/list").message["result"]["tools"]) == 3
+        assert len(served.ask("tools/list").message["result"]["tools"]) == 3
+    ended = next_message(listening)
+    assert (ended["id"], ended["result"]["resultType"]) == (9, "complete")
+    older.close()
+    newer.close()
+
+
+@pytest.mark.battery("I14")
+def test_streams_are_counted(calendar: toolwright.Workshop) -> None:
+    """Attack: streams without end, until there is no room for anybody else's."""
+    with serving(calendar) as served:
+        client, held = served.begin(), []
+        for _ in range(16):
+            connection = served.connect()
+            start(connection, None, client.headers, "GET")
+            response = connection.getresponse()
+            assert response.readline().startswith(b":")
+            held.append(connection)
+        assert served.send(None, client.headers, "GET").status == 429
+        for connection in held:
+            connection.close()
+
+
+# -- a pipe -------------------------------------------------------------------------------------------------
+
+
+SERVER = """
+import sys, time
+import toolwright
+from toolwright.config import Config, Environment, resolve
+from toolwright.doors._crew import Crew
+from toolwright.doors._entrance import Guest
+from toolwright.doors._events import Events
+from toolwright.doors.mcp import serve_stdio
+from toolwright.functions import Context
+
+def echo(text: str) -> str:
+    '''Say it back.'''
+    print("printed by a tool")
+    return text
+
+def pay(amount: int) -> str:
+    '''Pay.'''
+    return f"paid {amount}"
+
+def count(context: Context, to: int) -> str:
+    '''Count.'''
+    for number in range(1, to + 1):
+        context.progress(number, to, "")
+    return "counted"
+
+def wait(context: Context, s: float) -> str:
+    '''Wait.'''
+    end = time.monotonic() + s
+    while time.monotonic() < end and not context.cancelled:
+        time.sleep(0.01)
+    return "over"
+
+folder = sys.argv[1]
+environment = Environment.read({"HOME": folder, "USER": "ann"})
+found = resolve(environment, cwd=folder, file=folder + "/r.toml")
+config = Config(state=folder + "/state", policy=found.policy)
+with toolwright.open(config=config, environment=environment, tools=[echo, pay, count, wait]) as workshop:
+    serve_stdio(workshop, Crew(workshop, Events()), guest=Guest(name="ann"))
+"""
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Iterator[Pipe]:
+    (tmp_path / "r.toml").write_text(ASKED, encoding="utf-8")
+    script = tmp_path / "server.py"
+    script.write_text(SERVER, encoding="utf-8")
+    with Pipe(script, str(tmp_path)) as opened:
+        yield opened
+
+
+def test_a_pipe_speaks_the_older_era(pipe: Pipe) -> None:
+    assert pipe.ask("tools/list")["error"]["code"] == -32602  # not initialized
+    assert pipe.begin()["result"]["protocolVersion"] == OLDER
+    assert pipe.ask("ping", None, "p") == {"jsonrpc": "2.0", "id": "p", "result": {}}
+    assert len(pipe.ask("tools/list")["result"]["tools"]) == 4
+    assert text_of(pipe.ask("tools/call", call("echo", text="hi"), 3)) == "hi"
+    assert pipe.ask("tools/call", call("nosuch"), 4)["error"]["code"] == -32602
+    envelope = enveloped("tools/list")[0]
+    assert pipe.ask("tools/list", envelope["params"])["error"]["code"] == -32600
+    out, err, code = pipe.end()
+    assert (out, code) == (b"", 0)
+    assert b"printed by a tool" in err
+
+
+def test_a_pipe_speaks_the_newer_era(pipe: Pipe) -> None:
+    def ask(method: str, params: Any = None, able: Any = None) -> Any:
+        return pipe.ask(method, enveloped(method, params, able)[0]["params"])
+
+    assert ask("server/discover")["result"]["supportedVersions"] == [NEWER]
+    assert ask("tools/list")["result"]["resultType"] == "complete"
+    assert text_of(ask("tools/call", call("echo", text="x"))) == "x"
+    assert pipe.ask("initialize", {})["error"]["code"] == -32022
+    assert ask("subscriptions/listen", {"notifications": {"toolsListChanged": True}})["params"][
+        "notifications"
+    ] == {"toolsListChanged": True}
+    asked = ask("tools/call", call("pay", amount=1), {"elicitation": {}})["result"]
+    said = {"approval": {"action": "accept", "content": {"decision": "approve"}}}
+    state = {"requestState": asked["requestState"], "inputResponses": said}
+    assert text_of(ask("tools/call", {**call("pay", amount=1), **state})) == "paid 1"
+
+
+def test_calls_of_a_pipe_run_beside_each_other_and_may_be_cancelled(pipe: Pipe) -> None:
+    pipe.begin()
+    pipe.write(request("tools/call", call("wait", s=WAIT_S), 1))
+    assert text_of(pipe.ask("tools/call", call("echo", text="quick"), 2)) == "quick"
+    pipe.write({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})
+    assert pipe.ask("ping", None, 3)["id"] == 3
+    out, _, code = pipe.end()
+    assert (out, code) == (b"", 0)  # nothing is answered to what was cancelled
+
+
+def test_a_pipe_tells_of_progress_and_asks_a_person(pipe: Pipe) -> None:
+    pipe.begin({"elicitation": {}})
+    pipe.write(request("tools/call", {**call("count", to=2), "_meta": {"progressToken": 1}}, 1))
+    assert [pipe.read()["params"]["progress"] for _ in range(2)] == [1, 2]
+    assert text_of(pipe.read()) == "counted"
+    asked = pipe.ask("tools/call", call("pay", amount=5), 2)
+    assert asked["method"] == "elicitation/create"
+    pipe.write({"jsonrpc": "2.0", "id": "guessed", "result": {"action": "accept"}})
+    answer = {"action": "accept", "content": {"decision": "approve"}}
+    pipe.write({"jsonrpc": "2.0", "id": asked["id"], "result": answer})
+    assert text_of(pipe.read()) == "paid 5"
+
+
+@pytest.mark.battery("I14")
+def test_lines_of_a_pipe_have_limits(pipe: Pipe) -> None:
+    pipe.begin()
+    pipe.write(b"x" * ((10 << 20) + 5))
+    assert pipe.read()["error"]["code"] == -32700
+    pipe.write(b"not json")
+    assert pipe.read()["error"]["code"] == -32700
+    pipe.write(b"[" + b",".join(json.dumps(request("ping")).encode() for _ in range(1000)) + b"]")
+    assert pipe.read()["error"]["code"] == -32600
+    assert pipe.ask("ping", None, 2)["id"] == 2
+
+
+def test_what_was_asked_is_answered_after_the_last_line(pipe: Pipe) -> None:
+    pipe.begin()
+    pipe.write(request("tools/call", call("wait", s=0.3), 1))
+    out, _, code = pipe.end()
+    assert (text_of(json.loads(out)), code) == ("over", 0)

@@ -1,0 +1,323 @@
+"""Both lanes of the MCP door answer alike: ours, as served, and the official SDK alone.
+
+The same requests go to two hosts, and what comes back is compared as JSON. What may differ is taken out by
+``plain``, and only this: the id of an approval, the state that a client shows again with an answer, and the
+words of protocol errors, which the protocol leaves to the server (their codes and HTTP statuses are compared).
+Headers are not: one lane answers with JSON where the other opens a stream for one event. Where the lanes
+differ on purpose, because the SDK does not do what JSON-RPC says, ``OTHERWISE`` names it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.mcp_hosts import CATALOG, WAIT_S, Host, host
+
+OLDER = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+NEWER = "2026-07-28"
+META = "io.modelcontextprotocol/"
+BOTH = "application/json, text/event-stream"
+CLIENT = {"name": "test", "version": "1"}
+
+
+@dataclass(frozen=True)
+class Said:
+    """An answer: its status, and its message where there is one."""
+
+    status: int
+    message: Any
+    session: str | None = field(default=None, compare=False)
+
+
+def ask(served: Host, body: bytes, **headers: str) -> Said:
+    """Send one message and read the whole answer; of a stream, the event that answers."""
+    place = urlsplit(served.url)
+    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=WAIT_S)
+    try:
+        sent = {"content-type": "application/json", "accept": BOTH, **headers}
+        kept = {name.replace("_", "-"): value for name, value in sent.items() if value}
+        connection.request("POST", place.path, body, kept)
+        response = connection.getresponse()
+        text, kind = response.read().decode("utf-8"), response.getheader("content-type", "")
+    finally:
+        connection.close()
+    session = response.getheader("mcp-session-id")
+    if "event-stream" in kind:
+        told = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+        (message,) = [each for each in told if "method" not in each]
+        return Said(response.status, message, session)
+    return Said(response.status, json.loads(text) if text.startswith("{") else None, session)
+
+
+def encoded(method: str, params: object = None, number: object = 1, **more: object) -> bytes:
+    message: dict[str, object] = {"jsonrpc": "2.0", "id": number, "method": method, **more}
+    if params is not None:
+        message["params"] = params
+    return json.dumps(message).encode()
+
+
+class Older:
+    """A client that shook hands."""
+
+    def __init__(self, served: Host, version: str, *, able: dict[str, object] | None = None) -> None:
+        self.served, self.version = served, version
+        params = {"protocolVersion": version, "capabilities": able or {}, "clientInfo": CLIENT}
+        self.greeting = ask(served, encoded("initialize", params, 0))
+        self.session = self.greeting.session or ""
+        told = json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}).encode()
+        self.acknowledged = self.post(told)
+
+    def post(self, body: bytes, **headers: str) -> Said:
+        sent = {"mcp_session_id": self.session, "mcp_protocol_version": self.version, **headers}
+        return ask(self.served, body, **sent)
+
+
+def newer(
+    served: Host,
+    method: str,
+    params: Mapping[str, object] | None = None,
+    *,
+    number: object = 1,
+    **headers: str,
+) -> Said:
+    """One request of the newer era, its envelope and its headers as they should be, or as told otherwise."""
+    given = dict(params or {})
+    around = {META + "protocolVersion": NEWER, META + "clientCapabilities": {}, META + "clientInfo": CLIENT}
+    given["_meta"] = {**around, **given.pop("_meta", {})}  # type: ignore[dict-item]
+    name = given.get("name") or given.get("uri")
+    sent = {"mcp_protocol_version": NEWER, "mcp_method": method, "mcp_name": str(name) if name else ""}
+    return ask(served, encoded(method, given, number), **{**sent, **headers})
+
+
+def plain(said: Said) -> Said:
+    """An answer without what may differ; see above."""
+    message = said.message
+    if isinstance(message, dict) and isinstance(message.get("error"), dict):
+        error = message["error"]
+        own = (
+            isinstance(error.get("data"), dict) and "kind" in error["data"]
+        )  # the tool's, not the protocol's
+        message = {**message, "error": error if own else {"code": error["code"]}}
+    text = re.sub(r'"requestState": "[^"]*"', '"requestState": "…"', json.dumps(message))
+    text = re.sub(r"\([0-9a-f]{12}\)", "(…)", text)
+    return Said(said.status, json.loads(text))
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Host, Host]]:
+    home = tmp_path_factory.mktemp("lanes")
+    with host(CATALOG, home / "a", "served") as ours, host(CATALOG, home / "b", "sdk") as theirs:
+        yield ours, theirs
+
+
+CALLS: dict[str, dict[str, object]] = {
+    "text": {"name": "test_simple_text", "arguments": {}},
+    "no arguments at all": {"name": "test_simple_text"},
+    "image": {"name": "test_image_content", "arguments": {}},
+    "sound": {"name": "test_audio_content", "arguments": {}},
+    "resource": {"name": "test_embedded_resource", "arguments": {}},
+    "several blocks": {"name": "test_multiple_content_types", "arguments": {}},
+    "data": {"name": "add", "arguments": {"a": 1, "b": 2.5}},
+    "progress unheard": {"name": "test_tool_with_progress", "arguments": {}},
+    "progress heard": {
+        "name": "test_tool_with_progress", "arguments": {}, "_meta": {"progressToken": "p"}
+    },
+    "process": {"name": "json_schema_2020_12_tool", "arguments": {"name": "Ada"}},
+    "failure": {"name": "test_error_handling", "arguments": {}},
+    "wrong arguments": {"name": "add", "arguments": {"a": "one"}},
+    "extra arguments": {"name": "json_schema_2020_12_tool", "arguments": {"more": 1}},
+    "too slow": {"name": "too_slow", "arguments": {}},
+    "too much": {"name": "too_much", "arguments": {}},
+    "no JSON": {"name": "unreadable", "arguments": {}},
+    "denied": {"name": "forbidden", "arguments": {}},
+    "no program": {"name": "nowhere", "arguments": {}},
+    "needs approval": {"name": "test_elicitation", "arguments": {"message": "hello"}},
+    "unknown tool": {"name": "nothing", "arguments": {}},
+    "by its key": {"name": "python:__main__/add", "arguments": {"a": 1, "b": 1}},
+    "no name": {"arguments": {}},
+    "a name that is none": {"name": 7, "arguments": {}},
+    "arguments that are none": {"name": "add", "arguments": [1, 2]},
+}  # fmt: skip
+OTHERS: dict[str, tuple[str, dict[str, object] | None]] = {
+    "ping": ("ping", None),
+    "tools/list": ("tools/list", None),
+    "tools/list with params": ("tools/list", {}),
+    "tools/list with a wrong cursor": ("tools/list", {"cursor": "x"}),
+    "resources/list": ("resources/list", None),
+    "resources/list with a wrong cursor": ("resources/list", {"cursor": "x"}),
+    "resources/templates/list": ("resources/templates/list", None),
+    "resources/read": ("resources/read", {"uri": "skill://greeting/SKILL.md"}),
+    "resources/read by template": ("resources/read", {"uri": "test://template/7/data"}),
+    "resources/read of nothing": ("resources/read", {"uri": "skill://nothing/SKILL.md"}),
+    "resources/read without a uri": ("resources/read", {}),
+    "prompts/list": ("prompts/list", None),
+    "prompts/get": ("prompts/get", {"name": "greeting", "arguments": {"request": "Greet Ada."}}),
+    "prompts/get of nothing": ("prompts/get", {"name": "nothing"}),
+    "prompts/get without what it needs": ("prompts/get", {"name": "test_prompt_with_arguments"}),
+    "completion/complete": (
+        "completion/complete",
+        {
+            "ref": {"type": "ref/resource", "uri": "skill://{name}/SKILL.md"},
+            "argument": {"name": "name", "value": "gr"},
+        },
+    ),
+    "server/discover": ("server/discover", None),
+    "an unknown method": ("tools/sing", {}),
+    "a method that this server lacks": ("logging/setLevel", {"level": "info"}),
+}
+BODIES: dict[str, bytes] = {
+    "no JSON": b"{",
+    "empty": b"",
+    "not UTF-8": b'{"jsonrpc": "2.0", "id": 1, "method": "\xff"}',
+    "a batch": b'[{"jsonrpc": "2.0", "id": 1, "method": "ping"}]',
+    "a text": b'"ping"',
+    "no version of JSON-RPC": b'{"id": 1, "method": "ping"}',
+    "another version of JSON-RPC": b'{"jsonrpc": "1.0", "id": 1, "method": "ping"}',
+    "an id that is none": b'{"jsonrpc": "2.0", "id": [1], "method": "ping"}',
+    "params that are none": b'{"jsonrpc": "2.0", "id": 1, "method": "ping", "params": [1]}',
+    "neither method nor result": b'{"jsonrpc": "2.0", "id": 1}',
+    "a notification": b'{"jsonrpc": "2.0", "method": "notifications/nothing"}',
+}
+
+
+FAILING = frozenset(
+    {
+        "unknown tool", "no name", "a name that is none", "arguments that are none",
+        "tools/list with a wrong cursor", "resources/list with a wrong cursor", "resources/read of nothing",
+        "resources/read without a uri", "prompts/get of nothing", "prompts/get without what it needs",
+        "an unknown method", "a method that this server lacks",
+    }
+)  # fmt: skip
+"""What is answered with an error of the protocol; all else with a result."""
+OTHERWISE: dict[str, tuple[int, int | None]] = {
+    "a batch": (-32600, -32602),
+    "a text": (-32600, -32602),
+    "no version of JSON-RPC": (-32600, -32602),
+    "another version of JSON-RPC": (-32600, -32602),
+    "an id that is none": (-32600, None),
+    "params that are none": (-32600, -32602),
+    "neither method nor result": (-32600, -32602),
+}
+"""After a handshake, what is no message is to us an invalid request, as JSON-RPC says; to the SDK a request
+with invalid params, or (None) a notification, which it takes without a word."""
+
+
+@pytest.mark.parametrize("version", [*OLDER, "2023-01-01", NEWER, "nonsense"])
+def test_both_lanes_shake_hands_alike(hosts: tuple[Host, Host], version: str) -> None:
+    ours, theirs = (Older(each, version) for each in hosts)
+    assert plain(ours.greeting) == plain(theirs.greeting)
+    assert ours.session
+    assert theirs.session
+
+
+@pytest.mark.parametrize("version", [OLDER[0], OLDER[-1]])
+@pytest.mark.parametrize("what", CALLS)
+def test_both_lanes_call_alike_after_a_handshake(hosts: tuple[Host, Host], what: str, version: str) -> None:
+    ours, theirs = (Older(each, version).post(encoded("tools/call", CALLS[what])) for each in hosts)
+    assert ("error" in ours.message) == (what in FAILING)
+    assert plain(ours) == plain(theirs)
+
+
+@pytest.mark.parametrize("version", OLDER)
+@pytest.mark.parametrize("what", OTHERS)
+def test_both_lanes_answer_alike_after_a_handshake(hosts: tuple[Host, Host], what: str, version: str) -> None:
+    ours, theirs = (Older(each, version).post(encoded(*OTHERS[what])) for each in hosts)
+    assert ("error" in ours.message) == (what in FAILING or what == "server/discover")
+    assert plain(ours) == plain(theirs)
+
+
+@pytest.mark.parametrize("what", CALLS)
+def test_both_lanes_call_alike_in_the_newer_era(hosts: tuple[Host, Host], what: str) -> None:
+    ours, theirs = (newer(each, "tools/call", CALLS[what]) for each in hosts)
+    assert ("error" in ours.message) == (what in FAILING)
+    assert plain(ours) == plain(theirs)
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_both_lanes_answer_alike_in_the_newer_era(hosts: tuple[Host, Host], what: str) -> None:
+    ours, theirs = (newer(each, *OTHERS[what]) for each in hosts)
+    assert ("error" in ours.message) == (what in FAILING or what == "ping")
+    assert plain(ours) == plain(theirs)
+
+
+@pytest.mark.parametrize("what", BODIES)
+def test_both_lanes_refuse_alike_what_is_no_message(hosts: tuple[Host, Host], what: str) -> None:
+    ours, theirs = (Older(each, OLDER[-1]).post(BODIES[what]) for each in hosts)
+    if what in OTHERWISE:
+        code, their_code = OTHERWISE[what]
+        assert (ours.status, ours.message["error"]["code"]) == (400, code)
+        assert theirs.message is None if their_code is None else theirs.message["error"]["code"] == their_code
+    else:
+        assert plain(ours) == plain(theirs)
+    ours, theirs = (ask(each, BODIES[what], mcp_protocol_version=NEWER, mcp_method="ping") for each in hosts)
+    assert plain(ours) == plain(theirs)
+
+
+@pytest.mark.parametrize("number", [0, -1, 2**53, "", "text", "ä"])
+def test_both_lanes_say_the_id_again_as_it_was(hosts: tuple[Host, Host], number: object) -> None:
+    ours, theirs = (Older(each, OLDER[-1]).post(encoded("ping", number=number)) for each in hosts)
+    assert ours.message == {"jsonrpc": "2.0", "id": number, "result": {}}
+    assert plain(ours) == plain(theirs)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"mcp_method": "tools/call"},
+        {"mcp_method": ""},
+        {"mcp_protocol_version": "2030-01-01"},
+        {"accept": "text/html"},
+        {"accept": "application/json"},
+    ],
+    ids=str,
+)
+def test_both_lanes_refuse_alike_wrong_headers_of_the_newer_era(
+    hosts: tuple[Host, Host], headers: dict[str, str]
+) -> None:
+    ours, theirs = (newer(each, "tools/list", None, **headers) for each in hosts)
+    assert ours.status >= 400
+    assert plain(ours).status == plain(theirs).status
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        {META + "protocolVersion": "2030-01-01"},
+        {META + "protocolVersion": 7},
+        {META + "protocolVersion": OLDER[-1]},
+        {META + "clientCapabilities": {"elicitation": {}}},
+    ],
+    ids=str,
+)
+def test_both_lanes_read_the_envelope_alike(hosts: tuple[Host, Host], around: dict[str, object]) -> None:
+    ours, theirs = (newer(each, "tools/list", {"_meta": around}) for each in hosts)
+    assert plain(ours) == plain(theirs)
+
+
+def test_both_lanes_ask_alike_for_an_approval(hosts: tuple[Host, Host]) -> None:
+    able: dict[str, object] = {META + "clientCapabilities": {"elicitation": {"form": {}}}}
+    params = {"name": "test_elicitation", "arguments": {"message": "may I"}}
+    ours, theirs = (newer(each, "tools/call", {**params, "_meta": able}) for each in hosts)
+    assert ours.message["result"]["resultType"] == "input_required"
+    assert plain(ours) == plain(theirs)
+    done = []
+    for each, asked in zip(hosts, (ours, theirs), strict=True):
+        reply = {"approval": {"action": "accept", "content": {"decision": "approve"}}}
+        more = {"inputResponses": reply, "requestState": asked.message["result"]["requestState"]}
+        done.append(newer(each, "tools/call", {**params, **more, "_meta": able}))
+    assert done[0].message["result"]["content"] == [{"type": "text", "text": "User response: may I"}]
+    assert plain(done[0]) == plain(done[1])
+
+
+def test_both_lanes_refuse_alike_a_session_that_is_none(hosts: tuple[Host, Host]) -> None:
+    ours, theirs = (ask(each, encoded("ping"), mcp_session_id="nothing") for each in hosts)
+    assert ours.status == 404
+    assert plain(ours).status == plain(theirs).status

@@ -1,0 +1,451 @@
+"""``toolwright serve`` as a user starts it: a real process, real requests, real signals."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import select
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.program import PROGRAM, WAIT_S, Said, environment, toolwright
+
+JSON = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+IMPORTED = """
+import sys
+from toolwright.doors import cli
+status = cli.run(sys.argv[1:])
+print("imported:", *sorted(sys.modules), file=sys.stderr)
+sys.exit(status)
+"""
+
+
+def declare(folder: Path, *names: str, script: str = "cat") -> Path:
+    """A manifest whose tools are one shell script."""
+    bin_ = folder / "tools" / "bin"
+    bin_.mkdir(parents=True, exist_ok=True)
+    program = bin_ / "run"
+    program.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    tools = [
+        {
+            "name": name,
+            "description": f"Does {name}.",
+            "schema": {"type": "object"},
+            "command": ["./tools/bin/run"],
+        }
+        for name in names
+    ]
+    beside = folder / "tools.new"
+    beside.write_text(json.dumps({"tools": tools}), encoding="utf-8")
+    beside.replace(folder / "tools.json")
+    return folder / "tools.json"
+
+
+class Server:
+    """A started ``serve``, with everything that it says on stderr."""
+
+    def __init__(self, folder: Path, *arguments: str, **more: str) -> None:
+        self.process = subprocess.Popen(
+            [
+                PROGRAM,
+                "--from",
+                folder,
+                "--state",
+                folder.parent / "state",
+                "serve",
+                "--port",
+                "0",
+                *arguments,
+            ],
+            cwd=folder,
+            env=environment(folder.parent / "home", **more),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self.said: list[str] = []
+        self._came = threading.Condition()
+        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading.start()
+        found = re.search(r"serving at http://(\S+)", self.wait_for("serving at "))
+        assert found
+        self.address = found[1]
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            with self._came:
+                self.said.append(line.decode("utf-8"))
+                self._came.notify_all()
+        with self._came:
+            self._came.notify_all()
+
+    def wait_for(self, text: str) -> str:
+        with self._came:
+            found = self._came.wait_for(
+                lambda: any(text in line for line in self.said) or self.process.poll() is not None, WAIT_S
+            )
+            lines = [line for line in self.said if text in line]
+        assert found, self.said
+        assert lines, self.said
+        return lines[0]
+
+    def ask(
+        self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(self.address, timeout=WAIT_S)
+        try:
+            sent = None if body is None else json.dumps(body)
+            connection.request(method, path, sent, headers or (JSON if body is not None else {}))
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+    def names(self) -> list[str]:
+        status, body = self.ask("POST", "/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
+        assert status == 200, body
+        return [tool["name"] for tool in json.loads(body)["result"]["tools"]]
+
+    def call(self, name: str, arguments: object = None) -> tuple[int, Any]:
+        status, body = self.ask("POST", f"/v1/tools/{name}/call", {"arguments": arguments or {}})
+        return status, json.loads(body)
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        with suppress(ProcessLookupError):
+            self.process.send_signal(number)
+        return self.process.wait(WAIT_S)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(WAIT_S)
+        self._reading.join(WAIT_S)
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+@contextmanager
+def serving(folder: Path, *arguments: str, **more: str) -> Iterator[Server]:
+    server = Server(folder, *arguments, **more)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    here = tmp_path / "here"
+    declare(here, "echo")
+    return here
+
+
+def test_one_port_answers_for_mcp_the_api_the_console_and_health(folder: Path) -> None:
+    with serving(folder) as server:
+        server.wait_for("Ctrl-C stops it.")
+        assert server.names() == ["echo"]
+        status, result = server.call("echo", {"x": 1})
+        assert (status, result["ok"], json.loads(result["content"])) == (200, True, {"x": 1})
+        assert server.ask("GET", "/v1/tools")[0] == 200
+        status, body = server.ask("GET", "/openapi.json")
+        assert json.loads(body)["openapi"].startswith("3.1")
+        assert server.ask("GET", "/healthz") == (200, b'{"status":"ok"}')
+        status, body = server.ask("GET", "/readyz")
+        assert (status, json.loads(body)["tools"]) == (200, 1)
+        assert b"<html" in server.ask("GET", "/")[1]
+        status, body = server.ask("GET", "/metrics")
+        assert b'toolwright_calls_total{door="http",format="manifest",outcome="ok"} 1\n' in body
+        assert server.end() == 0
+        assert server.process.stdout is not None
+        assert server.process.stdout.read() == b""
+
+
+def test_what_is_printed_for_mcp_hosts_is_ready_to_be_pasted(folder: Path) -> None:
+    with serving(folder) as server:
+        server.wait_for("Ctrl-C stops it.")
+        settings = [json.loads(line) for line in server.said if line.lstrip().startswith("{")]
+        cursor, code, desktop = settings
+        url = f"http://{server.address}/mcp"
+        assert cursor == {"mcpServers": {"toolwright": {"type": "http", "url": url}}}
+        assert code == {"servers": {"toolwright": {"type": "http", "url": url}}}
+        started = desktop["mcpServers"]["toolwright"]
+        server.end()
+    said = subprocess.run(
+        [started["command"], *started["args"]],
+        cwd="/",
+        env=environment(folder.parent / "home") | started.get("env", {}),
+        input=HELLO,
+        capture_output=True,
+        timeout=WAIT_S,
+        check=True,
+    )
+    assert json.loads(said.stdout.splitlines()[0])["result"]["serverInfo"]["name"]
+
+
+def test_a_changed_file_is_seen_by_clients_and_a_broken_one_changes_nothing(folder: Path) -> None:
+    with serving(folder) as server:
+        assert server.names() == ["echo"]
+        declare(folder, "echo", "more")
+        server.wait_for("reloaded: 1 added (manifest:here/more)")
+        assert server.names() == ["echo", "more"]
+        (folder / "tools.json").write_text('{"tools": [', encoding="utf-8")
+        server.wait_for("not reloaded, the last good tools stay")
+        assert server.names() == ["echo", "more"]
+        declare(folder, "more")
+        server.wait_for("reloaded: 1 removed (manifest:here/echo)")
+        assert server.names() == ["more"]
+        _, body = server.ask("GET", "/metrics")
+        assert b'toolwright_reloads_total{outcome="ok"} 2\n' in body
+        assert b'toolwright_reloads_total{outcome="failed"} 1\n' in body
+
+
+def test_reloads_are_told_to_whoever_listens_to_events(folder: Path) -> None:
+    with serving(folder) as server:
+        connection = http.client.HTTPConnection(server.address, timeout=WAIT_S)
+        connection.request("GET", "/v1/events", headers={"accept": "text/event-stream"})
+        response = connection.getresponse()
+        assert response.status == 200
+        declare(folder, "echo", "more")
+        while True:
+            line = response.readline()
+            assert line, "the stream ended"
+            if line.startswith(b"data:") and b"manifest:here/more" in line:
+                break
+        # A stream is no reason to stay: it ends when we do.
+        assert server.end() == 0
+        assert response.read() is not None
+        connection.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_lets_the_call_under_way_finish(folder: Path, number: int) -> None:
+    fifo, began = folder.parent / "fifo", folder.parent / "began"
+    os.mkfifo(fifo)
+    declare(folder, "wait", script=f"echo begun >{began}; cat {fifo}")
+    with serving(folder) as server:
+        answers: list[tuple[int, Any]] = []
+        calling = threading.Thread(target=lambda: answers.append(server.call("wait")))
+        calling.start()
+        wait_until(began.exists)
+        server.process.send_signal(number)
+        server.wait_for("1 call may finish")
+        wait_until(lambda: is_closed(server.address))
+        fifo.write_text('{"done": true}\n', encoding="utf-8")
+        calling.join(WAIT_S)
+        ((status, result),) = answers
+        assert (status, result["ok"]) == (200, True)
+        assert server.process.wait(WAIT_S) == 0
+    assert [(record["what"], record.get("ok")) for record in records(folder)] == [
+        ("begin", None),
+        ("end", True),
+    ]
+
+
+def test_a_call_that_does_not_finish_in_time_is_stopped_and_recorded(folder: Path) -> None:
+    fifo, began = folder.parent / "fifo", folder.parent / "began"
+    os.mkfifo(fifo)
+    declare(folder, "wait", script=f"echo begun >{began}; cat {fifo}")
+    (folder / "own.toml").write_text(f'[serve]\ndrain_s = 0.2\n[[source]]\npath = "{folder}"\n', "utf-8")
+    with serving(folder, "--config", str(folder / "own.toml")) as server:
+        answers: list[tuple[int, Any]] = []
+
+        def call() -> None:
+            with suppress(OSError, http.client.HTTPException):
+                answers.append(server.call("wait"))
+
+        calling = threading.Thread(target=call)
+        calling.start()
+        wait_until(began.exists)
+        assert server.end() == 0
+        calling.join(WAIT_S)
+    begin, end = records(folder)
+    assert (begin["what"], end["what"], end["kind"]) == ("begin", "end", "cancelled")
+
+
+def test_a_second_signal_ends_at_once(folder: Path) -> None:
+    fifo, began = folder.parent / "fifo", folder.parent / "began"
+    os.mkfifo(fifo)
+    declare(folder, "wait", script=f"echo begun >{began}; cat {fifo}")
+    (folder / "own.toml").write_text(f'[serve]\ndrain_s = 3600\n[[source]]\npath = "{folder}"\n', "utf-8")
+    with serving(folder, "--config", str(folder / "own.toml")) as server:
+
+        def call() -> None:
+            with suppress(OSError, http.client.HTTPException):
+                server.call("wait")
+
+        calling = threading.Thread(target=call)
+        calling.start()
+        wait_until(began.exists)
+        server.process.send_signal(signal.SIGINT)
+        server.wait_for("1 call may finish")
+        assert server.end(signal.SIGINT) == -signal.SIGINT
+        calling.join(WAIT_S)
+
+
+@pytest.mark.battery("I03")
+def test_an_address_that_others_can_reach_is_refused_without_a_token(folder: Path) -> None:
+    for host in ("0.0.0.0", "::", "192.0.2.1"):
+        said = toolwright("--from", folder, "serve", "--host", host, "--port", "0", cwd=folder)
+        assert said.status == 78, said
+        assert "toolwright token create" in said.err
+        assert "--host 127.0.0.1" in said.err
+
+
+def test_a_token_opens_what_others_can_reach_and_nothing_else_does(folder: Path) -> None:
+    token = "t" * 43
+    path = folder.parent / "tokens"
+    path.write_text(f"{token}\n", encoding="utf-8")
+    path.chmod(0o600)
+    with serving(folder, "--host", "0.0.0.0", "--token-file", str(path)) as server:
+        port = server.address.rpartition(":")[2]
+        server.address = f"127.0.0.1:{port}"
+        assert server.ask("GET", "/v1/tools")[0] == 401
+        assert server.ask("GET", "/v1/tools", headers={"authorization": "Bearer " + "x" * 43})[0] == 401
+        assert server.ask("GET", "/v1/tools", headers={"authorization": f"Bearer {token}"})[0] == 200
+        assert server.ask("GET", "/healthz")[0] == 200
+        server.wait_for("Ctrl-C stops it.")
+        assert any("Bearer YOUR-TOKEN" in line for line in server.said)
+        assert not any(token in line for line in server.said)
+
+
+def test_a_port_that_is_taken_is_told_with_what_to_do(folder: Path) -> None:
+    with serving(folder) as server:
+        port = server.address.rpartition(":")[2]
+        said = toolwright("--from", folder, "serve", "--port", port, cwd=folder)
+        assert said.status == 78, said
+        assert "in use" in said.err
+        assert "--port" in said.err
+
+
+def test_stdio_takes_nothing_of_http(folder: Path) -> None:
+    for extra in (("--port", "0"), ("--host", "127.0.0.1"), ("--token-file", "x")):
+        assert toolwright("--from", folder, "serve", "--stdio", *extra, cwd=folder).status == 2
+
+
+def test_quiet_says_only_the_address(folder: Path) -> None:
+    with serving(folder, "-q") as server:
+        assert server.end() == 0
+        server._reading.join(WAIT_S)
+        assert server.said == [f"serving at http://{server.address}\n"]
+
+
+# -- over a pipe --------------------------------------------------------------------------------------------
+
+HELLO = (
+    b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18",'
+    b'"capabilities":{},"clientInfo":{"name":"test","version":"1"}}}\n'
+    b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n'
+    b'{"jsonrpc":"2.0","id":2,"method":"tools/list"}\n'
+)
+CALL = b'{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"echo","arguments":{"x":1}}}\n'
+
+
+def over_pipe(folder: Path, messages: bytes) -> tuple[Said, list[str]]:
+    """A run over stdin and stdout, and the modules that it had imported at its end."""
+    said = toolwright(
+        "--from", folder, "--state", folder.parent / "state", "serve", "--stdio",
+        cwd=folder, stdin=messages, program=(sys.executable, "-c", IMPORTED),
+    )  # fmt: skip
+    found = re.search(r"^imported: (.*)$", said.err, re.MULTILINE)
+    assert found, said
+    return said, found[1].split()
+
+
+def test_over_a_pipe_stdout_carries_the_protocol_and_nothing_else(folder: Path) -> None:
+    said, _ = over_pipe(folder, HELLO + CALL)
+    answers = [json.loads(line) for line in said.out.splitlines()]
+    assert {answer["id"] for answer in answers if "id" in answer} == {1, 2, 3}
+    assert all(answer["jsonrpc"] == "2.0" for answer in answers)
+    assert said.status == 0
+
+
+def test_over_a_pipe_nothing_slow_is_imported(folder: Path) -> None:
+    """Whoever starts us waits for the first answer: neither the SDK nor anything of HTTP is worth that."""
+    _, imported = over_pipe(folder, HELLO + CALL)
+    tops = {name.partition(".")[0] for name in imported}
+    slow = {"mcp", "jinja2", "starlette", "uvicorn", "httptools", "pydantic", "opentelemetry", "rich"}
+    assert tops.isdisjoint(slow), tops & slow
+
+
+def test_over_http_nothing_slow_is_imported_before_it_is_asked_for(folder: Path) -> None:
+    program = "from toolwright.doors.cli import serve; from toolwright.doors import http, mcp; import sys; "
+    program += "from toolwright.doors.console import routes; print(*sys.modules)"
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment(folder.parent),
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=True,
+    )
+    tops = {name.partition(".")[0] for name in ended.stdout.split()}
+    assert tops.isdisjoint({"mcp", "jinja2", "starlette", "pydantic", "opentelemetry"})
+
+
+def test_over_a_pipe_a_signal_ends_it_as_if_the_client_had_left(folder: Path) -> None:
+    process = subprocess.Popen(
+        [PROGRAM, "--from", folder, "--state", folder.parent / "state", "serve", "--stdio"],
+        cwd=folder,
+        env=environment(folder.parent / "home"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(HELLO)
+        process.stdin.flush()
+        assert select.select([process.stdout], [], [], WAIT_S)[0]
+        process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0
+    finally:
+        process.kill()
+        process.communicate(timeout=WAIT_S)
+
+
+# -- waiting ------------------------------------------------------------------------------------------------
+
+
+def wait_until(condition: Any) -> None:
+    until = time.monotonic() + WAIT_S
+    waiting = threading.Event()
+    while not condition():
+        assert time.monotonic() < until
+        waiting.wait(0.01)
+
+
+def is_closed(address: str) -> bool:
+    connection = http.client.HTTPConnection(address, timeout=WAIT_S)
+    try:
+        connection.connect()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    finally:
+        connection.close()
+    return False
+
+
+def records(folder: Path) -> list[Any]:
+    """The records of the journal, as the command shows them."""
+    said = toolwright("--state", folder.parent / "state", "audit", "tail", "--json", cwd=folder)
+    found: list[Any] = said.json
+    return [record for record in found if record["what"] in ("begin", "end")]

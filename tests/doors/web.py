@@ -1,0 +1,141 @@
+"""A really served workshop: the API behind the entrance, on uvicorn, on a free port of loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+
+from toolwright import open as open_workshop
+from toolwright.app import Workshop
+from toolwright.config import Config, Environment
+from toolwright.doors._crew import Crew
+from toolwright.doors._entrance import Entrance, Guest
+from toolwright.doors._events import Events
+from toolwright.doors._health import Health
+from toolwright.doors._limits import server_settings
+from toolwright.doors._meters import Meters
+from toolwright.doors._web import Receive, Scope, Send
+from toolwright.doors.http import Api
+from toolwright.store.tokens import Tokens
+
+WAIT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server that is up, and what stands behind it."""
+
+    url: str
+    workshop: Workshop
+    events: Events
+    crew: Crew
+    health: Health
+    client: httpx.Client
+    counted: list[int]
+
+    def requests(self) -> int:
+        """How many requests came."""
+        return self.counted[0]
+
+    def get(self, path: str, **more: Any) -> httpx.Response:
+        return self.client.get(path, **more)
+
+    def post(self, path: str, body: object, **more: Any) -> httpx.Response:
+        return self.client.post(path, json=body, **more)
+
+    def call(self, name: str, arguments: object = None, **more: Any) -> httpx.Response:
+        return self.post(f"/v1/tools/{name}/call", {"arguments": arguments or {}, **more})
+
+
+@contextmanager
+def served(
+    workshop: Workshop,
+    *,
+    guest: Guest | None = None,
+    tokens: Tokens | None = None,
+    body_bytes_max: int = 4 << 20,
+    rate_per_minute: int = 0,
+    approval_wait_s_max: float = 30.0,
+) -> Iterator[Served]:
+    """The API of a workshop, served until the block ends. ``guest`` is who comes in without a token."""
+    events = Events()
+    crew = Crew(workshop, events)
+    health = Health(workshop, crew, events)
+    api = Api(
+        workshop,
+        crew,
+        events,
+        health=health,
+        meters=Meters(workshop, crew, events),
+        body_bytes_max=body_bytes_max,
+        approval_wait_s_max=approval_wait_s_max,
+    )
+    counted = [0]
+
+    async def counting(scope: Scope, receive: Receive, send: Send) -> None:
+        counted[0] += 1
+        await app(scope, receive, send)
+
+    app = Entrance(
+        api,
+        tokens=tokens,
+        host_guest=guest or (Guest(name="ann") if tokens is None else None),
+        rate_per_minute=rate_per_minute,
+        body_bytes_max=body_bytes_max,
+    )
+    config = uvicorn.Config(
+        counting, host="127.0.0.1", port=0, lifespan="off", log_level="error", **server_settings()
+    )
+    server = uvicorn.Server(config)
+    up, over = threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        running = asyncio.ensure_future(server.serve())
+        while not server.started and not running.done():
+            await asyncio.sleep(0.005)
+        up.set()
+        while not running.done():
+            crew.look()
+            await asyncio.wait((running,), timeout=0.005)
+        over.set()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),), daemon=True)
+    thread.start()
+    try:
+        assert up.wait(WAIT_S)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        url = f"http://127.0.0.1:{port}"
+        with httpx.Client(base_url=url, timeout=WAIT_S) as client:
+            yield Served(url, workshop, events, crew, health, client, counted)
+    finally:
+        events.close()
+        server.should_exit = True
+        assert over.wait(WAIT_S)
+        thread.join(WAIT_S)
+        crew.drain(WAIT_S)
+
+
+def opened(
+    state: Path,
+    *,
+    tools: Sequence[Callable[..., object]] = (),
+    paths: Sequence[Path] = (),
+    config: Config | None = None,
+) -> Workshop:
+    """A workshop with a state folder of its own."""
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    environment = Environment.read()
+    return open_workshop(
+        [str(path) for path in paths] or None,
+        config=config or Config(state=str(state)),
+        tools=tools,
+        environment=environment,
+    )
