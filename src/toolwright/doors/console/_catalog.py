@@ -14,10 +14,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from toolwright.dialects import DIALECTS
-from toolwright.doors import _offers
 from toolwright.doors._accounts import Wanted, journal_of, page_of
 from toolwright.doors._documents import line_of, shown_path
-from toolwright.doors._entrance import Right
+from toolwright.doors._entrance import Guest, Right
 from toolwright.doors.console._forms import form, parameters
 from toolwright.doors.console._frame import Frame, guest_of, one_line
 from toolwright.errors import StoreError
@@ -26,7 +25,6 @@ from toolwright.model import (
     FORMATS,
     Allow,
     Ask,
-    DeclareOptions,
     Deny,
     Disabled,
     Effect,
@@ -217,7 +215,7 @@ class CatalogPages:
                 "output": output,
                 "given": parameters(output),
                 "place": place(tool.origin.path, tool.origin.line),
-                "sent": self._sent(tool) if tool.role is Role.TOOL else [],
+                "sent": self._sent(tool, guest) if tool.role is Role.TOOL else [],
                 "recent": self._recent(request, tool),
                 "problems": [
                     problem
@@ -230,11 +228,12 @@ class CatalogPages:
             },
         )
 
-    def _sent(self, tool: Tool) -> list[Sent]:
-        """What each provider would be sent of a tool."""
+    def _sent(self, tool: Tool, guest: Guest | None) -> list[Sent]:
+        """What each provider would be sent of a tool, under the name that it has among all others."""
+        caller, reach = (None, None) if guest is None else (guest.name, guest.reach)
         sent = []
         for dialect in DIALECTS:
-            declared = self._workshop.dialect(dialect).declare([tool], DeclareOptions())
+            declared = self._workshop.declare(dialect, names=[tool.key], caller=caller, reach=reach)
             sent.append(
                 Sent(
                     dialect=dialect,
@@ -311,13 +310,12 @@ class CatalogPages:
         """Skills and their instructions, as plain text: markup from outside is never drawn."""
         guest = guest_of(request)
         shown = []
-        for skill in _offers.shown(self._workshop, None if guest is None else guest.reach):
-            try:
-                text, withheld = _offers.read(self._workshop, skill), ""
-            except _offers.Withheld as refused:
-                text, withheld = "", str(refused)
-            except _offers.Absent:
-                text, withheld = "", "its SKILL.md lies outside of its folder, or is gone"
+        caller, reach = (None, None) if guest is None else (guest.name, guest.reach)
+        texts = {each.name: each for each in self._workshop.skill_texts(caller=caller, reach=reach)}
+        for skill in self._workshop.known_skills(reach):
+            if skill.name not in texts:  # it came meanwhile
+                continue
+            text, withheld = texts[skill.name].whole, texts[skill.name].withheld
             tools = [tool for tool in self._frame.tools(request) if is_of(tool, skill)]
             shown.append(
                 {
@@ -404,7 +402,7 @@ def why_not(tool: Tool, denied: Deny | None) -> str:
         return "a part that other tools run on"
     if isinstance(tool.invocation, NotCallable):
         return one_line(tool.invocation.reason)
-    return "" if denied is None else one_line(denied.message)
+    return "" if denied is None else one_line(denied.message.partition("\n")[0])
 
 
 def took(ms: object) -> str:
