@@ -441,7 +441,8 @@ def permit_words(permit: Permit) -> Iterator[tuple[str, str]]:
 def _roots(roots: tuple[str, ...], otherwise: str) -> str:
     if "/" in roots:
         return "everything you may, but our own state"
-    return ", ".join([*map(shown_path, roots), otherwise])
+    shown = ("the current folder" if path == "." else path for path in map(shown_path, roots))
+    return ", ".join([*shown, otherwise])
 
 
 class _Wrong:
