@@ -16,13 +16,20 @@ RUN := $(BIN)/toolwright --config examples/toolwright.toml --state build/state
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run sign-examples test screenshots check fmt bench explore fuzz fuzz-spawner soak races lock clean
+.PHONY: help run examples sign-examples test screenshots check fmt bench explore fuzz fuzz-spawner soak races lock clean
 unexport PYTHONHOME PYTHONPATH
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
-run: $(STAMPS)/native ## check and list the tools in examples/, and call one
+run: $(STAMPS)/native ## serve the tools in examples/: console, MCP and HTTP on one port (ARGS="--port 0")
+	@mkdir -p -m 700 build/state build/state/space
+	@$(SPACE) $(BIN)/toolwright trust examples/keys/*.toml
+	@$(SPACE) $(RUN) check || true # what is wrong with one tool is told, and the others are served
+	@$(SPACE) $(RUN) verify | awk '{ n[$$1]++ } END { for (one in n) print n[one], "tools are", one }'
+	@$(SPACE) exec $(RUN) serve $(ARGS)
+
+examples: $(STAMPS)/native ## check, verify and list the tools in examples/, and call some, without serving
 	@mkdir -p -m 700 build/state build/state/space
 	$(SPACE) $(BIN)/toolwright trust examples/keys/*.toml
 	$(SPACE) $(RUN) check
@@ -73,7 +80,7 @@ fuzz-spawner: ## send the spawner's parser wrong messages, under sanitizers (ARG
 		-o build/fuzz-spawner fuzz/spawner.c
 	build/fuzz-spawner $(if $(ARGS),$(ARGS),60)
 
-soak: $(STAMPS)/dev ## call tools that misbehave, kill hosts, and look for what is lost or left
+soak: $(STAMPS)/dev ## call tools that misbehave, kill hosts, and look for what is lost or left (ARGS=serving: clients of a server)
 	$(BIN)/python soak/soak.py $(ARGS)
 
 races: $(STAMPS)/dev ## replace files while they are verified and called, and look for what ran unverified

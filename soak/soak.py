@@ -4,6 +4,8 @@
     make soak ARGS="--calls 2000 --kills 50"      less of both
     make soak ARGS="--kills 0"                    only the calls
     make soak ARGS="--level portable --kills 0"   what a weaker level does not hold
+    make soak ARGS=serving                        200 clients of a server, for 10 minutes
+    make soak ARGS="serving --seconds 60"         for one
 
 Prints a table for each part; exit status 1 where a goal is missed. Progress goes to stderr.
 """
@@ -19,11 +21,18 @@ import tempfile
 from pathlib import Path
 
 import faults
+import serving
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("part", nargs="?", choices=("calls", "serving"), default="calls", help="what to soak")
+    parser.add_argument("--clients", type=int, default=200, help="serving: so many at once (200)")
+    parser.add_argument("--seconds", type=float, default=600.0, help="serving: for so long (600)")
+    parser.add_argument(
+        "--pace", type=float, default=0.4, help="serving: seconds that a client rests between calls (0.4)"
     )
     parser.add_argument("--calls", type=int, default=10_000, help="calls of misbehaving tools (10,000)")
     parser.add_argument("--at-once", type=int, default=32, help="so many at a time (32)")
@@ -42,6 +51,8 @@ def main() -> int:
     folder.chmod(0o711)
     met = True
     try:
+        if given.part == "serving":
+            return 0 if serving.run(given.clients, given.seconds, given.seed, given.pace, folder) else 1
         if given.calls:
             (folder / "faults").mkdir()
             met &= faults.run(

@@ -119,7 +119,7 @@ def test_a_slow_and_a_fast_call_of_one_message_run_together_and_answer_in_order(
             "description": name,
             "schema": {"type": "object"},
             "command": [f"./tools/bin/{name}"],
-            "timeoutSeconds": WAIT_S,
+            "timeoutSec": int(WAIT_S),
         }
         for name in ("slow", "fast")
     ]

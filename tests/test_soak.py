@@ -73,3 +73,16 @@ def test_the_soak_sees_what_a_weaker_level_lets_go(level: str) -> None:
     assert done.returncode == 1, done.stdout + done.stderr
     assert re.search(r"leaked processes +[1-8] ", done.stdout), done.stdout
     assert re.search(r"wrong outcomes +0 ", done.stdout), done.stdout
+
+
+def test_clients_of_a_server_get_right_answers_and_leave_nothing_behind() -> None:
+    for module in ("uvicorn", "starlette", "httptools"):
+        pytest.importorskip(module, reason="the extra `serve` is not installed; `make test` installs it")
+    done = soak("serving", "--clients", "20", "--seconds", "8")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = met(done.stdout)
+    assert int(found["right answers"].replace(",", "")) >= 50
+    for what in ("wrong answers", "connections left open", "leaked processes", "flaws in the journal"):
+        assert found[what] == "0"
+    for client in ("http", "mcp newer", "mcp older", "mcp stdio", "slow reader", "half-open", "listener"):
+        assert re.search(rf"right answers: .*{client} [0-9]", done.stdout), done.stdout

@@ -509,7 +509,7 @@ class Workshop:
         off = Disabled(tool=name, reason=reason, until=None if for_s is None else now + for_s)
         self._note_switch(off, enabled=False, by=by)
         switch_off(self.hands.keep.opened(), off, now)
-        self._tell_watchers()
+        self._tell_switched()
         return off
 
     def enable(self, name: str, *, by: str | None = None) -> None:
@@ -524,7 +524,7 @@ class Workshop:
         self._note_switch(Disabled(tool=name), enabled=True, by=by)
         for each in sorted(names):
             switch_on(self.hands.keep.opened(), each, time.time())
-        self._tell_watchers()
+        self._tell_switched()
 
     def _note_switch(self, off: Disabled, *, enabled: bool, by: str | None) -> None:
         caller = self._environment.user if by is None else by
@@ -542,7 +542,8 @@ class Workshop:
         if why is not None:
             raise Unrecorded(f"nothing was switched, because it cannot be recorded: {why}")
 
-    def _tell_watchers(self) -> None:
+    def _tell_switched(self) -> None:
+        self.hands.keep.look_again()
         for told in self._watchers:
             told()
 
@@ -632,9 +633,16 @@ class Workshop:
         on_demand = self.config.context_mode != "full"
         return self._skills.prompt(caller=caller, reach=reach, on_demand=on_demand) if self.skills else ""
 
-    def skill_texts(self, *, caller: str | None = None, reach: Reach | None = None) -> tuple[SkillText, ...]:
-        """Every skill that a caller may know of, with its instructions, or why they are withheld."""
-        return self._skills.texts(caller=caller, reach=reach)
+    def skill_texts(
+        self, *, caller: str | None = None, reach: Reach | None = None, only: str | None = None
+    ) -> tuple[SkillText, ...]:
+        """Every skill that a caller may know of, or the one of a name, with its instructions, or why they are
+        withheld."""
+        return self._skills.texts(caller=caller, reach=reach, only=only)
+
+    def known_skills(self, reach: Reach | None) -> list[Skill]:
+        """The skills that a caller may know of; reads nothing."""
+        return self._skills.of(reach)
 
     def sign(self, refs: Sequence[str], location: Location | None = None) -> tuple[Signed, ...]:
         """Sign the rye items that references (``tool:ID``; ``*``, ``?``) name, with the user's key. Raises

@@ -554,7 +554,7 @@ def test_the_program_of_the_readme_runs(workshop: Path) -> None:
 
 
 def test_the_configurations_in_the_docs_are_accepted(workshop: Path) -> None:
-    guides = ("checking", "calling", "policy", "approvals", "secrets")
+    guides = ("checking", "calling", "policy", "approvals", "secrets", "serving")
     pages = [CONFIGURATION, *(DOCS / "guides" / f"{name}.md" for name in guides)]
     for page in pages:
         for block in blocks(page, "toml"):

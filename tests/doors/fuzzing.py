@@ -101,7 +101,7 @@ def fuzz(folder: Path, *, examples: int, seed: int, timeout_s: float = 3600.0) -
         workshop = stack.enter_context(
             opened(folder / "state", tools=[echo, measure, pay, spare], config=config)
         )
-        server = stack.enter_context(served(workshop))
+        server = stack.enter_context(served(workshop, approval_wait_s_max=0.1))
         server.events.hook(count)
         ids = [server.call("echo", {"text": "x" * number}).json()["call_id"] for number in range(3)]
         approvals = [

@@ -38,22 +38,16 @@ exec 3<>/dev/tcp/127.0.0.1/$port
 printf 'GET /v1/tools HTTP/1.1\\r\\nHost: 127.0.0.1:%s\\r\\nConnection: close\\r\\n\\r\\n' "$port" >&3
 head -n 1 <&3
 """
-TOOLS = {
-    "tools": [
-        {
-            "name": "call_back",
-            "description": "Call the server that runs this.",
-            "command": ["./call_back"],
-            "schema": {"type": "object", "properties": {"port": {"type": "integer"}}},
-        },
-        {
-            "name": "add",
-            "description": "Say hello.",
-            "command": ["/bin/echo", "hello"],
-            "schema": {"type": "object", "properties": {}},
-        },
+
+
+def manifest(folder: Path) -> str:
+    schema = {"type": "object", "properties": {"port": {"type": "integer"}}}
+    commands = {"add": ["/bin/echo", "hello"], "call_back": ["/bin/bash", str(folder / "call_back")]}
+    tools = [
+        {"name": name, "description": "A tool.", "command": command, "schema": schema}
+        for name, command in commands.items()
     ]
-}
+    return json.dumps({"tools": tools})
 
 
 @dataclass(frozen=True)
@@ -88,10 +82,9 @@ class Server:
 
 def project(folder: Path, config: str = CONFIG) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "tools.json").write_text(json.dumps(TOOLS), encoding="utf-8")
+    (folder / "tools.json").write_text(manifest(folder), encoding="utf-8")
     (folder / "mine.toml").write_text(config, encoding="utf-8")
     (folder / "call_back").write_text(CALL_BACK, encoding="utf-8")
-    (folder / "call_back").chmod(0o755)
     return folder
 
 

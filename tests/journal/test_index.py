@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.journal import work
-from toolwright.errors import Kind
+from toolwright.errors import Kind, StoreError
 from toolwright.journal import reading
 from toolwright.journal.audit import open_audit
 from toolwright.journal.index import Index, Wanted
@@ -181,3 +182,19 @@ def test_what_a_segment_told_goes_with_it(tmp_path: Path) -> None:
     with Index(work.journal(tmp_path)) as index:
         assert index.calls(Wanted(), 10).calls == ()
         assert [each.calls for each in index.load(0.0, 60, 3)] == [0, 0, 0]
+
+
+def test_an_index_that_another_is_making_is_left_to_it(tmp_path: Path) -> None:
+    recorded(tmp_path, "a")
+    path = Path(work.journal(tmp_path)) / "index.sqlite"
+    Index(work.journal(tmp_path)).__exit__()
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    before = path.stat().st_ino
+    with pytest.raises(StoreError, match="being made"):
+        Index(work.journal(tmp_path), wait_s=0.01)
+    assert path.stat().st_ino == before
+    other.execute("ROLLBACK")
+    other.close()
+    with Index(work.journal(tmp_path)) as index:
+        assert len(index.of_call("a")) == 2

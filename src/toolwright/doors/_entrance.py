@@ -78,6 +78,10 @@ _READ: Final = _RELAYED | {
     b"host", b"origin", b"authorization", b"cookie", b"content-length", b"content-type", b"content-encoding",
     b"transfer-encoding", b"sec-fetch-site", b"sec-fetch-mode",
 }  # fmt: skip
+_UNPLAIN: Final = _RELAYED | {
+    b"cookie", b"transfer-encoding", b"content-encoding", b"sec-fetch-site", b"sec-fetch-mode"
+}  # fmt: skip
+"""With these a request goes the usual way."""
 _SAFE_METHODS: Final = frozenset(("GET", "HEAD", "OPTIONS"))
 _OPEN: Final = frozenset(("/healthz", "/readyz", "/login"))
 _OPEN_BENEATH: Final = "/static/"
@@ -143,6 +147,10 @@ class Bucket:
             return 0.0
         self._level = level
         return (1.0 - level) / self._per_s
+
+    def put_back(self) -> None:
+        """One that was taken is counted elsewhere."""
+        self._level = min(self._size, self._level + 1.0)
 
 
 class Failures:
@@ -222,7 +230,7 @@ class _Names:
 
 
 @dataclass(frozen=True, slots=True)
-class _Passed:
+class Passed:
     """What headers led to: who it is (None: no token was shown) and from which page."""
 
     guest: Guest | None
@@ -262,7 +270,7 @@ class Entrance:
         self._now = now
         self._look_at = -math.inf
         self._names: dict[object, _Names] = {}
-        self._passed: dict[object, _Passed] = {}
+        self._passed: dict[object, Passed] = {}
         self._buckets: dict[str, Bucket] = {}
         self._writing: set[asyncio.Future[None]] = set()
         self.failures = Failures()
@@ -351,6 +359,34 @@ class Entrance:
             return
         await self._app(scope, receive, send)
 
+    def admit(self, scope: Scope) -> Passed | None:
+        """Who comes with a plain POST of a program, by what its headers led to before; None: let it come in
+        the usual way, which decides. Says yes to nothing that the usual way would refuse. Where it then goes
+        the usual way all the same, it must be put back."""
+        seen: dict[bytes, bytes] = {}
+        for name, value in scope["headers"]:
+            if name in _READ:
+                if name in seen or name in _UNPLAIN:
+                    return None
+                seen[name] = value
+        get, clock = seen.get, self._clock()
+        if clock >= self._look_at:
+            self._look(clock)
+        key = (scope["server"], get(b"host"), get(b"origin"), get(b"authorization"), None, False)
+        passed = self._passed.get(key)
+        if (
+            passed is None
+            or passed.guest is None
+            or (passed.until is not _NOT_OVER and passed.until <= self._now())
+            or passed.is_other_page
+            or passed.by_cookie
+            or len(scope["headers"]) > HEADERS_MAX
+            or _unfit(seen, "POST", self._bytes_max) is not None
+            or (passed.bucket is not None and passed.bucket.take(clock))
+        ):
+            return None
+        return passed
+
     # -- deciding -------------------------------------------------------------------------------------------
 
     def _decide(
@@ -360,7 +396,7 @@ class Entrance:
         cookie: str | None,
         host_guest: Guest | None,
         clock: float,
-    ) -> _Passed | Answer:
+    ) -> Passed | Answer:
         get = seen.get
         host, origin, shown = get(b"host"), get(b"origin"), get(b"authorization")
         if any(len(value) > VALUE_BYTES_MAX for value in seen.values()):
@@ -395,7 +431,7 @@ class Entrance:
             )
         else:
             guest, by_cookie = host_guest, False
-        return _Passed(guest, is_own and not is_other, is_other, by_cookie, until, self._bucket(guest, clock))
+        return Passed(guest, is_own and not is_other, is_other, by_cookie, until, self._bucket(guest, clock))
 
     def _wrong(self, scope: Scope, clock: float) -> Answer:
         """Attack: tokens tried one after the other."""
@@ -581,7 +617,7 @@ def _odd(scope: Scope) -> Answer | None:
     return _ODD_PATH if _ODD.search(scope["path"]) is not None else None
 
 
-def _foreign(passed: _Passed, seen: dict[bytes, bytes], method: str) -> Answer | None:
+def _foreign(passed: Passed, seen: dict[bytes, bytes], method: str) -> Answer | None:
     site = seen.get(b"sec-fetch-site")
     is_looking = method in ("GET", "HEAD")
     is_ours = passed.is_own_page or site in (b"same-origin", b"none")

@@ -34,6 +34,7 @@ ASKED: Final = "approval"
 """The name of our one input request."""
 _STAMP: Final[JsonObject] = {wire.SERVER_KEY: SERVER}
 _STAMP_TEXT: Final = jsontext.compact(_STAMP)
+_WAITS: Final = "hint: a person has to approve it first; the same call runs after that"
 _FORM: Final[JsonObject] = {
     "type": "object",
     "properties": {
@@ -214,13 +215,16 @@ class Desk:
         return 200, wire.answer(number, self._result(call, result, newer=newer))
 
     @staticmethod
-    def _result(call: ToolCall, result: ToolResult, *, newer: bool) -> bytes:
+    def reply(call: ToolCall, result: ToolResult) -> JsonObject:
+        """The result of a call as the dialect writes it, and what to do where it waits for a person."""
         reply = dialect.write_result(call, result)
         error = result.error
-        if error is not None and error.kind is Kind.NEEDS_APPROVAL and type(error.details) is dict:
-            waits = f"a person has to approve it first ({error.details.get('approval_id', 'not kept')})"
-            hint = f"hint: {waits}; the same call runs after that"
-            reply["content"] = [*reply["content"], {"type": "text", "text": hint}]
+        if error is not None and error.kind is Kind.NEEDS_APPROVAL:
+            reply["content"] = [*reply["content"], {"type": "text", "text": _WAITS}]
+        return reply
+
+    def _result(self, call: ToolCall, result: ToolResult, *, newer: bool) -> bytes:
+        reply = self.reply(call, result)
         if newer:
             reply["_meta"] = _STAMP
         else:

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import anyio
 import mcp_types as types
 from mcp.server.connection import Connection
-from mcp.server.context import ServerRequestContext
+from mcp.server.context import CallNext, ServerRequestContext
 from mcp.server.lowlevel.server import NotificationOptions, Server
 from mcp.server.runner import modern_error_data, serve_one
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -39,7 +39,7 @@ from toolwright.dialects import mcp as dialect
 from toolwright.doors import _mcp_lane
 from toolwright.doors._crew import Crew
 from toolwright.doors._entrance import Guest, Right
-from toolwright.doors._mcp_desk import Desk, failed
+from toolwright.doors._mcp_desk import Desk
 from toolwright.doors._mcp_wire import Fault, elicits
 from toolwright.doors._offers import (
     SAID_CHARS_MAX,
@@ -51,7 +51,6 @@ from toolwright.doors._offers import (
     offers,
 )
 from toolwright.doors._web import Receive, Scope, Send
-from toolwright.errors import KINDS
 from toolwright.jsontext import JsonObject
 from toolwright.model import ToolCall, ToolResult
 from toolwright.records import dataclass, replace
@@ -175,8 +174,17 @@ class Lane:
             on_completion=self._complete,
             on_subscriptions_listen=self._listen,
         )
-        server.middleware.clear()  # spans are told by the engine's own, once
+        server.middleware[:] = [self._instruct]  # spans are told by the crew, once
         return server
+
+    async def _instruct(self, ctx: _Context, call_next: CallNext) -> Any:
+        """Say in a greeting what the client's model shall know, which is not the same for every caller."""
+        result = await call_next(ctx)
+        if ctx.method in ("initialize", "server/discover") and isinstance(result, dict):
+            guest = _guest(ctx)
+            text = await asyncio.to_thread(self._workshop.instructions, caller=guest.name, reach=guest.reach)
+            return {**result, **({"instructions": text} if text else {})}
+        return result
 
     # -- tools ----------------------------------------------------------------------------------------------
 
@@ -211,10 +219,11 @@ class Lane:
             told = await self._elicit(context, question.params)
             if await asyncio.to_thread(desk.decide, guest, question.approval_id, told):
                 result = await self._run(context, replace(call, id=self._workshop.new_call_id()))
-        error = result.error
-        if error is not None and (code := KINDS[error.kind].rpc_code) is not None:
-            raise _error(failed(error, code))
-        return dialect.write_result(call, result)
+        _, body = desk.write(0, call, result, newer=newer)
+        answer = jsontext.loads_own(body)
+        if "error" in answer:
+            raise MCPError.from_error_data(types.ErrorData.model_validate(answer["error"]))
+        return answer["result"]
 
     async def _elicit(self, context: _Context, question: JsonObject) -> JsonObject:
         form = question["requestedSchema"]
@@ -267,7 +276,10 @@ class Lane:
     # -- resources and prompts ------------------------------------------------------------------------------
 
     async def _offers(self, context: _Context) -> Offers:
-        return await asyncio.to_thread(offers, self._workshop, _guest(context).reach, self._more)
+        guest = _guest(context)
+        return await asyncio.to_thread(
+            offers, self._workshop, self._more, caller=guest.name, reach=guest.reach
+        )
 
     async def _list_resources(self, context: _Context, params: types.PaginatedRequestParams | None) -> Any:
         listed = [each for each in (await self._offers(context)).resources if not each.is_template]

@@ -1,32 +1,26 @@
 """What a served workshop offers besides tools: texts to read (resources) and texts to begin with (prompts).
 
-Every skill is both. A host may offer more of its own. This module knows no protocol and remembers nothing: a
-SKILL.md is read when it is asked for, contained and bounded, and never where its skill is not as locked.
+Every skill is both. A host may offer more of its own. This module knows no protocol, remembers nothing and
+reads nothing itself: what of a skill a caller may read is ``own/skills.py``'s business.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import Final, TypeAlias
 from urllib.parse import quote, unquote
 
 from toolwright.app import Workshop
-from toolwright.catalog import files
-from toolwright.catalog.catalog import is_within
-from toolwright.formats.skill import split_front_matter
-from toolwright.model import Block, Reach, Skill, TextBlock, Tool, Trust
+from toolwright.model import Block, Reach, Skill, TextBlock
+from toolwright.own.skills import SkillText
 from toolwright.records import dataclass
 
 SKILL_TEMPLATE: Final = "skill://{name}/SKILL.md"
-SKILL_FILE: Final = "SKILL.md"
 REQUEST: Final = "request"
 """The one argument of a skill's prompt."""
 SAID_CHARS_MAX: Final = 64 << 10
 """Of one argument of a prompt."""
-_REFUSED: Final = frozenset({Trust.UNTRUSTED, Trust.TAMPERED, Trust.DRIFTED})
 _MARK: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -113,102 +107,47 @@ class Offers:
         raise Absent(name)
 
 
-def offers(workshop: Workshop, reach: Reach | None, more: Offers) -> Offers:
+def offers(workshop: Workshop, more: Offers, *, caller: str, reach: Reach | None) -> Offers:
     """The skills that a caller may know of, and what the host offers to everybody."""
-    skills = shown(workshop, reach)
 
-    def by_name(marks: Mapping[str, str]) -> str:
-        return read(workshop, _named(skills, marks["name"]))
+    def read(name: str) -> SkillText:
+        found = workshop.skill_texts(caller=caller, reach=reach, only=name)
+        if not found:
+            raise Absent(name)
+        if found[0].withheld:
+            raise Withheld(f"{name}: {found[0].withheld}")
+        return found[0]
 
+    skills = workshop.known_skills(reach)
+    if not skills:
+        return more
     template = Resource(
         uri=SKILL_TEMPLATE,
         name="skill",
         description="The instructions of a skill, by its name.",
         media_type="text/markdown",
-        read=by_name,
+        read=lambda marks: read(marks["name"]).whole,
     )
-    resources = [_as_resource(workshop, skill) for skill in skills]
+    resources = [_as_resource(skill, read) for skill in skills]
     return Offers(
-        resources=(*resources, *((template,) if skills else ()), *more.resources),
-        prompts=(*(_as_prompt(workshop, skill) for skill in skills), *more.prompts),
+        resources=(*resources, template, *more.resources),
+        prompts=(*(_as_prompt(skill, read) for skill in skills), *more.prompts),
     )
 
 
-def skill_uri(name: str) -> str:
-    return SKILL_TEMPLATE.replace("{name}", quote(name, safe=""))
-
-
-def shown(workshop: Workshop, reach: Reach | None) -> list[Skill]:
-    """The skills that a caller may know of: those of whose tools it may know, and those that its reach names
-    themselves (``skill:NAME/*``)."""
-    skills = list(workshop.skills)
-    if reach is None:
-        return skills
-    near = {tool.scope for tool in workshop.tools if tool.origin.format == "skill" and is_within(reach, tool)}
-    patterns = reach.tools
-    return [
-        skill
-        for skill in skills
-        if skill.name in near
-        or any(fnmatchcase(f"skill:{skill.name}/{SKILL_FILE}", pattern) for pattern in patterns)
-    ]
-
-
-def read(workshop: Workshop, skill: Skill) -> str:
-    """A skill's SKILL.md. Raises Absent, and Withheld where it is not as it was locked."""
-    root = os.path.realpath(skill.path)
-    path = os.path.join(skill.path, SKILL_FILE)
-    # Attack: a link in a cloned project that makes a resource of somebody's private key.
-    if not files.inside(path, root):
-        raise Absent(skill.name)
-    held = files.read(path)
-    if held.content is None:
-        raise Withheld(f"{skill.name}: its {SKILL_FILE} cannot be read: {held.unreadable}")
-    for tool in _tools_of(workshop, skill):
-        vetted = workshop.vet(tool)
-        # Attack: instructions that are changed after somebody approved them: a lock covers them with the
-        # skill's tools, and what is not as locked is told to no model.
-        if vetted.trust in _REFUSED:
-            raise Withheld(vetted.message or f"{skill.name}: it is {vetted.trust}")
-    if files.read(path).content != held.content:
-        # Attack: another text for the moment in which the lock is compared.
-        raise Withheld(f"{skill.name}: its {SKILL_FILE} changes while it is read")
-    return held.content.decode("utf-8", "replace")
-
-
-def _tools_of(workshop: Workshop, skill: Skill) -> list[Tool]:
-    return [
-        tool
-        for tool in workshop.tools
-        if tool.origin.format == "skill" and os.path.dirname(tool.origin.path) == skill.path
-    ]
-
-
-def _named(skills: Sequence[Skill], name: str) -> Skill:
-    for skill in skills:
-        if skill.name == name:
-            return skill
-    raise Absent(name)
-
-
-def _as_resource(workshop: Workshop, skill: Skill) -> Resource:
-    def content(marks: Mapping[str, str]) -> str:
-        return read(workshop, skill)
-
+def _as_resource(skill: Skill, read: Callable[[str], SkillText]) -> Resource:
     return Resource(
-        uri=skill_uri(skill.name),
+        uri=SKILL_TEMPLATE.replace("{name}", quote(skill.name, safe="")),
         name=skill.name,
         description=skill.description,
         media_type="text/markdown",
-        read=content,
+        read=lambda marks: read(skill.name).whole,
     )
 
 
-def _as_prompt(workshop: Workshop, skill: Skill) -> Prompt:
+def _as_prompt(skill: Skill, read: Callable[[str], SkillText]) -> Prompt:
     def begin(told: Mapping[str, str]) -> Sequence[Block]:
-        _, body = split_front_matter(read(workshop, skill).encode())
-        text = body.decode("utf-8", "replace").strip()
-        wanted = told.get(REQUEST, "").strip()
+        text, wanted = read(skill.name).text.strip(), told.get(REQUEST, "").strip()
         return [TextBlock(text=f"{text}\n\n{wanted}" if wanted else text)]
 
     return Prompt(

@@ -126,8 +126,10 @@ _MARK: Final = re.compile(MARK[1:-1])
 class Index:
     """The index of one journal, up to date when it was opened."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, *, wait_s: float = 10.0) -> None:
+        """Raises StoreError where another program, or another thread, is still making it after so long."""
         self._folder = folder
+        self._wait_s = wait_s
         path = os.path.join(folder, "index.sqlite")
         if not os.path.isdir(folder):
             self._connection = sqlite3.connect(":memory:", isolation_level=None)
@@ -137,9 +139,14 @@ class Index:
             self._connection = self._opened(path)
             self._prepare()
             self._update()
-        except sqlite3.Error:
+        except sqlite3.Error as error:
             with suppress(AttributeError):
                 self._connection.close()
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
+                # Not damaged: whoever throws it away now makes two do the work of one.
+                raise StoreError(
+                    f"{path}: the journal's index is being made", "try again in a moment"
+                ) from None
             self._rebuild(path)
 
     def _rebuild(self, path: str) -> None:
@@ -297,15 +304,14 @@ class Index:
 
     # -- keeping up -----------------------------------------------------------------------------------------
 
-    @staticmethod
-    def _opened(path: str) -> sqlite3.Connection:
+    def _opened(self, path: str) -> sqlite3.Connection:
         try:  # made by us, so that it is ours alone
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         except OSError as error:
             if error.errno == errno.ELOOP:
                 # Attack: a link in its place, so that the index is written into another file.
                 raise sqlite3.OperationalError("it is a link") from None
-        return sqlite3.connect(path, timeout=5.0, isolation_level=None)
+        return sqlite3.connect(path, timeout=self._wait_s, isolation_level=None)
 
     def _prepare(self) -> None:
         connection = self._connection

@@ -36,6 +36,8 @@ class SkillText:
     description: str = ""
     text: str = ""
     """Without the front matter."""
+    whole: str = ""
+    """With it: all of SKILL.md."""
     withheld: str = ""
 
 
@@ -63,7 +65,7 @@ class Skills:
         if found is None:
             return Ending(end=End.REFUSED, reason=f"unknown skill: {name}")
         try:
-            return Ending(end=End.RETURNED, value=self._text(found, call.caller))
+            return Ending(end=End.RETURNED, value=_body(self._content(found, call.caller)))
         except _Withheld as withheld:
             return Ending(end=End.DENIED, reason=str(withheld))
 
@@ -77,9 +79,13 @@ class Skills:
         near = {tool.scope for tool in _tools(catalog) if is_within(reach, tool)}
         return [skill for skill in catalog.skills if skill.name in near or _is_named(skill, reach)]
 
-    def texts(self, *, caller: str | None, reach: Reach | None) -> tuple[SkillText, ...]:
-        """The skills a caller may know of, each with its instructions or why they are withheld."""
-        return tuple(self._read(skill, caller) for skill in self.of(reach))
+    def texts(
+        self, *, caller: str | None, reach: Reach | None, only: str | None = None
+    ) -> tuple[SkillText, ...]:
+        """The skills a caller may know of, or the one of this name, each with its instructions or why they
+        are withheld."""
+        found = (skill for skill in self.of(reach) if only is None or skill.name == only)
+        return tuple(self._read(skill, caller) for skill in found)
 
     def prompt(self, *, caller: str | None, reach: Reach | None, on_demand: bool) -> str:
         """What a host puts into a model's context about skills; empty where there are none. ``on_demand``:
@@ -107,12 +113,17 @@ class Skills:
 
     def _read(self, skill: Skill, caller: str | None) -> SkillText:
         try:
-            text, why = replies.visible(self._text(skill, caller)), ""
+            content = self._content(skill, caller)
         except _Withheld as withheld:
-            text, why = "", str(withheld)
-        return SkillText(name=skill.name, description=skill.description, text=text, withheld=why)
+            return SkillText(name=skill.name, description=skill.description, withheld=str(withheld))
+        return SkillText(
+            name=skill.name,
+            description=skill.description,
+            text=replies.visible(_body(content)),
+            whole=replies.visible(content.decode("utf-8", "replace")),
+        )
 
-    def _text(self, skill: Skill, caller: str | None) -> str:
+    def _content(self, skill: Skill, caller: str | None) -> bytes:
         gate, path = self._gate(), os.path.join(skill.path, "SKILL.md")
         # Attack: a link in a skill's folder that shows the model a file from anywhere.
         if not files.inside(path, os.path.realpath(skill.path)):
@@ -127,7 +138,7 @@ class Skills:
         # Attack: instructions that are as they were locked whenever the lock is asked, and others when read.
         if gate.contents.file(path) is not held or len(held.content) > TEXT_BYTES_MAX:
             raise _Withheld(f"SKILL.md cannot be read: {_CHANGED}")
-        return format.split_front_matter(held.content)[1].decode("utf-8", "replace")
+        return held.content
 
     def _refused(self, skill: Skill, caller: str | None) -> str | None:
         """Why a caller may not read a skill: one of its tools drifted from its lock (the lock covers SKILL.md
@@ -141,6 +152,10 @@ class Skills:
         denied = [refusal(tool) for tool in tools]
         first: Deny | None = denied[0] if denied and all(denied) else None
         return None if first is None else first.message
+
+
+def _body(content: bytes) -> str:
+    return format.split_front_matter(content)[1].decode("utf-8", "replace")
 
 
 def _tools(catalog: Catalog) -> Sequence[Tool]:

@@ -72,6 +72,10 @@ class Keep:
         off = self._seen[1]
         return tuple([entry for entry in off if entry.until is None or entry.until > now]) if off else ()
 
+    def look_again(self) -> None:
+        """What was switched here counts at once."""
+        self._looked = -1.0
+
     def close(self) -> None:
         with self._lock:
             if self._store is not None and self._host == os.getpid():

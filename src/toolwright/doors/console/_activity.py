@@ -95,6 +95,7 @@ class Activity:
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
         self._verifying = asyncio.Lock()
+        self._asking = asyncio.Lock()
 
     # -- calls ----------------------------------------------------------------------------------------------
 
@@ -283,7 +284,10 @@ class Activity:
                 return question(index)
 
         try:
-            return await asyncio.to_thread(ask)
+            # One at a time: the first to come may have to make the index, and whoever waits for that should
+            # not hold a thread.
+            async with self._asking:
+                return await asyncio.to_thread(ask)
         except StoreError as error:
             raise HTTPException(503, f"The journal cannot be read: {error.message}.") from None
 
