@@ -61,8 +61,6 @@ _LOOK_S: Final = 2.0
 """So often a stream looks whether something was switched off or on."""
 _EVENTS_WAITING_MAX: Final = 256
 """Attack: a tool that reports progress without end, for a client that does not read."""
-_DEFAULT_VERSION: Final = "2025-03-26"
-"""Of a request of the older era that names none."""
 _OLDER_HEADERS: Final = frozenset(version.encode() for version in OLDER)
 _NOSNIFF: Final = SAFE_HEADERS[0]
 _STREAM_HEADERS: Final = [
@@ -379,7 +377,7 @@ class McpDoor:
         token = wire.meta(params).get("progressToken")
         report = exchange.reporter(token) if wire.is_id(token) else None
         self._wait(exchange)
-        trace = wire.trace(params, post.headers)
+        trace = wire.trace(wire.meta(params)) or post.headers.get(b"traceparent", b"").decode("latin-1")
         if not self._crew.order(
             call, door=DOOR, done=exchange.done, cancel=exchange.cancel, progress=report, trace=trace
         ):
@@ -478,7 +476,9 @@ class McpDoor:
         call = self.desk.call(guest, exchange.post.message.params, listing.keys)
         assert type(call) is ToolCall
         exchange.call = call
-        trace = wire.trace(exchange.post.message.params, exchange.post.headers)
+        post = exchange.post
+        trace = wire.trace(wire.meta(post.message.params))
+        trace = trace or post.headers.get(b"traceparent", b"").decode("latin-1")
         if not self._crew.order(call, door=DOOR, done=exchange.done, cancel=exchange.cancel, trace=trace):
             exchange.done(refused(call))
 

@@ -14,7 +14,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from toolwright.dialects import DIALECTS
-from toolwright.doors import _offers
 from toolwright.doors._accounts import Wanted, journal_of, page_of
 from toolwright.doors._documents import line_of, shown_path
 from toolwright.doors._entrance import Guest, Right
@@ -311,13 +310,12 @@ class CatalogPages:
         """Skills and their instructions, as plain text: markup from outside is never drawn."""
         guest = guest_of(request)
         shown, tools = [], [tool for tool in self._frame.tools(request) if tool.origin.format == "skill"]
-        for skill in _offers.shown(self._workshop, None if guest is None else guest.reach):
-            try:
-                text, withheld = _offers.read(self._workshop, skill), ""
-            except _offers.Withheld as refused:
-                text, withheld = "", str(refused)
-            except _offers.Absent:
-                text, withheld = "", "its SKILL.md lies outside of its folder, or is gone"
+        caller, reach = (None, None) if guest is None else (guest.name, guest.reach)
+        texts = {each.name: each for each in self._workshop.skill_texts(caller=caller, reach=reach)}
+        for skill in self._workshop.known_skills(reach):
+            if skill.name not in texts:  # it came meanwhile
+                continue
+            text, withheld = texts[skill.name].whole, texts[skill.name].withheld
             shown.append(
                 {
                     "skill": skill,
