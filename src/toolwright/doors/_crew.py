@@ -432,6 +432,9 @@ class Crew:
             except Exception:  # noqa: BLE001 - one door's mistake must not end the thread of all
                 _LOG.exception("the answer to %s could not be handed over", order.call.id)
         for order, result in ended:
+            # Not by the collector: a door's exchange lies in cycles, and their pipes would fill the table of
+            # descriptors long before it comes by.
+            order.cancel.close()
             self._events.tell(EventKind.CALL_ENDED, _ended(order, result))
             if result.error is not None and result.error.kind is Kind.NEEDS_APPROVAL:
                 self._events.tell(EventKind.APPROVAL_ASKED, _asked(order, result.error, result.key))
