@@ -258,6 +258,7 @@ class Entrance:
         self._origins = frozenset(origin.lower().rstrip("/").encode() for origin in origins)
         self._rate = rate_per_minute
         self._bytes_max = body_bytes_max
+        self._digits = len(str(body_bytes_max))
         self._clock = clock
         self._now = now
         self._look_at = -math.inf
@@ -292,8 +293,10 @@ class Entrance:
         if clock >= self._look_at:
             self._look(clock)
         host_guest = self._host_guest
-        if host_guest is not None and (is_relayed or not _is_owner(scope)):
-            host_guest = None
+        if host_guest is not None:
+            peer: Peer | None = scope.get("peer")
+            if is_relayed or (peer is not None and not peer.is_known_owner and not peer.is_owner()):
+                host_guest = None
         cookie = _session_of(get(b"cookie")) if host_guest is None else None
         key = (
             scope["server"],
@@ -339,7 +342,12 @@ class Entrance:
             await self._refuse(scope, send, _later(wait_s, "more requests than this caller may make"))
             return
         is_chunked = b"transfer-encoding" in seen
-        has_body = is_chunked or method not in _SAFE_METHODS or b"content-length" in seen
+        length = get(b"content-length")
+        if length is None:
+            has_body = is_chunked or method not in _SAFE_METHODS
+        else:  # what is plainly short enough and JSON needs no closer look
+            is_short = len(length) < self._digits and length.isdigit()
+            has_body = not is_short or get(b"content-type") != _JSON or b"content-encoding" in seen
         if has_body and (unfit := _unfit(seen, method, self._bytes_max)) is not None:
             await self._refuse(scope, send, unfit)
             return
@@ -520,11 +528,6 @@ class Entrance:
 
 
 _SESSION_PATHS: Final = {"/login": Entrance._login, "/logout": Entrance._logout}
-
-
-def _is_owner(scope: Scope) -> bool:
-    peer: Peer | None = scope.get("peer")
-    return peer is None or peer.is_owner()
 
 
 # -- names --------------------------------------------------------------------------------------------------
