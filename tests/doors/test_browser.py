@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -132,6 +133,7 @@ def remember(state: Path) -> None:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
+        expect.set_options(timeout=WAIT_MS)
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         try:
             yield browser
@@ -346,6 +348,42 @@ def test_live_calls_pause_and_filter(browser: Browser, served: Served) -> None:
         expect(page.locator("#calls tbody tr:visible").first).to_contain_text("get_time")
 
 
+def test_what_a_caller_writes_is_never_markup(browser: Browser, served: Served) -> None:
+    """Attack: a name that is markup, so that it acts in the browser of whoever watches the calls."""
+    with visiting(browser, served, viewport=DESK) as visit:
+        page = visit.open("/calls")
+        expect(page.locator("#calls")).to_have_attribute("data-live", "yes")
+        name = "<img src=x onerror=alert(1)>"
+        path = f"/v1/tools/{quote(name, safe='')}/call"
+        assert httpx.post(served.address + path, json={"arguments": {}}, timeout=30).status_code == 404
+        expect(page.locator("#calls tbody tr").first).to_contain_text(name)
+        page.reload()
+        expect(page.locator("#calls tbody tr").first).to_contain_text(name)
+        assert page.locator("#calls img").count() == 0
+
+
+def test_the_content_policy_lets_nothing_of_others_run(browser: Browser, served: Served) -> None:
+    """Attack: markup that came through all the same. Also shows that the other tests would see it."""
+    with visiting(browser, served, viewport=DESK) as visit:
+        page = visit.open("/health")
+        page.evaluate(
+            """() => {
+              const script = document.createElement("script");
+              script.textContent = "window.ran = true";
+              const image = document.createElement("img");
+              image.src = "http://127.0.0.1:9/pixel";
+              document.body.append(script, image);
+            }"""
+        )
+        page.wait_for_function("() => document.images.length > 0 && document.images[0].complete")
+        assert page.evaluate("() => window.ran") is None
+        told = " ".join(visit.complaints)
+        assert "script-src" in told
+        assert "img-src" in told
+        visit.complaints.clear()
+        visit.asked = {url for url in visit.asked if not url.endswith("/pixel")}
+
+
 def test_the_keyboard_is_enough(browser: Browser, served: Served) -> None:
     with visiting(browser, served, viewport=DESK) as visit:
         page = visit.open("/")
@@ -384,10 +422,7 @@ def paths(served: Served) -> list[str]:
     done = httpx.post(f"{served.address}/v1/tools/get_time/call", json={"arguments": {}}, timeout=30).json()
     listed = httpx.get(f"{served.address}/v1/tools?page_size=100", timeout=30).json()["tools"]
     named = {tool["name"]: tool["key"] for tool in listed}
-    tools = [
-        f"/tools/{httpx.QueryParams({'': named[name]})}".replace("=", "", 1)
-        for name in ("get_time", "csv_query")
-    ]
+    tools = [f"/tools/{quote(named[name], safe='')}" for name in ("get_time", "csv_query")]
     return [
         "/", *tools, "/skills", "/problems", "/calls", "/approvals", "/audit", f"/audit/{done['call_id']}",
         "/audit/verify", "/health", "/no-such-page",

@@ -284,9 +284,14 @@ class _Connection:
         return self.desk.call(self._guest, params, listing.keys)
 
     def order(
-        self, call: ToolCall, done: Callable[[ToolResult], None], cancel: Cancel, report: Report | None
+        self,
+        call: ToolCall,
+        done: Callable[[ToolResult], None],
+        cancel: Cancel,
+        report: Report | None,
+        trace: str,
     ) -> None:
-        if not self._crew.order(call, door=DOOR, done=done, cancel=cancel, progress=report):
+        if not self._crew.order(call, door=DOOR, done=done, cancel=cancel, progress=report, trace=trace):
             done(refused(call))
 
     def _hand_over(self, message: Message, version: str) -> Fault | None:
@@ -415,7 +420,8 @@ class _Call:
             return call
         assert type(call) is ToolCall
         self._call = call
-        self._connection.order(call, self._done, self._cancel, self._report)
+        trace = wire.trace(self._message.params)
+        self._connection.order(call, self._done, self._cancel, self._report, trace)
         return None
 
     def stop(self) -> None:

@@ -17,7 +17,7 @@ from toolwright.dialects import DIALECTS
 from toolwright.doors import _offers
 from toolwright.doors._accounts import Wanted, journal_of, page_of
 from toolwright.doors._documents import line_of, shown_path
-from toolwright.doors._entrance import Right
+from toolwright.doors._entrance import Guest, Right
 from toolwright.doors.console._forms import form, parameters
 from toolwright.doors.console._frame import Frame, guest_of, one_line
 from toolwright.errors import StoreError
@@ -26,7 +26,6 @@ from toolwright.model import (
     FORMATS,
     Allow,
     Ask,
-    DeclareOptions,
     Deny,
     Disabled,
     Effect,
@@ -217,7 +216,7 @@ class CatalogPages:
                 "output": output,
                 "given": parameters(output),
                 "place": place(tool.origin.path, tool.origin.line),
-                "sent": self._sent(tool) if tool.role is Role.TOOL else [],
+                "sent": self._sent(tool, guest) if tool.role is Role.TOOL else [],
                 "recent": self._recent(request, tool),
                 "problems": [
                     problem
@@ -230,11 +229,12 @@ class CatalogPages:
             },
         )
 
-    def _sent(self, tool: Tool) -> list[Sent]:
-        """What each provider would be sent of a tool."""
+    def _sent(self, tool: Tool, guest: Guest | None) -> list[Sent]:
+        """What each provider would be sent of a tool, under the name that it has among all others."""
+        caller, reach = (None, None) if guest is None else (guest.name, guest.reach)
         sent = []
         for dialect in DIALECTS:
-            declared = self._workshop.dialect(dialect).declare([tool], DeclareOptions())
+            declared = self._workshop.declare(dialect, names=[tool.key], caller=caller, reach=reach)
             sent.append(
                 Sent(
                     dialect=dialect,
@@ -404,7 +404,7 @@ def why_not(tool: Tool, denied: Deny | None) -> str:
         return "a part that other tools run on"
     if isinstance(tool.invocation, NotCallable):
         return one_line(tool.invocation.reason)
-    return "" if denied is None else one_line(denied.message)
+    return "" if denied is None else one_line(denied.message.partition("\n")[0])
 
 
 def took(ms: object) -> str:

@@ -115,6 +115,16 @@ for (const button of document.querySelectorAll("[data-theme-switch]")) {
 }
 wear(chosen() in THEMES ? chosen() : "system");
 
+// -- leaving -----------------------------------------------------------------------------------------------
+
+for (const button of document.querySelectorAll("[data-logout]")) {
+  button.hidden = false;
+  button.addEventListener("click", async () => {
+    await ask("POST", "/logout", {});
+    location.assign("/login");
+  });
+}
+
 // -- tabs: <div data-tabs="label"> of <section data-tab="label"> becomes a tab list -------------------------
 
 for (const [number, group] of document.querySelectorAll("[data-tabs]").entries()) {
