@@ -377,7 +377,7 @@ class McpDoor:
         token = wire.meta(params).get("progressToken")
         report = exchange.reporter(token) if wire.is_id(token) else None
         self._wait(exchange)
-        trace = wire.trace(wire.meta(params)) or post.headers.get(b"traceparent", b"").decode("latin-1")
+        trace = wire.trace(params, post.headers)
         if not self._crew.order(
             call, door=DOOR, done=exchange.done, cancel=exchange.cancel, progress=report, trace=trace
         ):
@@ -476,9 +476,7 @@ class McpDoor:
         call = self.desk.call(guest, exchange.post.message.params, listing.keys)
         assert type(call) is ToolCall
         exchange.call = call
-        post = exchange.post
-        trace = wire.trace(wire.meta(post.message.params))
-        trace = trace or post.headers.get(b"traceparent", b"").decode("latin-1")
+        trace = wire.trace(exchange.post.message.params, exchange.post.headers)
         if not self._crew.order(call, door=DOOR, done=exchange.done, cancel=exchange.cancel, trace=trace):
             exchange.done(refused(call))
 
