@@ -74,6 +74,9 @@ explore: $(STAMPS)/dev ## run the tests with new generated inputs, many of them 
 fuzz: $(STAMPS)/dev ## mutate declarations and look for what breaks
 	$(BIN)/python fuzz/fuzz.py $(ARGS)
 
+fuzz-http: $(STAMPS)/dev ## send the HTTP API generated requests, 10,000 of them (ARGS="--examples N --seed N")
+	$(BIN)/python -m tests.doors.fuzzing $(ARGS)
+
 fuzz-spawner: ## send the spawner's parser wrong messages, under sanitizers (ARGS="SECONDS SEED")
 	@mkdir -p build
 	$(CC) -std=gnu17 -O1 -g -Wall -Wextra -Werror -fsanitize=address,undefined -fno-sanitize-recover=all \

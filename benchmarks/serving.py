@@ -280,7 +280,7 @@ def _declare(tools: Path, number: int, description: str) -> None:
         "name": f"fetch_report_{number}",
         "description": description,
         "command": ["./run"],
-        "input_schema": {
+        "schema": {
             "type": "object",
             "properties": {
                 "day": {"type": "string", "description": "Which day."},

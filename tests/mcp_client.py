@@ -21,6 +21,8 @@ from toolwright.app import Workshop
 from toolwright.doors._crew import Crew
 from toolwright.doors._entrance import Guest
 from toolwright.doors._events import Events
+from toolwright.doors._limits import Limits
+from toolwright.doors._shortcut import direct
 from toolwright.doors.mcp import McpDoor
 
 WAIT_S = 30.0
@@ -58,6 +60,8 @@ class Served:
     door: McpDoor
     workshop: Workshop
     guests: dict[str, Guest] = field(default_factory=dict)
+    short: list[int] = field(default_factory=list)
+    """The statuses of what was answered the short way."""
 
     def connect(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_S)
@@ -148,8 +152,11 @@ def next_message(response: http.client.HTTPResponse) -> Any:
 
 
 @contextmanager
-def serving(workshop: Workshop, guest: Guest = CALLER, **options: Any) -> Iterator[Served]:
-    """The door on a real server in a thread of its own. A bearer token names the guest of a request."""
+def serving(
+    workshop: Workshop, guest: Guest = CALLER, *, short: bool = False, **options: Any
+) -> Iterator[Served]:
+    """The door on a real server in a thread of its own. A bearer token names the guest of a request.
+    ``short``: requests are offered to the short way first, as ``serve`` does."""
     crew = Crew(workshop, Events())
     listening = socket.create_server(("127.0.0.1", 0))
     ready = threading.Event()
@@ -159,12 +166,19 @@ def serving(workshop: Workshop, guest: Guest = CALLER, **options: Any) -> Iterat
         door = McpDoor(workshop, crew, **options)
         held["served"] = served = Served(listening.getsockname()[1], door, workshop)
 
-        async def app(scope: Any, receive: Any, send: Any) -> None:
+        def guest_of(scope: Any) -> Guest:
             token = dict(scope["headers"]).get(b"authorization", b"").decode()
-            scope["guest"] = served.guests.get(token, guest)
+            return served.guests.get(token, guest)
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            scope["guest"] = guest_of(scope)
             await door(scope, receive, send)
 
-        config = uvicorn.Config(app, http="httptools", lifespan="off", log_level="warning", access_log=False)
+        def take(scope: Any, body: bytes, way: Any) -> bool:
+            return door.take(scope, guest_of(scope), body, way)
+
+        protocol = direct(Limits(), b"/mcp", take, served.short.append) if short else "httptools"
+        config = uvicorn.Config(app, http=protocol, lifespan="off", log_level="warning", access_log=False)
         server = uvicorn.Server(config)
         held["server"], held["door"], held["loop"] = server, door, asyncio.get_running_loop()
         serving = asyncio.create_task(server.serve([listening]))

@@ -14,6 +14,7 @@ from toolwright.catalog.sources import Source
 from toolwright.config import (
     Config,
     Environment,
+    Serving,
     current_folder,
     find_file,
     named_source,
@@ -305,6 +306,11 @@ def test_an_unknown_key_is_refused_with_a_suggestion(
         ("[timeouts]\ndefault_s = -1.5", "timeouts.default_s: must be above 0"),
         ("[timeouts]\ndefault_s = inf", "timeouts.default_s: must be above 0"),
         ("[timeouts]\ndefault_s = nan", "timeouts.default_s: must be above 0"),
+        ("[serve]\nport = 65536", "serve.port: must be 0 to 65535 (got 65536)"),
+        ("[serve]\nport = true", "serve.port: must be a whole number"),
+        ("[serve]\ndrain_s = nan", "serve.drain_s: must be 0 to"),
+        ("[serve]\nbody_bytes_max = 0", "serve.body_bytes_max: must be"),
+        ('[serve]\nhosts = "x"', "serve.hosts: must be a list"),
         ("a = 1\na = 2", "not valid TOML"),
         ("a = " + "[" * 10_000, "not valid TOML"),
     ],
@@ -405,6 +411,62 @@ def test_values_that_widen_nothing_are_not_reported(tmp_path: Path) -> None:
     assert config.problems == ()
     assert config.timeout_s == 5
     assert config.undeclared is Profile.CLOSED
+
+
+SERVING = """
+[serve]
+host = "0.0.0.0"
+port = 9000
+hosts = ["tools.example.org"]
+origins = ["https://evil.example"]
+rate_per_minute = 1000000
+body_bytes_max = 1048576
+header_bytes_max = 65536
+connections_max = 9
+header_timeout_s = 1
+body_timeout_s = 2.5
+keep_alive_s = 3
+write_timeout_s = 4
+approval_wait_s = 5
+drain_s = 6
+watch = false
+sign_tool = true
+"""
+
+
+def test_a_found_file_opens_no_port_to_others_and_no_door_to_pages(tmp_path: Path) -> None:
+    """Attack: a clone that has its tools served to the network, or to a web page of its author's."""
+    written(tmp_path / "toolwright.toml", SERVING)
+    config = resolve(surroundings(tmp_path / "home"), cwd=str(tmp_path))
+    assert config.serve == Serving(watch=False)
+    assert len(ignored(config)) == 15
+    config = resolve(surroundings(tmp_path / "home"), cwd=str(tmp_path), file="toolwright.toml")
+    assert config.problems == ()
+    assert config.serve == Serving(
+        host="0.0.0.0",
+        port=9000,
+        hosts=("tools.example.org",),
+        origins=("https://evil.example",),
+        rate_per_minute=1_000_000,
+        body_bytes_max=1 << 20,
+        header_bytes_max=1 << 16,
+        connections_max=9,
+        header_timeout_s=1,
+        body_timeout_s=2.5,
+        keep_alive_s=3,
+        write_timeout_s=4,
+        approval_wait_s=5,
+        drain_s=6,
+        watch=False,
+        sign_tool=True,
+    )
+
+
+def test_a_found_file_may_name_loopback(tmp_path: Path) -> None:
+    written(tmp_path / "toolwright.toml", '[serve]\nhost = "::1"\norigins = []\nsign_tool = false\n')
+    config = resolve(surroundings(tmp_path / "home"), cwd=str(tmp_path))
+    assert config.problems == ()
+    assert config.serve == Serving(host="::1")
 
 
 def test_a_project_narrows_what_the_user_allows(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from tests.syntax import tree
 from toolwright import config
 from toolwright.dialects import DIALECTS
 from toolwright.doors import cli
+from toolwright.doors.http import ROUTES
 from toolwright.errors import KINDS
 from toolwright.formats import FORMATS
 from toolwright.journal.redaction import DIGITS_MIN, GUESSED_CHARS_MIN, VALUE_CHARS_MIN
@@ -43,6 +44,7 @@ COMMANDS = DOCS / "reference" / "commands.md"
 ISOLATION = DOCS / "concepts" / "isolation.md"
 AUDIT = DOCS / "concepts" / "audit.md"
 CONFIGURATION = DOCS / "reference" / "configuration.md"
+HTTP = DOCS / "reference" / "http.md"
 PROBLEMS = DOCS / "reference" / "problems.md"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
 
@@ -652,3 +654,26 @@ def test_requirement_files_name_no_index() -> None:
     for path in (ROOT / "requirements").iterdir():
         assert not re.search(r"^\s*(?:-i|--(?:extra-)?index-url|--find-links)", text(path), re.MULTILINE)
         assert "://" not in text(path)
+
+
+# -- the HTTP API -------------------------------------------------------------------------------------------
+
+
+def test_every_route_is_described_with_all_that_it_takes_and_none_that_is_not_there() -> None:
+    described = section(HTTP, "Routes")
+    parts = dict(re.findall(r"^### (\w+ /\S*)\n(.*?)(?=^### |\Z)", described, re.MULTILINE | re.DOTALL))
+    assert list(parts) == [f"{route.method} {route.path}" for route in ROUTES]
+    for route in ROUTES:
+        part = parts[f"{route.method} {route.path}"]
+        taken = [each.name for each in route.parameters]
+        taken += route.body["properties"] if route.body is not None else ()
+        assert re.findall(r"^\| `([\w-]+)` \|", part, re.MULTILINE) == taken, route.name
+        rights = re.findall(r"Needs the right `(\w+)`", part)
+        assert rights == ([route.right.value] if route.right is not None else []), route.name
+
+
+def test_every_error_kind_has_its_http_status() -> None:
+    described = section(HTTP, "Answers")
+    for kind, row in KINDS.items():
+        line = next(line for line in described.splitlines() if f"`{kind}`" in line)
+        assert line.startswith(f"| {row.http_status or 503} |"), kind

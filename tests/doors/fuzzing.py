@@ -139,7 +139,7 @@ def fuzz(folder: Path, *, examples: int, seed: int, timeout_s: float = 3600.0) -
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument(
-        "--examples", type=int, default=350, help="for each route, besides the systematic ones"
+        "--examples", type=int, default=900, help="for each route, besides the systematic ones"
     )
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()

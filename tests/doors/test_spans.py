@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -17,13 +18,17 @@ from tests.program import PATH, WAIT_S
 from toolwright.app import Workshop
 from toolwright.config import Config, Environment
 from toolwright.doors._crew import Crew
+from toolwright.doors._entrance import Guest
 from toolwright.doors._events import Events
 from toolwright.doors._spans import set_up
+from toolwright.doors.cli.serve import build
 from toolwright.errors import Failed
 from toolwright.model import ToolCall
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
+OTHER = f"00-{'a' * 32}-00f067aa0ba902b7-01"
+HOST = "http://127.0.0.1:8321"
 
 
 @toolwright.tool
@@ -104,3 +109,30 @@ def test_a_tool_that_is_none_gives_no_name(workshop: Workshop) -> None:
 
 def test_without_a_provider_there_are_no_spans_to_pay_for() -> None:
     assert set_up(ProxyTracerProvider()) is None
+
+
+def test_both_doors_take_the_callers_trace_as_parent(workshop: Workshop) -> None:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    app = build(workshop, guest=Guest(name="ann"), spans=set_up(provider))
+    params: dict[str, object] = {"name": "echo", "arguments": {"text": "x"}}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    asked = {"traceparent": PARENT, "accept": "application/json, text/event-stream"}
+
+    async def ask() -> None:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=HOST) as client:
+            answer = await client.post(
+                "/v1/tools/echo/call", json={"arguments": {"text": "x"}}, headers=asked
+            )
+            assert answer.status_code == 200, answer.text
+            answer = await client.post("/mcp", json=message, headers=asked)
+            assert answer.status_code == 200, answer.text
+            params["_meta"] = {"traceparent": OTHER}
+            answer = await client.post("/mcp", json=message, headers=asked)
+            assert answer.status_code == 200, answer.text
+        assert await app.drain(WAIT_S)
+
+    asyncio.run(ask())
+    spans = exporter.get_finished_spans()
+    assert [f"{span.context.trace_id:032x}" for span in spans] == [TRACE, TRACE, "a" * 32]

@@ -1,4 +1,4 @@
-"""A really served workshop: the API behind the entrance, on uvicorn, on a free port of loopback."""
+"""A really served workshop: all doors behind the entrance, on uvicorn, on a free port of loopback."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from toolwright import open as open_workshop
 from toolwright.app import Workshop
 from toolwright.config import Config, Environment
 from toolwright.doors._crew import Crew
-from toolwright.doors._entrance import Entrance, Guest
+from toolwright.doors._entrance import Guest
 from toolwright.doors._events import Events
 from toolwright.doors._health import Health
 from toolwright.doors._limits import server_settings
-from toolwright.doors._meters import Meters
 from toolwright.doors._web import Receive, Scope, Send
-from toolwright.doors.http import Api
+from toolwright.doors.cli.serve import build
+from toolwright.records import replace
 from toolwright.store.tokens import Tokens
 
 WAIT_S = 30.0
@@ -65,32 +65,21 @@ def served(
     rate_per_minute: int = 0,
     approval_wait_s_max: float = 30.0,
 ) -> Iterator[Served]:
-    """The API of a workshop, served until the block ends. ``guest`` is who comes in without a token."""
-    events = Events()
-    crew = Crew(workshop, events)
-    health = Health(workshop, crew, events)
-    api = Api(
-        workshop,
-        crew,
-        events,
-        health=health,
-        meters=Meters(workshop, crew, events),
+    """A workshop, served until the block ends. ``guest`` is who comes in without a token."""
+    serving = replace(
+        workshop.config.serve,
         body_bytes_max=body_bytes_max,
-        approval_wait_s_max=approval_wait_s_max,
+        rate_per_minute=rate_per_minute,
+        approval_wait_s=approval_wait_s_max,
     )
+    someone = guest or (Guest(name="ann") if tokens is None else None)
+    app = build(workshop, serving=serving, guest=someone, tokens=tokens)
     counted = [0]
 
     async def counting(scope: Scope, receive: Receive, send: Send) -> None:
         counted[0] += 1
         await app(scope, receive, send)
 
-    app = Entrance(
-        api,
-        tokens=tokens,
-        host_guest=guest or (Guest(name="ann") if tokens is None else None),
-        rate_per_minute=rate_per_minute,
-        body_bytes_max=body_bytes_max,
-    )
     config = uvicorn.Config(
         counting, host="127.0.0.1", port=0, lifespan="off", log_level="error", **server_settings()
     )
@@ -102,9 +91,7 @@ def served(
         while not server.started and not running.done():
             await asyncio.sleep(0.005)
         up.set()
-        while not running.done():
-            crew.look()
-            await asyncio.wait((running,), timeout=0.005)
+        await asyncio.wait((running,))
         over.set()
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),), daemon=True)
@@ -114,13 +101,13 @@ def served(
         port = server.servers[0].sockets[0].getsockname()[1]
         url = f"http://127.0.0.1:{port}"
         with httpx.Client(base_url=url, timeout=WAIT_S) as client:
-            yield Served(url, workshop, events, crew, health, client, counted)
+            yield Served(url, workshop, app.events, app.crew, app.health, client, counted)
     finally:
-        events.close()
+        app.events.close()
         server.should_exit = True
         assert over.wait(WAIT_S)
         thread.join(WAIT_S)
-        crew.drain(WAIT_S)
+        app.crew.drain(WAIT_S)
 
 
 def opened(

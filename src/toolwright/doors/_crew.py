@@ -9,6 +9,7 @@ nothing: order, record and permit are the engine's.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections import deque
@@ -34,10 +35,10 @@ TOGETHER_MAX: Final = 64
 """Calls that begin with one sync, or end with one write."""
 _STUCK_S: Final = 0.002
 _LOOK_S: Final = 0.003
-_SLOW_S: Final = 0.02
-_SLOW_FOR_S: Final = 30.0
-_SLOW_NAMES_MAX: Final = 4096
+_SLOW_S: Final = 0.005
+_PACES_MAX: Final = 4096
 _IDLE_S: Final = 30.0
+_LOG: Final = logging.getLogger("toolwright.doors")
 Done = Callable[[ToolResult], None]
 T = TypeVar("T")
 
@@ -124,7 +125,9 @@ class Crew:
         self._free = 0
         """Threads that are awake and in no call that may wait."""
         self._moved_at = 0.0
-        self._slow_until: dict[str, float] = {}
+        self._paces: dict[str, float] = {}
+        """How long the last calls of a quick tool took, on the whole: one that waits gets threads of its own,
+        one that was held up once by a busy machine does not."""
         self._under_way: set[_Order] = set()
         self._settled = threading.Condition(self._lock)
         self._is_closing = False
@@ -163,7 +166,8 @@ class Crew:
         progress: Report | None = None,
         trace: str = "",
     ) -> bool:
-        """Have a call run; ``done`` is told the result, in the thread that ran it. False: there is too much
+        """Have a call run; ``done`` is told the result, in the thread that ran it, and ``cancel``, which must
+        be this call's alone, is closed then. False: there is too much
         to do already, or the house is closing, and nothing was or will be done. ``trace``: the traceparent
         that came with the call."""
         order = _Order(call, cancel, done, door, progress, trace=trace)
@@ -342,21 +346,38 @@ class Crew:
         assert order.begun is not None
         if not order.begun.is_quick:
             return False
-        slow_until = self._slow_until.get(order.call.tool)
-        return slow_until is None or self._moved_at > slow_until
+        return self._paces.get(order.call.tool, 0.0) < _SLOW_S
+
+    def _note_pace(self, order: _Order, took_s: float) -> None:
+        name = order.call.tool
+        pace = self._paces.get(name)
+        if pace is None:
+            if len(self._paces) >= _PACES_MAX:
+                self._paces.clear()
+            pace = 0.0
+        self._paces[name] = pace + (took_s - pace) / 4
 
     def _begin(self, orders: Sequence[_Order]) -> None:
         by_door: dict[str, list[_Order]] = {}
         for order in orders:
             by_door.setdefault(order.door, []).append(order)
+        taken: list[_Order] = []
         for door, some in by_door.items():
-            begun = self._engine.begin([(order.call, order.cancel) for order in some], door=door)
+            try:
+                begun = self._engine.begin([(order.call, order.cancel) for order in some], door=door)
+            except Exception as broken:  # noqa: BLE001 - the catch-all of this thread: nobody may wait for ever
+                self._tell([(order, _broken(order.call, broken)) for order in some])
+                continue
             for order, each in zip(some, begun, strict=True):
                 order.begun = each
+            taken += some
         with self._lock:
-            self._begun.extend(orders)
-        for order in orders:
+            self._begun.extend(taken)
+        is_heard = self._events.listening > 0
+        for order in taken:
             call = order.call
+            if not is_heard and order.begun is not None and order.begun.is_quick:
+                continue  # it will have ended before anybody could come and look
             told = {"call_id": call.id, "tool": call.tool, "caller": call.caller, "door": order.door}
             self._events.tell(EventKind.CALL_BEGUN, told)
 
@@ -369,13 +390,9 @@ class Crew:
         else:
             with self._accompanied(order):
                 order.over = self._engine.run(order.begun)
-        now = time.monotonic()
+        self._note_pace(order, time.monotonic() - began)
         with self._lock:
             self._over.append(order)
-        if now - began > _SLOW_S:
-            if len(self._slow_until) >= _SLOW_NAMES_MAX:
-                self._slow_until.clear()
-            self._slow_until[order.call.tool] = now + _SLOW_FOR_S
 
     def _end(self, orders: Sequence[_Order]) -> None:
         results = self._engine.end([order.over for order in orders if order.over is not None])
@@ -383,11 +400,14 @@ class Crew:
 
     def _go_on(self, order: _Order) -> None:
         assert order.begun is not None
+        began = time.monotonic()
         if order.progress is None and self._spans is None:
             result = self._workshop.go_on(order.begun)
         else:
             with self._accompanied(order):
                 result = self._workshop.go_on(order.begun)
+        if order.begun.is_quick:
+            self._note_pace(order, time.monotonic() - began)
         self._tell([(order, result)])
 
     @contextmanager
@@ -406,18 +426,27 @@ class Crew:
                 PROGRESS.reset(heard)
 
     def _tell(self, ended: Sequence[tuple[_Order, ToolResult]]) -> None:
-        try:
-            for order, result in ended:
+        for order, result in ended:
+            try:
                 order.done(result)
-            for order, result in ended:
-                self._events.tell(EventKind.CALL_ENDED, _ended(order, result))
-                if order.span is not None:
-                    order.span.end(result)
-        finally:  # whoever waits until all is over finds everybody told
-            with self._settled:
-                self._under_way.difference_update([order for order, _result in ended])
-                if not self._under_way:
-                    self._settled.notify_all()
+            except Exception:  # noqa: BLE001 - one door's mistake must not end the thread of all
+                _LOG.exception("the answer to %s could not be handed over", order.call.id)
+        for order, result in ended:
+            # Not by the collector: a door's exchange lies in cycles, and their pipes would fill the table of
+            # descriptors long before it comes by.
+            order.cancel.close()
+            self._events.tell(EventKind.CALL_ENDED, _ended(order, result))
+            if result.error is not None and result.error.kind is Kind.NEEDS_APPROVAL:
+                self._events.tell(EventKind.APPROVAL_ASKED, _asked(order, result.error, result.key))
+            if order.span is not None:
+                order.span.end(result)
+            # Not by the collector: a door's exchange lies in cycles, and their pipes would fill the table of
+            # descriptors long before it comes by.
+            order.cancel.close()
+        with self._settled:  # last: whoever waits until all is over finds everybody told
+            self._under_way.difference_update([order for order, _result in ended])
+            if not self._under_way:
+                self._settled.notify_all()
 
 
 def _ended(order: _Order, result: ToolResult) -> JsonObject:
@@ -433,6 +462,23 @@ def _ended(order: _Order, result: ToolResult) -> JsonObject:
         "duration_ms": result.spent.duration_ms,
         "isolation": list(result.isolation),
     }
+
+
+def _asked(order: _Order, error: ToolError, key: str) -> JsonObject:
+    details = error.details if isinstance(error.details, dict) else {}
+    return {
+        "id": details.get("approval_id"),
+        "key": key,
+        "caller": order.call.caller,
+        "call_id": order.call.id,
+        "question": error.message,
+    }
+
+
+def _broken(call: ToolCall, broken: Exception) -> ToolResult:
+    """The result of a call that could not even begin."""
+    message = f"the call could not begin: {type(broken).__name__}"
+    return ToolResult(call_id=call.id, error=ToolError(kind=Kind.INTERNAL, message=message))
 
 
 def refused(call: ToolCall) -> ToolResult:

@@ -78,6 +78,10 @@ _READ: Final = _RELAYED | {
     b"host", b"origin", b"authorization", b"cookie", b"content-length", b"content-type", b"content-encoding",
     b"transfer-encoding", b"sec-fetch-site", b"sec-fetch-mode",
 }  # fmt: skip
+_UNPLAIN: Final = _RELAYED | {
+    b"cookie", b"transfer-encoding", b"content-encoding", b"sec-fetch-site", b"sec-fetch-mode"
+}  # fmt: skip
+"""With these a request goes the usual way."""
 _SAFE_METHODS: Final = frozenset(("GET", "HEAD", "OPTIONS"))
 _OPEN: Final = frozenset(("/healthz", "/readyz", "/login"))
 _OPEN_BENEATH: Final = "/static/"
@@ -143,6 +147,10 @@ class Bucket:
             return 0.0
         self._level = level
         return (1.0 - level) / self._per_s
+
+    def put_back(self) -> None:
+        """One that was taken is counted elsewhere."""
+        self._level = min(self._size, self._level + 1.0)
 
 
 class Failures:
@@ -222,7 +230,7 @@ class _Names:
 
 
 @dataclass(frozen=True, slots=True)
-class _Passed:
+class Passed:
     """What headers led to: who it is (None: no token was shown) and from which page."""
 
     guest: Guest | None
@@ -258,11 +266,12 @@ class Entrance:
         self._origins = frozenset(origin.lower().rstrip("/").encode() for origin in origins)
         self._rate = rate_per_minute
         self._bytes_max = body_bytes_max
+        self._digits = len(str(body_bytes_max))
         self._clock = clock
         self._now = now
         self._look_at = -math.inf
         self._names: dict[object, _Names] = {}
-        self._passed: dict[object, _Passed] = {}
+        self._passed: dict[object, Passed] = {}
         self._buckets: dict[str, Bucket] = {}
         self._writing: set[asyncio.Future[None]] = set()
         self.failures = Failures()
@@ -287,22 +296,10 @@ class Entrance:
                     return
                 else:
                     seen[name] = value
-        get = seen.get
         clock = self._clock()
         if clock >= self._look_at:
             self._look(clock)
-        host_guest = self._host_guest
-        if host_guest is not None and (is_relayed or not _is_owner(scope)):
-            host_guest = None
-        cookie = _session_of(get(b"cookie")) if host_guest is None else None
-        key = (
-            scope["server"],
-            get(b"host"),
-            get(b"origin"),
-            get(b"authorization"),
-            cookie,
-            host_guest is None,
-        )
+        host_guest, cookie, key = self._place(scope, seen, is_relayed=is_relayed)
         passed = self._passed.get(key)
         if passed is None or (passed.until is not _NOT_OVER and passed.until <= self._now()):
             decided = self._decide(scope, seen, cookie, host_guest, clock)
@@ -338,11 +335,17 @@ class Entrance:
         if bucket is not None and (wait_s := bucket.take(clock)):
             await self._refuse(scope, send, _later(wait_s, "more requests than this caller may make"))
             return
-        has_body = method not in _SAFE_METHODS or b"content-length" in seen
-        if has_body and (unfit := _unfit(seen, method, self._bytes_max)) is not None:
+        is_chunked = b"transfer-encoding" in seen
+        length = seen.get(b"content-length")
+        if length is None:
+            needs_look = is_chunked or method not in _SAFE_METHODS
+        else:  # what is plainly short enough and JSON needs no closer look
+            is_short = len(length) < self._digits and length.isdigit()
+            needs_look = not is_short or seen.get(b"content-type") != _JSON or b"content-encoding" in seen
+        if needs_look and (unfit := _unfit(seen, method, self._bytes_max)) is not None:
             await self._refuse(scope, send, unfit)
             return
-        if b"transfer-encoding" in seen:
+        if is_chunked:
             await self._counted(scope, receive, send, guest)
             return
         scope["guest"] = guest
@@ -350,6 +353,45 @@ class Entrance:
             await _SESSION_PATHS[path](self, scope, receive, send)
             return
         await self._app(scope, receive, send)
+
+    def admit(self, scope: Scope) -> Passed | None:
+        """Who comes with a plain POST of a program, by what its headers led to before; None: let it come in
+        the usual way, which decides. Says yes to nothing that the usual way would refuse. Where it then goes
+        the usual way all the same, it must be put back."""
+        seen: dict[bytes, bytes] = {}
+        for name, value in scope["headers"]:
+            if name in _READ:
+                if name in seen or name in _UNPLAIN:
+                    return None
+                seen[name] = value
+        clock = self._clock()
+        if clock >= self._look_at:
+            self._look(clock)
+        _host_guest, _cookie, key = self._place(scope, seen, is_relayed=False)
+        passed = self._passed.get(key)
+        if (
+            passed is None
+            or passed.guest is None
+            or (passed.until is not _NOT_OVER and passed.until <= self._now())
+            or passed.is_other_page
+            or passed.by_cookie
+            or len(scope["headers"]) > HEADERS_MAX
+            or _unfit(seen, "POST", self._bytes_max) is not None
+            or (passed.bucket is not None and passed.bucket.take(clock))
+        ):
+            return None
+        return passed
+
+    def _place(
+        self, scope: Scope, seen: dict[bytes, bytes], *, is_relayed: bool
+    ) -> tuple[Guest | None, str | None, object]:
+        """Who comes in without a token, the session that is shown, and under what the decision is kept."""
+        get, host_guest = seen.get, self._host_guest
+        if host_guest is not None and (is_relayed or not _is_owner(scope)):
+            host_guest = None
+        cookie = _session_of(get(b"cookie")) if host_guest is None else None
+        named = (get(b"host"), get(b"origin"), get(b"authorization"))
+        return host_guest, cookie, (scope["server"], *named, cookie, host_guest is None)
 
     # -- deciding -------------------------------------------------------------------------------------------
 
@@ -360,7 +402,7 @@ class Entrance:
         cookie: str | None,
         host_guest: Guest | None,
         clock: float,
-    ) -> _Passed | Answer:
+    ) -> Passed | Answer:
         get = seen.get
         host, origin, shown = get(b"host"), get(b"origin"), get(b"authorization")
         if any(len(value) > VALUE_BYTES_MAX for value in seen.values()):
@@ -374,7 +416,8 @@ class Entrance:
         if origin is not None:
             # Attack: any page in the user's browser talks to what listens on loopback. Also ``null``, which
             # sandboxed frames and local files send.
-            is_own, is_other = origin.lower() in names.origins, origin.lower() in self._origins
+            is_own = origin.lower() in names.origins
+            is_other = not is_own and origin.lower() in self._origins
             if not is_own and not is_other:
                 return _FOREIGN
         now = self._now()
@@ -395,7 +438,7 @@ class Entrance:
             )
         else:
             guest, by_cookie = host_guest, False
-        return _Passed(guest, is_own and not is_other, is_other, by_cookie, until, self._bucket(guest, clock))
+        return Passed(guest, is_own, is_other, by_cookie, until, self._bucket(guest, clock))
 
     def _wrong(self, scope: Scope, clock: float) -> Answer:
         """Attack: tokens tried one after the other."""
@@ -522,7 +565,7 @@ _SESSION_PATHS: Final = {"/login": Entrance._login, "/logout": Entrance._logout}
 
 def _is_owner(scope: Scope) -> bool:
     peer: Peer | None = scope.get("peer")
-    return peer is None or peer.is_owner()
+    return peer is None or peer.is_known_owner or peer.is_owner()
 
 
 # -- names --------------------------------------------------------------------------------------------------
@@ -581,7 +624,7 @@ def _odd(scope: Scope) -> Answer | None:
     return _ODD_PATH if _ODD.search(scope["path"]) is not None else None
 
 
-def _foreign(passed: _Passed, seen: dict[bytes, bytes], method: str) -> Answer | None:
+def _foreign(passed: Passed, seen: dict[bytes, bytes], method: str) -> Answer | None:
     site = seen.get(b"sec-fetch-site")
     is_looking = method in ("GET", "HEAD")
     is_ours = passed.is_own_page or site in (b"same-origin", b"none")

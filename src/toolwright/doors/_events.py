@@ -54,10 +54,10 @@ class Events:
         self._kept: deque[Event] = deque(maxlen=KEPT_MAX)
         self._lock = threading.Lock()
         self._listeners: dict[object, tuple[asyncio.AbstractEventLoop, deque[Event], asyncio.Event]] = {}
-        self._hooks: list[Callable[[Event], None]] = []
+        self._hooks: list[Callable[[Event], object]] = []
         self._is_closed = False
 
-    def hook(self, told: Callable[[Event], None]) -> None:
+    def hook(self, told: Callable[[Event], object]) -> None:
         """Have every event told at once, in the thread where it happens: for what must not wait."""
         self._hooks.append(told)
 

@@ -46,10 +46,10 @@ def connections_max() -> int:
     return 4000 if allowed == resource.RLIM_INFINITY else max(16, min(4000, allowed // 2))
 
 
-def server_settings(limits: Limits | None = None) -> dict[str, Any]:
-    """What ``uvicorn.Config`` is to be told so that the limits hold."""
+def server_settings(limits: Limits | None = None, protocol: type[Guarded] | None = None) -> dict[str, Any]:
+    """What ``uvicorn.Config`` is to be told so that the limits hold; ``protocol`` has them already."""
     return {
-        "http": guarded(limits or Limits(connections_max=connections_max())),
+        "http": protocol or guarded(limits or Limits(connections_max=connections_max())),
         # Attack: a protocol that no check of ours sees.
         "ws": "none",
         "interface": "asgi3",
@@ -89,6 +89,9 @@ class Guarded(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.watch.held.discard(self)
         super().connection_lost(exc)
+        # Attack: connections that end with a reset, each of which uvicorn would keep in memory until the time
+        # for keeping it alive is over.
+        self._unset_keepalive_if_required()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -110,6 +113,21 @@ class Guarded(HttpToolsProtocol):
         scope: Any = self.scope
         scope["peer"] = self.peer
 
+    def hold(self) -> None:
+        """The head is complete, and is kept until the body is."""
+        self.phase = _BODY
+        self.is_answered = False
+
+    def busy(self) -> None:
+        """The request is complete, and not answered yet."""
+        self.phase, self.since = _BUSY, 0.0
+
+    def rest(self) -> None:
+        """It is answered."""
+        self.is_answered = not self.pipeline
+        if self.phase == _BUSY and not self.pipeline:
+            self.phase, self.since = _IDLE, self.loop.time()
+
     def on_headers_complete(self) -> None:
         self.phase = _BODY
         if self.url[:1] != b"/" and self.url != b"*":
@@ -124,9 +142,7 @@ class Guarded(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        self.is_answered = not self.pipeline
-        if self.phase == _BUSY and not self.pipeline:
-            self.phase, self.since = _IDLE, self.loop.time()
+        self.rest()
         super().on_response_complete()
 
     def pause_writing(self) -> None:

@@ -405,7 +405,7 @@ class _Call:
         self._question: Question | None = None
         around = wire.meta(message.params)
         token = around.get("progressToken")
-        self._trace = wire.trace(around)
+        self._trace = wire.trace(message.params)
         self._report = self._tell if wire.is_id(token) else None
         self._token = token
 

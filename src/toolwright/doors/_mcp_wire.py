@@ -142,10 +142,12 @@ def meta(params: JsonObject) -> JsonObject:
     return found if type(found) is dict else {}
 
 
-def trace(around: JsonObject) -> str:
-    """The W3C traceparent that a request brings in its ``_meta``; empty: none."""
-    found = around.get("traceparent")
-    return found if type(found) is str else ""
+def trace(params: JsonObject, headers: Mapping[bytes, bytes] | None = None) -> str:
+    """The traceparent of a request: of its own, else of what carried it; empty: there is none."""
+    said = meta(params).get("traceparent")
+    if type(said) is str:
+        return said
+    return headers.get(b"traceparent", b"").decode("latin-1") if headers else ""
 
 
 def has_envelope(params: JsonObject) -> bool:

@@ -10,7 +10,7 @@ import asyncio
 import gzip
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from http import HTTPStatus
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from toolwright import jsontext
 from toolwright.jsontext import JsonObject, JsonValue
@@ -45,6 +45,18 @@ class BodyTooSlow(Exception):
 
 class ClientLeft(Exception):
     """Nobody waits for an answer any more; none is written."""
+
+
+class Way(Protocol):
+    """The short way of one request (``_shortcut.py``): answered without a task, or given back."""
+
+    left: Callable[[], object] | None
+    """Told when the client has gone before its answer came."""
+    disconnected: bool
+
+    def answer(self, status: int, headers: bytes, body: bytes) -> None: ...
+
+    def go_the_usual_way(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import Counter, deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
 from toolwright.app import Workshop
 from toolwright.doors import _mcp_wire as wire
-from toolwright.doors._crew import Crew, refused
+from toolwright.doors._crew import Crew, Mailbox, refused
 from toolwright.doors._entrance import SAFE_HEADERS, Guest, Right
 from toolwright.doors._mcp_desk import DOOR, Desk, Question
 from toolwright.doors._mcp_lane import OLDER, Lane, has_lane, open_lane
@@ -35,6 +35,7 @@ from toolwright.doors._web import (
     Receive,
     Scope,
     Send,
+    Way,
     read_body,
 )
 from toolwright.doors._web import Message as Part
@@ -42,7 +43,7 @@ from toolwright.errors import Kind
 from toolwright.functions import Report
 from toolwright.jsontext import JsonObject
 from toolwright.model import ToolCall, ToolResult
-from toolwright.records import dataclass
+from toolwright.records import dataclass, replace
 from toolwright.sandbox import Cancel
 
 SESSION_HEADER: Final = b"mcp-session-id"
@@ -68,6 +69,7 @@ _STREAM_HEADERS: Final = [
     (b"cache-control", b"no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),
 ]
+_JSON_LINES: Final = b"content-type: %b\r\n%b: %b\r\n" % (JSON, *_NOSNIFF)
 _PING: Final = b": ping\r\n\r\n"
 _NO_SUCH_SESSION: Final = Fault(wire.INVALID_REQUEST, "Session not found")
 _NOT_ACCEPTABLE: Final = Fault(
@@ -112,7 +114,98 @@ class McpDoor:
         self._loop: asyncio.AbstractEventLoop | None = None
         workshop.watch(self._told)
 
+    # -- the short way --------------------------------------------------------------------------------------
+
+    def take(self, scope: Scope, guest: Guest, body: bytes, way: Way) -> bool:
+        """Have a plain call run and answered without a task of its own. False: nothing was done, and the
+        request has to be read again the usual way, which also says what is wrong with it."""
+        pairs = scope["headers"]
+        headers: dict[bytes, bytes] = dict(pairs)
+        if len(headers) != len(pairs) or wire.accepts(headers.get(b"accept", b"")) != (True, True):
+            return False
+        message = wire.read(body)
+        if type(message) is not Message or message.method != "tools/call" or message.id is None:
+            return False
+        params = message.params
+        around = wire.meta(params)
+        said = headers.get(wire.VERSION_HEADER)
+        newer = said is not None and said not in _OLDER_HEADERS
+        session: Session | None = None
+        if newer:
+            if wire.check_envelope(message, headers) is not None:
+                return False
+            elicits = wire.elicits(around[wire.CLIENT_KEY])
+        else:
+            named = headers.get(SESSION_HEADER)
+            session = None if named is None else self.desk.seals.session(named.decode("latin-1"), guest)
+            if named is not None and session is None:
+                return False
+            elicits = session is not None and session.elicits
+        listing = self.desk.known(guest)
+        is_plain = not ("progressToken" in around or "requestState" in params or "inputResponses" in params)
+        if not is_plain or listing is None or Right.CALL not in guest.rights or "traceparent" in around:
+            return False
+        call = self.desk.call(guest, params, listing.keys)
+        if type(call) is not ToolCall:
+            return False
+        scope["guest"] = guest
+        post = _Post(scope, _nobody, _nowhere, guest, message, headers, body)
+        asks = elicits and self.desk.may_ask(guest)
+        exchange = _Exchange(
+            self.desk, self._crew.mailbox(), post, call, newer=newer, asks=asks, session=session, way=way
+        )
+        trace = headers[b"traceparent"].decode("latin-1") if b"traceparent" in headers else ""
+        if not self._crew.order(call, door=DOOR, done=exchange.done, cancel=exchange.cancel, trace=trace):
+            return False
+        exchange.short = self._short_over
+        if newer:  # the older era says that leaving is not cancelling
+            way.left = exchange.cancel.set
+        self._wait(exchange)
+        return True
+
+    def _short_over(self, exchange: _Exchange) -> None:
+        """A call of the short way has its answer; or it takes long, or a person is to be asked, and then it
+        goes the usual way, with its stream and somebody who watches the client."""
+        way, answer, exchange.short = exchange.way, exchange.answer, None
+        assert way is not None
+        way.left = None
+        if type(answer) is tuple:
+            self._forget(exchange)
+            way.answer(answer[0], _JSON_LINES, answer[1])
+        elif way.disconnected:
+            self._forget(exchange)
+            if exchange.newer:
+                exchange.cancel.set()
+        else:
+            exchange.post.scope["exchange"] = exchange
+            way.go_the_usual_way()
+
+    def _wait(self, exchange: _Exchange) -> None:
+        """Have an exchange woken if it takes long, and found by whoever cancels it."""
+        session, number = exchange.session, exchange.post.message.id
+        if session is not None and number is not None and len(self._under_way) < UNDER_WAY_MAX:
+            exchange.place = (session.id, number)
+            self._under_way[exchange.place] = exchange
+        exchange.tick = self._ticks
+        self._waiting[exchange] = None
+        if not self._is_ticking:
+            self._is_ticking = True
+            exchange.loop.call_later(_LONG_S, self._tick)
+
+    def _forget(self, exchange: _Exchange) -> None:
+        self._waiting.pop(exchange, None)
+        place = exchange.place
+        if place is not None and self._under_way.get(place) is exchange:
+            del self._under_way[place]
+
+    # -- every request --------------------------------------------------------------------------------------
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = scope.get("exchange")
+        if type(exchange) is _Exchange:  # it came the short way, and is under way
+            exchange.post = replace(exchange.post, receive=receive, send=send)
+            await self._answer(exchange)
+            return
         match scope["method"]:
             case "POST":
                 await self._post(scope, receive, send)
@@ -278,45 +371,37 @@ class McpDoor:
         if type(call) is Fault:
             return await _refuse(send, call.status if newer else 200, call, number)
         assert type(call) is ToolCall
-        loop = asyncio.get_running_loop()
-        exchange = _Exchange(self.desk, loop, post, call, newer=newer, asks=asks, session=session)
-        around = wire.meta(params)
-        token = around.get("progressToken")
+        exchange = _Exchange(
+            self.desk, self._crew.mailbox(), post, call, newer=newer, asks=asks, session=session
+        )
+        token = wire.meta(params).get("progressToken")
         report = exchange.reporter(token) if wire.is_id(token) else None
-        place = (session.id, number) if session is not None else None
-        if place is not None and len(self._under_way) < UNDER_WAY_MAX:
-            self._under_way[place] = exchange
+        self._wait(exchange)
+        trace = wire.trace(params, post.headers)
+        if not self._crew.order(
+            call, door=DOOR, done=exchange.done, cancel=exchange.cancel, progress=report, trace=trace
+        ):
+            exchange.done(refused(call))
+        return await self._answer(exchange)
+
+    async def _answer(self, exchange: _Exchange) -> None:
+        """Wait for a call that is under way, and answer it."""
         try:
-            if not self._crew.order(
-                call,
-                door=DOOR,
-                done=exchange.done,
-                cancel=exchange.cancel,
-                progress=report,
-                trace=wire.trace(around) or post.headers.get(b"traceparent", b"").decode("latin-1"),
-            ):
-                exchange.done(refused(call))
-            exchange.tick = self._ticks
-            self._waiting[exchange] = None
-            if not self._is_ticking:
-                self._is_ticking = True
-                loop.call_later(_LONG_S, self._tick)
-            await exchange.waiter
+            if exchange.way is None:
+                await exchange.waiter
             answer = exchange.answer
             if type(answer) is tuple and not exchange.events:
-                return await _send(send, answer[0], answer[1])
+                return await _send(exchange.post.send, answer[0], answer[1])
             return await self._stream(exchange)
         except asyncio.CancelledError:  # the server stops, or nobody is left to answer
             exchange.cancel.set()
             raise
         finally:
-            self._waiting.pop(exchange, None)
-            if place is not None and self._under_way.get(place) is exchange:
-                del self._under_way[place]
+            self._forget(exchange)
 
     def _tick(self) -> None:
         """Wake the exchanges that have waited since the last tick: one timer for all of them."""
-        for exchange in self._waiting:
+        for exchange in [*self._waiting]:
             if exchange.tick < self._ticks:
                 exchange.wake()
         self._ticks += 1
@@ -391,7 +476,8 @@ class McpDoor:
         call = self.desk.call(guest, exchange.post.message.params, listing.keys)
         assert type(call) is ToolCall
         exchange.call = call
-        if not self._crew.order(call, door=DOOR, done=exchange.done, cancel=exchange.cancel):
+        trace = wire.trace(exchange.post.message.params, exchange.post.headers)
+        if not self._crew.order(call, door=DOOR, done=exchange.done, cancel=exchange.cancel, trace=trace):
             exchange.done(refused(call))
 
     def _heard(self, post: _Post, session: Session | None) -> None:
@@ -529,16 +615,22 @@ class _Exchange:
     def __init__(
         self,
         desk: Desk,
-        loop: asyncio.AbstractEventLoop,
+        mailbox: Mailbox,
         post: _Post,
         call: ToolCall,
         *,
         newer: bool,
         asks: bool,
         session: Session | None,
+        way: Way | None = None,
     ) -> None:
         self.desk = desk
-        self.loop = loop
+        self.loop = loop = mailbox.loop
+        self.mailbox = mailbox
+        self.way = way
+        self.short: Callable[[_Exchange], None] | None = None
+        """What is woken while it is on the short way."""
+        self.place: tuple[str, Id] | None = None
         self.post = post
         self.call = call
         self.newer = newer
@@ -564,8 +656,7 @@ class _Exchange:
         except Exception as broken:  # noqa: BLE001 - the one catch-all of this thread's boundary
             fault = Fault(wire.INTERNAL_ERROR, f"the answer cannot be written: {type(broken).__name__}")
             answer = (200, wire.failure(self.post.message.id, fault))
-        with suppress(RuntimeError):  # the loop has ended: nobody waits any more
-            self.loop.call_soon_threadsafe(self.end, answer)
+        self.mailbox.post(self.end, answer)
 
     def _answer(self, result: ToolResult) -> tuple[int, bytes] | Question:
         number = self.post.message.id
@@ -592,8 +683,7 @@ class _Exchange:
                 params["message"] = message
             if len(self.events) < _EVENTS_WAITING_MAX:
                 self.events.append(wire.notification("notifications/progress", params))
-                with suppress(RuntimeError):
-                    self.loop.call_soon_threadsafe(self.wake)
+                self.mailbox.post(_Exchange.wake, self)
 
         return report
 
@@ -605,7 +695,9 @@ class _Exchange:
         self.wake()
 
     def wake(self) -> None:
-        if not self.waiter.done():
+        if self.short is not None:
+            self.short(self)
+        elif not self.waiter.done():
             self.waiter.set_result(None)
 
 
@@ -650,6 +742,14 @@ class _Replay:
 def _twice(pairs: list[tuple[bytes, bytes]]) -> str | None:
     counted = Counter(name for name, _ in pairs if name in wire.ROUTING or name == SESSION_HEADER)
     return next((name.decode() for name, count in counted.items() if count > 1), None)
+
+
+async def _nobody() -> Part:
+    raise RuntimeError("nothing is received on the short way")
+
+
+async def _nowhere(_message: Part) -> None:
+    raise RuntimeError("nothing is sent on the short way")
 
 
 async def _left(receive: Receive) -> None:

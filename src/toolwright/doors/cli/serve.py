@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     from toolwright.doors._entrance import Guest
     from toolwright.doors._events import Events
     from toolwright.doors._offers import Offers
-    from toolwright.doors._web import App, Message, Receive, Scope, Send
+    from toolwright.doors._web import App, Message, Receive, Scope, Send, Way
+    from toolwright.doors.mcp import McpDoor
     from toolwright.store.tokens import Tokens
     from toolwright.watching import Watch
 
@@ -115,7 +117,7 @@ class Served:
         )
         self._is_attended = False
 
-    def _doors(self, workshop: Workshop, serving: Serving) -> tuple[App, App, App]:
+    def _doors(self, workshop: Workshop, serving: Serving) -> tuple[McpDoor, App, App]:
         from toolwright.doors.console import routes
         from toolwright.doors.http import Api
         from toolwright.doors.mcp import McpDoor
@@ -159,6 +161,17 @@ class Served:
             return send(message)
 
         await self._entrance(scope, receive, counted)
+
+    def take(self, scope: Scope, body: bytes, way: Way) -> bool:
+        """The short way of a plain MCP call (``_shortcut.py``)."""
+        passed = self._entrance.admit(scope)
+        if passed is None or passed.guest is None:
+            return False
+        if self._mcp.take(scope, passed.guest, body, way):
+            return True
+        if passed.bucket is not None:
+            passed.bucket.put_back()
+        return False
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
@@ -312,6 +325,7 @@ async def _run(
     import uvicorn
 
     from toolwright.doors._limits import Limits, connections_max, server_settings
+    from toolwright.doors._shortcut import direct
 
     class Server(uvicorn.Server):
         """Signals are ours: uvicorn would end before the calls are over, and raise them again."""
@@ -329,7 +343,8 @@ async def _run(
         head_bytes_max=serving.header_bytes_max,
         connections_max=min(serving.connections_max, connections_max()),
     )
-    settings = server_settings(limits) | {"timeout_keep_alive": max(1, round(serving.keep_alive_s))}
+    shortcut = direct(limits, b"/mcp", served.take, partial(served.meters.request, "/mcp"))
+    settings = server_settings(limits, shortcut) | {"timeout_keep_alive": max(1, round(serving.keep_alive_s))}
     server = Server(
         uvicorn.Config(
             served,
@@ -486,10 +501,11 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _greet(workshop: Workshop, shared: Shared, address: str, *, needs_token: bool) -> None:
+    warnings = workshop.warnings()  # also makes what runs calls, so that the first one finds it
     if shared.quiet:
         click.echo(f"serving at {address}", err=True)
         return
-    for line in workshop.warnings():
+    for line in warnings:
         complain(line)
     tools, skills = workshop.catalog.counted, len(workshop.skills)
     counted = _render.plural(tools, "tool") + (f", {_render.plural(skills, 'skill')}" if skills else "")

@@ -1,0 +1,304 @@
+"""The threads that run served calls: none is lost, none waits for a stranger, and all is over at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import toolwright
+from tests.program import WAIT_S
+from toolwright.app import Workshop
+from toolwright.config import Config
+from toolwright.doors._crew import WAITING_MAX, Crew, Mailbox
+from toolwright.doors._events import EventKind, Events
+from toolwright.errors import Kind
+from toolwright.journal.reading import entries
+from toolwright.model import ToolCall, ToolResult
+from toolwright.sandbox import NEVER, Cancel
+
+SLEEP = """{"tools": [{"name": "sleep", "description": "Sleeps.", "command": ["/bin/sleep", "60"],
+  "schema": {"type": "object", "properties": {}}}]}"""
+
+
+class Gate:
+    """A function that waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Semaphore(0)
+        self.free = threading.Event()
+
+    def hold(self) -> str:
+        self.entered.release()
+        assert self.free.wait(WAIT_S)
+        return "held"
+
+
+def echo(text: str) -> str:
+    return text
+
+
+@contextmanager
+def crewed(tmp_path: Path, *tools: object, threads_max: int = 16) -> Iterator[tuple[Crew, Workshop, Events]]:
+    with toolwright.open(Config(state=str(tmp_path / "state")), tools=tools) as workshop:
+        events = Events()
+        crew = Crew(workshop, events, threads_max=threads_max)
+        yield crew, workshop, events
+        crew.drain(WAIT_S)
+
+
+class Answers:
+    """What was told, and a way to wait for it."""
+
+    def __init__(self) -> None:
+        self.results: list[ToolResult] = []
+        self._told = threading.Condition()
+
+    def done(self, result: ToolResult) -> None:
+        with self._told:
+            self.results.append(result)
+            self._told.notify_all()
+
+    def wait(self, count: int, crew: Crew | None = None) -> list[ToolResult]:
+        """``crew``: look after it meanwhile, as the loop of a server does."""
+        until = time.monotonic() + WAIT_S
+        with self._told:
+            while len(self.results) < count and time.monotonic() < until:
+                if crew is not None:
+                    crew.look()
+                self._told.wait(0.005 if crew is not None else until - time.monotonic())
+            assert len(self.results) >= count
+            return list(self.results)
+
+
+def call(workshop: Workshop, name: str, **arguments: object) -> ToolCall:
+    return ToolCall(id=workshop.new_call_id(), tool=name, arguments=arguments, caller="someone")
+
+
+def order(crew: Crew, workshop: Workshop, answers: Answers, name: str, **arguments: object) -> bool:
+    return crew.order(call(workshop, name, **arguments), door="test", done=answers.done, cancel=NEVER)
+
+
+def test_every_call_is_answered_once_and_recorded_once(tmp_path: Path) -> None:
+    answers = Answers()
+    with crewed(tmp_path, echo) as (crew, workshop, _events):
+        for number in range(300):
+            assert order(crew, workshop, answers, "echo", text=str(number))
+        results = answers.wait(300, crew)
+    assert Counter(result.content for result in results) == Counter(str(number) for number in range(300))
+    told = Counter((entry.what, entry.call) for entry in entries(str(tmp_path / "state" / "journal")))
+    assert {told["begin", result.call_id] for result in results} == {1}
+    assert {told["end", result.call_id] for result in results} == {1}
+
+
+def test_calls_that_arrive_in_one_turn_begin_together(tmp_path: Path) -> None:
+    """One sync for all of them, whose begins then stand next to each other."""
+    answers = Answers()
+
+    async def burst(crew: Crew, workshop: Workshop) -> None:
+        for number in range(10):
+            order(crew, workshop, answers, "echo", text=str(number))
+
+    with crewed(tmp_path, echo) as (crew, workshop, _events):
+        asyncio.run(_awaited(burst(crew, workshop), answers, 10))
+    what = [entry.what for entry in entries(str(tmp_path / "state" / "journal")) if entry.call]
+    assert what == ["begin"] * 10 + ["end"] * 10
+
+
+async def _awaited(first: object, answers: Answers, count: int) -> None:
+    await first  # type: ignore[misc]
+    await asyncio.to_thread(answers.wait, count)
+
+
+def test_a_function_that_waits_holds_up_nobody_else(tmp_path: Path) -> None:
+    """Attack: one tool that hangs, called first, so that all who call after it wait with it."""
+    gate, answers, held = Gate(), Answers(), Answers()
+    with crewed(tmp_path, gate.hold, echo) as (crew, workshop, _events):
+        try:
+            order(crew, workshop, held, "hold")
+            for number in range(40):
+                order(crew, workshop, answers, "echo", text=str(number))
+            assert len(answers.wait(40, crew)) == 40
+            assert held.results == []
+        finally:
+            gate.free.set()
+        assert held.wait(1)[0].content == "held"
+
+
+def test_functions_that_wait_run_at_once(tmp_path: Path) -> None:
+    gate, answers = Gate(), Answers()
+    with crewed(tmp_path, gate.hold) as (crew, workshop, _events):
+        try:
+            for _ in range(8):
+                order(crew, workshop, answers, "hold")
+            until = time.monotonic() + WAIT_S
+            entered = 0
+            while entered < 8 and time.monotonic() < until:
+                crew.look()
+                entered += gate.entered.acquire(timeout=0.01)
+            assert entered == 8
+        finally:
+            gate.free.set()
+        assert [result.content for result in answers.wait(8)] == ["held"] * 8
+
+
+def test_an_unknown_name_among_many_is_answered_like_one_alone(tmp_path: Path) -> None:
+    answers = Answers()
+    with crewed(tmp_path, echo) as (crew, workshop, _events):
+        order(crew, workshop, answers, "echo", text="a")
+        order(crew, workshop, answers, "ecko", text="b")
+        order(crew, workshop, answers, "echo", text="c")
+        results = answers.wait(3, crew)
+        alone = workshop.call("ecko", {"text": "b"})
+    unknown = [result for result in results if result.error is not None]
+    assert [result.error for result in unknown] == [alone.error]
+    assert alone.error is not None
+    assert alone.error.kind is Kind.UNKNOWN_TOOL
+    assert sorted(result.content for result in results if result.ok) == ["a", "c"]
+
+
+def test_draining_waits_for_what_is_under_way_and_takes_nothing_more(tmp_path: Path) -> None:
+    gate, answers = Gate(), Answers()
+    with crewed(tmp_path, gate.hold, echo) as (crew, workshop, _events):
+        order(crew, workshop, answers, "hold")
+        assert gate.entered.acquire(timeout=WAIT_S)
+        drained: list[bool] = []
+        waiting = threading.Thread(target=lambda: drained.append(crew.drain(WAIT_S)))
+        waiting.start()
+        until = time.monotonic() + WAIT_S
+        while order(crew, workshop, Answers(), "echo", text="early") and time.monotonic() < until:
+            pass
+        assert not order(crew, workshop, answers, "echo", text="late")
+        gate.free.set()
+        waiting.join(WAIT_S)
+        assert drained == [True]
+        assert answers.wait(1)[0].content == "held"
+        assert crew.under_way == 0
+
+
+def test_draining_cancels_what_does_not_end(tmp_path: Path) -> None:
+    tool = tmp_path / "tools" / "tools.json"
+    tool.parent.mkdir()
+    tool.write_text(SLEEP, encoding="utf-8")
+    answers, stop = Answers(), Cancel()
+    with toolwright.open(str(tool.parent), config=Config(state=str(tmp_path / "state"))) as workshop:
+        crew = Crew(workshop, Events())
+        crew.order(call(workshop, "sleep"), door="test", done=answers.done, cancel=stop)
+        assert not crew.drain(0.2)
+        (result,) = answers.wait(1)
+    assert result.error is not None
+    assert result.error.kind is Kind.CANCELLED
+
+
+def test_more_calls_than_can_wait_are_refused_at_once(tmp_path: Path) -> None:
+    """Attack: calls without end, until the memory is."""
+    gate, answers = Gate(), Answers()
+    with crewed(tmp_path, gate.hold, threads_max=1) as (crew, workshop, _events):
+        try:
+            order(crew, workshop, answers, "hold")
+            assert gate.entered.acquire(timeout=WAIT_S)
+            taken = 0
+            while order(crew, workshop, answers, "hold"):
+                taken += 1
+                assert taken <= WAITING_MAX + 1
+            assert taken == WAITING_MAX
+        finally:
+            with crew._lock:
+                waiting = list(crew._arrived)
+                crew._arrived.clear()
+                crew._under_way.difference_update(waiting)
+            gate.free.set()
+
+
+def test_a_door_that_fails_on_an_answer_ends_no_thread(tmp_path: Path) -> None:
+    answers = Answers()
+
+    def broken(_result: ToolResult) -> None:
+        raise ValueError("the door's own mistake")
+
+    with crewed(tmp_path, echo, threads_max=1) as (crew, workshop, _events):
+        crew.order(call(workshop, "echo", text="a"), door="test", done=broken, cancel=NEVER)
+        order(crew, workshop, answers, "echo", text="b")
+        assert answers.wait(1, crew)[0].content == "b"
+
+
+def test_whoever_listens_hears_of_begin_and_end(tmp_path: Path) -> None:
+    answers, heard = Answers(), []
+
+    async def main(crew: Crew, workshop: Workshop, events: Events) -> None:
+        listening = events.listen()
+        first = asyncio.ensure_future(anext(listening))
+        await asyncio.sleep(0)  # from here on it listens
+        order(crew, workshop, answers, "echo", text="a")
+        for event in (
+            await asyncio.wait_for(first, WAIT_S),
+            await asyncio.wait_for(anext(listening), WAIT_S),
+        ):
+            heard.append((event.kind, event.data["call_id"]))
+        await listening.aclose()  # type: ignore[attr-defined]
+
+    with crewed(tmp_path, echo) as (crew, workshop, events):
+        asyncio.run(main(crew, workshop, events))
+        (result,) = answers.wait(1, crew)
+    assert heard == [(EventKind.CALL_BEGUN, result.call_id), (EventKind.CALL_ENDED, result.call_id)]
+
+
+def test_where_nobody_listens_the_end_of_a_quick_call_is_kept(tmp_path: Path) -> None:
+    answers = Answers()
+    with crewed(tmp_path, echo) as (crew, workshop, events):
+        order(crew, workshop, answers, "echo", text="a")
+        (result,) = answers.wait(1, crew)
+        crew.drain(WAIT_S)
+        told = [(event.kind, event.data["call_id"]) for event in events.recent]
+    assert told == [(EventKind.CALL_ENDED, result.call_id)]
+
+
+def test_cancelling_the_task_waits_for_the_record(tmp_path: Path) -> None:
+    tool = tmp_path / "tools" / "tools.json"
+    tool.parent.mkdir()
+    tool.write_text(SLEEP, encoding="utf-8")
+
+    async def main(workshop: Workshop) -> bool:
+        crew, events = Crew(workshop, Events()), asyncio.Event()
+        task = asyncio.create_task(crew.call(call(workshop, "sleep"), door="test"))
+        loop = asyncio.get_running_loop()
+        crew._events.hook(lambda _event: loop.call_soon_threadsafe(events.set))
+        await asyncio.wait_for(events.wait(), WAIT_S)
+        task.cancel()
+        try:
+            await task
+        except asyncio.CancelledError:
+            return await asyncio.to_thread(crew.drain, WAIT_S)
+        return False
+
+    with toolwright.open(str(tool.parent), config=Config(state=str(tmp_path / "state"))) as workshop:
+        assert asyncio.run(main(workshop))
+    (end,) = [entry for entry in entries(str(tmp_path / "state" / "journal")) if entry.what == "end"]
+    assert end.body["kind"] == "cancelled"
+
+
+def test_a_mailbox_is_emptied_in_order_on_its_loop() -> None:
+    done: list[tuple[int, bool]] = []
+
+    async def main() -> None:
+        loop, over = asyncio.get_running_loop(), asyncio.Event()
+        mailbox, home = Mailbox(loop), threading.current_thread()
+
+        def take(number: int) -> None:
+            done.append((number, threading.current_thread() is home))
+            if number == 999:
+                over.set()
+
+        def post() -> None:
+            for number in range(1000):
+                mailbox.post(take, number)
+
+        threading.Thread(target=post).start()
+        await asyncio.wait_for(over.wait(), WAIT_S)
+
+    asyncio.run(main())
+    assert done == [(number, True) for number in range(1000)]
