@@ -333,6 +333,9 @@ def test_a_long_result_is_read_page_by_page_by_who_made_the_call_and_by_nobody_e
         refused(others.get(f"/v1/results/{result['call_id']}"), 404)
         theirs = others.call("long").json()["call_id"]
         assert others.get(f"/v1/results/{theirs}").status_code == 200
+    far = Guest(name="far", reach=Reach(tools=("python:t/echo",)))
+    with served(server.workshop, guest=far) as others:
+        refused(others.get(f"/v1/results/{result['call_id']}"), 404)
     refused(server.get("/v1/results/abc"), 404)
 
 

@@ -262,21 +262,26 @@ class LoadReport:
     @cached_property
     def without_lines(self) -> Sequence[Problem]:
         """What is wrong, before the files are read again for the lines of their places."""
+        return [*self._wrong(lambda _problem: True)]
+
+    @cached_property
+    def errors(self) -> Sequence[Problem]:
+        """Only what is an error: cheaper, because little else of the machine is looked at."""
+        return [*self._wrong(lambda problem: problem.severity is Severity.ERROR)]
+
+    def _wrong(self, wanted: Callable[[Problem], bool]) -> Iterator[Problem]:
         units = self._shelves.ask(lambda held: held.reports)
-        unmet = (
-            condition.otherwise
-            for unit in units
-            if unit.stands
-            for condition in unit.compiled.conditions
-            if not condition.drops and not _holds(condition)
-        )
-        return [
-            *self._found.problems,
-            *(problem for unit in units for problem in unit.compiled.problems),
-            *self._shelves.ask(lambda held: held.problems),
-            *self._own_problems,
-            *unmet,
-        ]
+        yield from filter(wanted, self._found.problems)
+        for unit in units:
+            if unit.compiled.problems:
+                yield from filter(wanted, unit.compiled.problems)
+        yield from filter(wanted, self._shelves.ask(lambda held: held.problems))
+        yield from filter(wanted, self._own_problems)
+        for unit in units:
+            if unit.stands and unit.compiled.conditions:
+                for condition in unit.compiled.conditions:
+                    if not condition.drops and wanted(condition.otherwise) and not _holds(condition):
+                        yield condition.otherwise
 
     @property
     def units(self) -> Sequence[Kept]:
@@ -335,11 +340,9 @@ def _is_alike(old: Tool, new: Tool) -> bool:
 
 def newly_wrong(before: LoadReport, after: LoadReport) -> tuple[Problem, ...]:
     """The errors of a load that the one before did not have."""
-    known = {(problem.code, problem.path, problem.message) for problem in before.without_lines}
+    known = {(problem.code, problem.path, problem.message) for problem in before.errors}
     return tuple(
-        problem
-        for problem in after.without_lines
-        if problem.severity is Severity.ERROR and (problem.code, problem.path, problem.message) not in known
+        problem for problem in after.errors if (problem.code, problem.path, problem.message) not in known
     )
 
 

@@ -531,11 +531,11 @@ class Api:
         found = None if folder is None else _accounts.call_document(folder, call_id)
         if found is None:
             return False
+        begins = [each for each in found["records"] if each["what"] == "begin"]
         sees = self._sees(guest)
-        if sees is not None and not all(sees(each.get("key")) for each in found["records"]):
+        if sees is not None and not all(sees(each.get("key")) for each in begins):
             return False
-        callers = {each.get("caller") for each in found["records"] if each["what"] == "begin"}
-        return Right.AUDIT in guest.rights or callers == {guest.name}
+        return Right.AUDIT in guest.rights or {each.get("caller") for each in begins} == {guest.name}
 
     # -- what waits for a person ----------------------------------------------------------------------------
 
