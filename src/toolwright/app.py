@@ -14,14 +14,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
-from functools import cached_property
+from functools import cached_property, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from toolwright import jsontext
 from toolwright.catalog import files, loading, sources
 from toolwright.catalog.cache import Cache
-from toolwright.catalog.catalog import Catalog, Tools
+from toolwright.catalog.catalog import Catalog, Tools, is_within
 from toolwright.config import (
     Config,
     Environment,
@@ -694,14 +694,25 @@ class Workshop:
         return self._rye.function(name) if name.startswith("toolwright:") else self._skills.function(name)
 
     def _offered(self, reach: Reach | None, *, served: bool) -> list[Tool]:
-        offered = self.catalog.offered(reach)
-        if reach is not None and self.config.context_mode != "full":
-            from toolwright.formats.skill import READING
+        return [take() for _key, take in self.entries(reach, served=served)]
 
-            if offered and offered[0].key == READING:
+    def entries(self, reach: Reach | None, *, served: bool) -> Iterator[tuple[str, Callable[[], Tool]]]:
+        """The keys of the tools that a caller of this reach may know of, and what takes each from the shelf:
+        for whoever has many of them and wants to keep none. ``served``: as a server offers them."""
+        from toolwright.formats.skill import READING
+
+        is_full = self.config.context_mode == "full"
+        for key, take in self.catalog.entries():
+            if reach is None:
+                yield key, take
+            elif key == READING and not is_full:
                 # Attack: a caller learns from the list of skills what there is beyond its reach.
-                offered[:1] = self._reading_tools(self._skills.of(reach))
-        return [*offered, *(self._rye.offered(self.catalog, reach) if served else ())]
+                for tool in self._reading_tools(self._skills.of(reach)):
+                    yield tool.key, partial(_same, tool)
+            elif is_within(reach, tool := take()):
+                yield key, partial(_same, tool)
+        for tool in self._rye.offered(self.catalog, reach) if served else ():
+            yield tool.key, partial(_same, tool)
 
     # -- which tools a message sees -------------------------------------------------------------------------
 
@@ -1220,6 +1231,10 @@ def open_approvals(config: Config, environment: Environment) -> Iterator[Approva
     finally:
         audit.close()
         keep.close()
+
+
+def _same(tool: Tool) -> Tool:
+    return tool
 
 
 def _not_probed(paths: Sequence[str]) -> Sequence[tuple[bytes, ProbeOutcome]]:

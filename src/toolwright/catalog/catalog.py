@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Protocol, overload
 
 from toolwright.errors import UnknownTool, nearest
@@ -94,9 +95,15 @@ class Catalog:
 
     def offered(self, reach: Reach | None = None) -> list[Tool]:
         """The tools that may be shown to a model, as far as the caller's reach goes."""
-        roles = enumerate(self._shelf.roles)
-        offered = (self._shelf.tool(number) for number, role in roles if role == Role.TOOL)
+        offered = (take() for _key, take in self.entries())
         return [tool for tool in offered if reach is None or is_within(reach, tool)]
+
+    def entries(self) -> Iterator[tuple[str, Callable[[], Tool]]]:
+        """The keys of the tools that may be shown to a model, and what takes each down from the shelf."""
+        shelf = self._shelf
+        for number, (key, role) in enumerate(zip(shelf.keys, shelf.roles, strict=True)):
+            if role == Role.TOOL:
+                yield key, partial(shelf.tool, number)
 
     def find(self, name: str) -> Tool:
         """The tool of a key or a bare name. Raises UnknownTool for none and for several."""

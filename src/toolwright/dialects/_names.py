@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from toolwright.model import Tool
@@ -58,8 +58,12 @@ def give_names(tools: Sequence[Tool], rule: NameRule) -> dict[str, Given]:
     Tools whose own name is legal come first, then the order of ``tools`` decides: so nobody can take away a
     legal name, and the answer depends on nothing but the tools.
     """
-    wanted = {tool.key: rule.legal(tool.spoken or tool.name, tool.key) for tool in tools}
-    own = {tool.key: tool.spoken or tool.name for tool in tools}
+    return give_names_to({tool.key: tool.spoken or tool.name for tool in tools}, rule)
+
+
+def give_names_to(own: Mapping[str, str], rule: NameRule) -> dict[str, Given]:
+    """The same for tools of which only the keys and their own names are at hand."""
+    wanted = {key: rule.legal(name, key) for key, name in own.items()}
     owners: dict[str, str] = {}
     given: dict[str, Given] = {}
     for key in sorted(wanted, key=lambda key: own[key] != wanted[key]):

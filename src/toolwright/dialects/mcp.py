@@ -6,12 +6,12 @@ Sources of the rules: docs/dialects/mcp.md. The protocol around these values is 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from toolwright.dialects._names import NameRule
+from toolwright.dialects._names import NameRule, give_names_to
 from toolwright.dialects._narrowing import Form, narrow
-from toolwright.dialects._wire import Draft, Rules, member, read_call, text_of
+from toolwright.dialects._wire import Draft, Rules, member, narrowed, read_call, text_of
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import (
     AudioBlock,
@@ -61,26 +61,41 @@ def declare(tools: Sequence[Tool], options: DeclareOptions) -> Declared:
         schema = draft.plain(tool)
         if schema is None:
             continue
-        declaration: JsonObject = {"name": name}
-        if description:
-            declaration["description"] = description
-        declaration["inputSchema"] = schema
-        if tool.output_schema is not None:
-            _add_output(draft, tool, declaration)
-        declaration["annotations"] = dict(_ANNOTATIONS[tool.effect])
-        payload.append(declaration)
+        output = _output(tool)
+        if output is None and tool.output_schema is not None:
+            draft.lose(tool, "outputSchema", "the schema of the result is not one of an object")
+        payload.append({"name": name, **_described(tool, description, schema, output)})
         draft.take(tool, name)
     return draft.declared(payload)
 
 
-def _add_output(draft: Draft, tool: Tool, declaration: JsonObject) -> None:
+def describe(tool: Tool) -> JsonObject | None:
+    """The declaration of one tool without its name, which only all of them together decide (``names``). None:
+    it cannot be declared."""
+    schema = narrowed(tool, FORM).document
+    return None if schema is None else _described(tool, tool.description, schema, _output(tool))
+
+
+def names(own: Mapping[str, str]) -> dict[str, str]:
+    """The names under which tools are declared, by their keys; given are their own names."""
+    return {key: given.name for key, given in give_names_to(own, RULES.names).items()}
+
+
+def _described(tool: Tool, description: str, schema: JsonObject, output: JsonObject | None) -> JsonObject:
+    return {
+        **({"description": description} if description else {}),
+        "inputSchema": schema,
+        **({"outputSchema": output} if output is not None else {}),
+        "annotations": dict(_ANNOTATIONS[tool.effect]),
+    }
+
+
+def _output(tool: Tool) -> JsonObject | None:
     """The schema of the result, where it is one of an object: the older era knows no other."""
-    assert tool.output_schema is not None
-    narrowed = narrow(tool.output_schema, FORM, tool.key)
-    if narrowed.document is None or tool.output_schema.document.get("type") != "object":
-        draft.lose(tool, "outputSchema", "the schema of the result is not one of an object")
-    else:
-        declaration["outputSchema"] = narrowed.document
+    schema = tool.output_schema
+    if schema is None or schema.document.get("type") != "object":
+        return None
+    return narrow(schema, FORM, tool.key).document
 
 
 def read_calls(message: JsonObject, names: NameMap) -> tuple[ToolCall, ...]:

@@ -13,11 +13,12 @@ from typing import Final
 
 from toolwright import jsontext
 from toolwright.app import Workshop
-from toolwright.catalog.catalog import Catalog
 from toolwright.dialects import mcp as dialect
 from toolwright.doors import _mcp_wire as wire
 from toolwright.doors._entrance import Guest, Right
 from toolwright.doors._mcp_lane import NEWER, OLDER, SERVER, capabilities
+from toolwright.doors._mcp_listing import Listing as Listing
+from toolwright.doors._mcp_listing import write
 from toolwright.doors._mcp_seals import Seals
 from toolwright.doors._mcp_wire import Fault, Id
 from toolwright.errors import KINDS, ApprovalError, Kind, StoreError
@@ -48,16 +49,6 @@ _FORM: Final[JsonObject] = {
     },
     "required": ["decision"],
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """The tools that one caller sees, written already, and the way back from their names."""
-
-    version: str
-    catalog: Catalog
-    tools: bytes
-    keys: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +143,9 @@ class Desk:
             found = self.fresh(guest)
             if found is not None:
                 return found
-            version, catalog = self.workshop.version, self.workshop.catalog
-            declared = self.workshop.declare("mcp", caller=guest.name, reach=guest.reach, served=True)
-            found = Listing(version, catalog, jsontext.compact(declared.payload), dict(declared.names.keys))
-            self._keep((guest.name, guest.reach), found)
+            place = (guest.name, guest.reach)
+            found = write(self.workshop, guest, self._listings.get(place))
+            self._keep(place, found)
             return found
 
     def _keep(self, place: tuple[str, Reach | None], found: Listing) -> None:
