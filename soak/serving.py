@@ -37,7 +37,8 @@ RELOAD_S = 3.0
 QUIET_S = 40.0
 """So long everything may take to come to rest after the last client; threads that idle leave after 30 s."""
 POOL_DESCRIPTORS = 64
-"""What is kept open for the next calls goes up and down by so much; what leaks grows with the calls."""
+POOL_PROCESSES = 24
+"""What is kept ready for the next calls goes up and down by so much; what leaks grows with the calls."""
 GROWTH_MIB = 32
 JUDGED_S = 60.0
 """In a shorter run memory is shown and not judged: allocators are still taking what they need."""
@@ -233,6 +234,10 @@ class Look:
     connections: int
     threads: int
     resident_bytes: int
+    children: int
+    """Processes below it."""
+    held: Counter[str]
+    """The descriptors by what they are."""
 
 
 class Server:
@@ -280,7 +285,8 @@ class Server:
                     connections += 1
         with open(f"{base}/statm", encoding="ascii") as file:
             resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        return Look(len(links), connections, len(os.listdir(f"{base}/task")), resident)
+        held = Counter(re.sub(r"[0-9a-f]{6,}|\d+", "N", link) for link in links)
+        return Look(len(links), connections, len(os.listdir(f"{base}/task")), resident, self.children(), held)
 
     def children(self) -> int:
         """Processes below the server's."""
@@ -609,11 +615,9 @@ async def _soak(count: int, seconds: float, seed: int, pace_s: float, folder: Pa
         warm = await _clients(soak, count, warm_s)
         most = max(look.threads for look in warm)
         before = await _quiet(server, place, max(look.descriptors for look in warm), most)
-        children = server.children()
         print(f"{count} clients for {seconds:.0f} s", file=sys.stderr)
         looks = await _clients(soak, count, seconds)
         after = await _quiet(server, place, before.descriptors + POOL_DESCRIPTORS, most)
-        more_children = server.children() - children
         left, zombies = place.tools.living(), place.tools.zombies()
         wire = await Wire.open(server.port)
         metrics = (await wire.ask("GET", "/metrics")).body.decode()
@@ -632,6 +636,8 @@ async def _soak(count: int, seconds: float, seed: int, pace_s: float, folder: Pa
     tenth = max(1, len(memory) // 10)
     growth = statistics.median(memory[-tenth:]) - statistics.median(memory[:tenth])
     wrong = sum(soak.wrong.values())
+    leaked = after.descriptors - before.descriptors > POOL_DESCRIPTORS
+    more = after.held - before.held
     lines = [
         Line("right answers", f"{soak.answers.total():,}", "≥ 1", soak.answers.total() >= 1),
         exactly("wrong answers", wrong),
@@ -640,12 +646,18 @@ async def _soak(count: int, seconds: float, seed: int, pace_s: float, folder: Pa
             "descriptors more than before",
             f"{after.descriptors - before.descriptors}",
             f"≤ {POOL_DESCRIPTORS}",
-            after.descriptors - before.descriptors <= POOL_DESCRIPTORS,
+            not leaked,
         ),
         exactly("threads more than at work", max(0, after.threads - most)),
         exactly("calls still under way", int(_metric(metrics, "toolwright_calls_in_flight"))),
         exactly("streams still open", int(_metric(metrics, "toolwright_open_streams"))),
-        exactly("leaked processes", len(left) + max(0, more_children - 8)),
+        exactly("tools left running", len(left)),
+        Line(
+            "children more than before",
+            f"{after.children - before.children}",
+            f"≤ {POOL_PROCESSES}",
+            after.children - before.children <= POOL_PROCESSES,
+        ),
         exactly("zombies", len(zombies)),
         exactly("calls without exactly one begin", sum(begun[name] != 1 for name in begun | ended)),
         exactly("calls without exactly one end", sum(ended[name] != 1 for name in begun | ended)),
@@ -665,6 +677,11 @@ async def _soak(count: int, seconds: float, seed: int, pace_s: float, folder: Pa
         *(f"wrong: {text} ({many} times)" for text, many in soak.wrong.most_common(WRONG_SHOWN)),
         *(f"flaw: {flaw.segment} record {flaw.number}: {flaw.why}" for flaw in verdict.flaws[:WRONG_SHOWN]),
         *(f"server: {line}" for line in _odd(server.log)),
+        *(
+            f"open now and not before: {many} {what}"
+            for what, many in more.most_common(WRONG_SHOWN)
+            if leaked
+        ),
     ]
     return show(f"{count} clients of one server, {seconds:.0f} s", lines, notes)
 

@@ -82,7 +82,7 @@ def test_clients_of_a_server_get_right_answers_and_leave_nothing_behind() -> Non
     assert done.returncode == 0, done.stdout + done.stderr
     found = met(done.stdout)
     assert int(found["right answers"].replace(",", "")) >= 50
-    for what in ("wrong answers", "connections left open", "leaked processes", "flaws in the journal"):
+    for what in ("wrong answers", "connections left open", "tools left running", "flaws in the journal"):
         assert found[what] == "0"
     for client in ("http", "mcp newer", "mcp older", "mcp stdio", "slow reader", "half-open", "listener"):
         assert re.search(rf"right answers: .*{client} [0-9]", done.stdout), done.stdout

@@ -8,6 +8,7 @@ With ``SCREENSHOTS=DIR`` the images of the documentation are written there (``ma
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import random
@@ -21,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -43,6 +45,7 @@ START_S = 60
 PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 800}
 SHOTS = os.environ.get("SCREENSHOTS", "")
 SHOT_BYTES_MAX = 150_000
+DOCUMENT = {"path": "examples/manifest/tools.json"}
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="chromium is not installed; Debian, Ubuntu: apt-get install chromium"
@@ -55,9 +58,9 @@ decision = "ask"
 because = "it tells about this machine"
 
 [[policy]]
-match = { name = "calculate" }
+match = { name = "json_get" }
 decision = "ask"
-because = "a person checks the sum"
+because = "a person looks which part is read"
 """
 
 
@@ -132,6 +135,7 @@ def remember(state: Path) -> None:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
+        expect.set_options(timeout=WAIT_MS)
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         try:
             yield browser
@@ -286,37 +290,37 @@ def test_from_the_catalog_to_the_audit(
 
 def test_an_answer_can_edit_and_refuse(browser: Browser, served: Served) -> None:
     with visiting(browser, served, viewport=DESK) as visit:
-        for text in ("1 + 1", "2 + 2"):
+        for text in ("/tools/0/name", "/tools/1/name"):
             answer = httpx.post(
-                f"{served.address}/v1/tools/calculate/call",
-                json={"arguments": {"expression": text}},
+                f"{served.address}/v1/tools/json_get/call",
+                json={"arguments": {**DOCUMENT, "pointer": text}},
                 timeout=30,
             )
             assert answer.status_code == 409, answer.text
         page = visit.open("/approvals")
-        edited = page.locator("[data-approval]").filter(has_text='"1 + 1"')
+        edited = page.locator("[data-approval]").filter(has_text="/tools/0/name")
         edited.get_by_text("Let it run with other arguments").click()
         arguments = edited.get_by_label("Arguments, as one JSON object")
         for wrong, told in (
             ("{", "not JSON"),
             ("[]", "one JSON object"),
-            ('{"expression": 5}', "do not fit"),
+            ('{"path": 5}', "do not fit"),
         ):
             arguments.fill(wrong)
             edited.get_by_role("button", name="Approve").click()
             expect(edited.get_by_role("alert")).to_contain_text(told)
         visit.complaints.clear()  # the browser writes down that the last one was refused
-        arguments.fill('{"expression": "1 + 2"}')
+        arguments.fill(json.dumps({**DOCUMENT, "pointer": "/tools/2/name"}))
         edited.get_by_role("button", name="Approve").click()
         expect(edited).to_have_count(0)
-        refused = page.locator("[data-approval]").filter(has_text='"2 + 2"')
-        refused.get_by_label("Reason").fill("use your head")
+        refused = page.locator("[data-approval]").filter(has_text="/tools/1/name")
+        refused.get_by_label("Reason").fill("look it up")
         refused.get_by_role("button", name="Deny").click()
         expect(refused).to_have_count(0)
-        for text, status in (("1 + 1", 200), ("2 + 2", 403)):
+        for text, status in (("/tools/0/name", 200), ("/tools/1/name", 403)):
             answer = httpx.post(
-                f"{served.address}/v1/tools/calculate/call",
-                json={"arguments": {"expression": text}},
+                f"{served.address}/v1/tools/json_get/call",
+                json={"arguments": {**DOCUMENT, "pointer": text}},
                 timeout=30,
             )
             assert answer.status_code == status, answer.text
@@ -344,6 +348,42 @@ def test_live_calls_pause_and_filter(browser: Browser, served: Served) -> None:
         page.get_by_label("Show only").fill("get_time")
         expect(page.locator("#calls tbody tr:visible").filter(has_text="no_such_tool")).to_have_count(0)
         expect(page.locator("#calls tbody tr:visible").first).to_contain_text("get_time")
+
+
+def test_what_a_caller_writes_is_never_markup(browser: Browser, served: Served) -> None:
+    """Attack: a name that is markup, so that it acts in the browser of whoever watches the calls."""
+    with visiting(browser, served, viewport=DESK) as visit:
+        page = visit.open("/calls")
+        expect(page.locator("#calls")).to_have_attribute("data-live", "yes")
+        name = "<img src=x onerror=alert(1)>"
+        path = f"/v1/tools/{quote(name, safe='')}/call"
+        assert httpx.post(served.address + path, json={"arguments": {}}, timeout=30).status_code == 404
+        expect(page.locator("#calls tbody tr").first).to_contain_text(name)
+        page.reload()
+        expect(page.locator("#calls tbody tr").first).to_contain_text(name)
+        assert page.locator("#calls img").count() == 0
+
+
+def test_the_content_policy_lets_nothing_of_others_run(browser: Browser, served: Served) -> None:
+    """Attack: markup that came through all the same. Also shows that the other tests would see it."""
+    with visiting(browser, served, viewport=DESK) as visit:
+        page = visit.open("/health")
+        page.evaluate(
+            """() => {
+              const script = document.createElement("script");
+              script.textContent = "window.ran = true";
+              const image = document.createElement("img");
+              image.src = "http://127.0.0.1:9/pixel";
+              document.body.append(script, image);
+            }"""
+        )
+        page.wait_for_function("() => document.images.length > 0 && document.images[0].complete")
+        assert page.evaluate("() => window.ran") is None
+        told = " ".join(visit.complaints)
+        assert "script-src" in told
+        assert "img-src" in told
+        visit.complaints.clear()
+        visit.asked = {url for url in visit.asked if not url.endswith("/pixel")}
 
 
 def test_the_keyboard_is_enough(browser: Browser, served: Served) -> None:
@@ -379,15 +419,12 @@ def tab_to(page: Page, selector: str, tries: int = 60) -> None:
 @pytest.fixture(scope="module")
 def paths(served: Served) -> list[str]:
     """Every page there is, each with something on it."""
-    arguments = {"arguments": {"expression": "7 * 6"}}
-    httpx.post(f"{served.address}/v1/tools/calculate/call", json=arguments, timeout=30)
+    arguments = {"arguments": {**DOCUMENT, "pointer": "/tools/3/name"}}
+    httpx.post(f"{served.address}/v1/tools/json_get/call", json=arguments, timeout=30)
     done = httpx.post(f"{served.address}/v1/tools/get_time/call", json={"arguments": {}}, timeout=30).json()
     listed = httpx.get(f"{served.address}/v1/tools?page_size=100", timeout=30).json()["tools"]
     named = {tool["name"]: tool["key"] for tool in listed}
-    tools = [
-        f"/tools/{httpx.QueryParams({'': named[name]})}".replace("=", "", 1)
-        for name in ("get_time", "csv_query")
-    ]
+    tools = [f"/tools/{quote(named[name], safe='')}" for name in ("get_time", "csv_query")]
     return [
         "/", *tools, "/skills", "/problems", "/calls", "/approvals", "/audit", f"/audit/{done['call_id']}",
         "/audit/verify", "/health", "/no-such-page",

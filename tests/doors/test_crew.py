@@ -227,13 +227,34 @@ def test_a_door_that_fails_on_an_answer_ends_no_thread(tmp_path: Path) -> None:
 
 
 def test_whoever_listens_hears_of_begin_and_end(tmp_path: Path) -> None:
+    answers, heard = Answers(), []
+
+    async def main(crew: Crew, workshop: Workshop, events: Events) -> None:
+        listening = events.listen()
+        first = asyncio.ensure_future(anext(listening))
+        await asyncio.sleep(0)  # from here on it listens
+        order(crew, workshop, answers, "echo", text="a")
+        for event in (
+            await asyncio.wait_for(first, WAIT_S),
+            await asyncio.wait_for(anext(listening), WAIT_S),
+        ):
+            heard.append((event.kind, event.data["call_id"]))
+        await listening.aclose()  # type: ignore[attr-defined]
+
+    with crewed(tmp_path, echo) as (crew, workshop, events):
+        asyncio.run(main(crew, workshop, events))
+        (result,) = answers.wait(1, crew)
+    assert heard == [(EventKind.CALL_BEGUN, result.call_id), (EventKind.CALL_ENDED, result.call_id)]
+
+
+def test_where_nobody_listens_the_end_of_a_quick_call_is_kept(tmp_path: Path) -> None:
     answers = Answers()
     with crewed(tmp_path, echo) as (crew, workshop, events):
         order(crew, workshop, answers, "echo", text="a")
         (result,) = answers.wait(1, crew)
         crew.drain(WAIT_S)
         told = [(event.kind, event.data["call_id"]) for event in events.recent]
-    assert told == [(EventKind.CALL_BEGUN, result.call_id), (EventKind.CALL_ENDED, result.call_id)]
+    assert told == [(EventKind.CALL_ENDED, result.call_id)]
 
 
 def test_cancelling_the_task_waits_for_the_record(tmp_path: Path) -> None:

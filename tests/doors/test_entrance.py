@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.wire import asked, serving
 from toolwright.doors import _entrance
@@ -234,6 +236,12 @@ def test_a_configured_page_is_answered_and_asked_for_permission(door: Door) -> N
     foreign = ask(entrance, ("origin", EVIL), method="OPTIONS")
     assert (foreign.status, "access-control-allow-origin" in foreign.headers) == (403, False)
     assert "access-control-allow-origin" not in post(entrance, ("origin", f"http://{HOST}")).headers
+
+
+def test_a_page_of_ours_that_is_named_besides_stays_ours(door: Door) -> None:
+    entrance = own(door, hosts=("tools.example.org",), origins=("https://tools.example.org",))
+    answer = post(entrance, ("origin", "https://tools.example.org"), host="tools.example.org")
+    assert (answer.status, "access-control-allow-origin" in answer.headers) == (200, False)
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
@@ -618,3 +626,57 @@ def test_the_same_holds_on_the_wire(door: Door) -> None:
         upgraded = asked(port, "GET", "/mcp", *upgrade, "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==")
         assert upgraded.status != 101
         assert asked(port, "GET", "/healthz").status == 200
+
+
+# -- whatever comes -----------------------------------------------------------------------------------------
+
+SOME = {
+    "host": [HOST, "localhost:8321", "evil.example", "127.0.0.1", "", "[::1]:8321", "a b", "\xff"],
+    "origin": [f"http://{HOST}", "null", EVIL, "", "http://127.0.0.1:8321@evil.example", "\xff"],
+    "authorization": ["Bearer x", "Bearer", "", "Basic YTpi", "Bearer \xff", "bearer " + "y" * 50],
+    "cookie": ["tw_session=x", "tw_session", ";;;", "a=b; tw_session=\xff"],
+    "content-type": ["application/json", "text/plain", "", ";", "application/json;;;\xff"],
+    "content-length": ["0", "2", "-1", "+2", "99999999", "x", "1e3", "\xb2", ""],
+    "content-encoding": ["identity", "gzip", ""],
+    "transfer-encoding": ["chunked", "identity", ""],
+    "sec-fetch-site": ["same-origin", "cross-site", "none", ""],
+    "sec-fetch-mode": ["navigate", "cors"],
+    "x-forwarded-for": ["1.2.3.4"],
+    "accept": ["text/html", ""],
+}
+PAIRS = st.sampled_from(sorted(SOME)).flatmap(
+    lambda name: st.tuples(st.just(name), st.sampled_from(SOME[name]) | st.text("ab:/ ;=\xff", max_size=9))
+)
+
+
+@given(
+    host=st.sampled_from([HOST, HOST, HOST, None]),
+    headers=st.lists(PAIRS, max_size=6),
+    method=st.sampled_from(["GET", "POST", "DELETE", "OPTIONS", "HEAD", "PUT", "X"]),
+    path=st.sampled_from(
+        ["/mcp", "/v1/tools", "/", "/login", "/logout", "/healthz", "/static/x", "/..", "/\ufffd"]
+    ),
+    is_open=st.booleans(),
+)
+def test_nothing_that_comes_breaks_it_and_what_passes_was_ours(
+    host: str | None, headers: list[tuple[str, str]], method: str, path: str, is_open: bool
+) -> None:
+    headers = headers if host is None else [("host", host), *headers]
+    door = Door()
+    entrance = own(door) if is_open else Entrance(door)
+    answer = ask(entrance, *headers, method=method, path=path, host=None, body=(b"{}",))
+    given_ = [name for name, _ in headers]
+    if not door.guests:
+        assert answer.status >= 300 or path in ("/login", "/logout")
+        return
+    found = dict(headers)
+    assert given_.count("host") == 1
+    assert found["host"].lower() in (HOST, "localhost:8321", "[::1]:8321")
+    assert found.get("origin", f"http://{HOST}") == f"http://{HOST}"
+    assert "authorization" not in found  # none of them is good
+    is_owner = is_open and "x-forwarded-for" not in found
+    assert door.guests == [OWNER if is_owner else _entrance.NOBODY]
+    if not is_owner:
+        assert path in ("/healthz", "/login", "/static/x", "/logout")
+    if method in ("POST", "DELETE", "PUT", "X") or {"content-length", "transfer-encoding"} & found.keys():
+        assert found.get("content-encoding", "identity") == "identity"

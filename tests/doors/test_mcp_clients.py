@@ -22,6 +22,7 @@ from mcp.client.stdio import StdioServerParameters
 from mcp.shared.exceptions import MCPError
 
 from tests.mcp_hosts import WAIT_S, Host, command, copy_catalog, host, inspect
+from tests.program import PROGRAM
 
 ERAS = ("2026-07-28", "legacy")
 WAYS = ("http", "stdio")
@@ -95,7 +96,7 @@ def test_the_sdks_client_lists_calls_and_reads(connect: Connect, era: str) -> No
     run(work)
 
 
-def test_the_sdks_client_reads_skills_as_resources_and_prompts(connect: Connect) -> None:
+def test_the_sdks_client_reads_skills_as_resources_and_prompts(connect: Connect, era: str) -> None:
     async def work() -> None:
         async with connect() as client:
             resources = {str(each.uri): each for each in (await client.list_resources()).resources}
@@ -116,8 +117,9 @@ def test_the_sdks_client_reads_skills_as_resources_and_prompts(connect: Connect)
                 {"name": "name", "value": "gr"},
             )
             assert found.completion.values == ["greeting"]
-            with pytest.raises(MCPError, match="unknown resource"):
+            with pytest.raises(MCPError, match="unknown resource") as absent:
                 await client.read_resource("skill://nothing/SKILL.md")
+            assert absent.value.error.code == (-32002 if era == "legacy" else -32602)
 
     run(work)
 
@@ -208,6 +210,19 @@ def test_the_sdks_client_hears_that_the_list_changed(
                     change()
                     await anext(aiter(changes))
             assert name in {tool.name for tool in (await client.list_tools(cache_mode="refresh")).tools}
+
+    run(work)
+
+
+def test_the_program_itself_serves_the_sdks_client_on_a_pipe(era: str, served: Host, tmp_path: Path) -> None:
+    rest = ["--config", str(served.folder / "toolwright.toml"), "--state", str(tmp_path / "state")]
+    started = StdioServerParameters(command=str(PROGRAM), args=[*rest, "serve", "--stdio"])
+
+    async def work() -> None:
+        async with Client(started, mode=era, read_timeout_seconds=WAIT_S) as client:
+            said = await client.call_tool("json_schema_2020_12_tool", {"name": "Ada"})
+            assert text(said) == '{"name":"Ada"}'
+            assert len((await client.read_resource(SKILL)).contents) == 1
 
     run(work)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
@@ -14,6 +15,7 @@ import pytest
 import toolwright
 from tests.mcp_client import BOTH, WAIT_S, Reply, Served, enveloped, serving
 from toolwright.config import Config
+from toolwright.doors._entrance import Entrance, Guest
 from toolwright.doors._shortcut import BYTES_MAX
 
 LONG = threading.Event()
@@ -223,3 +225,112 @@ def test_both_ways_say_the_same(served: Served, tmp_path: Path) -> None:
         for method, params in requests:
             short, long = served.ask(method, params), usual.ask(method, params)
             assert (short.status, short.message) == (long.status, long.message)
+
+
+# -- the entrance of the short way --------------------------------------------------------------------------
+
+
+class Neighbour:
+    """The other end of a connection."""
+
+    def __init__(self, *, is_owner: bool) -> None:
+        self._is_owner = is_owner
+
+    def is_owner(self) -> bool:
+        return self._is_owner
+
+
+def scope_of(*headers: tuple[str, str], peer: Neighbour | None = None) -> dict[str, Any]:
+    own = {"host": "127.0.0.1:8321", "content-type": "application/json", "content-length": "2"}
+    pairs = [(name, value) for name, value in own.items() if name not in dict(headers)]
+    return {
+        "type": "http",
+        "method": "POST",
+        "path": "/mcp",
+        "raw_path": b"/mcp",
+        "query_string": b"",
+        "server": ("127.0.0.1", 8321),
+        "client": ("127.0.0.1", 5),
+        "scheme": "http",
+        "headers": [(name.encode(), value.encode()) for name, value in [*pairs, *headers]],
+        "peer": peer or Neighbour(is_owner=True),
+    }
+
+
+def come_in(entrance: Entrance, scope: dict[str, Any]) -> int:
+    """The status by the usual way."""
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"{}", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(entrance(scope, receive, send))
+    return int(sent[0]["status"])
+
+
+async def door(_scope: Any, _receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"in"})
+
+
+def test_nobody_is_admitted_whom_the_usual_way_has_not_let_in() -> None:
+    entrance = Entrance(door, host_guest=Guest(name="ann"))
+    assert entrance.admit(scope_of()) is None
+    assert come_in(entrance, scope_of()) == 200
+    passed = entrance.admit(scope_of())
+    assert passed is not None
+    assert passed.guest == Guest(name="ann")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [("host", "evil.example")],
+        [("origin", "https://evil.example")],
+        [("authorization", "Bearer wrong")],
+        [("content-type", "text/plain")],
+        [("content-length", str(1 << 40))],
+        [("content-encoding", "gzip")],
+        [("transfer-encoding", "chunked")],
+        [("x-forwarded-for", "10.0.0.1")],
+        [("cookie", "tw_session=a")],
+        [("sec-fetch-site", "cross-site")],
+        [("host", "127.0.0.1:8321"), ("host", "127.0.0.1:8321")],
+    ],
+    ids=lambda headers: str(headers[0][0]),
+)
+def test_what_is_not_plain_is_left_to_the_usual_way(headers: list[tuple[str, str]]) -> None:
+    """Attack: whatever the entrance refuses, tried on the way that was made for speed."""
+    entrance = Entrance(door, host_guest=Guest(name="ann"))
+    assert come_in(entrance, scope_of()) == 200
+    come_in(entrance, scope_of(*headers))
+    assert entrance.admit(scope_of(*headers)) is None
+
+
+def test_another_user_of_the_machine_is_not_admitted_as_its_owner() -> None:
+    """Attack: the owner's own requests have opened the short way, and a neighbour's look the same."""
+    entrance = Entrance(door, host_guest=Guest(name="ann"))
+    assert come_in(entrance, scope_of()) == 200
+    neighbour = Neighbour(is_owner=False)
+    assert entrance.admit(scope_of(peer=neighbour)) is None
+    assert come_in(entrance, scope_of(peer=neighbour)) == 401
+    assert entrance.admit(scope_of(peer=neighbour)) is None
+
+
+def test_what_goes_the_usual_way_after_all_is_counted_once() -> None:
+    guest = Guest(name="ann", token_id="t1")
+    entrance = Entrance(door, host_guest=guest, rate_per_minute=10, clock=lambda: 0.0)
+    assert come_in(entrance, scope_of()) == 200
+    for _ in range(50):
+        passed = entrance.admit(scope_of())
+        assert passed is not None
+        assert passed.bucket is not None
+        passed.bucket.put_back()
+    taken = 0
+    while entrance.admit(scope_of()) is not None:
+        taken += 1
+    assert taken == 9
+    assert come_in(entrance, scope_of()) == 429

@@ -166,7 +166,8 @@ class Crew:
         progress: Report | None = None,
         trace: str = "",
     ) -> bool:
-        """Have a call run; ``done`` is told the result, in the thread that ran it. False: there is too much
+        """Have a call run; ``done`` is told the result, in the thread that ran it, and ``cancel``, which must
+        be this call's alone, is closed then. False: there is too much
         to do already, or the house is closing, and nothing was or will be done. ``trace``: the traceparent
         that came with the call."""
         order = _Order(call, cancel, done, door, progress, trace=trace)
@@ -372,8 +373,11 @@ class Crew:
             taken += some
         with self._lock:
             self._begun.extend(taken)
+        is_heard = self._events.listening > 0
         for order in taken:
             call = order.call
+            if not is_heard and order.begun is not None and order.begun.is_quick:
+                continue  # it will have ended before anybody could come and look
             told = {"call_id": call.id, "tool": call.tool, "caller": call.caller, "door": order.door}
             self._events.tell(EventKind.CALL_BEGUN, told)
 
@@ -428,11 +432,17 @@ class Crew:
             except Exception:  # noqa: BLE001 - one door's mistake must not end the thread of all
                 _LOG.exception("the answer to %s could not be handed over", order.call.id)
         for order, result in ended:
+            # Not by the collector: a door's exchange lies in cycles, and their pipes would fill the table of
+            # descriptors long before it comes by.
+            order.cancel.close()
             self._events.tell(EventKind.CALL_ENDED, _ended(order, result))
             if result.error is not None and result.error.kind is Kind.NEEDS_APPROVAL:
                 self._events.tell(EventKind.APPROVAL_ASKED, _asked(order, result.error, result.key))
             if order.span is not None:
                 order.span.end(result)
+            # Not by the collector: a door's exchange lies in cycles, and their pipes would fill the table of
+            # descriptors long before it comes by.
+            order.cancel.close()
         with self._settled:  # last: whoever waits until all is over finds everybody told
             self._under_way.difference_update([order for order, _result in ended])
             if not self._under_way:

@@ -295,22 +295,10 @@ class Entrance:
                     return
                 else:
                     seen[name] = value
-        get = seen.get
         clock = self._clock()
         if clock >= self._look_at:
             self._look(clock)
-        host_guest = self._host_guest
-        if host_guest is not None and (is_relayed or not _is_owner(scope)):
-            host_guest = None
-        cookie = _session_of(get(b"cookie")) if host_guest is None else None
-        key = (
-            scope["server"],
-            get(b"host"),
-            get(b"origin"),
-            get(b"authorization"),
-            cookie,
-            host_guest is None,
-        )
+        host_guest, cookie, key = self._place(scope, seen, is_relayed=is_relayed)
         passed = self._passed.get(key)
         if passed is None or (passed.until is not _NOT_OVER and passed.until <= self._now()):
             decided = self._decide(scope, seen, cookie, host_guest, clock)
@@ -346,11 +334,12 @@ class Entrance:
         if bucket is not None and (wait_s := bucket.take(clock)):
             await self._refuse(scope, send, _later(wait_s, "more requests than this caller may make"))
             return
-        has_body = method not in _SAFE_METHODS or b"content-length" in seen
+        is_chunked = b"transfer-encoding" in seen
+        has_body = is_chunked or method not in _SAFE_METHODS or b"content-length" in seen
         if has_body and (unfit := _unfit(seen, method, self._bytes_max)) is not None:
             await self._refuse(scope, send, unfit)
             return
-        if b"transfer-encoding" in seen:
+        if is_chunked:
             await self._counted(scope, receive, send, guest)
             return
         scope["guest"] = guest
@@ -369,10 +358,10 @@ class Entrance:
                 if name in seen or name in _UNPLAIN:
                     return None
                 seen[name] = value
-        get, clock = seen.get, self._clock()
+        clock = self._clock()
         if clock >= self._look_at:
             self._look(clock)
-        key = (scope["server"], get(b"host"), get(b"origin"), get(b"authorization"), None, False)
+        _host_guest, _cookie, key = self._place(scope, seen, is_relayed=False)
         passed = self._passed.get(key)
         if (
             passed is None
@@ -386,6 +375,17 @@ class Entrance:
         ):
             return None
         return passed
+
+    def _place(
+        self, scope: Scope, seen: dict[bytes, bytes], *, is_relayed: bool
+    ) -> tuple[Guest | None, str | None, object]:
+        """Who comes in without a token, the session that is shown, and under what the decision is kept."""
+        get, host_guest = seen.get, self._host_guest
+        if host_guest is not None and (is_relayed or not _is_owner(scope)):
+            host_guest = None
+        cookie = _session_of(get(b"cookie")) if host_guest is None else None
+        named = (get(b"host"), get(b"origin"), get(b"authorization"))
+        return host_guest, cookie, (scope["server"], *named, cookie, host_guest is None)
 
     # -- deciding -------------------------------------------------------------------------------------------
 
@@ -410,7 +410,8 @@ class Entrance:
         if origin is not None:
             # Attack: any page in the user's browser talks to what listens on loopback. Also ``null``, which
             # sandboxed frames and local files send.
-            is_own, is_other = origin.lower() in names.origins, origin.lower() in self._origins
+            is_own = origin.lower() in names.origins
+            is_other = not is_own and origin.lower() in self._origins
             if not is_own and not is_other:
                 return _FOREIGN
         now = self._now()
@@ -431,7 +432,7 @@ class Entrance:
             )
         else:
             guest, by_cookie = host_guest, False
-        return Passed(guest, is_own and not is_other, is_other, by_cookie, until, self._bucket(guest, clock))
+        return Passed(guest, is_own, is_other, by_cookie, until, self._bucket(guest, clock))
 
     def _wrong(self, scope: Scope, clock: float) -> Answer:
         """Attack: tokens tried one after the other."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -66,12 +67,18 @@ BODY_BYTES_MAX: Final = 64 << 20
 BLOCK_BYTES_MAX: Final = 4 << 20
 """Of a resource that the host offers."""
 
+_RESOURCE_NOT_FOUND: Final = -32002
+"""As the handshake era says; the newer one gave the code up."""
 _Context: TypeAlias = ServerRequestContext[Any, Any]
 _T = TypeVar("_T")
 
 
 def open_lane(workshop: Workshop, *, crew: Crew | None = None, more: Offers | None = None) -> Lane:
     """The lane of a workshop. Without a crew it calls no tools: the fast lane does."""
+    log = logging.getLogger("mcp")
+    if log.level == logging.NOTSET:
+        # Attack: clients fill the host's log with what they send wrongly; our own mistakes stay in it.
+        log.setLevel(logging.ERROR)
     return Lane(workshop, crew=crew, more=more)
 
 
@@ -299,7 +306,9 @@ class Lane:
             resource, marks = offered.resource(uri)
             content = await asyncio.to_thread(resource.read, marks)
         except Absent:
-            raise MCPError(types.INVALID_PARAMS, f"unknown resource {uri[:200]!r}") from None
+            newer = context.protocol_version in MODERN_PROTOCOL_VERSIONS
+            code = types.INVALID_PARAMS if newer else _RESOURCE_NOT_FOUND
+            raise MCPError(code, f"unknown resource {uri[:200]!r}", {"uri": uri[:200]}) from None
         except Withheld as why:
             raise MCPError(types.INVALID_PARAMS, str(why)) from None
         if len(content) > BLOCK_BYTES_MAX:
@@ -334,15 +343,17 @@ class Lane:
         return {"resultType": "complete", "description": prompt.description, "messages": messages}
 
     async def _complete(self, context: _Context, params: types.CompleteRequestParams) -> Any:
-        """The names of skills, for the address of their instructions; there is nothing else to complete."""
-        found: list[str] = []
-        if isinstance(params.ref, types.ResourceTemplateReference) and params.argument.name == "name":
-            begun = params.argument.value
+        """What may stand at a mark of a template's address, by the addresses that are listed (the names of
+        skills); there is nothing else to complete."""
+        found: dict[str, None] = {}
+        if isinstance(params.ref, types.ResourceTemplateReference):
             listed = (await self._offers(context)).resources
-            if any(each.uri == params.ref.uri for each in listed):
-                found = [each.name for each in listed if not each.is_template and each.name.startswith(begun)]
-        values = found[:VALUES_MAX]
-        told = {"values": values, "total": len(found), "hasMore": len(found) > VALUES_MAX}
+            for template in listed:
+                if template.is_template and template.uri == params.ref.uri:
+                    marks = (template.fits(each.uri) or {} for each in listed if not each.is_template)
+                    found |= dict.fromkeys(each.get(params.argument.name, "") for each in marks)
+        values = [each for each in found if each and each.startswith(params.argument.value)]
+        told = {"values": values[:VALUES_MAX], "total": len(values), "hasMore": len(values) > VALUES_MAX}
         return {"resultType": "complete", "completion": told}
 
     # -- what changes ---------------------------------------------------------------------------------------
@@ -388,9 +399,12 @@ class _Running:
         await self._task
 
     async def _live(self) -> None:
-        async with self._sessions.run():
-            self._is_ready.set()
-            await self._is_over.wait()
+        try:
+            async with self._sessions.run():
+                self._is_ready.set()
+                await self._is_over.wait()
+        finally:
+            self._is_ready.set()  # whoever waits shall not wait for ever
 
 
 @dataclass(frozen=True, slots=True)

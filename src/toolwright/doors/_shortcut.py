@@ -118,7 +118,8 @@ class Direct(Guarded):
             return
         parser, scope = self.parser, cast(Scope, self.scope)
         version = parser.get_http_version()
-        scope.update(method="POST", path="/mcp", raw_path=self.path, query_string=b"", http_version=version)
+        path = self.path.decode("ascii")
+        scope.update(method="POST", path=path, raw_path=self.path, query_string=b"", http_version=version)
         way = Passage(self, scope, body, keep_alive=version != "1.0" and parser.should_keep_alive())
         earlier, self.cycle = self.cycle, way  # type: ignore[assignment]
         self.busy()

@@ -53,14 +53,14 @@ APPROVAL_WAIT_S: Final = 600.0
 STREAMS_MAX: Final = 256
 STREAMS_PER_GUEST_MAX: Final = 16
 UNDER_WAY_MAX: Final = 8192
+ASKED_MAX: Final = 256
+"""Questions that wait for a client; of further calls it is only said that they wait."""
 _LONG_S: Final = 0.1
 """A call that takes longer gets somebody who watches whether its client is still there."""
 _LOOK_S: Final = 2.0
 """So often a stream looks whether something was switched off or on."""
 _EVENTS_WAITING_MAX: Final = 256
 """Attack: a tool that reports progress without end, for a client that does not read."""
-_DEFAULT_VERSION: Final = "2025-03-26"
-"""Of a request of the older era that names none."""
 _OLDER_HEADERS: Final = frozenset(version.encode() for version in OLDER)
 _NOSNIFF: Final = SAFE_HEADERS[0]
 _STREAM_HEADERS: Final = [
@@ -446,7 +446,9 @@ class McpDoor:
                     until = loop.time() + PING_S
                 if type(answer) is tuple:
                     return await _more(send, wire.event(answer[1]), end=True)
-                if type(answer) is Question:
+                if type(answer) is Question and len(self._asked) >= ASKED_MAX:
+                    exchange.answer = (200, answer.otherwise)
+                elif type(answer) is Question:
                     exchange.question, exchange.answer = answer, None
                     asked, asked_until = secrets.token_hex(16), loop.time() + self._approval_wait_s
                     self._asked[asked] = exchange
@@ -639,7 +641,7 @@ class _Exchange:
         self.answer: tuple[int, bytes] | Question | None = None
         """The status and the response; or what a person has to be asked first."""
         self.events: deque[bytes] = deque()
-        """What is to be sent before the answer."""
+        """What is to be sent before the answer; the call's thread adds to it."""
         self.question: Question | None = None
         self.said: JsonObject | None = None
         self.is_cancelled = False
@@ -679,8 +681,9 @@ class _Exchange:
                 params["total"] = total
             if message:
                 params["message"] = message
-            told = wire.notification("notifications/progress", params)
-            self.mailbox.post(self.tell, told)
+            if len(self.events) < _EVENTS_WAITING_MAX:
+                self.events.append(wire.notification("notifications/progress", params))
+                self.mailbox.post(_Exchange.wake, self)
 
         return report
 
@@ -689,11 +692,6 @@ class _Exchange:
     def end(self, answer: tuple[int, bytes] | Question) -> None:
         if self.answer is None:
             self.answer = answer
-        self.wake()
-
-    def tell(self, event: bytes) -> None:
-        if len(self.events) < _EVENTS_WAITING_MAX:
-            self.events.append(event)
         self.wake()
 
     def wake(self) -> None:

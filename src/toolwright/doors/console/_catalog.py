@@ -14,10 +14,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from toolwright.dialects import DIALECTS
-from toolwright.doors import _offers
 from toolwright.doors._accounts import Wanted, journal_of, page_of
 from toolwright.doors._documents import line_of, shown_path
-from toolwright.doors._entrance import Right
+from toolwright.doors._entrance import Guest, Right
 from toolwright.doors.console._forms import form, parameters
 from toolwright.doors.console._frame import Frame, guest_of, one_line
 from toolwright.errors import StoreError
@@ -26,7 +25,6 @@ from toolwright.model import (
     FORMATS,
     Allow,
     Ask,
-    DeclareOptions,
     Deny,
     Disabled,
     Effect,
@@ -38,7 +36,6 @@ from toolwright.model import (
     Programs,
     Role,
     Severity,
-    Skill,
     Tool,
     Trust,
 )
@@ -180,6 +177,7 @@ class CatalogPages:
                 "trusts": trusts,
                 "states": STATES,
                 "severities": self._severities(request),
+                "warnings": self._workshop.warnings(),
                 "trust_tones": TRUST_TONES,
                 "effect_tones": EFFECT_TONES,
             },
@@ -217,7 +215,7 @@ class CatalogPages:
                 "output": output,
                 "given": parameters(output),
                 "place": place(tool.origin.path, tool.origin.line),
-                "sent": self._sent(tool) if tool.role is Role.TOOL else [],
+                "sent": self._sent(tool, guest) if tool.role is Role.TOOL else [],
                 "recent": self._recent(request, tool),
                 "problems": [
                     problem
@@ -230,11 +228,12 @@ class CatalogPages:
             },
         )
 
-    def _sent(self, tool: Tool) -> list[Sent]:
-        """What each provider would be sent of a tool."""
+    def _sent(self, tool: Tool, guest: Guest | None) -> list[Sent]:
+        """What each provider would be sent of a tool, under the name that it has among all others."""
+        caller, reach = (None, None) if guest is None else (guest.name, guest.reach)
         sent = []
         for dialect in DIALECTS:
-            declared = self._workshop.dialect(dialect).declare([tool], DeclareOptions())
+            declared = self._workshop.declare(dialect, names=[tool.key], caller=caller, reach=reach)
             sent.append(
                 Sent(
                     dialect=dialect,
@@ -310,15 +309,13 @@ class CatalogPages:
     def skills(self, request: Request) -> Response:
         """Skills and their instructions, as plain text: markup from outside is never drawn."""
         guest = guest_of(request)
-        shown = []
-        for skill in _offers.shown(self._workshop, None if guest is None else guest.reach):
-            try:
-                text, withheld = _offers.read(self._workshop, skill), ""
-            except _offers.Withheld as refused:
-                text, withheld = "", str(refused)
-            except _offers.Absent:
-                text, withheld = "", "its SKILL.md lies outside of its folder, or is gone"
-            tools = [tool for tool in self._frame.tools(request) if is_of(tool, skill)]
+        shown, tools = [], [tool for tool in self._frame.tools(request) if tool.origin.format == "skill"]
+        caller, reach = (None, None) if guest is None else (guest.name, guest.reach)
+        texts = {each.name: each for each in self._workshop.skill_texts(caller=caller, reach=reach)}
+        for skill in self._workshop.known_skills(reach):
+            if skill.name not in texts:  # it came meanwhile
+                continue
+            text, withheld = texts[skill.name].whole, texts[skill.name].withheld
             shown.append(
                 {
                     "skill": skill,
@@ -326,7 +323,7 @@ class CatalogPages:
                     "text": text[:_INSTRUCTIONS_CHARS_MAX],
                     "cut": len(text) > _INSTRUCTIONS_CHARS_MAX,
                     "withheld": withheld,
-                    "tools": tools,
+                    "tools": [tool for tool in tools if os.path.dirname(tool.origin.path) == skill.path],
                 }
             )
         return self._frame.page(request, "skills.html", {"skills": shown})
@@ -404,7 +401,7 @@ def why_not(tool: Tool, denied: Deny | None) -> str:
         return "a part that other tools run on"
     if isinstance(tool.invocation, NotCallable):
         return one_line(tool.invocation.reason)
-    return "" if denied is None else one_line(denied.message)
+    return "" if denied is None else one_line(denied.message.partition("\n")[0])
 
 
 def took(ms: object) -> str:
@@ -416,10 +413,6 @@ def took(ms: object) -> str:
 
 def place(path: str, line: int | None) -> str:
     return shown_path(path) + (f":{line}" if line else "")
-
-
-def is_of(tool: Tool, skill: Skill) -> bool:
-    return tool.origin.format == "skill" and os.path.dirname(tool.origin.path) == skill.path
 
 
 def is_about(problem: Problem, path: str, tool: Tool) -> bool:
@@ -446,7 +439,8 @@ def permit_words(permit: Permit) -> Iterator[tuple[str, str]]:
 def _roots(roots: tuple[str, ...], otherwise: str) -> str:
     if "/" in roots:
         return "everything you may, but our own state"
-    return ", ".join([*map(shown_path, roots), otherwise])
+    shown = ("the current folder" if path == "." else path for path in map(shown_path, roots))
+    return ", ".join([*shown, otherwise])
 
 
 class _Wrong:

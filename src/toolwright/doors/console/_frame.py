@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from toolwright.catalog.catalog import is_within
 from toolwright.doors._documents import shown_path
-from toolwright.doors._entrance import Guest, Right
+from toolwright.doors._entrance import NOBODY, Guest, Right
 from toolwright.doors._visible import visible
 from toolwright.doors.console._forms import exact
 from toolwright.doors.console._serving import Serving as Serving
@@ -167,7 +167,7 @@ class Frame:
             navigation=[
                 nav
                 for nav in NAVIGATION
-                if nav.path in self._paths and (nav.right is None or nav.right in rights)
+                if guest != NOBODY and nav.path in self._paths and (nav.right is None or nav.right in rights)
             ],
             **(values or {}),
         )
