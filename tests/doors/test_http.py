@@ -590,6 +590,18 @@ def test_a_guest_hears_of_his_own_calls_and_of_reloads_only(server: Served) -> N
         assert next(events)["event"] == "reloaded"
 
 
+def test_reloads_tell_nobody_what_is_beyond_their_reach(server: Served) -> None:
+    echo, pay = (server.workshop.find(name).key for name in ("echo", "pay"))
+    guest = Guest(name="eve", rights=frozenset(), reach=Reach(tools=(echo,), effects=frozenset(Effect)))
+    with served(server.workshop, guest=guest) as eve, eve.client.stream("GET", "/v1/events") as stream:
+        events = told(stream.iter_lines())
+        names = {"added": [echo, pay], "changed": [pay], "removed": ["python:t/gone"], "tools": 9}
+        eve.events.tell(EventKind.RELOADED, {"version": "v", **names})
+        eve.events.tell(EventKind.RELOAD_FAILED, {"reason": "/home/ann/tools.json: broken"})
+        assert json.loads(next(events)["data"]) == {"version": "v", "added": [echo], "changed": []}
+        assert json.loads(next(events)["data"]) == {}
+
+
 # -- rights and reach ---------------------------------------------------------------------------------------
 
 RIGHTS = [

@@ -745,7 +745,7 @@ class Api:
                         return
                     coming = asyncio.ensure_future(anext(events))
                     if self._may_hear(guest, event):
-                        yield self._written(event)
+                        yield self._written(self._as_heard(guest, event))
             finally:
                 coming.cancel()
                 with suppress(asyncio.CancelledError, StopAsyncIteration):
@@ -770,7 +770,25 @@ class Api:
             return False
         if guest.reach is None:
             return True
-        name = data.get("key") or data.get("tool")
+        return self._is_within(guest, data.get("key") or data.get("tool"))
+
+    def _as_heard(self, guest: Guest, event: Event) -> Event:
+        """Attack: a caller learns from reloads which tools there are beyond its reach, or where our files
+        lie. Of what was removed nothing can be looked up any more."""
+        if event.kind is EventKind.RELOAD_FAILED and Right.ADMIN not in guest.rights:
+            return replace(event, data={})
+        if event.kind is not EventKind.RELOADED or guest.reach is None:
+            return event
+        heard: JsonObject = {"version": event.data.get("version")}
+        for part in ("added", "changed"):
+            names = event.data.get(part)
+            heard[part] = [
+                name for name in (names if isinstance(names, list) else ()) if self._is_within(guest, name)
+            ]
+        return replace(event, data=heard)
+
+    def _is_within(self, guest: Guest, name: JsonValue) -> bool:
+        assert guest.reach is not None
         with suppress(UnknownTool):
             return isinstance(name, str) and is_within(guest.reach, self._workshop.catalog.find(name))
         return False
