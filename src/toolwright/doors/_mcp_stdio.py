@@ -381,6 +381,8 @@ class _Connection:
     def close(self, drain_s: float) -> None:
         """The client said all that it will say: finish what it asked for."""
         self._crew.drain(drain_s)
+        while self._asked:
+            self._asked.popitem()[1][0].give_up()
         for number in self._listens:
             self.write(self.desk.unsubscribed(number))
         if self._lane is not None:
