@@ -979,6 +979,18 @@ class Right(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Guest:
+    """Who makes a request, and how far they may go."""
+
+    name: str
+    """The caller in records and rules."""
+    reach: Reach | None = None
+    """Which tools there are for them; None: all."""
+    rights: frozenset[Right] = frozenset(Right)
+    token_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
     """A call as a model or a person made it."""
 

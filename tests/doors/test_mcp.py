@@ -498,6 +498,20 @@ def test_a_question_that_nobody_answers_in_time_is_left_waiting(workshop: toolwr
         assert approval.state == "waiting"
 
 
+def test_a_question_does_not_keep_the_server_from_ending(workshop: toolwright.Workshop, pipe: Pipe) -> None:
+    with serving(workshop) as served:
+        connection, client = served.connect(), served.begin({"elicitation": {}})
+        start(connection, request("tools/call", call("pay", amount=42)), client.headers)
+        response = connection.getresponse()
+        assert next_message(response)["method"] == "elicitation/create"
+    assert next_message(response)["result"]["isError"] is True
+    connection.close()
+    pipe.begin({"elicitation": {}})
+    assert pipe.ask("tools/call", call("pay", amount=42))["method"] == "elicitation/create"
+    out, _, code = pipe.end()
+    assert (json.loads(out)["result"]["isError"], code) == (True, 0)
+
+
 def answered(client: Client, number: str, action: str, **content: Any) -> int:
     result = {"action": action, **({"content": content} if content else {})}
     return client.send({"jsonrpc": "2.0", "id": number, "result": result}).status

@@ -41,6 +41,7 @@ from toolwright.doors._web import (
     send_answer,
 )
 from toolwright.errors import ToolwrightError
+from toolwright.model import Guest as Guest
 from toolwright.model import Reach
 from toolwright.model import Right as Right
 from toolwright.records import dataclass
@@ -90,18 +91,6 @@ _ODD: Final = re.compile(r"[\x00-\x1f\x7f\ufffd\\]|/\.\.?(?:/|\Z)")
 _LOCAL: Final = ("localhost", "127.0.0.1", "[::1]")
 _ANY: Final = ("", "0.0.0.0", "::", "[::]", "*")
 _JSON: Final = b"application/json"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Guest:
-    """Who makes a request, and how far they may go."""
-
-    name: str
-    """The caller in records and rules."""
-    reach: Reach | None = None
-    """Which tools there are for them; None: all."""
-    rights: frozenset[Right] = frozenset(Right)
-    token_id: str | None = None
 
 
 NOBODY: Final = Guest(name="", reach=Reach(tools=(), effects=frozenset()), rights=frozenset())

@@ -15,7 +15,6 @@ from toolwright import jsontext
 from toolwright.app import Workshop
 from toolwright.dialects import mcp as dialect
 from toolwright.doors import _mcp_wire as wire
-from toolwright.doors._entrance import Guest, Right
 from toolwright.doors._mcp_lane import NEWER, OLDER, SERVER, capabilities
 from toolwright.doors._mcp_listing import Listing as Listing
 from toolwright.doors._mcp_listing import write
@@ -23,7 +22,7 @@ from toolwright.doors._mcp_seals import Seals
 from toolwright.doors._mcp_wire import Fault, Id
 from toolwright.errors import KINDS, ApprovalError, Kind, StoreError
 from toolwright.jsontext import JsonObject, JsonValue
-from toolwright.model import Reach, ToolCall, ToolError, ToolResult
+from toolwright.model import Guest, Reach, Right, ToolCall, ToolError, ToolResult
 from toolwright.records import dataclass
 
 DOOR: Final = "mcp"

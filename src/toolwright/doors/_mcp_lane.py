@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from toolwright import __version__
 from toolwright.app import Workshop
-from toolwright.doors._web import Receive, Scope, Send
 from toolwright.jsontext import JsonObject
+from toolwright.model import Guest
 
 if TYPE_CHECKING:
-    from toolwright.doors._entrance import Guest
     from toolwright.doors._offers import Offers
+    from toolwright.doors._web import Receive, Scope, Send
 
 LANE: Final = "toolwright.doors._mcp_sdk"
 """Has ``open_lane(workshop: Workshop, *, more: Offers | None) -> Lane``."""

@@ -13,15 +13,13 @@ import hmac
 import secrets
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from toolwright import jsontext
 from toolwright.doors._mcp_lane import OLDER
 from toolwright.jsontext import JsonObject
+from toolwright.model import Guest
 from toolwright.records import dataclass
-
-if TYPE_CHECKING:
-    from toolwright.doors._entrance import Guest
 
 _NONCE_BYTES: Final = 16
 _MAC_BYTES: Final = 16

@@ -21,14 +21,13 @@ from toolwright import jsontext
 from toolwright.app import Workshop
 from toolwright.doors import _mcp_wire as wire
 from toolwright.doors._crew import Crew, Done, refused
-from toolwright.doors._entrance import Guest, Right
 from toolwright.doors._mcp_desk import DOOR, Desk, Question
 from toolwright.doors._mcp_lane import NEWER, Lane, has_lane, open_lane
 from toolwright.doors._mcp_wire import Fault, Id, Message, Shape
 from toolwright.errors import Kind
 from toolwright.functions import Report
 from toolwright.jsontext import JsonObject
-from toolwright.model import ToolCall, ToolResult
+from toolwright.model import Guest, Right, ToolCall, ToolResult
 from toolwright.sandbox import Cancel
 
 LINE_BYTES_MAX: Final = 10 << 20
@@ -382,6 +381,8 @@ class _Connection:
     def close(self, drain_s: float) -> None:
         """The client said all that it will say: finish what it asked for."""
         self._crew.drain(drain_s)
+        while self._asked:
+            self._asked.popitem()[1][0].give_up()
         for number in self._listens:
             self.write(self.desk.unsubscribed(number))
         if self._lane is not None:

@@ -219,7 +219,11 @@ class McpDoor:
                 await _send(send, 405, b"", [(b"allow", b"GET, POST, DELETE")])
 
     async def close(self) -> None:
-        """End the streams, each as its era ends it, and what the SDK's lane started."""
+        """End the streams, each as its era ends it, leave what people are asked waiting, and end what the
+        SDK's lane started."""
+        for exchange in tuple(self._asked.values()):
+            assert exchange.question is not None
+            exchange.end((200, exchange.question.otherwise))
         for stream in tuple(self._streams):
             stream.end()
         if self._lane is not None:

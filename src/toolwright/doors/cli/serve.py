@@ -441,9 +441,9 @@ def _signals() -> list[signal.Signals]:
 
 def _serve_stdio(shared: Shared, workshop: Workshop) -> int:
     from toolwright.doors._crew import Crew
-    from toolwright.doors._entrance import Guest
     from toolwright.doors._events import Events
     from toolwright.doors._mcp_stdio import serve_stdio
+    from toolwright.model import Guest
 
     serving, events = workshop.config.serve, Events()
     crew = Crew(workshop, events, spans=_spans())
