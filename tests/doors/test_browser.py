@@ -8,6 +8,7 @@ With ``SCREENSHOTS=DIR`` the images of the documentation are written there (``ma
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import random
@@ -44,6 +45,7 @@ START_S = 60
 PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 800}
 SHOTS = os.environ.get("SCREENSHOTS", "")
 SHOT_BYTES_MAX = 150_000
+DOCUMENT = {"path": "examples/manifest/tools.json"}
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="chromium is not installed; Debian, Ubuntu: apt-get install chromium"
@@ -56,9 +58,9 @@ decision = "ask"
 because = "it tells about this machine"
 
 [[policy]]
-match = { name = "calculate" }
+match = { name = "json_get" }
 decision = "ask"
-because = "a person checks the sum"
+because = "a person looks which part is read"
 """
 
 
@@ -288,37 +290,37 @@ def test_from_the_catalog_to_the_audit(
 
 def test_an_answer_can_edit_and_refuse(browser: Browser, served: Served) -> None:
     with visiting(browser, served, viewport=DESK) as visit:
-        for text in ("1 + 1", "2 + 2"):
+        for text in ("/tools/0/name", "/tools/1/name"):
             answer = httpx.post(
-                f"{served.address}/v1/tools/calculate/call",
-                json={"arguments": {"expression": text}},
+                f"{served.address}/v1/tools/json_get/call",
+                json={"arguments": {**DOCUMENT, "pointer": text}},
                 timeout=30,
             )
             assert answer.status_code == 409, answer.text
         page = visit.open("/approvals")
-        edited = page.locator("[data-approval]").filter(has_text='"1 + 1"')
+        edited = page.locator("[data-approval]").filter(has_text="/tools/0/name")
         edited.get_by_text("Let it run with other arguments").click()
         arguments = edited.get_by_label("Arguments, as one JSON object")
         for wrong, told in (
             ("{", "not JSON"),
             ("[]", "one JSON object"),
-            ('{"expression": 5}', "do not fit"),
+            ('{"path": 5}', "do not fit"),
         ):
             arguments.fill(wrong)
             edited.get_by_role("button", name="Approve").click()
             expect(edited.get_by_role("alert")).to_contain_text(told)
         visit.complaints.clear()  # the browser writes down that the last one was refused
-        arguments.fill('{"expression": "1 + 2"}')
+        arguments.fill(json.dumps({**DOCUMENT, "pointer": "/tools/2/name"}))
         edited.get_by_role("button", name="Approve").click()
         expect(edited).to_have_count(0)
-        refused = page.locator("[data-approval]").filter(has_text='"2 + 2"')
-        refused.get_by_label("Reason").fill("use your head")
+        refused = page.locator("[data-approval]").filter(has_text="/tools/1/name")
+        refused.get_by_label("Reason").fill("look it up")
         refused.get_by_role("button", name="Deny").click()
         expect(refused).to_have_count(0)
-        for text, status in (("1 + 1", 200), ("2 + 2", 403)):
+        for text, status in (("/tools/0/name", 200), ("/tools/1/name", 403)):
             answer = httpx.post(
-                f"{served.address}/v1/tools/calculate/call",
-                json={"arguments": {"expression": text}},
+                f"{served.address}/v1/tools/json_get/call",
+                json={"arguments": {**DOCUMENT, "pointer": text}},
                 timeout=30,
             )
             assert answer.status_code == status, answer.text
@@ -417,8 +419,8 @@ def tab_to(page: Page, selector: str, tries: int = 60) -> None:
 @pytest.fixture(scope="module")
 def paths(served: Served) -> list[str]:
     """Every page there is, each with something on it."""
-    arguments = {"arguments": {"expression": "7 * 6"}}
-    httpx.post(f"{served.address}/v1/tools/calculate/call", json=arguments, timeout=30)
+    arguments = {"arguments": {**DOCUMENT, "pointer": "/tools/3/name"}}
+    httpx.post(f"{served.address}/v1/tools/json_get/call", json=arguments, timeout=30)
     done = httpx.post(f"{served.address}/v1/tools/get_time/call", json={"arguments": {}}, timeout=30).json()
     listed = httpx.get(f"{served.address}/v1/tools?page_size=100", timeout=30).json()["tools"]
     named = {tool["name"]: tool["key"] for tool in listed}

@@ -18,8 +18,10 @@ from urllib.parse import quote, urljoin
 
 import httpx
 import pytest
+from hypothesis import given
 
 import toolwright
+from tests.strategies import argument_schemas, json_objects, wild_schemas
 from toolwright import app
 from toolwright.config import Environment, resolve
 from toolwright.doors._crew import Crew
@@ -751,6 +753,33 @@ def test_a_tool_without_parameters_has_an_empty_form(schema: Any) -> None:
 def test_schemas_that_are_none_do_no_harm(schema: Any) -> None:
     assert all(field.control is Control.JSON for field in form(schema).fields)
     parameters(schema)
+
+
+def ids(fields: tuple[Field, ...]) -> Iterator[str]:
+    for each in fields:
+        yield each.id
+        yield from ids(each.inside)
+        yield from ids(() if each.item is None else (each.item,))
+
+
+@given(argument_schemas() | json_objects | wild_schemas)
+def test_any_schema_becomes_a_form_whose_fields_can_be_told_apart(schema: Any) -> None:
+    made = form(schema)
+    names = list(ids(made.fields))
+    assert len(names) == len(set(names)) <= 2 * FIELDS_MAX
+    assert all(re.fullmatch(r"f(-\d+|-item)+", name) for name in names)
+    assert len(parameters(schema)) <= FIELDS_MAX
+
+
+def test_a_field_of_json_shows_what_might_stand_there() -> None:
+    item = {
+        "type": "object",
+        "properties": {"a": {"type": "string"}, "b": {"enum": [5]}, "c": {}},
+        "required": ["a", "b"],
+    }
+    assert one({"type": "array", "items": item}).example == '[{"a":"...","b":5}]'
+    assert one({"anyOf": [{"type": "string"}, {"type": "integer"}]}).example == ""
+    assert one({"type": "object", "examples": [{"x": 1}]}).example == '{"x":1}'
 
 
 def test_parameters_are_told_as_a_table() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 import toolwright
 from tests.program import WAIT_S
@@ -302,3 +305,27 @@ def test_a_mailbox_is_emptied_in_order_on_its_loop() -> None:
 
     asyncio.run(main())
     assert done == [(number, True) for number in range(1000)]
+
+
+def test_the_stop_button_of_a_call_is_closed_when_it_is_over(tmp_path: Path) -> None:
+    """Left to the collector, the pipes of a thousand calls would fill the table of descriptors."""
+    with crewed(tmp_path, echo) as (crew, workshop, _):
+        answers, buttons = Answers(), [Cancel() for _ in range(20)]
+        pipes = [button.fileno() for button in buttons]
+        for button in buttons:
+            assert crew.order(call(workshop, "echo", text="x"), door="http", done=answers.done, cancel=button)
+        answers.wait(len(buttons), crew)
+        assert crew.drain(WAIT_S)
+        for pipe in pipes:
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                os.fstat(pipe)
+
+
+def test_the_button_that_all_share_stays(tmp_path: Path) -> None:
+    with crewed(tmp_path, echo) as (crew, workshop, _):
+        answers, pipe = Answers(), NEVER.fileno()
+        assert crew.order(call(workshop, "echo", text="x"), door="http", done=answers.done, cancel=NEVER)
+        answers.wait(1, crew)
+        assert crew.drain(WAIT_S)
+        assert NEVER.fileno() == pipe
+        os.fstat(pipe)

@@ -333,13 +333,18 @@ def test_a_long_result_is_read_page_by_page_by_who_made_the_call_and_by_nobody_e
         refused(others.get(f"/v1/results/{result['call_id']}"), 404)
         theirs = others.call("long").json()["call_id"]
         assert others.get(f"/v1/results/{theirs}").status_code == 200
+    far = Guest(name="far", reach=Reach(tools=("python:t/echo",)))
+    with served(server.workshop, guest=far) as others:
+        refused(others.get(f"/v1/results/{result['call_id']}"), 404)
     refused(server.get("/v1/results/abc"), 404)
 
 
 def test_while_the_server_stops_no_more_calls_are_taken(tmp_path: Path) -> None:
     with opened(tmp_path / "state", tools=[echo]) as workshop, served(workshop) as server:
         server.health.is_draining = True
-        refused(server.call("echo"), 503, "stopping")
+        answer = server.call("echo")
+        refused(answer, 503, "stopping")
+        assert int(answer.headers["retry-after"]) > 0
         assert server.get("/readyz").status_code == 503
         assert server.get("/healthz").status_code == 200
         assert server.get("/v1/tools").status_code == 200
@@ -522,6 +527,19 @@ def test_events_are_told_as_they_come_and_one_who_comes_back_is_told_what_was_mi
     assert again["id"] != second["id"]
 
 
+def test_questions_to_a_person_and_their_answers_are_told(server: Served) -> None:
+    with server.client.stream("GET", "/v1/events") as stream:
+        events = told(stream.iter_lines())
+        asked = httpx.post(f"{server.url}/v1/tools/pay/call", json={"arguments": {"amount": 500}}).json()
+        approval_id = asked["error"]["details"]["approval_id"]
+        httpx.post(f"{server.url}/v1/approvals/{approval_id}", json={"decision": "deny"})
+        heard = [next(events) for _ in range(4)]
+    assert [each["event"] for each in heard[2:]] == ["approval.asked", "approval.answered"]
+    question, answer = (json.loads(each["data"]) for each in heard[2:])
+    assert (question["id"], question["key"], question["caller"]) == (approval_id, "python:t/pay", "ann")
+    assert (answer["id"], answer["state"]) == (approval_id, "denied")
+
+
 def test_a_client_of_a_server_before_this_one_is_told_all_there_is(server: Served) -> None:
     server.call("echo")
     with server.client.stream("GET", "/v1/events", headers={"Last-Event-ID": "abc-999"}) as stream:
@@ -570,6 +588,18 @@ def test_a_guest_hears_of_his_own_calls_and_of_reloads_only(server: Served) -> N
         eve.events.tell(EventKind.RELOADED, {})
         assert json.loads(next(events)["data"])["caller"] == "eve"
         assert next(events)["event"] == "reloaded"
+
+
+def test_reloads_tell_nobody_what_is_beyond_their_reach(server: Served) -> None:
+    echo, pay = (server.workshop.find(name).key for name in ("echo", "pay"))
+    guest = Guest(name="eve", rights=frozenset(), reach=Reach(tools=(echo,), effects=frozenset(Effect)))
+    with served(server.workshop, guest=guest) as eve, eve.client.stream("GET", "/v1/events") as stream:
+        events = told(stream.iter_lines())
+        names = {"added": [echo, pay], "changed": [pay], "removed": ["python:t/gone"], "tools": 9}
+        eve.events.tell(EventKind.RELOADED, {"version": "v", **names})
+        eve.events.tell(EventKind.RELOAD_FAILED, {"reason": "/home/ann/tools.json: broken"})
+        assert json.loads(next(events)["data"]) == {"version": "v", "added": [echo], "changed": []}
+        assert json.loads(next(events)["data"]) == {}
 
 
 # -- rights and reach ---------------------------------------------------------------------------------------

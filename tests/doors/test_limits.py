@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import socket
+import struct
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -188,3 +190,24 @@ def test_the_settings_believe_no_proxy_and_speak_no_websocket() -> None:
     assert (settings["ws"], settings["proxy_headers"], settings["server_header"]) == ("none", False, False)
     assert 16 <= connections_max() <= 4000
     assert guarded(QUICK).watch is not guarded(QUICK).watch
+
+
+@pytest.mark.battery("I14")
+def test_a_connection_that_ends_with_a_reset_is_forgotten_at_once(port: int) -> None:
+    """Attack: a request and a reset, again and again; each would be kept until it has been idle for long."""
+
+    def kept() -> int:
+        gc.collect()
+        return sum(1 for found in gc.get_objects() if type(found).__name__ == "GuardedConnection")
+
+    before = kept()
+    for _ in range(20):
+        with connected(port) as client:
+            client.sendall(request("GET", "/", port))
+            assert heard(client) is not None
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    for _ in range(20):  # each answer says that the server has been round once more
+        assert asked(port, "GET", "/").status == 200
+        if kept() <= before + 2:  # the last ones may still be on their way
+            break
+    assert kept() <= before + 2

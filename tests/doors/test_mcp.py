@@ -470,7 +470,32 @@ def test_leaving_cancels_in_the_newer_era_only(served: Served) -> None:
     RELEASE.set()
 
 
+def test_an_answer_that_is_long_in_coming_becomes_a_stream_that_shows_life(
+    workshop: toolwright.Workshop,
+) -> None:
+    with serving(workshop, ping_s=0.2) as served:
+        for client in (served.begin(), None):
+            connection = waiting_call(served, client)
+            response = connection.getresponse()
+            assert response.headers["content-type"] == "text/event-stream"
+            assert response.readline() == b": ping\r\n"
+            RELEASE.set()
+            assert text_of(next_message(response)) == "released"
+            assert response.read().strip() == b""
+            connection.close()
+
+
 # -- asking a person ----------------------------------------------------------------------------------------
+
+
+def test_a_question_that_nobody_answers_in_time_is_left_waiting(workshop: toolwright.Workshop) -> None:
+    with serving(workshop, approval_wait_s=0.2, ping_s=0.1) as served:
+        reply = served.begin({"elicitation": {}}).ask("tools/call", call("pay", amount=41))
+        asked, answer = reply.messages
+        assert asked["method"] == "elicitation/create"
+        assert "a person has to approve it first" in answer["result"]["content"][1]["text"]
+        approval = [each for each in workshop.approvals() if each.arguments == {"amount": 41}][-1]
+        assert approval.state == "waiting"
 
 
 def answered(client: Client, number: str, action: str, **content: Any) -> int:

@@ -1,10 +1,10 @@
 """Both lanes of the MCP door answer alike: ours, as served, and the official SDK alone.
 
 The same requests go to two hosts, and what comes back is compared as JSON. What may differ is taken out by
-``plain``, and only this: the id of an approval, the state that a client shows again with an answer, and the
-words of protocol errors, which the protocol leaves to the server (their codes and statuses are compared).
-Headers are not: one lane answers with JSON where the other opens a stream for one event. Where the lanes
-differ on purpose, because the SDK does not do what JSON-RPC says, ``OTHERWISE`` names it.
+``plain``, and only this: the state that a client shows again with an answer, and the words of protocol
+errors, which are left to the server (their codes and statuses are compared). Headers are not: one lane
+answers with JSON where the other opens a stream for one event. Where the lanes differ on purpose, because the
+SDK does not do what JSON-RPC says, ``OTHERWISE`` names it.
 """
 
 from __future__ import annotations
@@ -107,7 +107,6 @@ def plain(said: Said) -> Said:
         )  # the tool's, not the protocol's
         message = {**message, "error": error if own else {"code": error["code"]}}
     text = re.sub(r'"requestState": "[^"]*"', '"requestState": "…"', json.dumps(message))
-    text = re.sub(r"\([0-9a-f]{12}\)", "(…)", text)
     return Said(said.status, json.loads(text))
 
 

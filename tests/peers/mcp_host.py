@@ -251,7 +251,10 @@ def workshop(catalog: Path, home: Path) -> Workshop:
 async def serve(app: App) -> None:
     """On a free port of loopback, which is told on stdout, until stdin ends."""
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", ws="none"))
-    listening = socket.create_server(("127.0.0.1", 0))
+    # With the protocol named: only then does asyncio send small answers at once.
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.bind(("127.0.0.1", 0))
+    listening.listen()
     sys.stdout.write(f"{listening.getsockname()[1]}\n")
     sys.stdout.flush()
     serving = asyncio.create_task(server.serve([listening]))

@@ -432,7 +432,12 @@ class Crew:
             except Exception:  # noqa: BLE001 - one door's mistake must not end the thread of all
                 _LOG.exception("the answer to %s could not be handed over", order.call.id)
         for order, result in ended:
+            # Not by the collector: a door's exchange lies in cycles, and their pipes would fill the table of
+            # descriptors long before it comes by.
+            order.cancel.close()
             self._events.tell(EventKind.CALL_ENDED, _ended(order, result))
+            if result.error is not None and result.error.kind is Kind.NEEDS_APPROVAL:
+                self._events.tell(EventKind.APPROVAL_ASKED, _asked(order, result.error, result.key))
             if order.span is not None:
                 order.span.end(result)
             # Not by the collector: a door's exchange lies in cycles, and their pipes would fill the table of
@@ -456,6 +461,17 @@ def _ended(order: _Order, result: ToolResult) -> JsonObject:
         "kind": None if error is None else error.kind.value,
         "duration_ms": result.spent.duration_ms,
         "isolation": list(result.isolation),
+    }
+
+
+def _asked(order: _Order, error: ToolError, key: str) -> JsonObject:
+    details = error.details if isinstance(error.details, dict) else {}
+    return {
+        "id": details.get("approval_id"),
+        "key": key,
+        "caller": order.call.caller,
+        "call_id": order.call.id,
+        "question": error.message,
     }
 
 

@@ -89,6 +89,9 @@ class Guarded(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.watch.held.discard(self)
         super().connection_lost(exc)
+        # Attack: connections that end with a reset, each of which uvicorn would keep in memory until the time
+        # for keeping it alive is over.
+        self._unset_keepalive_if_required()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

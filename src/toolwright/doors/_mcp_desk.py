@@ -215,11 +215,16 @@ class Desk:
         return 200, wire.answer(number, self._result(call, result, newer=newer))
 
     @staticmethod
-    def _result(call: ToolCall, result: ToolResult, *, newer: bool) -> bytes:
-        """As the dialect writes it; and what to do where it waits for a person."""
+    def reply(call: ToolCall, result: ToolResult) -> JsonObject:
+        """The result of a call as the dialect writes it, and what to do where it waits for a person."""
         reply = dialect.write_result(call, result)
-        if result.error is not None and result.error.kind is Kind.NEEDS_APPROVAL:
+        error = result.error
+        if error is not None and error.kind is Kind.NEEDS_APPROVAL:
             reply["content"] = [*reply["content"], {"type": "text", "text": _WAITS}]
+        return reply
+
+    def _result(self, call: ToolCall, result: ToolResult, *, newer: bool) -> bytes:
+        reply = self.reply(call, result)
         if newer:
             reply["_meta"] = _STAMP
         else:

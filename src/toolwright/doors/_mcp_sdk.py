@@ -40,7 +40,7 @@ from toolwright.dialects import mcp as dialect
 from toolwright.doors import _mcp_lane
 from toolwright.doors._crew import Crew
 from toolwright.doors._entrance import Guest, Right
-from toolwright.doors._mcp_desk import Desk, failed
+from toolwright.doors._mcp_desk import Desk
 from toolwright.doors._mcp_wire import Fault, elicits
 from toolwright.doors._offers import (
     SAID_CHARS_MAX,
@@ -52,7 +52,6 @@ from toolwright.doors._offers import (
     offers,
 )
 from toolwright.doors._web import Receive, Scope, Send
-from toolwright.errors import KINDS
 from toolwright.jsontext import JsonObject
 from toolwright.model import ToolCall, ToolResult
 from toolwright.records import dataclass, replace
@@ -227,10 +226,11 @@ class Lane:
             told = await self._elicit(context, question.params)
             if await asyncio.to_thread(desk.decide, guest, question.approval_id, told):
                 result = await self._run(context, replace(call, id=self._workshop.new_call_id()))
-        error = result.error
-        if error is not None and (code := KINDS[error.kind].rpc_code) is not None:
-            raise _error(failed(error, code))
-        return desk.reply(call, result)
+        _, body = desk.write(0, call, result, newer=newer)
+        answer = jsontext.loads_own(body)
+        if "error" in answer:
+            raise MCPError.from_error_data(types.ErrorData.model_validate(answer["error"]))
+        return answer["result"]
 
     async def _elicit(self, context: _Context, question: JsonObject) -> JsonObject:
         form = question["requestedSchema"]

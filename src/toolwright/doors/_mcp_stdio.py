@@ -20,7 +20,7 @@ from typing import Final
 from toolwright import jsontext
 from toolwright.app import Workshop
 from toolwright.doors import _mcp_wire as wire
-from toolwright.doors._crew import Crew, refused
+from toolwright.doors._crew import Crew, Done, refused
 from toolwright.doors._entrance import Guest, Right
 from toolwright.doors._mcp_desk import DOOR, Desk, Question
 from toolwright.doors._mcp_lane import NEWER, Lane, has_lane, open_lane
@@ -283,14 +283,7 @@ class _Connection:
         listing = self.desk.known(self._guest) or self.desk.listing(self._guest)
         return self.desk.call(self._guest, params, listing.keys)
 
-    def order(
-        self,
-        call: ToolCall,
-        done: Callable[[ToolResult], None],
-        cancel: Cancel,
-        report: Report | None,
-        trace: str,
-    ) -> None:
+    def order(self, call: ToolCall, done: Done, cancel: Cancel, report: Report | None, trace: str) -> None:
         if not self._crew.order(call, door=DOOR, done=done, cancel=cancel, progress=report, trace=trace):
             done(refused(call))
 
@@ -410,7 +403,9 @@ class _Call:
         self._cancel = Cancel()
         self._call: ToolCall | None = None
         self._question: Question | None = None
-        token = wire.meta(message.params).get("progressToken")
+        around = wire.meta(message.params)
+        token = around.get("progressToken")
+        self._trace = wire.trace(message.params)
         self._report = self._tell if wire.is_id(token) else None
         self._token = token
 
@@ -420,8 +415,7 @@ class _Call:
             return call
         assert type(call) is ToolCall
         self._call = call
-        trace = wire.trace(self._message.params)
-        self._connection.order(call, self._done, self._cancel, self._report, trace)
+        self._connection.order(call, self._done, self._cancel, self._report, self._trace)
         return None
 
     def stop(self) -> None:

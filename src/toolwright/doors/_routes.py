@@ -109,11 +109,15 @@ class Route(Generic[H]):
 class Wrong(Exception):
     """A request that does not fit: the place and what is wrong, and what to do about it."""
 
-    def __init__(self, status: int, detail: str, hint: str | None = None) -> None:
+    def __init__(
+        self, status: int, detail: str, hint: str | None = None, *, again_s: int | None = None
+    ) -> None:
         super().__init__(detail)
         self.status = status
         self.detail = detail
         self.hint = hint
+        self.again_s = again_s
+        """In how many seconds it may be tried again."""
 
 
 # -- finding ------------------------------------------------------------------------------------------------

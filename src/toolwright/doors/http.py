@@ -195,7 +195,8 @@ class Api:
         except BodyTooSlow:
             answer = problem(408, "the body did not come in time", headers=((b"connection", b"close"),))
         except Wrong as wrong:
-            answer = problem(wrong.status, wrong.detail, hint=wrong.hint)
+            again = () if wrong.again_s is None else ((b"retry-after", b"%d" % wrong.again_s),)
+            answer = problem(wrong.status, wrong.detail, hint=wrong.hint, headers=again)
         except ToolwrightError as error:
             answer = problem(_status(error), error.message, hint=error.hint)
         except Exception:  # noqa: BLE001 - the one catch-all of this door
@@ -397,7 +398,12 @@ class Api:
     async def call(self, request: Request) -> Answer:
         body, guest = request.body, request.guest
         if self._health.is_draining:
-            raise Wrong(503, "the server is stopping, and takes no more calls", "call another one, or later")
+            raise Wrong(
+                503,
+                "the server is stopping, and takes no more calls",
+                "call another one, or later",
+                again_s=10,
+            )
         if body.get("context") and Right.ADMIN not in guest.rights:
             # Attack: a remote caller, or the model behind it, says itself whose data a tool is to work on.
             raise Wrong(
@@ -525,11 +531,11 @@ class Api:
         found = None if folder is None else _accounts.call_document(folder, call_id)
         if found is None:
             return False
+        begins = [each for each in found["records"] if each["what"] == "begin"]
         sees = self._sees(guest)
-        if sees is not None and not all(sees(each.get("key")) for each in found["records"]):
+        if sees is not None and not all(sees(each.get("key")) for each in begins):
             return False
-        callers = {each.get("caller") for each in found["records"] if each["what"] == "begin"}
-        return Right.AUDIT in guest.rights or callers == {guest.name}
+        return Right.AUDIT in guest.rights or {each.get("caller") for each in begins} == {guest.name}
 
     # -- what waits for a person ----------------------------------------------------------------------------
 
@@ -698,7 +704,7 @@ class Api:
                 await send({"type": "http.response.body", "body": opening, "more_body": True})
                 await unless_left(request.receive, _sent(send, told))
         except TooManyListeners:
-            raise Wrong(503, "too many streams are open", "try again later") from None
+            raise Wrong(503, "too many streams are open", "try again later", again_s=60) from None
         finally:
             self._streams[guest.name] -= 1
             if not self._streams[guest.name]:
@@ -739,7 +745,7 @@ class Api:
                         return
                     coming = asyncio.ensure_future(anext(events))
                     if self._may_hear(guest, event):
-                        yield self._written(event)
+                        yield self._written(self._as_heard(guest, event))
             finally:
                 coming.cancel()
                 with suppress(asyncio.CancelledError, StopAsyncIteration):
@@ -764,7 +770,25 @@ class Api:
             return False
         if guest.reach is None:
             return True
-        name = data.get("key") or data.get("tool")
+        return self._is_within(guest, data.get("key") or data.get("tool"))
+
+    def _as_heard(self, guest: Guest, event: Event) -> Event:
+        """Attack: a caller learns from reloads which tools there are beyond its reach, or where our files
+        lie. Of what was removed nothing can be looked up any more."""
+        if event.kind is EventKind.RELOAD_FAILED and Right.ADMIN not in guest.rights:
+            return replace(event, data={})
+        if event.kind is not EventKind.RELOADED or guest.reach is None:
+            return event
+        heard: JsonObject = {"version": event.data.get("version")}
+        for part in ("added", "changed"):
+            names = event.data.get(part)
+            heard[part] = [
+                name for name in (names if isinstance(names, list) else ()) if self._is_within(guest, name)
+            ]
+        return replace(event, data=heard)
+
+    def _is_within(self, guest: Guest, name: JsonValue) -> bool:
+        assert guest.reach is not None
         with suppress(UnknownTool):
             return isinstance(name, str) and is_within(guest.reach, self._workshop.catalog.find(name))
         return False

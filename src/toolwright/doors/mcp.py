@@ -61,8 +61,6 @@ _LOOK_S: Final = 2.0
 """So often a stream looks whether something was switched off or on."""
 _EVENTS_WAITING_MAX: Final = 256
 """Attack: a tool that reports progress without end, for a client that does not read."""
-_DEFAULT_VERSION: Final = "2025-03-26"
-"""Of a request of the older era that names none."""
 _OLDER_HEADERS: Final = frozenset(version.encode() for version in OLDER)
 _NOSNIFF: Final = SAFE_HEADERS[0]
 _STREAM_HEADERS: Final = [
@@ -92,6 +90,7 @@ class McpDoor:
         *,
         body_bytes_max: int = BODY_BYTES_MAX,
         approval_wait_s: float = APPROVAL_WAIT_S,
+        ping_s: float = PING_S,
         instructions: str = "",
         offers: Offers | None = None,
     ) -> None:
@@ -99,6 +98,7 @@ class McpDoor:
         self._crew = crew
         self._body_bytes_max = body_bytes_max
         self._approval_wait_s = approval_wait_s
+        self._ping_s = ping_s
         self._offers = offers
         self._has_lane = has_lane()
         self._lane: Lane | None = None
@@ -416,7 +416,7 @@ class McpDoor:
         self._waiting.pop(exchange, None)
         loop, send = exchange.loop, exchange.post.send
         gone = asyncio.ensure_future(_left(exchange.post.receive))
-        until = loop.time() + PING_S
+        until = loop.time() + self._ping_s
         asked_until: float | None = None
         asked, began = "", False
         try:
@@ -442,10 +442,10 @@ class McpDoor:
                     await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
                 while exchange.events:
                     await _more(send, wire.event(exchange.events.popleft()))
-                    is_late, until = False, loop.time() + PING_S
+                    is_late, until = False, loop.time() + self._ping_s
                 if is_late:
                     await _more(send, _PING)
-                    until = loop.time() + PING_S
+                    until = loop.time() + self._ping_s
                 if type(answer) is tuple:
                     return await _more(send, wire.event(answer[1]), end=True)
                 if type(answer) is Question and len(self._asked) >= ASKED_MAX:
@@ -551,7 +551,7 @@ class McpDoor:
         self._streams[stream] = guest.name
         version = self._workshop.version
         gone = asyncio.ensure_future(_left(receive))
-        until = loop.time() + PING_S
+        until = loop.time() + self._ping_s
         try:
             await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
             await _more(send, stream.first or _PING)
@@ -567,7 +567,7 @@ class McpDoor:
                         await _more(send, told)
                 elif loop.time() >= until:
                     await _more(send, _PING)
-                    until = loop.time() + PING_S
+                    until = loop.time() + self._ping_s
             if not gone.done():
                 await _more(send, stream.last, end=True)
         finally:

@@ -87,6 +87,9 @@ class Cancel:
 
 
 class _Never(Cancel):
+    def close(self) -> None:
+        """It is everybody's: others may wait on it."""
+
     def __del__(self) -> None:
         """It ends with the process, when there is nothing left to close it with."""
 

@@ -11,7 +11,7 @@ import asyncio
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
@@ -81,6 +81,7 @@ class Line:
     when: tuple[str, str]
     tool: str
     key: str | None
+    """None: there is no such tool any more, or it was a question of the house's own."""
     caller: str
     door: str
     outcome: str
@@ -111,10 +112,11 @@ class Activity:
     def _lines(self, request: Request, page: Page) -> list[Line]:
         """Attack: a guest with a narrow reach who learns from records what else there is."""
         guest = guest_of(request)
+        known = frozenset(self._frame.workshop.catalog.keys)
         if guest is None or guest.reach is None:
-            return [_line(row) for row in page.calls]
+            return [_line(row, known) for row in page.calls]
         near = {tool.key for tool in self._frame.tools(request)}
-        return [_line(row) for row in page.calls if row.key in near]
+        return [_line(row, near) for row in page.calls if row.key in near]
 
     # -- approvals ------------------------------------------------------------------------------------------
 
@@ -292,12 +294,12 @@ class Activity:
             raise HTTPException(503, f"The journal cannot be read: {error.message}.") from None
 
 
-def _line(row: CallRow) -> Line:
+def _line(row: CallRow, known: Container[str]) -> Line:
     return Line(
         call=row.call,
         when=_moment(row.begun),
         tool=row.key or row.tool,
-        key=row.key,
+        key=row.key if row.key in known else None,
         caller=row.caller,
         door=row.door,
         outcome="open" if row.ok is None else "ok" if row.ok else row.kind or "failed",

@@ -14,7 +14,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from toolwright.dialects import DIALECTS
-from toolwright.doors import _offers
 from toolwright.doors._accounts import Wanted, journal_of, page_of
 from toolwright.doors._documents import line_of, shown_path
 from toolwright.doors._entrance import Guest, Right
@@ -37,7 +36,6 @@ from toolwright.model import (
     Programs,
     Role,
     Severity,
-    Skill,
     Tool,
     Trust,
 )
@@ -179,6 +177,7 @@ class CatalogPages:
                 "trusts": trusts,
                 "states": STATES,
                 "severities": self._severities(request),
+                "warnings": self._workshop.warnings(),
                 "trust_tones": TRUST_TONES,
                 "effect_tones": EFFECT_TONES,
             },
@@ -310,15 +309,13 @@ class CatalogPages:
     def skills(self, request: Request) -> Response:
         """Skills and their instructions, as plain text: markup from outside is never drawn."""
         guest = guest_of(request)
-        shown = []
-        for skill in _offers.shown(self._workshop, None if guest is None else guest.reach):
-            try:
-                text, withheld = _offers.read(self._workshop, skill), ""
-            except _offers.Withheld as refused:
-                text, withheld = "", str(refused)
-            except _offers.Absent:
-                text, withheld = "", "its SKILL.md lies outside of its folder, or is gone"
-            tools = [tool for tool in self._frame.tools(request) if is_of(tool, skill)]
+        shown, tools = [], [tool for tool in self._frame.tools(request) if tool.origin.format == "skill"]
+        caller, reach = (None, None) if guest is None else (guest.name, guest.reach)
+        texts = {each.name: each for each in self._workshop.skill_texts(caller=caller, reach=reach)}
+        for skill in self._workshop.known_skills(reach):
+            if skill.name not in texts:  # it came meanwhile
+                continue
+            text, withheld = texts[skill.name].whole, texts[skill.name].withheld
             shown.append(
                 {
                     "skill": skill,
@@ -326,7 +323,7 @@ class CatalogPages:
                     "text": text[:_INSTRUCTIONS_CHARS_MAX],
                     "cut": len(text) > _INSTRUCTIONS_CHARS_MAX,
                     "withheld": withheld,
-                    "tools": tools,
+                    "tools": [tool for tool in tools if os.path.dirname(tool.origin.path) == skill.path],
                 }
             )
         return self._frame.page(request, "skills.html", {"skills": shown})
@@ -418,10 +415,6 @@ def place(path: str, line: int | None) -> str:
     return shown_path(path) + (f":{line}" if line else "")
 
 
-def is_of(tool: Tool, skill: Skill) -> bool:
-    return tool.origin.format == "skill" and os.path.dirname(tool.origin.path) == skill.path
-
-
 def is_about(problem: Problem, path: str, tool: Tool) -> bool:
     return problem.path == path and problem.name in (None, tool.name)
 
@@ -446,7 +439,8 @@ def permit_words(permit: Permit) -> Iterator[tuple[str, str]]:
 def _roots(roots: tuple[str, ...], otherwise: str) -> str:
     if "/" in roots:
         return "everything you may, but our own state"
-    return ", ".join([*map(shown_path, roots), otherwise])
+    shown = ("the current folder" if path == "." else path for path in map(shown_path, roots))
+    return ", ".join([*shown, otherwise])
 
 
 class _Wrong:

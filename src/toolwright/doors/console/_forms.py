@@ -39,6 +39,7 @@ _INPUT_TYPES: Final = {
 }
 _LONG_CHARS: Final = 200
 _TOLD_CHARS_MAX: Final = 2000
+_SKELETON_CHARS_MAX: Final = 200
 _GREEDY: Final = re.compile(r"[*+}]")
 _NESTED: Final = re.compile(r"\)[*+?{]")
 
@@ -165,15 +166,39 @@ class _Maker:
             inside = tuple(self.fields(meant, id, depth=depth + 1, insisted=insisted))
             if not _more_than_fields(meant) and len(inside) == len(properties):
                 return replace(told, control=Control.GROUP, inside=inside, default=None)
-        return told
+        return replace(told, example=told.example or self._shape(meant))
+
+    def _shape(self, meant: Mapping[str, Any]) -> str:
+        found = self.skeleton(dict(meant))
+        return "" if found is None else exact(found)[:_SKELETON_CHARS_MAX]
+
+    def skeleton(self, schema: JsonValue, depth: int = 0) -> JsonValue:
+        """What a value might look like: only to show the way, never sent."""
+        meant = self.meant(schema)
+        if meant is None:
+            return None
+        options = _options(meant)
+        if options:
+            return json.loads(options[0][0])
+        kind = _type(meant)
+        if kind == "array":
+            return [self.skeleton(meant.get("items", True), depth + 1)] if depth < 3 else []
+        if kind != "object":
+            return {"string": "...", "integer": 0, "number": 0, "boolean": False}.get(kind)
+        properties, required = meant.get("properties"), meant.get("required")
+        if not isinstance(properties, dict) or depth >= 3:
+            return {}
+        wanted = [name for name in properties if not isinstance(required, list) or name in required]
+        return {name: self.skeleton(properties[name], depth + 1) for name in wanted[:8]}
 
     def _array(self, told: Field, meant: Mapping[str, Any], depth: int) -> Field:
         items = self.meant(meant.get("items", True))
+        as_json = replace(told, example=told.example or self._shape(meant))
         if items is None or "prefixItems" in meant or depth >= DEPTH_MAX:
-            return told
+            return as_json
         item = self.field("", items, f"{told.id}-item", depth=DEPTH_MAX, insisted=False)
         if item.control in (Control.JSON, Control.GROUP, Control.LIST):
-            return told
+            return as_json
         least, most = meant.get("minItems"), meant.get("maxItems")
         return replace(
             told,

@@ -115,6 +115,9 @@ for (const button of document.querySelectorAll("[data-theme-switch]")) {
 }
 wear(chosen() in THEMES ? chosen() : "system");
 
+// On a phone the pages do not all fit into the bar: the one that is open is shown.
+document.querySelector(".bar nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+
 // -- leaving -----------------------------------------------------------------------------------------------
 
 for (const button of document.querySelectorAll("[data-logout]")) {
@@ -187,13 +190,24 @@ if (form) {
     }
     if (count) count.textContent = shown.toLocaleString("en");
     if (nothing) nothing.hidden = shown > 0;
-    const query = new URLSearchParams([...values].filter(([, value]) => value));
-    history.replaceState(null, "", query.size ? `?${query}` : location.pathname);
     clearTimeout(waiting);
-    waiting = setTimeout(() => say(`${shown} shown`), 400);
+    waiting = setTimeout(() => {
+      const query = new URLSearchParams([...values].filter(([, value]) => value));
+      history.replaceState(null, "", query.size ? `?${query}` : location.pathname);
+      say(`${shown} shown`);
+    }, 400);
+  };
+  let isComing = false;
+  const soon = () => {
+    if (isComing) return; // several keys at once are one search
+    isComing = true;
+    requestAnimationFrame(() => {
+      isComing = false;
+      narrow();
+    });
   };
   if (isWhole) {
-    form.addEventListener("input", narrow);
+    form.addEventListener("input", soon);
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       narrow();
