@@ -680,3 +680,18 @@ def test_nothing_that_comes_breaks_it_and_what_passes_was_ours(
         assert path in ("/healthz", "/login", "/static/x", "/logout")
     if method in ("POST", "DELETE", "PUT", "X") or {"content-length", "transfer-encoding"} & found.keys():
         assert found.get("content-encoding", "identity") == "identity"
+
+
+@given(headers=st.lists(PAIRS, max_size=5))
+def test_the_short_way_admits_nobody_whom_the_usual_one_refuses(headers: list[tuple[str, str]]) -> None:
+    door = Door()
+    entrance = own(door)
+    full = [("host", HOST), ("content-type", "application/json"), ("content-length", "2"), *headers]
+    kept = list(dict(full).items())
+    scope = {
+        "type": "http", "server": SERVER, "client": ("127.0.0.1", 5), "path": "/mcp", "method": "POST",
+        "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in kept],
+    }  # fmt: skip
+    first = ask(entrance, *kept, method="POST", path="/mcp", host=None, body=(b"{}",))
+    passed = entrance.admit(scope)
+    assert passed is None or (first.status == 200 and passed.guest == door.guests[0])

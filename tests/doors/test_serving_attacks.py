@@ -12,7 +12,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,14 +63,11 @@ class Server:
 
     def sockets(self) -> list[str]:
         """The addresses on which the process listens, as the kernel has them."""
-        own = {
-            target.removeprefix("socket:[").removesuffix("]")
-            for target in (
-                os.readlink(f"/proc/{self.process.pid}/fd/{name}")
-                for name in os.listdir(f"/proc/{self.process.pid}/fd")
-            )
-            if target.startswith("socket:")
-        }
+        own: set[str] = set()
+        for name in os.listdir(f"/proc/{self.process.pid}/fd"):
+            with suppress(FileNotFoundError):  # closed meanwhile
+                target = os.readlink(f"/proc/{self.process.pid}/fd/{name}")
+                own.add(target.removeprefix("socket:[").removesuffix("]"))
         found = []
         for table in ("tcp", "tcp6"):
             for line in Path(f"/proc/net/{table}").read_text(encoding="ascii").splitlines()[1:]:

@@ -554,7 +554,7 @@ _SESSION_PATHS: Final = {"/login": Entrance._login, "/logout": Entrance._logout}
 
 def _is_owner(scope: Scope) -> bool:
     peer: Peer | None = scope.get("peer")
-    return peer is None or peer.is_known_owner or peer.is_owner()
+    return peer is None or peer.is_owner()
 
 
 # -- names --------------------------------------------------------------------------------------------------

@@ -38,21 +38,18 @@ Address = tuple[str, int]
 class Peer:
     """The other end of one connection. It is looked up once, when somebody asks."""
 
-    __slots__ = ("_client", "_is_asked", "_server", "is_known_owner")
+    __slots__ = ("_client", "_is_owner", "_server")
 
     def __init__(self, client: Address | None, server: tuple[str, int | None] | None) -> None:
         self._client = client
         self._server = server
-        self._is_asked = False
-        self.is_known_owner = False
-        """Whether it was asked before, and is."""
+        self._is_owner: bool | None = None
 
     def is_owner(self) -> bool:
         """Whether it is a program of the user that we run as, and none that we started for a tool."""
-        if not self._is_asked:
-            self._is_asked = True
-            self.is_known_owner = _is_owners(self._client, self._server)
-        return self.is_known_owner
+        if self._is_owner is None:
+            self._is_owner = _is_owners(self._client, self._server)
+        return self._is_owner
 
 
 def _is_owners(client: Address | None, server: tuple[str, int | None] | None) -> bool:
