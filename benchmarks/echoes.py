@@ -23,7 +23,7 @@ def ours(port: int | None, state: str) -> None:
     from toolwright.config import Config
 
     with toolwright.open(Config(state=state), tools=[echo]) as workshop:
-        toolwright.serve(workshop, port=port)
+        toolwright.serve(workshop, port=port, stdio=port is None, quiet=True)
 
 
 def fastmcp(port: int | None, _state: str) -> None:

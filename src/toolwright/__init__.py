@@ -10,6 +10,7 @@ TYPE_CHECKING = False  # type checkers know the name; importing typing would cos
 if TYPE_CHECKING:
     from toolwright.app import Workshop, open
     from toolwright.config import Config
+    from toolwright.doors.cli.serve import serve
     from toolwright.errors import ConfigError, Failed, SourceError, ToolwrightError
     from toolwright.functions import Context, tool
     from toolwright.model import (
@@ -49,6 +50,7 @@ __all__ = [
     "Workshop",
     "__version__",
     "open",
+    "serve",
     "tool",
 ]
 
@@ -73,6 +75,7 @@ _HOMES = {
     "ToolwrightError": "errors",
     "Workshop": "app",
     "open": "app",
+    "serve": "doors.cli.serve",
     "tool": "functions",
 }
 

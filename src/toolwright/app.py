@@ -319,6 +319,11 @@ class Workshop:
     # -- what there is --------------------------------------------------------------------------------------
 
     @property
+    def environment(self) -> Environment:
+        """What was read of the host's surroundings when it was opened."""
+        return self._environment
+
+    @property
     def catalog(self) -> Catalog:
         return self._report.catalog
 

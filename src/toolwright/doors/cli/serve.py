@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from toolwright.app import Workshop
     from toolwright.catalog.loading import Differences
-    from toolwright.config import Serving
+    from toolwright.config import Config, Serving
     from toolwright.doors._crew import Spans
     from toolwright.doors._entrance import Guest
     from toolwright.doors._events import Events
@@ -72,8 +73,28 @@ def command(shared: Shared, host: str | None, port: int | None, stdio: bool, tok
     if stdio:
         if host is not None or port is not None or token_file is not None:
             raise click.UsageError("--stdio listens nowhere: leave out --host, --port and --token-file.")
-        return _serve_stdio(shared)
-    return _serve_http(shared, host, port, token_file)
+        return _serve_stdio(shared, shared.workshop())
+    return _serve_http(shared, shared.resolved(), shared.workshop, host, port, token_file)
+
+
+def serve(
+    workshop: Workshop,
+    *,
+    host: str | None = None,
+    port: int | None = None,
+    stdio: bool = False,
+    token_file: str | None = None,
+    quiet: bool = False,
+) -> None:
+    """Serve an open workshop until a signal ends it, as the command does: for hosts that bring functions of
+    their own. ``host``, ``port`` (0: a free one) and the rest are by default as its configuration says;
+    ``stdio`` speaks MCP on stdin and stdout instead. In the main thread, whose signals it takes; the workshop
+    stays open. Raises ConfigError where nobody may listen there."""
+    shared = Shared(surroundings=workshop.environment, quiet=quiet)
+    if stdio:
+        _serve_stdio(shared, workshop)
+    else:
+        _serve_http(shared, workshop.config, lambda: workshop, host, port, token_file)
 
 
 # -- the doors together -------------------------------------------------------------------------------------
@@ -226,14 +247,20 @@ def _spans() -> Spans | None:
 # -- over HTTP ----------------------------------------------------------------------------------------------
 
 
-def _serve_http(shared: Shared, host: str | None, port: int | None, token_file: str | None) -> int:
+def _serve_http(
+    shared: Shared,
+    config: Config,
+    opened: Callable[[], Workshop],
+    host: str | None,
+    port: int | None,
+    token_file: str | None,
+) -> int:
     import asyncio
 
     from toolwright.doors._entrance import Guest, needs_token
     from toolwright.store.keep import STORE_NAME, Keep
     from toolwright.store.tokens import Tokens
 
-    config = shared.resolved()
     serving = config.serve
     serving = replace(
         serving,
@@ -244,22 +271,24 @@ def _serve_http(shared: Shared, host: str | None, port: int | None, token_file: 
         raise ConfigError(
             f"{token_file}: there is no such file", "write a token on each line, and chmod 600 it"
         )
-    keep = Keep(os.path.join(config.state, STORE_NAME)) if config.state is not None else None
-    if keep is not None:
-        click.get_current_context().call_on_close(keep.close)
-    tokens = Tokens(keep, token_file)
-    if tokens.trouble is not None:
-        raise tokens.trouble
-    closed = needs_token(serving.host, serving.hosts)
-    if closed and not tokens.count:
-        # Attack: whoever reaches the machine calls its tools.
-        raise ConfigError(
-            f"{serving.host}: others can reach this address, and there is no token yet, so nobody may listen",
-            "make one: toolwright token create NAME\nor listen on this machine only: --host 127.0.0.1",
-        )
-    listening = _listen(serving.host, serving.port)
-    try:
-        workshop = shared.workshop()
+    with ExitStack() as stack:
+        keep = Keep(os.path.join(config.state, STORE_NAME)) if config.state is not None else None
+        if keep is not None:
+            stack.callback(keep.close)
+        tokens = Tokens(keep, token_file)
+        if tokens.trouble is not None:
+            raise tokens.trouble
+        closed = needs_token(serving.host, serving.hosts)
+        if closed and not tokens.count:
+            # Attack: whoever reaches the machine calls its tools.
+            raise ConfigError(
+                f"{serving.host}: others can reach this address, and there is no token yet, so nobody may "
+                "listen",
+                "make one: toolwright token create NAME\nor listen on this machine only: --host 127.0.0.1",
+            )
+        listening = _listen(serving.host, serving.port)
+        stack.callback(listening.close)
+        workshop = opened()
         guest = None if closed else Guest(name=shared.environment.user)
         served = build(workshop, serving=serving, guest=guest, tokens=tokens, spans=_spans())
         address = _address(serving.host, listening)
@@ -268,8 +297,6 @@ def _serve_http(shared: Shared, host: str | None, port: int | None, token_file: 
             _greet(workshop, shared, address, needs_token=closed)
 
         return asyncio.run(_run(served, serving, workshop, listening, shared, greet))
-    finally:
-        listening.close()
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -412,13 +439,12 @@ def _signals() -> list[signal.Signals]:
 # -- over stdin and stdout ----------------------------------------------------------------------------------
 
 
-def _serve_stdio(shared: Shared) -> int:
+def _serve_stdio(shared: Shared, workshop: Workshop) -> int:
     from toolwright.doors._crew import Crew
     from toolwright.doors._entrance import Guest
     from toolwright.doors._events import Events
     from toolwright.doors._mcp_stdio import serve_stdio
 
-    workshop = shared.workshop()
     serving, events = workshop.config.serve, Events()
     crew = Crew(workshop, events, spans=_spans())
     # Later: whoever started us waits for the first answer now.
