@@ -22,8 +22,10 @@ from pathlib import Path
 
 from tests.doors.web import opened, served
 from toolwright.config import Config
+from toolwright.doors._entrance import Guest
 from toolwright.doors._events import Event, EventKind
 from toolwright.functions import tool
+from toolwright.store.tokens import Tokens
 
 ROOT = Path(__file__).parent.parent.parent
 PROGRAM = Path(sysconfig.get_path("scripts"), "st")
@@ -101,7 +103,15 @@ def fuzz(folder: Path, *, examples: int, seed: int, timeout_s: float = 3600.0) -
         workshop = stack.enter_context(
             opened(folder / "state", tools=[echo, measure, pay, spare], config=config)
         )
-        server = stack.enter_context(served(workshop, approval_wait_s_max=0.1))
+        # To the server, programs that its own process starts are tools: they show a token like anybody else.
+        token = "tw_" + "fuzz" * 12
+        held = folder / "tokens"
+        held.touch(mode=0o600)
+        held.write_text(f"fuzz {token}\n", encoding="utf-8")
+        tokens = Tokens(None, str(held))
+        server = stack.enter_context(
+            served(workshop, guest=Guest(name="fuzz"), tokens=tokens, approval_wait_s_max=0.1)
+        )
         server.events.hook(count)
         ids = [server.call("echo", {"text": "x" * number}).json()["call_id"] for number in range(3)]
         approvals = [
@@ -124,7 +134,7 @@ def fuzz(folder: Path, *, examples: int, seed: int, timeout_s: float = 3600.0) -
                 PROGRAM, "--config-file", settings, "run", f"{server.url}/openapi.json",
                 "--checks", "all", "--exclude-path", "/v1/events", "--phases", "examples,coverage,fuzzing",
                 "--max-examples", str(examples), "--seed", str(seed), "--continue-on-failure", "--no-shrink",
-                "--request-timeout", "20", "--warnings", "off",
+                "--request-timeout", "20", "--warnings", "off", "-H", f"Authorization: Bearer {token}",
             ],
             cwd=folder,
             env=environment,
