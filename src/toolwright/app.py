@@ -947,9 +947,7 @@ class Workshop:
     def begin(self, calls: Sequence[tuple[ToolCall, Cancel]], *, door: str) -> list[Begun]:
         """Record that calls begin, with one sync for all; each must be handed to ``go_on``, or to the
         engine's ``run`` and ``end``. For doors, which get many at once: a call's ``id`` must be a
-        ``new_call_id``. A call of rye's ``execute`` begins as the call of the tool that it names."""
-        if any(call.tool.startswith("toolwright:") for call, _ in calls):
-            calls = [(self._rye.inner(call), cancel) for call, cancel in calls]
+        ``new_call_id``."""
         return self.hands.engine.begin(calls, door=door)
 
     def new_call_id(self) -> str:
@@ -1098,6 +1096,7 @@ class Workshop:
                     functions=self._own.functions,
                     own=self._own_function,
                     served=self._served,
+                    meant=lambda call: self._rye.inner(call),
                     in_process=self._in_process,
                     sandbox=self._sandbox,
                     lists=self._lists,

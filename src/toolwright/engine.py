@@ -43,6 +43,8 @@ from toolwright.runtimes import Runtime
 from toolwright.sandbox import Cancel
 
 _KNOWN_MAX: Final = 4096
+_OWN: Final = "toolwright:"
+"""How the keys of the house's own tools begin."""
 _ROUNDS_MAX: Final = 1000
 """How often one call may find that another one has used the approval that it waited for."""
 
@@ -156,10 +158,13 @@ class Engine:
         absence: Callable[[str, Catalog], ToolError | None] = lambda _name, _catalog: None,
         lacks: Callable[[Tool, Permit], ToolError | None] = lambda _tool, _permit: None,
         served: Callable[[str, Catalog], Tool | None] = lambda _key, _catalog: None,
+        meant: Callable[[ToolCall], ToolCall] = lambda call: call,
     ) -> None:
         """``arrives`` waits for a tool that is on its way; True: it may be there now. ``absence``: why there
         is no tool of a name, where that is not the name's fault. ``lacks``: what a tool could not start
-        without, for calls that start nothing. ``served`` knows tools that stand in no list, by their keys."""
+        without, for calls that start nothing. ``served`` knows tools that stand in no list, by their keys;
+        ``meant`` the call that a call of one of them stands for: rye's ``execute`` begins as the call of the
+        tool that it names."""
         self._stock = stock
         self._audit = audit
         self._decide = decide
@@ -173,6 +178,7 @@ class Engine:
         self._absence = absence
         self._lacks = lacks
         self._served = served
+        self._meant = meant
         self._known: tuple[str, dict[str, _Known]] = ("", {})
 
     def call(self, call: ToolCall, cancel: Cancel, *, door: str = "python") -> ToolResult:
@@ -190,6 +196,8 @@ class Engine:
         started, stock = time.monotonic(), self._stock()
         begun: list[Begun] = []
         for call, cancel in calls:
+            if call.tool.startswith(_OWN):
+                call = self._meant(call)
             known, unknown = self._look_up(stock, call)
             if known is None and len(calls) == 1 and self._arrives(call, cancel):
                 stock = self._stock()

@@ -116,6 +116,7 @@ class Hands:
         functions: Mapping[str, Function],
         own: Callable[[str], Own | None],
         served: Callable[[str, Catalog], Tool | None],
+        meant: Callable[[ToolCall], ToolCall],
         in_process: bool,
         sandbox: Sandbox | None,
         lists: ServerLists,
@@ -203,6 +204,7 @@ class Hands:
             absence=self._absence,
             lacks=self._lacks,
             served=served,
+            meant=meant,
         )
 
     @property

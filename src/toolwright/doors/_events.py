@@ -106,7 +106,8 @@ class Events:
             if len(self._listeners) >= LISTENERS_MAX:
                 raise TooManyListeners
             self._listeners[key] = (asyncio.get_running_loop(), queue, woken)
-            earlier = [event for event in self._kept if after is not None and event.number > after]
+        # A copy, made in one step: others tell meanwhile, and an iteration would break.
+        earlier = [event for event in tuple(self._kept) if after is not None and event.number > after]
         last = after
         try:
             for event in earlier:

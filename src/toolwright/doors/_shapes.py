@@ -240,6 +240,15 @@ SHAPES: Final[dict[str, JsonObject]] = {
             record({"selected": listed(shape("Choice")), "left_out": listed(shape("Choice")), "note": TEXT}),
         ]
     },
+    "Skills": record(
+        {
+            "context_mode": one_of(("full", "read_on_demand")),
+            "instructions": TEXT,
+            "skills": listed(
+                record({"name": TEXT, "description": TEXT, "text": TEXT, "withheld": TEXT_OR_NULL})
+            ),
+        }
+    ),
     "Problems": record(
         {
             "tools": COUNT,

@@ -352,6 +352,26 @@ class Api:
         # Attack: a caller learns from hints and refusals which tools there are beyond its reach.
         raise UnknownTool(f"there is no tool {name[:60]!r}", "GET /v1/tools shows what there is")
 
+    async def skills(self, request: Request) -> Answer:
+        return await self._tagged(request, lambda: self._skills(request))
+
+    def _skills(self, request: Request) -> JsonObject:
+        guest, workshop = request.guest, self._workshop
+        found = workshop.skill_texts(caller=guest.name, reach=guest.reach)
+        return {
+            "context_mode": workshop.config.context_mode,
+            "instructions": workshop.instructions(caller=guest.name, reach=guest.reach),
+            "skills": [
+                {
+                    "name": skill.name,
+                    "description": skill.description,
+                    "text": skill.text,
+                    "withheld": skill.withheld or None,
+                }
+                for skill in found
+            ],
+        }
+
     async def problems(self, request: Request) -> Answer:
         return await self._tagged(request, lambda: self._problems(request))
 
@@ -1056,6 +1076,16 @@ ROUTES: Final[tuple[Route[Handler], ...]] = (
         handle=Api.select,
         body=_shapes.SELECT_BODY,
         replies={200: _given(shape("Selection"))},
+    ),
+    Route(
+        method="GET",
+        path="/v1/skills",
+        name="list_skills",
+        title="The skills, and what a host puts into a model's context about them",
+        about="`instructions` is that text; where it is withheld from this caller, `withheld` says why.",
+        handle=Api.skills,
+        parameters=(_KNOWN_TAG,),
+        replies=_tagged_reply(shape("Skills")),
     ),
     Route(
         method="GET",
