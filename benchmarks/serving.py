@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from declarations import write_json
 from measuring import ROOT, Row, WrongAnswer
 
 ECHOES = str(Path(__file__).parent / "echoes.py")
@@ -253,8 +254,7 @@ def _spoken(name: str, state: str) -> tuple[float, float]:
 def _many_tools(rounds: int) -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="toolwright-bench-", dir=_disk()) as folder:
         tools, state = Path(folder) / "tools", os.path.join(folder, "state")
-        for number in range(TOOLS):
-            _declare(tools, number, f"Fetches report {number}.")
+        write_json(tools, TOOLS)
         with _serving_folder(tools, state):  # fills the cache; closing writes it
             pass
         lists, starts, sizes, reloads = [], [], [], []
@@ -271,29 +271,6 @@ def _many_tools(rounds: int) -> list[Row]:
         Row(f"serve {TOOLS:,} tools, memory", round(size, 1), "MiB", 100.0, size < 100.0),
         Row(f"one file of {TOOLS:,} changed, until clients see it", round(again, 2), "s", 1.0, again < 1.0),
     ]
-
-
-def _declare(tools: Path, number: int, description: str) -> None:
-    folder = tools / f"pack{number // 100:03}" / f"t{number:05}"
-    folder.mkdir(parents=True, exist_ok=True)
-    tool = {
-        "name": f"fetch_report_{number}",
-        "description": description,
-        "command": ["./run"],
-        "schema": {
-            "type": "object",
-            "properties": {
-                "day": {"type": "string", "description": "Which day."},
-                "pages": {"type": "integer"},
-            },
-            "required": ["day"],
-        },
-    }
-    (folder / "run").write_text("#!/bin/sh\ncat\n", encoding="utf-8")
-    (folder / "run").chmod(0o755)
-    temporary = folder / "tools.json.new"
-    temporary.write_text(json.dumps({"tools": [tool]}, indent=1), encoding="utf-8")
-    temporary.replace(folder / "tools.json")
 
 
 @contextmanager
@@ -334,7 +311,12 @@ def _list(port: int) -> float:
 
 def _reload(port: int, tools: Path, description: str) -> float:
     """Until a list shows what a file says since now. Clients are told by a notification as well."""
-    _declare(tools, 4711, description)
+    file = tools / "group_4711_tools.json"
+    document = json.loads(file.read_text(encoding="utf-8"))
+    document["tools"][0]["description"] = description
+    written = file.with_suffix(".new")
+    written.write_text(json.dumps(document), encoding="utf-8")
+    written.replace(file)
     began = time.perf_counter()
     while time.perf_counter() - began < WAIT_S:
         _taken, answer = _ask(port, "tools/list", {})
