@@ -1,9 +1,10 @@
 """Both lanes of the MCP door answer alike: ours, as served, and the official SDK alone.
 
 The same requests go to two hosts, and what comes back is compared as JSON. What may differ is taken out by
-``plain``, and only this: the state that a client shows again with an answer, and the words of protocol errors, which the protocol leaves to the server (their codes and statuses are compared).
-Headers are not: one lane answers with JSON where the other opens a stream for one event. Where the lanes
-differ on purpose, because the SDK does not do what JSON-RPC says, ``OTHERWISE`` names it.
+``plain``, and only this: the state that a client shows again with an answer, and the words of protocol
+errors, which are left to the server (their codes and statuses are compared). Headers are not: one lane
+answers with JSON where the other opens a stream for one event. Where the lanes differ on purpose, because the
+SDK does not do what JSON-RPC says, ``OTHERWISE`` names it.
 """
 
 from __future__ import annotations
