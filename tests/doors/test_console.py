@@ -450,6 +450,16 @@ def test_attack_what_is_beyond_a_guests_reach_looks_absent(pages: Pages) -> None
     assert "src/tools.json" not in pages.get("/problems", nothing)
 
 
+def test_attack_problems_that_name_a_tool_beyond_reach_are_not_told(tmp_path: Path) -> None:
+    made = Pages(tmp_path, [*TOOLS, {"name": "secret_plan", "naem": 1}])
+    with made.workshop:
+        assert "secret_plan" in made.get("/problems")
+        near = Guest(name="rob", reach=Reach(tools=("manifest:*/plain",)))
+        for text in (made.get("/problems", near), made.tool("plain", near), made.get("/", near)):
+            assert "secret_plan" not in text
+            assert "hostile" not in text
+
+
 def test_nobody_gets_the_login_page_and_no_name_of_a_tool(pages: Pages) -> None:
     page = Page(pages.get("/login", NOBODY))
     assert page.wrong == ["no <nav>"]

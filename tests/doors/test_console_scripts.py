@@ -113,6 +113,7 @@ def browser() -> Iterator[Browser]:
 def page(browser: Browser) -> Iterator[Page]:
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     context.set_default_timeout(WAIT_MS)
+    expect.set_options(timeout=WAIT_MS)
     page = context.new_page()
     wrong: list[str] = []
     page.on("pageerror", lambda error: wrong.append(str(error)))
@@ -130,6 +131,7 @@ def tool(page: Page, address: str, name: str) -> None:
     page.goto(address)
     page.get_by_role("link", name=name, exact=True).click()
     expect(page.get_by_role("heading", level=1)).to_have_text(name)
+    expect(page.locator("form[data-try]")).to_be_visible()  # its script has made it ready
 
 
 def field(page: Page, name: str) -> Any:

@@ -218,9 +218,7 @@ class CatalogPages:
                 "sent": self._sent(tool, guest) if tool.role is Role.TOOL else [],
                 "recent": self._recent(request, tool),
                 "problems": [
-                    problem
-                    for problem in self._workshop.problems
-                    if is_about(problem, tool.origin.path, tool)
+                    problem for problem in self._workshop.problems if is_about(problem, tool, guest)
                 ],
                 "trust_tones": TRUST_TONES,
                 "effect_tones": EFFECT_TONES,
@@ -279,9 +277,10 @@ class CatalogPages:
         guest = guest_of(request)
         told = self._workshop.problems
         if guest is not None and guest.reach is not None:
-            # Attack: a guest who reads in the problems what tools there are beyond its reach.
-            near = {tool.origin.path for tool in self._frame.tools(request)}
-            told = tuple(problem for problem in told if problem.path in near)
+            # Attack: a guest who reads in the problems what tools there are beyond its reach, in other files
+            # or in the same: only what names one of its own tools is for it.
+            near = {(tool.origin.path, tool.name) for tool in self._frame.tools(request)}
+            told = tuple(problem for problem in told if (problem.path, problem.name) in near)
         groups: dict[str, list[Wrong]] = {}
         fitting = 0
         for problem in told[:PROBLEMS_MAX]:
@@ -415,8 +414,12 @@ def place(path: str, line: int | None) -> str:
     return shown_path(path) + (f":{line}" if line else "")
 
 
-def is_about(problem: Problem, path: str, tool: Tool) -> bool:
-    return problem.path == path and problem.name in (None, tool.name)
+def is_about(problem: Problem, tool: Tool, guest: Guest | None) -> bool:
+    """Whether a problem belongs on a tool's page. What is about its whole file may name others: it is for
+    those who may know of them."""
+    is_all = guest is None or guest.reach is None
+    names = (None, tool.name) if is_all else (tool.name,)
+    return problem.path == tool.origin.path and problem.name in names
 
 
 def permit_words(permit: Permit) -> Iterator[tuple[str, str]]:
