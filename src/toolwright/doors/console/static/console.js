@@ -115,8 +115,13 @@ for (const button of document.querySelectorAll("[data-theme-switch]")) {
 }
 wear(chosen() in THEMES ? chosen() : "system");
 
-// On a phone the pages do not all fit into the bar: the one that is open is shown.
-document.querySelector(".bar nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+// On a phone the pages do not all fit into the bar: the one that is open is shown. By hand, because after
+// scrollIntoView the first Tab would go on from there, past the link that skips the bar.
+const open = document.querySelector(".bar nav [aria-current]");
+if (open) {
+  const bar = open.closest("nav");
+  bar.scrollLeft = open.offsetLeft - bar.offsetLeft - (bar.clientWidth - open.offsetWidth) / 2;
+}
 
 // -- leaving -----------------------------------------------------------------------------------------------
 
