@@ -185,7 +185,10 @@ class Policy:
     ) -> Deny | None:
         """Why a caller is not offered the tool; None: it is. The very refusal that ``decide`` gives without
         a call, for those who want to know it of many tools and need no permit."""
-        known = self._of(tool, named=named)
+        known = self._known.get(tool.key)
+        if known is None or known.tool is not tool or known.named is not named:
+            # Not remembered: whoever lists ten thousand tools calls few of them, and keeps none.
+            known = _know(tool, self.house, self._rules, named)
         ruling = known.ruling(vetted.trust, caller)
         return self._refusal(known, None, vetted, state, ruling.rule(None, ""), ruling, "")
 
@@ -289,7 +292,7 @@ def span(seconds: float) -> str:
 
 # -- the same question again --------------------------------------------------------------------------------
 
-_KNOWN_MAX: Final = 16_384
+_KNOWN_MAX: Final = 4096
 _ALLOWED_MAX: Final = 16
 _RULINGS_MAX: Final = 256
 
