@@ -34,6 +34,7 @@ from toolwright.config import (
 from toolwright.errors import EditError, Kind, StoreError, UnknownTool, Unrecorded, UsageError
 from toolwright.jsontext import JsonObject
 from toolwright.model import (
+    READING,
     TIMEOUT_S_MAX,
     Approval,
     Choice,
@@ -699,8 +700,6 @@ class Workshop:
     def entries(self, reach: Reach | None, *, served: bool) -> Iterator[tuple[str, Callable[[], Tool]]]:
         """The keys of the tools that a caller of this reach may know of, and what takes each from the shelf:
         for whoever has many of them and wants to keep none. ``served``: as a server offers them."""
-        from toolwright.formats.skill import READING
-
         is_full = self.config.context_mode == "full"
         for key, take in self.catalog.entries():
             if reach is None:

@@ -718,6 +718,8 @@ FOUND_FORMATS: Final = ("skill", "manifest", "capability", "rye", "executable")
 FILE_FORMATS: Final = (*FOUND_FORMATS, "mcp", "openapi")
 """Those that come out of documents; some of these must be named."""
 FORMATS: Final = (*FILE_FORMATS, "python")
+READING: Final = "skill:skills/read_skill"
+"""The key of the tool that reads skills on demand."""
 """Where a tool can come from."""
 
 

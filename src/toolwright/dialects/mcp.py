@@ -76,6 +76,11 @@ def describe(tool: Tool) -> JsonObject | None:
     return None if schema is None else _described(tool, tool.description, schema, _output(tool))
 
 
+def legal_name(own: str, key: str) -> str:
+    """The name of a tool, if no other one has it."""
+    return RULES.names.legal(own, key)
+
+
 def names(own: Mapping[str, str]) -> dict[str, str]:
     """The names under which tools are declared, by their keys; given are their own names."""
     return {key: given.name for key, given in give_names_to(own, RULES.names).items()}

@@ -8,17 +8,21 @@ from __future__ import annotations
 import codecs
 import os
 from collections.abc import Callable, Sequence
-from typing import Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 from toolwright.doors._documents import plain
 from toolwright.gate import Explanation
-from toolwright.journal import reading, sealing, usage
+from toolwright.journal import reading
 from toolwright.journal.chain import Anchor
-from toolwright.journal.index import Index, Mark
 from toolwright.journal.reading import Entry, Verdict, time_text
 from toolwright.jsontext import JsonObject
 from toolwright.model import Allow, Approval, Ask, Deny
 from toolwright.records import dataclass
+
+if TYPE_CHECKING:
+    from toolwright.journal import usage
+    from toolwright.journal.index import Index, Mark
 
 
 def approval_item(one: Approval) -> JsonObject:
@@ -147,7 +151,7 @@ def page_of(
     may_see: Callable[[Entry], bool] | None = None,
 ) -> JsonObject:
     """A page of records, the newest first, and the mark to go on from."""
-    with Index(folder) as index:
+    with _index(folder) as index:
         found: list[Entry] = []
         mark = before
         for _ in range(_PAGE_LOOKS_MAX):
@@ -180,7 +184,7 @@ def page_of(
 
 def call_document(folder: str, call_id: str) -> JsonObject | None:
     """All records of one call, by its whole id; None where there are none."""
-    with Index(folder) as index:
+    with _index(folder) as index:
         entries = [entry for entry in index.of_call(call_id) if entry.call == call_id]
     if not entries:
         return None
@@ -202,9 +206,9 @@ def status_of(folder: str, entries: Sequence[Entry]) -> str:
 
 def verdict_of(state: str, anchor: Anchor | None = None) -> Verdict:
     """Whether the journal is whole, by the anchor's key where there is an anchor."""
-    key = anchor.key if anchor is not None else sealing.public_key(state)
-    verdict = reading.verify(journal_of(state), key, sealing.checker(key or bytes(32)), anchor)
-    if key is None and sealing.public_key(state) is not None:  # a host made the key meanwhile, and signed
+    key = anchor.key if anchor is not None else _sealing().public_key(state)
+    verdict = reading.verify(journal_of(state), key, _sealing().checker(key or bytes(32)), anchor)
+    if key is None and _sealing().public_key(state) is not None:  # a host made the key meanwhile, and signed
         return verdict_of(state, anchor)
     return verdict
 
@@ -255,18 +259,18 @@ def stats_document(
 ) -> JsonObject:
     """How tools were used in the last day, and the calls of a window of time in equal parts, for charts."""
     start = now - window_s
-    with Index(folder) as index:
+    with _index(folder) as index:
         events = [event for event in index.events() if may_see is None or may_see(event.key)]
         ends = index.ends(since=start, until=now, key=key, count=BUCKET_CALLS_MAX + 1)
     complete = len(ends) <= BUCKET_CALLS_MAX
     seen = [end for end in ends[:BUCKET_CALLS_MAX] if may_see is None or may_see(end.key)]
-    interrupted = len(reading.interrupted(folder, now - usage.WINDOW_S)) if may_see is None else 0
+    interrupted = len(reading.interrupted(folder, now - _usage().WINDOW_S)) if may_see is None else 0
     parts: list[list[usage.Event]] = [[] for _ in range(buckets)]
     width_s = window_s / buckets
     for end in seen:
         parts[min(int((end.ts - start) / width_s), buckets - 1)].append(end)
     return {
-        **usage_document(usage.usage(events, now), interrupted),
+        **usage_document(_usage().usage(events, now), interrupted),
         "window_s": window_s,
         "bucket_s": width_s,
         "complete": complete,
@@ -297,3 +301,20 @@ def result_part(call_id: str, page: bytes, size: int, offset: int) -> JsonObject
     end = offset + used
     following = end if end < size else None
     return {"call": call_id, "bytes": size, "offset": offset, "text": text, "next_offset": following}
+
+
+# Loaded when something is asked of them: SQLite and signatures are slow to import, and most of what these
+# documents are about needs neither.
+
+
+def _index(folder: str) -> Index:
+    index: Index = import_module("toolwright.journal.index").Index(folder)
+    return index
+
+
+def _sealing() -> Any:
+    return import_module("toolwright.journal.sealing")
+
+
+def _usage() -> Any:
+    return import_module("toolwright.journal.usage")

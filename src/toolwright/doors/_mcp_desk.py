@@ -158,14 +158,13 @@ class Desk:
             size -= len(kept.popitem(last=False)[1].tools)
 
     @staticmethod
-    def listed(listing: Listing, *, newer: bool) -> bytes:
-        """The result of ``tools/list``: one page, so that there is no cursor that could be shown again."""
+    def listed(listing: Listing, *, newer: bool) -> tuple[bytes | bytearray, ...]:
+        """The result of ``tools/list`` in parts: one page, so that there is no cursor that could be shown
+        again."""
         if not newer:
-            return b'{"tools":%b}' % listing.tools
-        return b'{"resultType":"complete","tools":%b,"ttlMs":0,"cacheScope":"private","_meta":%b}' % (
-            listing.tools,
-            _STAMP_TEXT,
-        )
+            return b'{"tools":', listing.tools, b"}"
+        tail = b',"ttlMs":0,"cacheScope":"private","_meta":%b}' % _STAMP_TEXT
+        return b'{"resultType":"complete","tools":', listing.tools, tail
 
     @staticmethod
     def check_cursor(params: JsonObject) -> Fault | None:

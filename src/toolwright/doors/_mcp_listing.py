@@ -7,8 +7,8 @@ Decides nothing: what is offered to whom is the workshop's answer. What a reques
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 from toolwright import jsontext
 from toolwright.app import Workshop
@@ -16,19 +16,19 @@ from toolwright.catalog.catalog import Catalog
 from toolwright.catalog.loading import LoadReport, differences
 from toolwright.dialects import mcp as dialect
 from toolwright.doors._entrance import Guest
-from toolwright.formats.skill import READING
-from toolwright.model import FOUND_FORMATS, Disabled, Tool
-from toolwright.records import dataclass
+from toolwright.model import FOUND_FORMATS, READING, Disabled
+from toolwright.records import dataclass, replace
 
 _SKILL: Final = "skill "
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """One tool: its own name, and its declaration after the name; empty: it is not listed."""
+class Piece(NamedTuple):
+    """One tool: its own name, and where its declaration stands in the list, after its name."""
 
     own: str
-    rest: bytes
+    start: int
+    end: int
+    """At the start: it is not listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ class Listing:
     version: str
     report: LoadReport
     disabled: tuple[Disabled, ...]
-    tools: bytes
+    tools: bytearray
+    """Not a copy of it as bytes: of ten thousand tools that would be as much again."""
     keys: Mapping[str, str]
     pieces: Mapping[str, Piece]
 
@@ -51,27 +52,60 @@ def write(workshop: Workshop, guest: Guest, earlier: Listing | None = None) -> L
     """What a caller sees now. What ``earlier`` has of tools whose documents are the same is taken over."""
     version, report, disabled = workshop.version, workshop.loaded, workshop.disabled()
     refusal = workshop.gate.refusals(guest.name, disabled=disabled)
-
-    def piece(take: Callable[[], Tool]) -> Piece:
-        tool = take()
-        described = None if refusal(tool) is not None else dialect.describe(tool)
-        return Piece(
-            tool.spoken or tool.name, jsontext.compact(described)[1:] if described is not None else b""
-        )
-
     known: Mapping[str, Piece] = {}
     if earlier is not None and guest.reach is None and earlier.disabled == disabled:
         known = _unchanged(earlier, report)
-    entries = workshop.entries(guest.reach, served=True)
-    pieces = {key: known.get(key) or piece(take) for key, take in entries}
-    names = dialect.names({key: each.own for key, each in pieces.items()})
-    written = [
-        b'{"name":%b,%b' % (jsontext.compact(names[key]), each.rest)
-        for key, each in pieces.items()
-        if each.rest
-    ]
-    keys = {names[key]: key for key, each in pieces.items() if each.rest}
-    return Listing(version, report, disabled, b"[%b]" % b",".join(written), keys, pieces)
+    tools = bytearray(b"[")
+    pieces: dict[str, Piece] = {}
+    keys: dict[str, str] = {}
+    are_distinct = True
+    for key, take in workshop.entries(guest.reach, served=True):
+        piece = known.get(key)
+        rest: bytes | bytearray = b""
+        if piece is not None and earlier is not None:
+            own, rest = piece.own, earlier.tools[piece.start : piece.end]
+        else:
+            tool = take()
+            own = tool.spoken or tool.name
+            if refusal(tool) is None and (described := dialect.describe(tool)) is not None:
+                rest = jsontext.compact(described)[1:]
+        name = dialect.legal_name(own, key)
+        are_distinct = are_distinct and keys.setdefault(name, key) == key
+        pieces[key] = _add(tools, name, own, rest)
+    listing = Listing(version, report, disabled, _closed(tools), keys, pieces)
+    return _only_listed(listing if are_distinct else _renamed(listing))
+
+
+def _add(tools: bytearray, name: str, own: str, rest: bytes | bytearray) -> Piece:
+    if not rest:
+        return Piece(own, 0, 0)
+    tools += b'{"name":%b,' % jsontext.compact(name)
+    start = len(tools)
+    tools += rest
+    end = len(tools)
+    tools += b","
+    return Piece(own, start, end)
+
+
+def _closed(tools: bytearray) -> bytearray:
+    tools[max(len(tools) - 1, 1) :] = b"]"
+    return tools
+
+
+def _renamed(listing: Listing) -> Listing:
+    """The same where names clash, which only all of them together decide. Most lists have no such names."""
+    names = dialect.names({key: piece.own for key, piece in listing.pieces.items()})
+    tools, pieces = bytearray(b"["), {}
+    for key, (own, start, end) in listing.pieces.items():
+        pieces[key] = _add(tools, names[key], own, listing.tools[start:end])
+    keys = {name: key for key, name in names.items()}
+    return replace(listing, tools=_closed(tools), keys=keys, pieces=pieces)
+
+
+def _only_listed(listing: Listing) -> Listing:
+    """Attack: a name that leads to a tool that is not listed."""
+    keys = {name: key for name, key in listing.keys.items() if listing.pieces[key].end}
+    return replace(listing, keys=keys)
 
 
 def _unchanged(earlier: Listing, report: LoadReport) -> Mapping[str, Piece]:

@@ -200,7 +200,7 @@ class Lane:
         if fault is not None:
             raise _error(fault)
         listing = await asyncio.to_thread(self._desk.listing, _guest(context))
-        return _cached({"tools": jsontext.loads_own(listing.tools)})
+        return _cached({"tools": jsontext.loads_own(bytes(listing.tools))})
 
     async def _call_tool(self, context: _Context, params: types.CallToolRequestParams) -> Any:
         """As the fast lane does, by the same desk."""

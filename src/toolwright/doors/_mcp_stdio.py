@@ -254,7 +254,7 @@ class _Connection:
         fault = self.desk.check_cursor(message.params)
         if fault is None:
             listing = self.desk.fresh(self._guest) or self.desk.listing(self._guest)
-            self.write(wire.answer(message.id, self.desk.listed(listing, newer=newer)))
+            self.write(wire.answer(message.id, *self.desk.listed(listing, newer=newer)))
         return fault
 
     def _call(self, message: Message, *, newer: bool, elicits: bool) -> Fault | None:

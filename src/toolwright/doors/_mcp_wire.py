@@ -242,9 +242,9 @@ def is_json(header: bytes) -> bool:
 # -- writing ------------------------------------------------------------------------------------------------
 
 
-def answer(number: Id | None, result: bytes) -> bytes:
-    """A response, its result written already."""
-    return b"".join((b'{"jsonrpc":"2.0","id":', orjson.dumps(number), b',"result":', result, b"}"))
+def answer(number: Id | None, *result: bytes | bytearray) -> bytes:
+    """A response, its result written already, in one part or several."""
+    return b"".join((b'{"jsonrpc":"2.0","id":', orjson.dumps(number), b',"result":', *result, b"}"))
 
 
 def failure(number: Id | None, fault: Fault) -> bytes:

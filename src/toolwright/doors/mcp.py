@@ -342,7 +342,7 @@ class McpDoor:
         listing = self.desk.fresh(post.guest)
         if listing is None:
             listing = await asyncio.to_thread(self.desk.listing, post.guest)
-        body = wire.answer(post.message.id, self.desk.listed(listing, newer=newer))
+        body = wire.answer(post.message.id, *self.desk.listed(listing, newer=newer))
         return await _send(post.send, 200, body)
 
     async def _hand_over(self, post: _Post) -> None:

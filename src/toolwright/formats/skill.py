@@ -24,6 +24,7 @@ from toolwright.formats import _yaml
 from toolwright.formats._node import NAME_CHARS_MAX, Node, Reader, fold, key_of, kind_of, shown, suggestion
 from toolwright.jsontext import Duplicate, JsonObject, JsonValue, Parsed, Pointer, place_text
 from toolwright.model import (
+    READING,
     ArgMapping,
     AsArgv,
     CallFunction,
@@ -59,7 +60,6 @@ from toolwright.records import dataclass, replace
 
 NAME: Final = "skill"
 _HABITS: Final = Habits(namesakes=Namesakes.SETTLED)
-READING: Final = key_of(NAME, "skills", "read_skill")
 """The key of the host's own tool that reads a skill's instructions."""
 _NAMED_MAX: Final = 200
 """Skills that its description names."""

@@ -18,7 +18,7 @@ from toolwright.catalog.catalog import Catalog, is_within
 from toolwright.formats import skill as format
 from toolwright.formats._node import key_of
 from toolwright.gate import Gate
-from toolwright.model import Deny, Effect, End, Ending, Reach, Skill, Tool, ToolCall, Trust
+from toolwright.model import READING, Deny, Effect, End, Ending, Reach, Skill, Tool, ToolCall, Trust
 from toolwright.records import dataclass
 
 TEXT_BYTES_MAX: Final = 1 << 20
@@ -54,7 +54,7 @@ class Skills:
 
     def function(self, name: str) -> Callable[[ToolCall], Ending] | None:
         """What a call of ``read_skill`` runs."""
-        return self.run if name == format.READING else None
+        return self.run if name == READING else None
 
     def run(self, call: ToolCall) -> Ending:
         """A call of ``read_skill``; its two mistakes have the format's own texts."""
@@ -159,7 +159,7 @@ def _body(content: bytes) -> str:
 
 
 def _tools(catalog: Catalog) -> Sequence[Tool]:
-    keys = (key for key in catalog.keys if key.startswith(f"{format.NAME}:") and key != format.READING)
+    keys = (key for key in catalog.keys if key.startswith(f"{format.NAME}:") and key != READING)
     return [catalog.find(key) for key in keys]
 
 
