@@ -718,9 +718,9 @@ FOUND_FORMATS: Final = ("skill", "manifest", "capability", "rye", "executable")
 FILE_FORMATS: Final = (*FOUND_FORMATS, "mcp", "openapi")
 """Those that come out of documents; some of these must be named."""
 FORMATS: Final = (*FILE_FORMATS, "python")
+"""Where a tool can come from."""
 READING: Final = "skill:skills/read_skill"
 """The key of the tool that reads skills on demand."""
-"""Where a tool can come from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

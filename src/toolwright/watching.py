@@ -91,7 +91,8 @@ class Watch:
                 self._note_files(paths)
                 if self._matters(folders, paths):
                     self._look()
-                if self._workshop.loaded.folders != folders:
+                # A folder that was put in the place of another is watched by nobody yet.
+                if self._workshop.loaded.folders != folders or not folders.isdisjoint(paths):
                     break
 
     def _changes(self, folders: frozenset[str]) -> Iterator[frozenset[str]]:

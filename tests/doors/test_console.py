@@ -25,7 +25,7 @@ from tests.strategies import argument_schemas, json_objects, wild_schemas
 from toolwright import app
 from toolwright.config import Environment, resolve
 from toolwright.doors._crew import Crew
-from toolwright.doors._entrance import NOBODY, Guest, Right
+from toolwright.doors._entrance import NOBODY
 from toolwright.doors._events import Events
 from toolwright.doors._health import Health
 from toolwright.doors._visible import printable, visible
@@ -43,7 +43,7 @@ from toolwright.doors.console._forms import (
 from toolwright.doors.console._frame import NAVIGATION
 from toolwright.doors.console._serving import Serving
 from toolwright.doors.console.routes import console
-from toolwright.model import Disabled, Effect, Reach
+from toolwright.model import Disabled, Effect, Guest, Reach, Right
 from toolwright.store import disabled as shelf
 from toolwright.store.keep import STORE_NAME
 from toolwright.store.sqlite import SqliteStore
@@ -117,13 +117,13 @@ class Pages:
     def ask(
         self,
         path: str,
-        guest: Guest | None = ANN,
+        guest: Guest = ANN,
         *,
         method: str = "GET",
         headers: dict[str, str] | None = None,
     ) -> httpx.Response:
         async def answer(scope: Any, receive: Any, send: Any) -> None:
-            await self._app({**scope, "guest": guest} if guest is not None else scope, receive, send)
+            await self._app({**scope, "guest": guest}, receive, send)
 
         async def asking() -> httpx.Response:
             transport = httpx.ASGITransport(app=answer, raise_app_exceptions=False)

@@ -242,7 +242,7 @@ def test_whoever_listens_hears_of_begin_and_end(tmp_path: Path) -> None:
             await asyncio.wait_for(anext(listening), WAIT_S),
         ):
             heard.append((event.kind, event.data["call_id"]))
-        await listening.aclose()  # type: ignore[attr-defined]
+        await listening.aclose()
 
     with crewed(tmp_path, echo) as (crew, workshop, events):
         asyncio.run(main(crew, workshop, events))

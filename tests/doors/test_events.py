@@ -23,7 +23,7 @@ def test_whoever_comes_back_is_told_what_is_kept_while_others_tell() -> None:
         for _ in range(200):
             heard = events.listen(after=0)
             await anext(heard)
-            await heard.aclose()  # type: ignore[attr-defined]
+            await heard.aclose()
 
     threads = [threading.Thread(target=tell) for _ in range(2)]
     for thread in threads:

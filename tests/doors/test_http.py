@@ -211,6 +211,21 @@ def test_problems_are_told_as_by_check(tmp_path: Path) -> None:
     assert {each["code"] for each in found["problems"]} == {each["code"] for each in said["problems"]}
 
 
+def test_attack_problems_that_name_a_tool_beyond_reach_are_not_told(tmp_path: Path) -> None:
+    write_program(tmp_path, "near", "cat")
+    far = {"name": "secret_plan", "command": "no list"}
+    near = {"name": "near", "description": "n", "schema": {"type": "object"}, "command": ["./tools/bin/near"]}
+    (tmp_path / "tools.json").write_text(json.dumps({"tools": [near, far]}), encoding="utf-8")
+    eve = Guest(name="eve", reach=Reach(tools=("*/near",)))
+    with opened(tmp_path / "state", paths=[tmp_path / "tools.json"]) as workshop:
+        with served(workshop) as server:
+            assert "secret_plan" in server.get("/v1/problems").text
+        with served(workshop, guest=eve) as server:
+            told = server.get("/v1/problems")
+    assert told.json()["tools"] == 1
+    assert "secret_plan" not in told.text
+
+
 def test_policy_is_explained(server: Served, shapes: Any) -> None:
     answer = server.post("/v1/tools/pay/explain", {"arguments": {"amount": 1}})
     promised(shapes, "POST", "/v1/tools/{name}/explain", answer)

@@ -182,17 +182,25 @@ def page_of(
     }
 
 
-def call_document(folder: str, call_id: str) -> JsonObject | None:
-    """All records of one call, by its whole id; None where there are none."""
+def call_document(
+    folder: str, call_id: str, sees: Callable[[object], bool] | None = None
+) -> JsonObject | None:
+    """All records of one call, by its whole id; None where there are none that may be seen."""
     with _index(folder) as index:
         entries = [entry for entry in index.of_call(call_id) if entry.call == call_id]
-    if not entries:
+    if not entries or not may_see(sees, entries):
         return None
     return {
         "call": call_id,
         "status": status_of(folder, entries),
         "records": [reading.as_json(entry) for entry in entries],
     }
+
+
+def may_see(sees: Callable[[object], bool] | None, entries: Sequence[Entry]) -> bool:
+    """Whether the records of one call may be shown, by the keys it began under."""
+    begins = (entry for entry in entries if entry.what == "begin")
+    return sees is None or all(sees(entry.body.get("key")) for entry in begins)
 
 
 def status_of(folder: str, entries: Sequence[Entry]) -> str:

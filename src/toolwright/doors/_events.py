@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from enum import StrEnum
 from typing import Final
 
@@ -97,7 +97,7 @@ class Events:
             except RuntimeError:  # its loop has ended, and it with it
                 continue
 
-    async def listen(self, after: int | None = None) -> AsyncIterator[Event]:
+    async def listen(self, after: int | None = None) -> AsyncGenerator[Event, None]:
         """The events from now on, or from after the one of this number, as far as they are kept. Raises
         TooManyListeners."""
         queue: deque[Event] = deque(maxlen=BEHIND_MAX)

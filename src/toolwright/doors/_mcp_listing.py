@@ -15,8 +15,7 @@ from toolwright.app import Workshop
 from toolwright.catalog.catalog import Catalog
 from toolwright.catalog.loading import LoadReport, differences
 from toolwright.dialects import mcp as dialect
-from toolwright.doors._entrance import Guest
-from toolwright.model import FOUND_FORMATS, READING, Disabled
+from toolwright.model import FOUND_FORMATS, READING, Disabled, Guest
 from toolwright.records import dataclass, replace
 
 _SKILL: Final = "skill "

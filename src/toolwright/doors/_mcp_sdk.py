@@ -39,7 +39,6 @@ from toolwright.app import Workshop
 from toolwright.dialects import mcp as dialect
 from toolwright.doors import _mcp_lane
 from toolwright.doors._crew import Crew
-from toolwright.doors._entrance import Guest, Right
 from toolwright.doors._mcp_desk import Desk
 from toolwright.doors._mcp_wire import Fault, elicits
 from toolwright.doors._offers import (
@@ -53,7 +52,7 @@ from toolwright.doors._offers import (
 )
 from toolwright.doors._web import Receive, Scope, Send
 from toolwright.jsontext import JsonObject
-from toolwright.model import ToolCall, ToolResult
+from toolwright.model import Guest, Right, ToolCall, ToolResult
 from toolwright.records import dataclass, replace
 
 SESSIONS_MAX: Final = 1000

@@ -18,7 +18,7 @@ import toolwright
 from toolwright.app import Workshop
 from toolwright.doors._crew import Crew
 from toolwright.doors._events import Event, EventKind, Events
-from toolwright.errors import Kind, ToolwrightError
+from toolwright.errors import ToolwrightError
 from toolwright.model import FORMATS, ApprovalState, Severity
 
 CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
@@ -26,7 +26,6 @@ SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 
 """The upper bounds of the buckets that durations are put into."""
 ROUTES: Final = ("mcp", "v1", "events", "health", "metrics", "openapi", "console")
 _DOORS: Final = frozenset({"http", "mcp", "stdio", "console"})
-_OUTCOMES: Final = frozenset(("ok", *(kind.value for kind in Kind)))
 _ELSE: Final = "other"
 
 

@@ -20,19 +20,20 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
-from fnmatch import fnmatchcase
 from http import HTTPStatus
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 from urllib.parse import quote
 
 import toolwright
 from toolwright import jsontext
 from toolwright.app import Workshop
 from toolwright.catalog.catalog import is_within
-from toolwright.doors import _accounts, _documents, _shapes
+from toolwright.doors import _accounts, _documents, _reach, _shapes
 from toolwright.doors._crew import Crew
-from toolwright.doors._entrance import SAFE_HEADERS, Guest
+from toolwright.doors._entrance import SAFE_HEADERS
 from toolwright.doors._events import Event, EventKind, Events, TooManyListeners
+from toolwright.doors._health import Health
+from toolwright.doors._meters import CONTENT_TYPE, Meters
 from toolwright.doors._routes import (
     Parameter,
     Reply,
@@ -84,7 +85,7 @@ from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import (
     Approval,
     ApprovalState,
-    Effect,
+    Guest,
     JsonOnStdin,
     Right,
     RunProcess,
@@ -113,22 +114,6 @@ _NUL: Final = "\x00"
 _PRIVATE: Final[Headers] = ((b"cache-control", b"private, no-cache"),)
 """May be kept by the client alone, and is asked about each time (by its tag)."""
 _NO_STORE: Final[Headers] = ((b"cache-control", b"no-store"),)
-
-
-class Health(Protocol):
-    """How the server stands, as ``_health.py`` tells it."""
-
-    is_draining: bool
-
-    def alive(self) -> JsonObject: ...
-    def ready(self) -> tuple[bool, JsonObject]: ...
-    def report(self) -> JsonObject: ...
-
-
-class Meters(Protocol):
-    """What is counted, as ``_meters.py`` tells it."""
-
-    def text(self) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,15 +327,7 @@ class Api:
 
     def _find(self, request: Request) -> Tool:
         """The tool that a path names. Raises UnknownTool."""
-        name, reach = request.path["name"], request.guest.reach
-        if reach is None:
-            return self._workshop.find(name)
-        with suppress(UnknownTool):
-            tool = self._workshop.catalog.find(name)
-            if is_within(reach, tool):
-                return tool
-        # Attack: a caller learns from hints and refusals which tools there are beyond its reach.
-        raise UnknownTool(f"there is no tool {name[:60]!r}", "GET /v1/tools shows what there is")
+        return _reach.find(self._workshop, request.path["name"], request.guest.reach)
 
     async def skills(self, request: Request) -> Answer:
         return await self._tagged(request, lambda: self._skills(request))
@@ -377,13 +354,8 @@ class Api:
 
     def _problems(self, request: Request) -> JsonObject:
         reach, workshop = request.guest.reach, self._workshop
-        if reach is None:
-            found, count = workshop.problems, workshop.catalog.counted
-        else:  # of the declarations of the tools that there are for this guest
-            tools = [tool for tool in workshop.tools if is_within(reach, tool)]
-            paths = {tool.origin.path for tool in tools}
-            found = tuple(each for each in workshop.problems if each.path in paths)
-            count = len(tools)
+        count = workshop.catalog.counted if reach is None else len(_reach.near(workshop, reach))
+        found = _reach.problems(workshop, reach)
         return {"tools": count, "problems": [_documents.problem_record(each) for each in found]}
 
     async def select(self, request: Request) -> Answer:
@@ -547,15 +519,11 @@ class Api:
     def _may_read(self, guest: Guest, call_id: str) -> bool:
         """Attack: somebody else's result, by an id that was seen or guessed. Their own, or with the right to
         read the records of everybody's calls."""
-        folder = self._journal()
-        found = None if folder is None else _accounts.call_document(folder, call_id)
+        found = self._recorded(guest, call_id)
         if found is None:
             return False
-        begins = [each for each in found["records"] if each["what"] == "begin"]
-        sees = self._sees(guest)
-        if sees is not None and not all(sees(each.get("key")) for each in begins):
-            return False
-        return Right.AUDIT in guest.rights or {each.get("caller") for each in begins} == {guest.name}
+        callers = {each.get("caller") for each in found["records"] if each["what"] == "begin"}
+        return Right.AUDIT in guest.rights or callers == {guest.name}
 
     # -- what waits for a person ----------------------------------------------------------------------------
 
@@ -599,20 +567,7 @@ class Api:
         return None if state is None else _accounts.journal_of(state)
 
     def _sees(self, guest: Guest) -> Callable[[object], bool] | None:
-        """Whether a guest may know of what was recorded under a key; None: of everything."""
-        reach = guest.reach
-        if reach is None:
-            return None
-        within = {tool.key for tool in self._workshop.tools if is_within(reach, tool)}
-        loaded = set(self._workshop.catalog.keys)
-        is_wide = reach.effects == frozenset(Effect)
-
-        def sees(key: object) -> bool:
-            if not isinstance(key, str) or key in within:
-                return isinstance(key, str)
-            return key not in loaded and is_wide and any(fnmatchcase(key, each) for each in reach.tools)
-
-        return sees
+        return _reach.sees(self._workshop, guest.reach)
 
     async def audit(self, request: Request) -> Answer:
         folder, query = self._journal(), request.query
@@ -644,19 +599,15 @@ class Api:
         return json_answer(await asyncio.to_thread(page), headers=_NO_STORE)
 
     async def audited(self, request: Request) -> Answer:
-        call_id, folder = request.path["call_id"], self._journal()
+        call_id = request.path["call_id"]
+        found = await asyncio.to_thread(self._recorded, request.guest, call_id)
+        if found is None:
+            raise Wrong(404, f"no call {call_id} was recorded", "GET /v1/audit lists calls")
+        return json_answer(found, headers=_NO_STORE)
 
-        def found() -> JsonObject:
-            sees = self._sees(request.guest)
-            whole = None if folder is None else _accounts.call_document(folder, call_id)
-            if whole is None or (
-                sees is not None
-                and not all(sees(each.get("key")) for each in whole["records"] if each["what"] == "begin")
-            ):
-                raise Wrong(404, f"no call {call_id} was recorded", "GET /v1/audit lists calls")
-            return whole
-
-        return json_answer(await asyncio.to_thread(found), headers=_NO_STORE)
+    def _recorded(self, guest: Guest, call_id: str) -> JsonObject | None:
+        folder = self._journal()
+        return None if folder is None else _accounts.call_document(folder, call_id, self._sees(guest))
 
     async def verify(self, request: Request) -> Answer:
         state = self._workshop.config.state
@@ -742,7 +693,7 @@ class Api:
         """Events as bytes; something at least every few seconds, for proxies that close what is quiet."""
         loop = asyncio.get_running_loop()
         until = loop.time() + STREAM_S_MAX
-        async with aclosing(_closing(self._events, after)) as events:
+        async with aclosing(self._events.listen(after)) as events:
             coming = asyncio.ensure_future(anext(events))
             # The listener is there once the generator runs: before anything is said.
             await asyncio.sleep(0)
@@ -808,9 +759,8 @@ class Api:
         return replace(event, data=heard)
 
     def _is_within(self, guest: Guest, name: JsonValue) -> bool:
-        assert guest.reach is not None
         with suppress(UnknownTool):
-            return isinstance(name, str) and is_within(guest.reach, self._workshop.catalog.find(name))
+            return isinstance(name, str) and bool(_reach.find(self._workshop, name, guest.reach))
         return False
 
     # -- how the server stands ------------------------------------------------------------------------------
@@ -832,7 +782,7 @@ class Api:
 
     async def metrics(self, request: Request) -> Answer:
         text = await asyncio.to_thread(self._meters.text)
-        return Answer(200, text, ((b"content-type", _PROMETHEUS), *_NO_STORE))
+        return Answer(200, text, ((b"content-type", CONTENT_TYPE), *_NO_STORE))
 
     async def openapi(self, request: Request) -> Answer:
         return _with_tag(request, self._document)
@@ -862,12 +812,6 @@ async def _sent(send: Send, told: AsyncGenerator[bytes, None]) -> None:
         except TimeoutError:
             raise ClientLeft from None
     await send({"type": "http.response.body", "body": b""})
-
-
-async def _closing(events: Events, after: int | None) -> AsyncGenerator[Event, None]:
-    """``listen`` as a generator that can be closed."""
-    async for event in events.listen(after):
-        yield event
 
 
 def _status(error: ToolwrightError) -> int:
@@ -927,7 +871,6 @@ def _has_nul(value: JsonValue) -> bool:
 _JSON: Final = "application/json"
 _STREAM: Final = "text/event-stream"
 _TEXT: Final = "text/plain"
-_PROMETHEUS: Final = b"text/plain; version=0.0.4; charset=utf-8"
 _PROBLEM: Final = {"application/problem+json": shape("Problem")}
 _RESULT: Final = {_JSON: shape("Result")}
 _TAG: Final = {"ETag": "The tag of these very bytes, for If-None-Match."}

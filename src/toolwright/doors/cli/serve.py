@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from toolwright.catalog.loading import Differences
     from toolwright.config import Config, Serving
     from toolwright.doors._crew import Spans
-    from toolwright.doors._entrance import Guest
     from toolwright.doors._events import Events
     from toolwright.doors._offers import Offers
     from toolwright.doors._web import App, Message, Receive, Scope, Send, Way
     from toolwright.doors.mcp import McpDoor
+    from toolwright.model import Guest
     from toolwright.store.tokens import Tokens
     from toolwright.watching import Watch
 
@@ -257,7 +257,8 @@ def _serve_http(
 ) -> int:
     import asyncio
 
-    from toolwright.doors._entrance import Guest, needs_token
+    from toolwright.doors._entrance import needs_token
+    from toolwright.model import Guest
     from toolwright.store.keep import STORE_NAME, Keep
     from toolwright.store.tokens import Tokens
 

@@ -8,7 +8,6 @@ page is open, its script hears from ``/v1/events``.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Sequence
@@ -21,15 +20,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from toolwright import __version__
+from toolwright.doors import _accounts, _reach
 from toolwright.doors.console import _charts
 from toolwright.doors.console._frame import Frame, guest_of, pretty, require
 from toolwright.errors import Kind, StoreError
-from toolwright.journal import reading, sealing
+from toolwright.journal import reading
 from toolwright.journal.index import CallRow, Index, Load, Page, Wanted
-from toolwright.journal.reading import Entry, Verdict
 from toolwright.journal.redaction import MARKER
 from toolwright.jsontext import JsonObject
-from toolwright.model import Approval, ApprovalState
+from toolwright.model import Approval, ApprovalState, Right
 from toolwright.paths import is_below
 from toolwright.records import dataclass
 
@@ -102,7 +101,7 @@ class Activity:
 
     async def calls(self, request: Request) -> Response:
         """The last calls; the page's script adds those that come."""
-        require(request, "audit")
+        require(request, Right.AUDIT)
         found = await self._asked(lambda index: index.calls(Wanted(), LIVE_ROWS))
         lines = self._lines(request, found)
         return self._frame.page(
@@ -111,22 +110,19 @@ class Activity:
 
     def _lines(self, request: Request, page: Page) -> list[Line]:
         """Attack: a guest with a narrow reach who learns from records what else there is."""
-        guest = guest_of(request)
-        known = frozenset(self._frame.workshop.catalog.keys)
-        if guest is None or guest.reach is None:
-            return [_line(row, known) for row in page.calls]
-        near = {tool.key for tool in self._frame.tools(request)}
-        return [_line(row, near) for row in page.calls if row.key in near]
+        known, sees = frozenset(self._frame.workshop.catalog.keys), self._sees(request)
+        return [_line(row, known) for row in page.calls if sees is None or sees(row.key)]
+
+    def _sees(self, request: Request) -> Callable[[object], bool] | None:
+        return _reach.sees(self._frame.workshop, guest_of(request).reach)
 
     # -- approvals ------------------------------------------------------------------------------------------
 
     async def approvals(self, request: Request) -> Response:
-        require(request, "approve")
+        require(request, Right.APPROVE)
         found = await asyncio.to_thread(self._frame.workshop.approvals)
-        guest = guest_of(request)
-        if guest is not None and guest.reach is not None:
-            near = {tool.key for tool in self._frame.tools(request)}
-            found = tuple(one for one in found if one.key in near)
+        if (sees := self._sees(request)) is not None:
+            found = tuple(one for one in found if sees(one.key))
         waiting = [_question(one) for one in found if one.state is ApprovalState.WAITING]
         answered = [_question(one) for one in reversed(found) if one.state is not ApprovalState.WAITING]
         values = {"waiting": waiting, "answered": answered[:ANSWERED_ROWS], "lasts": LASTS}
@@ -135,7 +131,7 @@ class Activity:
     # -- audit ----------------------------------------------------------------------------------------------
 
     async def audit(self, request: Request) -> Response:
-        require(request, "audit")
+        require(request, Right.AUDIT)
         asked = request.query_params
         now = time.time()
         span = next((each for each in _charts.SPANS if each.name == asked.get("span")), _charts.SPANS[1])
@@ -184,19 +180,13 @@ class Activity:
 
     async def record(self, request: Request) -> Response:
         """All that is recorded about one call."""
-        require(request, "audit")
+        require(request, Right.AUDIT)
         call = str(request.path_params["call_id"])[:_TEXT_CHARS_MAX]
         entries = await self._asked(lambda index: index.of_call(call))
         entries = [entry for entry in entries if entry.call == call]
-        guest = guest_of(request)
-        if guest is not None and guest.reach is not None:
-            near = {tool.key for tool in self._frame.tools(request)}
-            if not any(entry.body.get("key") in near for entry in entries):
-                entries = []
-        if not entries:
+        if not entries or not _accounts.may_see(self._sees(request), entries):
             raise HTTPException(404, "No such call was recorded.")
-        folder = self._folder()
-        status, ok = await asyncio.to_thread(_status, folder, entries)
+        status = await asyncio.to_thread(_accounts.status_of, self._folder(), entries)
         begin = next((entry.body for entry in entries if entry.what == "begin"), {})
         return self._frame.page(
             request,
@@ -204,7 +194,7 @@ class Activity:
             {
                 "call": call,
                 "status": status,
-                "ok": ok,
+                "ok": {"ok": True, "running": None}.get(status, False),
                 "tool": begin.get("key") or begin.get("tool") or "(unknown)",
                 "records": [
                     {
@@ -224,10 +214,10 @@ class Activity:
         )
 
     async def verify(self, request: Request) -> Response:
-        require(request, "audit")
+        require(request, Right.AUDIT)
         began = time.perf_counter()
         async with self._verifying:  # Attack: many verifications at once, each of which reads everything
-            verdict = await asyncio.to_thread(_verdict, self._state())
+            verdict = await asyncio.to_thread(_accounts.verdict_of, self._state())
         values = {"verdict": verdict, "took": _charts.duration_text((time.perf_counter() - began) * 1000)}
         return self._frame.page(request, "verify.html", values)
 
@@ -241,7 +231,7 @@ class Activity:
             raise HTTPException(503, "Nothing is served here, so there is nothing to tell.")
         told = await asyncio.to_thread(report)
         guest = guest_of(request)
-        keeps = guest is not None and guest.reach is None and bool({"audit", "admin"} & guest.rights)
+        keeps = guest.reach is None and bool({Right.AUDIT, Right.ADMIN} & guest.rights)
         now = time.time()
         return self._frame.page(
             request,
@@ -276,7 +266,7 @@ class Activity:
         return state
 
     def _folder(self) -> str:
-        return os.path.join(self._state(), "journal")
+        return _accounts.journal_of(self._state())
 
     async def _asked(self, question: Callable[[Index], T]) -> T:
         folder = self._folder()
@@ -364,21 +354,3 @@ def _cursor(text: str | None) -> tuple[float, str] | None:
         return (float(began), call) if mark else None
     except ValueError:
         return None
-
-
-def _status(folder: str, entries: list[Entry]) -> tuple[str, bool | None]:
-    ends = [entry for entry in entries if entry.what == "end"]
-    if ends:
-        ok = ends[-1].body.get("ok") is True
-        return "ok" if ok else str(ends[-1].body.get("kind")), ok
-    call = entries[0].call
-    gone = any(entry.call == call for entry in reading.interrupted(folder, entries[0].ts))
-    return ("interrupted", False) if gone else ("running", None)
-
-
-def _verdict(state: str) -> Verdict:
-    key = sealing.public_key(state)
-    verdict = reading.verify(os.path.join(state, "journal"), key, sealing.checker(key or bytes(32)))
-    if key is None and sealing.public_key(state) is not None:  # a host made the key meanwhile, and signed
-        return _verdict(state)
-    return verdict

@@ -1,9 +1,11 @@
-"""Pages about what there is: the catalog, a tool, problems, skills."""
+"""Pages about what there is: the catalog, a tool, problems, skills.
+
+They only look: what a page's script does (a call, a switch) goes to ``/v1``, like everybody's.
+"""
 
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
@@ -14,26 +16,27 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from toolwright.dialects import DIALECTS
-from toolwright.doors._accounts import Wanted, journal_of, page_of
+from toolwright.doors import _reach
+from toolwright.doors._accounts import Wanted, decision_word, journal_of, page_of
 from toolwright.doors._documents import line_of, shown_path
-from toolwright.doors._entrance import Guest, Right
+from toolwright.doors.console._charts import duration_text
 from toolwright.doors.console._forms import form, parameters
 from toolwright.doors.console._frame import Frame, guest_of, one_line
 from toolwright.errors import StoreError
 from toolwright.jsontext import JsonObject
 from toolwright.model import (
     FORMATS,
-    Allow,
-    Ask,
     Deny,
     Disabled,
     Effect,
+    Guest,
     LeftOut,
     Loss,
     NotCallable,
     Permit,
     Problem,
     Programs,
+    Right,
     Role,
     Severity,
     Tool,
@@ -60,13 +63,10 @@ TRUST_TONES: Final = {
     Trust.DRIFTED: "bad",
 }
 EFFECT_TONES: Final = {Effect.READ: "", Effect.CREATE: "info", Effect.CHANGE: "accent"}
-
-
 SEVERITY_TONES: Final = {Severity.ERROR: "bad", Severity.WARNING: "warn", Severity.INFO: "info"}
 PROBLEMS_MAX: Final = 2000
 """So many stand on the page; `check` tells all."""
 _INSTRUCTIONS_CHARS_MAX: Final = 100_000
-_WORDS: Final = {Allow: "allow", Ask: "ask", Deny: "deny"}
 _MIB: Final = 1 << 20
 _RECENT: Final = 8
 _SEARCHED_CHARS: Final = 2000
@@ -184,15 +184,13 @@ class CatalogPages:
         )
 
     def _severities(self, request: Request) -> Counter[Severity]:
-        guest = guest_of(request)
-        return self._workshop.severities if guest is not None and guest.reach is None else Counter()
+        return self._workshop.severities if guest_of(request).reach is None else Counter()
 
     def tool(self, request: Request) -> Response:
         """One tool: what it takes, what it may do, what others are told of it, and a form to try it."""
         tool = self._frame.find(request, request.path_params["key"])
         guest = guest_of(request)
-        caller = None if guest is None else guest.name
-        explained = self._workshop.explain(tool.key, caller=caller)
+        explained = self._workshop.explain(tool.key, caller=guest.name)
         switched = switched_off(tool, self._workshop.disabled())
         schema = None if tool.input_schema is None else tool.input_schema.document
         output = None if tool.output_schema is None else tool.output_schema.document
@@ -205,7 +203,7 @@ class CatalogPages:
                 "vetted": self._workshop.vet(tool),
                 "is_locked": self._workshop.pins().exists,
                 "explained": explained,
-                "decision": _WORDS[type(explained.decision)],
+                "decision": decision_word(explained.decision),
                 "permit": list(permit_words(explained.permit)) if explained.permit else [],
                 "off": switched,
                 "refused": why_not(tool, denied),
@@ -226,12 +224,11 @@ class CatalogPages:
             },
         )
 
-    def _sent(self, tool: Tool, guest: Guest | None) -> list[Sent]:
+    def _sent(self, tool: Tool, guest: Guest) -> list[Sent]:
         """What each provider would be sent of a tool, under the name that it has among all others."""
-        caller, reach = (None, None) if guest is None else (guest.name, guest.reach)
         sent = []
         for dialect in DIALECTS:
-            declared = self._workshop.declare(dialect, names=[tool.key], caller=caller, reach=reach)
+            declared = self._workshop.declare(dialect, names=[tool.key], caller=guest.name, reach=guest.reach)
             sent.append(
                 Sent(
                     dialect=dialect,
@@ -245,9 +242,8 @@ class CatalogPages:
 
     def _recent(self, request: Request, tool: Tool) -> list[JsonObject] | None:
         """How the last calls of a tool ended; None where the guest may not know."""
-        guest = guest_of(request)
         state = self._workshop.config.state
-        if guest is None or Right.AUDIT not in guest.rights or state is None:
+        if Right.AUDIT not in guest_of(request).rights or state is None:
             return None
         try:
             found = page_of(
@@ -265,7 +261,7 @@ class CatalogPages:
                 "time": str(record["time"]),
                 "ok": bool(record.get("ok")),
                 "kind": str(record.get("kind") or "failed"),
-                "took": took(record.get("ms")),
+                "took": duration_text(record.get("ms")),
             }
             for record in found["records"]
         ]
@@ -274,13 +270,7 @@ class CatalogPages:
         """What is wrong with the declarations, by file."""
         severity = request.query_params.get("severity", "")[:_QUERY_CHARS_MAX]
         asked = {"q": request.query_params.get("q", "")[:_QUERY_CHARS_MAX], "severity": severity}
-        guest = guest_of(request)
-        told = self._workshop.problems
-        if guest is not None and guest.reach is not None:
-            # Attack: a guest who reads in the problems what tools there are beyond its reach, in other files
-            # or in the same: only what names one of its own tools is for it.
-            near = {(tool.origin.path, tool.name) for tool in self._frame.tools(request)}
-            told = tuple(problem for problem in told if (problem.path, problem.name) in near)
+        told = _reach.problems(self._workshop, guest_of(request).reach)
         groups: dict[str, list[Wrong]] = {}
         fitting = 0
         for problem in told[:PROBLEMS_MAX]:
@@ -309,9 +299,9 @@ class CatalogPages:
         """Skills and their instructions, as plain text: markup from outside is never drawn."""
         guest = guest_of(request)
         shown, tools = [], [tool for tool in self._frame.tools(request) if tool.origin.format == "skill"]
-        caller, reach = (None, None) if guest is None else (guest.name, guest.reach)
-        texts = {each.name: each for each in self._workshop.skill_texts(caller=caller, reach=reach)}
-        for skill in self._workshop.known_skills(reach):
+        found = self._workshop.skill_texts(caller=guest.name, reach=guest.reach)
+        texts = {each.name: each for each in found}
+        for skill in self._workshop.known_skills(guest.reach):
             if skill.name not in texts:  # it came meanwhile
                 continue
             text, withheld = texts[skill.name].whole, texts[skill.name].withheld
@@ -329,9 +319,8 @@ class CatalogPages:
 
     def _row(self, request: Request) -> Callable[[Tool], Row]:
         """What looks into tools, at one moment."""
-        guest = guest_of(request)
         gate, off = self._workshop.gate, self._workshop.disabled()
-        refusal = gate.refusals(None if guest is None else guest.name, disabled=off)
+        refusal = gate.refusals(guest_of(request).name, disabled=off)
         wrong = _Wrong(self._workshop.problems)
 
         def look(tool: Tool) -> Row:
@@ -390,8 +379,7 @@ def _whole_number(text: str) -> int:
 def switched_off(tool: Tool, off: Sequence[Disabled]) -> Disabled | None:
     """The switch that holds for a tool, whichever of its names it was switched off by."""
     names = {tool.key, tool.name, tool.spoken, *tool.aliases}
-    now = time.time()
-    return next((one for one in off if one.tool in names and (one.until is None or one.until > now)), None)
+    return next((one for one in off if one.tool in names), None)
 
 
 def why_not(tool: Tool, denied: Deny | None) -> str:
@@ -403,22 +391,14 @@ def why_not(tool: Tool, denied: Deny | None) -> str:
     return "" if denied is None else one_line(denied.message.partition("\n")[0])
 
 
-def took(ms: object) -> str:
-    """A duration for people."""
-    if not isinstance(ms, int | float):
-        return "–"
-    return f"{ms / 1000:.2f} s" if ms >= 1000 else f"{ms:.1f} ms"
-
-
 def place(path: str, line: int | None) -> str:
     return shown_path(path) + (f":{line}" if line else "")
 
 
-def is_about(problem: Problem, tool: Tool, guest: Guest | None) -> bool:
+def is_about(problem: Problem, tool: Tool, guest: Guest) -> bool:
     """Whether a problem belongs on a tool's page. What is about its whole file may name others: it is for
     those who may know of them."""
-    is_all = guest is None or guest.reach is None
-    names = (None, tool.name) if is_all else (tool.name,)
+    names = (None, tool.name) if guest.reach is None else (tool.name,)
     return problem.path == tool.origin.path and problem.name in names
 
 

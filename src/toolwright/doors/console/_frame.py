@@ -24,14 +24,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from toolwright.catalog.catalog import is_within
+from toolwright.doors import _reach
 from toolwright.doors._documents import shown_path
-from toolwright.doors._entrance import NOBODY, Guest, Right
+from toolwright.doors._entrance import NOBODY
 from toolwright.doors._visible import visible
 from toolwright.doors.console._forms import exact
 from toolwright.doors.console._serving import Serving as Serving
 from toolwright.errors import UnknownTool
-from toolwright.model import Tool
+from toolwright.model import Guest, Right, Tool
 from toolwright.records import dataclass
 
 POLICY: Final = (
@@ -159,7 +159,7 @@ class Frame:
     ) -> Response:
         """A template in the frame. ``guest``, ``rights``, ``path`` and ``navigation`` are known in each."""
         guest = guest_of(request)
-        rights: frozenset[Right] = guest.rights if guest is not None else frozenset()
+        rights = guest.rights
         text = self._templates.get_template(template).render(
             guest=guest,
             rights=rights,
@@ -181,20 +181,14 @@ class Frame:
 
     def tools(self, request: Request) -> list[Tool]:
         """Every record that the guest may know of."""
-        guest = guest_of(request)
-        reach = None if guest is None else guest.reach
-        return [tool for tool in self.workshop.tools if reach is None or is_within(reach, tool)]
+        return _reach.near(self.workshop, guest_of(request).reach)
 
     def find(self, request: Request, key: str) -> Tool:
         """One of them. What is beyond the guest's reach is answered as what does not exist."""
         try:
-            tool = self.workshop.find(key)
+            return _reach.find(self.workshop, key, guest_of(request).reach)
         except UnknownTool:
             raise HTTPException(404, "There is no such tool.") from None
-        guest = guest_of(request)
-        if guest is not None and guest.reach is not None and not is_within(guest.reach, tool):
-            raise HTTPException(404, "There is no such tool.")
-        return tool
 
     # -- errors ---------------------------------------------------------------------------------------------
 
@@ -238,16 +232,15 @@ class Guarded:
         await self._app(scope, receive, guarded)
 
 
-def guest_of(request: Request) -> Guest | None:
-    guest: Guest | None = request.scope.get("guest")
+def guest_of(request: Request) -> Guest:
+    guest: Guest = request.scope["guest"]
     return guest
 
 
-def require(request: Request, right: str) -> None:
+def require(request: Request, right: Right) -> None:
     """Raises the page for 403 where the guest does not have the right."""
-    guest = guest_of(request)
-    if guest is None or right not in guest.rights:
-        raise HTTPException(403, f"This needs the right “{right}”, which you do not have.")
+    if right not in guest_of(request).rights:
+        raise HTTPException(403, f"This needs the right “{right.value}”, which you do not have.")
 
 
 def one_line(text: str, chars_max: int = _LINE_CHARS) -> str:

@@ -9,15 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, TypeAlias
 
+from toolwright.doors._web import App, Receive, Scope, Send
 from toolwright.doors.console._serving import Serving as Serving
-
-Scope: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 def console(serving: Serving) -> App:
