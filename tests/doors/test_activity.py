@@ -208,7 +208,9 @@ def test_what_is_beyond_a_reach_is_not_on_the_pages(pages: Pages) -> None:
     assert "data-approval=" in pages.get("/approvals")
     near = Guest(name="eve", reach=Reach(tools=("nothing-*",), effects=frozenset(Effect)))
     assert "manifest:" not in pages.get("/calls", near)
-    assert "manifest:" not in pages.get("/audit", near)
+    audit = pages.get("/audit", near)
+    assert "manifest:" not in audit
+    assert "No call ended in the last 24 hours." in audit
     assert "data-approval=" not in pages.get("/approvals", near)
     pages.get(f"/audit/{hidden.call_id}", near, status=404)
     assert str(pages.state) not in pages.get("/health", near)

@@ -476,10 +476,10 @@ def test_the_audit_is_verified_and_counted_for_charts(tmp_path: Path) -> None:
         verdict = server.get("/v1/audit/verify")
         promised(document, "GET", "/v1/audit/verify", verdict)
         assert verdict.json()["ok"] is True
-        answer = server.get("/v1/audit/stats?window_s=3600&buckets=4")
+        answer = server.get("/v1/audit/stats?window_s=86400&buckets=4")
         promised(document, "GET", "/v1/audit/stats", answer)
         found = answer.json()
-        assert (found["calls"], found["failed"], found["complete"]) == (4, 1, True)
+        assert (found["calls"], found["failed"], found["bucket_s"]) == (4, 1, 21_600)
         assert [each["calls"] for each in found["buckets"]] == [0, 0, 0, 4]
         last = found["buckets"][-1]
         assert last["failed"] == 1

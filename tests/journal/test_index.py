@@ -160,7 +160,7 @@ def test_what_ended_is_counted_by_minutes_and_by_hours(tmp_path: Path) -> None:
     lines = [(f"c{at}", 7200.0 + at, "ann", "failed" if at % 4 == 0 else None, 10.0) for at in range(120)]
     told(tmp_path, *lines, ("slow", 7319.5, "ann", None, 1000.0))
     with Index(work.journal(tmp_path)) as index:
-        first, second, third = index.load(7200.0, 60, 3)
+        first, second, third = index.load(7379.0, 60, 3)
         assert (first.start, first.calls, first.failed) == (7200.0, 60, 15)
         assert (second.calls, second.failed, third.calls) == (61, 15, 0)
         assert first.p50_ms == pytest.approx(10.0, rel=0.05)
@@ -168,9 +168,12 @@ def test_what_ended_is_counted_by_minutes_and_by_hours(tmp_path: Path) -> None:
         assert (third.p50_ms, third.p95_ms) == (None, None)
         (hour,) = index.load(7200.0, 3600, 1)
         assert (hour.calls, hour.failed) == (121, 30)
+        assert [each.calls for each in index.load(7379.0, 60, 3, key="manifest:*")] == [60, 61, 0]
+        assert [each.calls for each in index.load(7379.0, 60, 3, key="manifest")] == [0, 0, 0]
+        assert [each.calls for each in index.load(7379.0, 60, 3, sees=lambda key: key == "")] == [0, 0, 0]
     told(tmp_path, ("later", 7330.0, "ann", None, 1.0))
     with Index(work.journal(tmp_path)) as index:  # what came since is added, and nothing is counted twice
-        assert [each.calls for each in index.load(7200.0, 60, 3)] == [60, 61, 1]
+        assert [each.calls for each in index.load(7379.0, 60, 3)] == [60, 61, 1]
 
 
 def test_what_a_segment_told_goes_with_it(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ The same for every door. Reads the journal's folder, which a running host may be
 from __future__ import annotations
 
 import codecs
+import math
 import os
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -18,11 +19,10 @@ from toolwright.journal.chain import Anchor
 from toolwright.journal.reading import Entry, Verdict, time_text
 from toolwright.jsontext import JsonObject
 from toolwright.model import Allow, Approval, Ask, Deny
-from toolwright.records import dataclass
 
 if TYPE_CHECKING:
     from toolwright.journal import usage
-    from toolwright.journal.index import Index, Mark
+    from toolwright.journal.index import Index, Load, Mark, WantedRecords
 
 
 def approval_item(one: Approval) -> JsonObject:
@@ -105,11 +105,8 @@ def _said(decision: Allow | Ask | Deny) -> str | None:
 
 # -- the journal --------------------------------------------------------------------------------------------
 
-BUCKET_CALLS_MAX: Final = 50_000
-"""So many calls at most are counted into a chart; the newest, where there were more."""
 _PAGE_LOOKS_MAX: Final = 8
 """How often a page is looked for further back where most of what is there must not be shown."""
-_PERCENTS: Final = (50, 95, 99)
 
 
 def journal_of(state: str) -> str:
@@ -129,50 +126,25 @@ def entry_document(entry: Entry, lost: set[tuple[str, int]]) -> JsonObject:
     return reading.as_json(entry)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """Which records somebody asks for. None: whatever they say of it."""
-
-    what: str | None = None
-    key: str | None = None
-    """A key; ``*`` stands for anything."""
-    outcome: str | None = None
-    """``ok``, ``failed`` or an error kind: ends alone have one."""
-    since: float | None = None
-    until: float | None = None
-
-
 def page_of(
     folder: str,
-    wanted: Wanted,
+    wanted: WantedRecords,
     *,
     before: Mark | None,
     count: int,
-    may_see: Callable[[Entry], bool] | None = None,
+    sees: Callable[[object], bool] | None = None,
 ) -> JsonObject:
     """A page of records, the newest first, and the mark to go on from."""
     with _index(folder) as index:
         found: list[Entry] = []
         mark = before
         for _ in range(_PAGE_LOOKS_MAX):
-            rows = index.page(
-                what=wanted.what,
-                key=wanted.key,
-                outcome=wanted.outcome,
-                since=wanted.since,
-                until=wanted.until,
-                before=mark,
-                count=count - len(found),
-                without=reading.OWN,
-            )
-            found += (entry for entry, _ in rows if may_see is None or may_see(entry))
+            rows = index.records(wanted, count - len(found), before=mark, without=reading.OWN)
+            found += (entry for entry, _ in rows if sees is None or sees(entry.body.get("key")))
             mark = rows[-1][1] if rows else None
             if mark is None or len(found) >= count:
                 break
-        if mark is not None and not index.page(
-            what=wanted.what, key=wanted.key, outcome=wanted.outcome, since=wanted.since, until=wanted.until,
-            before=mark, count=1, without=reading.OWN,
-        ):  # fmt: skip
+        if mark is not None and not index.records(wanted, 1, before=mark, without=reading.OWN):
             mark = None
     begins = [entry.ts for entry in found if entry.what == "begin"]
     lost = lost_in(folder, min(begins)) if begins else set()
@@ -260,45 +232,37 @@ def stats_document(
     folder: str,
     *,
     now: float,
-    window_s: float,
+    window_s: int,
     buckets: int,
     key: str | None = None,
-    may_see: Callable[[str], bool] | None = None,
+    sees: Callable[[object], bool] | None = None,
 ) -> JsonObject:
-    """How tools were used in the last day, and the calls of a window of time in equal parts, for charts."""
-    start = now - window_s
+    """How tools were used in the last day, and the calls of a window of time in equal parts, for charts: at
+    most so many, each of whole minutes or hours, the last of which holds now."""
+    grain = 60 if window_s <= 3600 * buckets else 3600
+    width_s = -(-math.ceil(window_s / buckets) // grain) * grain
+    count = -(-window_s // width_s)
     with _index(folder) as index:
-        events = [event for event in index.events() if may_see is None or may_see(event.key)]
-        ends = index.ends(since=start, until=now, key=key, count=BUCKET_CALLS_MAX + 1)
-    complete = len(ends) <= BUCKET_CALLS_MAX
-    seen = [end for end in ends[:BUCKET_CALLS_MAX] if may_see is None or may_see(end.key)]
-    interrupted = len(reading.interrupted(folder, now - _usage().WINDOW_S)) if may_see is None else 0
-    parts: list[list[usage.Event]] = [[] for _ in range(buckets)]
-    width_s = window_s / buckets
-    for end in seen:
-        parts[min(int((end.ts - start) / width_s), buckets - 1)].append(end)
+        events = [event for event in index.events() if sees is None or sees(event.key)]
+        loads = index.load(now, width_s, count, key=key, sees=sees)
+    interrupted = len(reading.interrupted(folder, now - _usage().WINDOW_S)) if sees is None else 0
     return {
         **usage_document(_usage().usage(events, now), interrupted),
-        "window_s": window_s,
+        "window_s": width_s * count,
         "bucket_s": width_s,
-        "complete": complete,
-        "buckets": [_bucket(start + number * width_s, part) for number, part in enumerate(parts)],
+        "buckets": [_bucket(load) for load in loads],
     }
 
 
-def _bucket(start: float, ends: Sequence[usage.Event]) -> JsonObject:
-    times = sorted(end.ms for end in ends)
+def _bucket(load: Load) -> JsonObject:
     return {
-        "start": time_text(start),
-        "calls": len(ends),
-        "failed": sum(not end.ok for end in ends),
-        **{f"p{percent}_ms": _percentile(times, percent) for percent in _PERCENTS},
+        "start": time_text(load.start),
+        "calls": load.calls,
+        "failed": load.failed,
+        "p50_ms": load.p50_ms,
+        "p95_ms": load.p95_ms,
+        "p99_ms": load.p99_ms,
     }
-
-
-def _percentile(times: Sequence[float], percent: int) -> float | None:
-    """The nearest rank: a time that some call really took."""
-    return times[max(0, -(-len(times) * percent // 100) - 1)] if times else None
 
 
 def result_part(call_id: str, page: bytes, size: int, offset: int) -> JsonObject:

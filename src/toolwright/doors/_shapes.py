@@ -305,7 +305,6 @@ SHAPES: Final[dict[str, JsonObject]] = {
             ),
             "window_s": NUMBER,
             "bucket_s": NUMBER,
-            "complete": {**FLAG, "description": "False: there were more calls than a chart counts."},
             "buckets": listed(
                 record(
                     {

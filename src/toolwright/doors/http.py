@@ -79,8 +79,8 @@ from toolwright.errors import (
     UnknownTool,
     UsageError,
 )
-from toolwright.journal.index import Mark
-from toolwright.journal.reading import Entry, time_text
+from toolwright.journal.index import Mark, WantedRecords
+from toolwright.journal.reading import time_text
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import (
     Approval,
@@ -573,7 +573,7 @@ class Api:
         folder, query = self._journal(), request.query
         if folder is None:
             return json_answer({"records": [], "next": None}, headers=_NO_STORE)
-        wanted = _accounts.Wanted(
+        wanted = WantedRecords(
             what=query.get("what"),
             key=query.get("key"),
             outcome=query.get("outcome"),
@@ -582,18 +582,12 @@ class Api:
         )
 
         def page() -> JsonObject:
-            sees = self._sees(request.guest)
-
-            def may_see(entry: Entry) -> bool:
-                assert sees is not None
-                return sees(entry.body.get("key"))
-
             return _accounts.page_of(
                 folder,
                 wanted,
                 before=Mark.read(query.get("cursor", "")),
                 count=query.get("page_size", PAGE),
-                may_see=None if sees is None else may_see,
+                sees=self._sees(request.guest),
             )
 
         return json_answer(await asyncio.to_thread(page), headers=_NO_STORE)
@@ -625,10 +619,10 @@ class Api:
             return _accounts.stats_document(
                 folder,
                 now=time.time(),
-                window_s=float(query.get("window_s", 86_400)),
+                window_s=query.get("window_s", 86_400),
                 buckets=query.get("buckets", 48),
                 key=query.get("key"),
-                may_see=self._sees(request.guest),
+                sees=self._sees(request.guest),
             )
 
         return json_answer(await asyncio.to_thread(counted), headers=_NO_STORE)
@@ -1091,7 +1085,7 @@ ROUTES: Final[tuple[Route[Handler], ...]] = (
             ),
             Parameter(
                 name="buckets",
-                about="In how many parts.",
+                about="In at most so many parts, each of whole minutes or hours.",
                 schema={"type": "integer", "minimum": 1, "maximum": 500, "default": 48},
             ),
             _KEY,

@@ -14,7 +14,7 @@ import os
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from typing import Any, Final
 
@@ -35,7 +35,7 @@ GRAINS_S: Final = (60, 3600)
 _STEPS_PER_DOUBLING: Final = 8
 """How finely durations are told apart when they are counted: within five percent."""
 
-_VERSION: Final = 3
+_VERSION: Final = 4
 _TABLES: Final = (
     "CREATE TABLE segment (name TEXT PRIMARY KEY, offset INTEGER, number INTEGER, link BLOB) STRICT",
     "CREATE TABLE record (segment TEXT, number INTEGER, offset INTEGER, ts REAL, what TEXT, call TEXT, "
@@ -47,8 +47,8 @@ _TABLES: Final = (
     "CREATE TABLE call (call TEXT PRIMARY KEY, segment TEXT, begun REAL, tool TEXT, key TEXT, caller TEXT, "
     "door TEXT, ended REAL, ok INTEGER, kind TEXT, ms REAL, layers TEXT) STRICT, WITHOUT ROWID",
     "CREATE INDEX by_begin ON call (begun, call)",
-    "CREATE TABLE load (segment TEXT, grain INTEGER, at INTEGER, step INTEGER, ok INTEGER, calls INTEGER, "
-    "PRIMARY KEY (grain, at, step, ok, segment)) STRICT, WITHOUT ROWID",
+    "CREATE TABLE load (segment TEXT, grain INTEGER, at INTEGER, key TEXT, step INTEGER, ok INTEGER, "
+    "calls INTEGER, PRIMARY KEY (grain, at, key, step, ok, segment)) STRICT, WITHOUT ROWID",
 )
 
 
@@ -99,6 +99,20 @@ class Load:
     failed: int
     p50_ms: float | None
     p95_ms: float | None
+    p99_ms: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedRecords:
+    """Which records are asked for. None: whatever they say of it."""
+
+    what: str | None = None
+    key: str | None = None
+    """A key; ``*`` stands for anything."""
+    outcome: str | None = None
+    """``ok``, ``failed`` or an error kind: ends alone have one."""
+    since: float | None = None
+    until: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,18 +236,42 @@ class Index:
         ).fetchone()
         return Page(found, last)
 
-    def load(self, start: float, width_s: int, count: int) -> tuple[Load, ...]:
-        """How many calls ended in each of ``count`` stretches from ``start`` on, how many of them failed, and
-        how long they took. Stretches are made of whole minutes, or of whole hours."""
+    def load(
+        self,
+        now: float,
+        width_s: int,
+        count: int,
+        *,
+        key: str | None = None,
+        sees: Callable[[object], bool] | None = None,
+    ) -> tuple[Load, ...]:
+        """How many calls ended in each of ``count`` stretches, the last of which holds ``now``, how many of
+        them failed, and how long they took. Stretches are made of whole minutes, or of whole hours. ``key``
+        may hold ``*``; ``sees`` tells which keys are counted."""
         grain = max(each for each in GRAINS_S if each == GRAINS_S[0] or width_s % each == 0)
         width = max(1, width_s // grain)
-        first = math.floor(start / grain)
+        first = (math.floor(now / (width * grain)) + 1 - count) * width
         counted: list[Counter[int]] = [Counter() for _ in range(count)]
         failed = [0] * count
+        given: dict[str, Any] = {
+            "first": first,
+            "after": first + width * count,
+            "width": width,
+            "grain": grain,
+        }
+        given["keys"] = None
+        if key is not None or sees is not None:
+            found = self._connection.execute(
+                "SELECT DISTINCT key FROM load WHERE grain = :grain AND at >= :first AND at < :after "
+                "AND (:key IS NULL OR key GLOB :key)",
+                {**given, "key": None if key is None else _glob(key)},
+            )
+            given["keys"] = json.dumps([each for (each,) in found if sees is None or sees(each)])
         for at, step, ok, calls in self._connection.execute(
-            "SELECT (at - ?) / ?, step, ok, sum(calls) FROM load WHERE grain = ? AND at >= ? AND at < ? "
-            "GROUP BY 1, 2, 3",
-            (first, width, grain, first, first + width * count),
+            "SELECT (at - :first) / :width, step, ok, sum(calls) FROM load "
+            "WHERE grain = :grain AND at >= :first AND at < :after "
+            "AND (:keys IS NULL OR key IN (SELECT value FROM json_each(:keys))) GROUP BY 1, 2, 3",
+            given,
         ):
             counted[at][step] += calls
             failed[at] += 0 if ok else calls
@@ -244,25 +282,20 @@ class Index:
                 failed=failed[at],
                 p50_ms=_quantile(steps, 0.5),
                 p95_ms=_quantile(steps, 0.95),
+                p99_ms=_quantile(steps, 0.99),
             )
             for at, steps in enumerate(counted)
         )
 
-    def page(
+    def records(
         self,
-        *,
+        wanted: WantedRecords,
         count: int,
-        what: str | None = None,
-        key: str | None = None,
-        outcome: str | None = None,
-        since: float | None = None,
-        until: float | None = None,
+        *,
         before: Mark | None = None,
         without: Collection[str] = (),
     ) -> list[tuple[Entry, Mark]]:
-        """Records, the newest first, each with its mark. ``key`` may hold ``*``; an ``outcome`` (``ok``,
-        ``failed`` or a kind) is one of ends; ``without`` names kinds of records that are left out."""
-        wanted = "end" if outcome is not None else what
+        """Records, the newest first, each with its mark; ``without`` names kinds that are left out."""
         rows = self._connection.execute(
             "SELECT ts, segment, number, offset FROM record "
             "WHERE (:what IS NULL OR what = :what) "
@@ -274,12 +307,12 @@ class Index:
             "AND (ts, segment, number) < (:ts, :segment, :number) "
             "ORDER BY ts DESC, segment DESC, number DESC LIMIT :count",
             {
-                "what": wanted,
+                "what": "end" if wanted.outcome is not None else wanted.what,
                 "without": json.dumps(sorted(without)),
-                "key": None if key is None else _glob(key),
-                "outcome": outcome,
-                "since": -1.0 if since is None else since,
-                "until": _NEVER if until is None else until,
+                "key": None if wanted.key is None else _glob(wanted.key),
+                "outcome": wanted.outcome,
+                "since": -1.0 if wanted.since is None else wanted.since,
+                "until": _NEVER if wanted.until is None else wanted.until,
                 "ts": _NEVER if before is None else before.ts,
                 "segment": "" if before is None else before.segment,
                 "number": 0 if before is None else before.number,
@@ -292,15 +325,6 @@ class Index:
             for ts, segment, number, offset in rows
             if segment in files and (entry := _entry(files[segment], number, offset)) is not None
         ]
-
-    def ends(self, *, since: float, until: float, count: int, key: str | None = None) -> list[Event]:
-        """The calls that ended within a time, the newest first."""
-        rows = self._connection.execute(
-            "SELECT ts, key, ok, ms, kind FROM record WHERE what = 'end' AND ts >= ? AND ts <= ? "
-            "AND (? IS NULL OR key GLOB ?) ORDER BY ts DESC LIMIT ?",
-            (since, until, key, None if key is None else _glob(key), count),
-        ).fetchall()
-        return [Event(ts, key or "(unknown)", bool(ok), ms or 0.0, kind) for ts, key, ok, ms, kind in rows]
 
     # -- keeping up -----------------------------------------------------------------------------------------
 
@@ -377,7 +401,7 @@ class Index:
 
     def _take_in_calls(self, segment: str, bodies: list[tuple[chain.Record, JsonObject]]) -> None:
         begins, ends = [], []
-        load: Counter[tuple[int, int, int, bool]] = Counter()
+        load: Counter[tuple[int, int, str, int, bool]] = Counter()
         for _, body in bodies:
             if not isinstance(call := body.get("call"), str):
                 continue
@@ -391,7 +415,7 @@ class Index:
                 layers = [each for each in body.get("layers") or () if isinstance(each, str)]
                 ends.append((call, segment, ts, key, ok, _text(body.get("kind")), ms, "\n".join(layers)))
                 for grain in GRAINS_S:
-                    load[grain, math.floor(ts / grain), _step(ms), ok] += 1
+                    load[grain, math.floor(ts / grain), key or "", _step(ms), ok] += 1
         # A call may begin in one segment and end in another, which may be read first.
         self._connection.executemany(
             "INSERT INTO call (call, segment, begun, key, tool, caller, door) VALUES (?, ?, ?, ?, ?, ?, ?) "
@@ -408,7 +432,7 @@ class Index:
             ends,
         )
         self._connection.executemany(
-            "INSERT INTO load VALUES (?, ?, ?, ?, ?, ?) "
+            "INSERT INTO load VALUES (?, ?, ?, ?, ?, ?, ?) "
             "ON CONFLICT DO UPDATE SET calls = calls + excluded.calls",
             [(segment, *place, calls) for place, calls in load.items()],
         )

@@ -149,8 +149,10 @@ class Activity:
             before=_cursor(asked.get("before")),
         )
 
+        sees = self._sees(request)
+
         def ask(index: Index) -> tuple[Page, tuple[Load, ...]]:
-            return index.calls(wanted, PAGE_ROWS), index.load(span.start(now), span.width_s, span.count)
+            return index.calls(wanted, PAGE_ROWS), index.load(now, span.width_s, span.count, sees=sees)
 
         page, loads = await self._asked(ask)
         kept = {name: value for name, value in conditions.items() if value}
@@ -174,7 +176,7 @@ class Activity:
                 "span": span,
                 "charts": (_charts.calls_chart(loads, span), _charts.latency_chart(loads, span)),
                 "numbers": _charts.rows(loads, span),
-                "first": _charts.moment_text(span.start(now), span),
+                "first": _charts.moment_text(loads[0].start, span),
             },
         )
 

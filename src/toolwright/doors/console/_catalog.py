@@ -17,12 +17,13 @@ from starlette.routing import Route
 
 from toolwright.dialects import DIALECTS
 from toolwright.doors import _reach
-from toolwright.doors._accounts import Wanted, decision_word, journal_of, page_of
+from toolwright.doors._accounts import decision_word, journal_of, page_of
 from toolwright.doors._documents import line_of, shown_path
 from toolwright.doors.console._charts import duration_text
 from toolwright.doors.console._forms import form, parameters
 from toolwright.doors.console._frame import Frame, guest_of, one_line
 from toolwright.errors import StoreError
+from toolwright.journal.index import WantedRecords
 from toolwright.jsontext import JsonObject
 from toolwright.model import (
     FORMATS,
@@ -248,10 +249,10 @@ class CatalogPages:
         try:
             found = page_of(
                 journal_of(state),
-                Wanted(what="end", key=tool.key),
+                WantedRecords(what="end", key=tool.key),
                 before=None,
                 count=_RECENT,
-                may_see=lambda entry: entry.body.get("key") == tool.key,
+                sees=lambda key: key == tool.key,
             )
         except (StoreError, OSError):  # the page of the audit says what is wrong with it
             return None

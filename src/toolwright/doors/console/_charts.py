@@ -29,10 +29,6 @@ class Span:
     width_s: int
     count: int
 
-    def start(self, now: float) -> float:
-        """So that the last stretch holds now."""
-        return (math.floor(now / self.width_s) + 1 - self.count) * float(self.width_s)
-
 
 SPANS: Final = (
     Span(name="1h", label="the last hour", width_s=60, count=60),
