@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import selectors
+import signal
 import subprocess
 import sysconfig
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,3 +59,52 @@ def toolwright(
         check=False,
     )
     return Said(ended.returncode, ended.stdout.decode("utf-8"), ended.stderr.decode("utf-8"))
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A started ``serve`` that has said where it listens."""
+
+    process: subprocess.Popen[bytes]
+    address: str
+    """Host and port."""
+
+
+@contextmanager
+def serving(*arguments: str | Path, cwd: Path, home: Path, **more: str) -> Iterator[Serving]:
+    """``toolwright … serve`` on a free port, ended as a user ends it."""
+    process = subprocess.Popen(
+        [PROGRAM, *arguments, "--port", "0"],
+        cwd=cwd,
+        env=environment(home, **more),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        yield Serving(process, _address_of(process))
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(WAIT_S)
+        finally:
+            process.kill()
+            process.wait()
+            assert process.stderr is not None
+            process.stderr.close()
+
+
+def _address_of(process: subprocess.Popen[bytes]) -> str:
+    assert process.stderr is not None
+    said, until = b"", time.monotonic() + WAIT_S
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stderr, selectors.EVENT_READ)
+        while time.monotonic() < until:
+            if selector.select(1.0):
+                part = os.read(process.stderr.fileno(), 65536)
+                said += part
+                if found := re.search(rb"serving at http://(\S+)\n", said):
+                    return found[1].decode()
+                if not part:
+                    break
+    raise AssertionError(said.decode())

@@ -12,10 +12,7 @@ import json
 import math
 import os
 import random
-import re
 import shutil
-import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,30 +23,22 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Request, expect
 
-from tests.program import PROGRAM, environment
+from tests.doors.browsers import WAIT_MS, launched, needs_chromium
+from tests.program import serving, toolwright
 from toolwright.errors import Kind
 from toolwright.journal.audit import open_audit
 from toolwright.model import CallFacts, Spent, ToolCall, ToolError, ToolResult
 
 ROOT = Path(__file__).parent.parent.parent
 AXE = ROOT / "build" / "servers" / "node_modules" / "axe-core" / "axe.min.js"
-CHROMIUM = shutil.which("chromium")
-FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-]  # fmt: skip
-WAIT_MS = 15_000
-START_S = 60
 PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 800}
 SHOTS = os.environ.get("SCREENSHOTS", "")
 SHOT_BYTES_MAX = 150_000
 DOCUMENT = {"path": "examples/manifest/tools.json"}
 
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="chromium is not installed; Debian, Ubuntu: apt-get install chromium"
-)
+pytestmark = needs_chromium
 
 RULES = """
 [[policy]]
@@ -84,28 +73,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     (folder / "state").mkdir(mode=0o700)
     (folder / "home").mkdir(mode=0o700)
     remember(folder / "state")
-    env = environment(folder / "home", USER="ann", LOGNAME="ann")
+    names = {"USER": "ann", "LOGNAME": "ann"}
     options = ["--config", "examples/toolwright.toml", "--state", "state"]
     keys = [str(path) for path in (folder / "examples" / "keys").glob("*.toml")]
-    subprocess.run(
-        [PROGRAM, "trust", *keys], cwd=folder, env=env, check=True, capture_output=True, timeout=60
-    )
-    process = subprocess.Popen(
-        [PROGRAM, "--quiet", *options, "serve", "--port", "0"],
-        cwd=folder, env=env, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
-    )  # fmt: skip
-    assert process.stderr is not None
-    try:
-        said = b""
-        while not (found := re.search(rb"serving at (http://\S+)", said)):
-            line = process.stderr.readline()
-            assert line, f"it did not start: {said.decode(errors='replace')}"
-            said += line
-        yield Served(found[1].decode(), folder)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.stderr.close()
-        assert process.wait(START_S) is not None
+    assert toolwright("trust", *keys, cwd=folder, home=folder / "home").status == 0
+    with serving("--quiet", *options, "serve", cwd=folder, home=folder / "home", **names) as started:
+        yield Served(f"http://{started.address}", folder)
 
 
 def remember(state: Path) -> None:
@@ -134,13 +107,8 @@ def remember(state: Path) -> None:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        expect.set_options(timeout=WAIT_MS)
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        try:
-            yield browser
-        finally:
-            browser.close()
+    with launched() as browser:
+        yield browser
 
 
 @dataclass

@@ -7,10 +7,6 @@ The story of a first visit, and what a screen reader is told, are in test_browse
 from __future__ import annotations
 
 import json
-import re
-import shutil
-import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,18 +14,12 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect
 
-from tests.program import PROGRAM, environment
+from tests.doors.browsers import WAIT_MS, launched, needs_chromium
+from tests.program import serving, toolwright
 
-CHROMIUM = shutil.which("chromium")
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
-WAIT_MS = 15_000
-WAIT_S = 60
-
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="chromium is not installed; Debian, Ubuntu: apt-get install chromium"
-)
+pytestmark = needs_chromium
 
 REVERSED = "\u202ename"
 SCHEMA: dict[str, Any] = {
@@ -71,49 +61,30 @@ def write(folder: Path, more: str = "") -> None:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[str]:
-    process = subprocess.Popen(
-        [PROGRAM, "--quiet", "--config", "toolwright.toml", "--state", "state", "serve", "--port", "0"],
-        cwd=folder, env=environment(folder / "home", USER="ann"), stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stderr is not None
-    try:
-        said = b""
-        while not (found := re.search(rb"serving at (http://\S+)", said)):
-            line = process.stderr.readline()
-            assert line, f"it did not start: {said.decode(errors='replace')}"
-            said += line
-        yield found[1].decode()
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.stderr.close()
-        assert process.wait(WAIT_S) is not None
+def served(folder: Path) -> Iterator[str]:
+    arguments = ("--quiet", "--config", "toolwright.toml", "--state", "state", "serve")
+    with serving(*arguments, cwd=folder, home=folder / "home", USER="ann") as started:
+        yield f"http://{started.address}"
 
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("forms")
     write(folder)
-    with serving(folder) as address:
+    with served(folder) as address:
         yield address
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        try:
-            yield browser
-        finally:
-            browser.close()
+    with launched() as browser:
+        yield browser
 
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     context.set_default_timeout(WAIT_MS)
-    expect.set_options(timeout=WAIT_MS)
     page = context.new_page()
     wrong: list[str] = []
     page.on("pageerror", lambda error: wrong.append(str(error)))
@@ -319,14 +290,11 @@ def test_tabs_are_walked_with_the_arrow_keys(page: Page, address: str) -> None:
 
 def test_whoever_needs_a_token_signs_in_with_it_and_out_again(page: Page, tmp_path: Path) -> None:
     write(tmp_path, '[serve]\nhosts = ["tools.test"]\n')
-    made = subprocess.run(
-        [PROGRAM, "--config", "toolwright.toml", "--state", "state", "token", "create", "bob", "--json"],
-        cwd=tmp_path, env=environment(tmp_path / "home"), capture_output=True, check=True, timeout=WAIT_S,
-    )  # fmt: skip
-    token = next(
-        value for value in json.loads(made.stdout).values() if isinstance(value, str) and len(value) > 30
-    )
-    with serving(tmp_path) as address:
+    options = ("--config", "toolwright.toml", "--state", "state")
+    made = toolwright(*options, "token", "create", "bob", cwd=tmp_path, home=tmp_path / "home")
+    assert made.status == 0, made
+    token = made.out.strip()
+    with served(tmp_path) as address:
         page.goto(f"{address}/problems")
         assert page.url.endswith("/login")
         page.get_by_label("Token").fill("wrong")

@@ -5,9 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import re
-import selectors
-import signal
 import socket
 import subprocess
 import time
@@ -19,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.program import PROGRAM, environment, toolwright
+from tests.program import serving, toolwright
 from tests.wire import WAIT_S, Heard, asked, connected, heard, request
 
 ACCEPT = "Accept: application/json, text/event-stream"
@@ -87,41 +84,9 @@ def project(folder: Path, config: str = CONFIG) -> Path:
 
 @contextmanager
 def served(folder: Path, *options: str) -> Iterator[Server]:
-    process = subprocess.Popen(
-        [PROGRAM, "--from", "tools.json", "--config", "mine.toml", "serve", "--port", "0", *options],
-        cwd=folder,
-        env=environment(folder / "home"),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
-    try:
-        yield Server(process, port_of(process))
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(WAIT_S)
-        finally:
-            process.kill()
-            process.wait()
-            assert process.stderr is not None
-            process.stderr.close()
-
-
-def port_of(process: subprocess.Popen[bytes]) -> int:
-    assert process.stderr is not None
-    said, until = b"", time.monotonic() + WAIT_S
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stderr, selectors.EVENT_READ)
-        while time.monotonic() < until:
-            if selector.select(1.0):
-                part = os.read(process.stderr.fileno(), 65536)
-                said += part
-                if found := re.search(rb"serving at http://[^\s/]+:(\d+)\n", said):
-                    return int(found.group(1))
-                if not part:
-                    break
-    raise AssertionError(said.decode())
+    arguments = ("--from", "tools.json", "--config", "mine.toml", "serve", *options)
+    with serving(*arguments, cwd=folder, home=folder / "home") as started:
+        yield Server(started.process, int(started.address.rpartition(":")[2]))
 
 
 @pytest.fixture(scope="module")
