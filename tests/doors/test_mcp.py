@@ -713,7 +713,7 @@ from toolwright.config import Config, Environment, resolve
 from toolwright.doors._crew import Crew
 from toolwright.doors._entrance import Guest
 from toolwright.doors._events import Events
-from toolwright.doors.mcp import serve_stdio
+from toolwright.doors._mcp_stdio import serve_stdio
 from toolwright.functions import Context
 
 def echo(text: str) -> str:

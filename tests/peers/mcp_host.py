@@ -28,10 +28,10 @@ from toolwright.doors import _mcp_lane
 from toolwright.doors._crew import Crew
 from toolwright.doors._entrance import Guest
 from toolwright.doors._events import Events
+from toolwright.doors._mcp_stdio import serve_stdio
 from toolwright.doors._offers import Argument, Offers, Prompt, Resource
 from toolwright.doors._web import App, Receive, Scope, Send
 from toolwright.doors.cli.serve import build
-from toolwright.doors.mcp import serve_stdio
 from toolwright.model import Block
 from toolwright.watching import Watch
 

@@ -64,11 +64,10 @@ class Question:
 class Desk:
     """One for all connections of a host. Its methods are called from any thread."""
 
-    def __init__(self, workshop: Workshop, *, is_whole: bool, instructions: str = "") -> None:
+    def __init__(self, workshop: Workshop, *, is_whole: bool) -> None:
         self.workshop = workshop
         self.seals = Seals()
         self._offered = capabilities(is_whole=is_whole)
-        self._instructions = instructions
         self._listings: OrderedDict[tuple[str, Reach | None], Listing] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -98,9 +97,8 @@ class Desk:
         )
 
     def _told(self, guest: Guest) -> JsonObject:
-        """What the client's model shall know: the host's own words, and the skills of this caller's."""
-        skills = self.workshop.instructions(caller=guest.name, reach=guest.reach)
-        text = "\n\n".join(filter(None, (self._instructions, skills)))
+        """What the client's model shall know: the skills of this caller's."""
+        text = self.workshop.instructions(caller=guest.name, reach=guest.reach)
         return {"instructions": text} if text else {}
 
     @staticmethod

@@ -50,7 +50,6 @@ def serve_stdio(
     guest: Guest,
     approval_wait_s: float = APPROVAL_WAIT_S,
     drain_s: float = DRAIN_S,
-    instructions: str = "",
 ) -> None:
     """Serve the client at this process's standard input and output until it leaves.
 
@@ -62,9 +61,7 @@ def serve_stdio(
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    connection = _Connection(
-        workshop, crew, guest, said, approval_wait_s=approval_wait_s, instructions=instructions
-    )
+    connection = _Connection(workshop, crew, guest, said, approval_wait_s=approval_wait_s)
     try:
         connection.serve(heard)
     finally:
@@ -115,7 +112,6 @@ class _Connection:
         out: int,
         *,
         approval_wait_s: float,
-        instructions: str,
     ) -> None:
         self._workshop = workshop
         self._crew = crew
@@ -123,7 +119,7 @@ class _Connection:
         self._out = out
         self._approval_wait_s = approval_wait_s
         self._has_lane = has_lane()
-        self.desk = Desk(workshop, is_whole=self._has_lane, instructions=instructions)
+        self.desk = Desk(workshop, is_whole=self._has_lane)
         self._writing = threading.Lock()
         self._is_gone = False
         self._era = _Era.UNKNOWN

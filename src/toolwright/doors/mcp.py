@@ -23,7 +23,6 @@ from toolwright.doors._entrance import SAFE_HEADERS, Guest, Right
 from toolwright.doors._mcp_desk import DOOR, Desk, Question
 from toolwright.doors._mcp_lane import OLDER, Lane, has_lane, open_lane
 from toolwright.doors._mcp_seals import Session
-from toolwright.doors._mcp_stdio import serve_stdio as serve_stdio
 from toolwright.doors._mcp_wire import Fault, Id, Message, Shape
 from toolwright.doors._offers import Offers
 from toolwright.doors._web import (
@@ -91,7 +90,6 @@ class McpDoor:
         body_bytes_max: int = BODY_BYTES_MAX,
         approval_wait_s: float = APPROVAL_WAIT_S,
         ping_s: float = PING_S,
-        instructions: str = "",
         offers: Offers | None = None,
     ) -> None:
         self._workshop = workshop
@@ -103,7 +101,7 @@ class McpDoor:
         self._has_lane = has_lane()
         self._lane: Lane | None = None
         self._opening = asyncio.Lock()
-        self.desk = Desk(workshop, is_whole=self._has_lane, instructions=instructions)
+        self.desk = Desk(workshop, is_whole=self._has_lane)
         self._under_way: dict[tuple[str, Id], _Exchange] = {}
         """What a notification of the older era may cancel."""
         self._waiting: dict[_Exchange, None] = {}
