@@ -521,10 +521,11 @@ class Workshop:
     def enable(self, name: str, *, by: str | None = None) -> None:
         """Switch a tool on again, whichever of its names it was switched off by."""
         from toolwright.store.disabled import switch_on
+        from toolwright.trust.policy import names_of
 
         try:
             tool = self.find(name)
-            names = {name, tool.key, tool.name, tool.spoken, *tool.aliases} - {""}
+            names = {name, tool.key, *names_of(tool)}
         except UnknownTool:
             names = {name}
         self._note_switch(Disabled(tool=name), enabled=True, by=by)

@@ -506,6 +506,25 @@ def test_tools_are_switched_off_and_on_and_it_is_recorded(tmp_path: Path) -> Non
         refused(server.post("/v1/tools/nope/disable", {}), 404)
 
 
+def test_a_tool_that_was_switched_off_by_the_name_models_know_is_off_and_can_be_switched_on(
+    tmp_path: Path,
+) -> None:
+    tool = {
+        "name": "copy.it",
+        "description": "Copies.",
+        "schema": {"type": "object"},
+        "command": ["/bin/cat"],
+    }
+    (tmp_path / "tools.json").write_text(json.dumps({"tools": [tool]}), encoding="utf-8")
+    with opened(tmp_path / "state", paths=[tmp_path / "tools.json"]) as workshop, served(workshop) as server:
+        workshop.disable("copy_it")
+        assert server.call("copy.it").status_code == 403
+        assert server.get("/v1/tools/copy.it").json()["enabled"] is False
+        assert server.post("/v1/tools/copy.it/enable", {}).json()["enabled"] is True
+        assert server.get("/v1/tools/copy.it").json()["enabled"] is True
+        assert server.call("copy.it").status_code == 200
+
+
 # -- events -------------------------------------------------------------------------------------------------
 
 

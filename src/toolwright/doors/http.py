@@ -95,6 +95,7 @@ from toolwright.model import (
 )
 from toolwright.records import dataclass, replace
 from toolwright.sandbox import Cancel
+from toolwright.trust.policy import switch_of
 
 _LOG: Final = logging.getLogger("toolwright.http")
 DOOR: Final = "http"
@@ -318,11 +319,10 @@ class Api:
 
     def _tool(self, request: Request) -> JsonObject:
         tool = self._find(request)
-        off = {entry.tool for entry in self._workshop.disabled()}
         return {
             **_documents.tool_record(tool),
             "trust": self._workshop.vet(tool).trust.value,
-            "enabled": not off & {tool.key, tool.name, tool.spoken, *tool.aliases},
+            "enabled": switch_of(tool, self._workshop.disabled(), time.time()) is None,
         }
 
     def _find(self, request: Request) -> Tool:

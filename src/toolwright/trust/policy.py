@@ -491,22 +491,29 @@ def _denied(approval: Approval, now: float) -> Deny:
 # -- refusals that need no permit ---------------------------------------------------------------------------
 
 
-def why_off(tool: Tool, disabled: Sequence[Disabled], now: float) -> str | None:
-    """Why a tool is switched off, for listing and calling alike; None: it is not."""
+def switch_of(tool: Tool, disabled: Sequence[Disabled], now: float) -> Disabled | None:
+    """What holds a tool off, whichever of its names was switched; None: it is on."""
     if not disabled:
         return None
     # Every name that leads to the tool: switching it off by one must not leave another one open.
     names = (tool.key, *names_of(tool))
-    for entry in disabled:
-        if entry.tool in names and (entry.until is None or now < entry.until):
-            why = f": {entry.reason}" if entry.reason else ""
-            left = ""
-            if entry.until is not None:
-                seconds = math.ceil(entry.until - now)
-                left = f"{seconds} s" if seconds < 60 else f"{math.ceil(seconds / 60)} min"
-                left = f" (for another {left})"
-            return f"disabled{why}{left}"
-    return None
+    return next(
+        (off for off in disabled if off.tool in names and (off.until is None or now < off.until)), None
+    )
+
+
+def why_off(tool: Tool, disabled: Sequence[Disabled], now: float) -> str | None:
+    """Why a tool is switched off, for listing and calling alike; None: it is not."""
+    off = switch_of(tool, disabled, now)
+    if off is None:
+        return None
+    why = f": {off.reason}" if off.reason else ""
+    left = ""
+    if off.until is not None:
+        seconds = math.ceil(off.until - now)
+        left = f"{seconds} s" if seconds < 60 else f"{math.ceil(seconds / 60)} min"
+        left = f" (for another {left})"
+    return f"disabled{why}{left}"
 
 
 def _off(tool: Tool, state: HostState) -> Deny | None:

@@ -8,6 +8,7 @@ import click
 
 from toolwright.doors.cli import Shared, _input, _switch, examples, shared_options
 from toolwright.store import disabled
+from toolwright.trust.policy import names_of
 
 
 @click.command(
@@ -23,9 +24,9 @@ def command(shared: Shared, name: str, as_json: bool) -> None:
     _input.check_text(name, "NAME")
     now = time.time()
     tool = _switch.find(shared, name)
-    names = {name} if tool is None else {name, tool.key, tool.name, tool.spoken, *tool.aliases}
+    names = {name} if tool is None else {name, tool.key, *names_of(tool)}
     with _switch.opened_store(shared) as store:
-        for spelling in sorted(names - {""}):
+        for spelling in sorted(names):
             disabled.switch_on(store, spelling, now)
     _switch.record(shared, name, enabled=True, until=None, reason="")
     _switch.answer(name, enabled=True, until=None, reason="", as_json=as_json)

@@ -6,8 +6,9 @@ They only look: what a page's script does (a call, a switch) goes to ``/v1``, li
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 from urllib.parse import urlencode
 
@@ -44,6 +45,7 @@ from toolwright.model import (
     Trust,
 )
 from toolwright.records import dataclass
+from toolwright.trust.policy import switch_of
 
 ROWS_MAX: Final = 2000
 """So many tools stand on one page, which a browser filters while one types; more are paged."""
@@ -192,7 +194,7 @@ class CatalogPages:
         tool = self._frame.find(request, request.path_params["key"])
         guest = guest_of(request)
         explained = self._workshop.explain(tool.key, caller=guest.name)
-        switched = switched_off(tool, self._workshop.disabled())
+        switched = switch_of(tool, self._workshop.disabled(), time.time())
         schema = None if tool.input_schema is None else tool.input_schema.document
         output = None if tool.output_schema is None else tool.output_schema.document
         denied = explained.decision if isinstance(explained.decision, Deny) else None
@@ -322,10 +324,10 @@ class CatalogPages:
         """What looks into tools, at one moment."""
         gate, off = self._workshop.gate, self._workshop.disabled()
         refusal = gate.refusals(guest_of(request).name, disabled=off)
-        wrong = _Wrong(self._workshop.problems)
+        wrong, now = _Wrong(self._workshop.problems), time.time()
 
         def look(tool: Tool) -> Row:
-            switched = switched_off(tool, off)
+            switched = switch_of(tool, off, now)
             refused = why_not(tool, refusal(tool) if tool.role is Role.TOOL else None)
             holds = {
                 "callable": not refused,
@@ -375,12 +377,6 @@ def _present(order: Iterable[str], counted: Counter[str]) -> list[tuple[str, int
 
 def _whole_number(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 1
-
-
-def switched_off(tool: Tool, off: Sequence[Disabled]) -> Disabled | None:
-    """The switch that holds for a tool, whichever of its names it was switched off by."""
-    names = {tool.key, tool.name, tool.spoken, *tool.aliases}
-    return next((one for one in off if one.tool in names), None)
 
 
 def why_not(tool: Tool, denied: Deny | None) -> str:
