@@ -34,6 +34,7 @@ ASKED: Final = "approval"
 """The name of our one input request."""
 _STAMP: Final[JsonObject] = {wire.SERVER_KEY: SERVER}
 _STAMP_TEXT: Final = jsontext.compact(_STAMP)
+MAY_NOT_CALL: Final = Fault(wire.INVALID_REQUEST, "this caller may look at tools, not call them")
 _WAITS: Final = "hint: a person has to approve it first; the same call runs after that"
 _FORM: Final[JsonObject] = {
     "type": "object",
@@ -100,6 +101,21 @@ class Desk:
         """What the client's model shall know: the skills of this caller's."""
         text = self.workshop.instructions(caller=guest.name, reach=guest.reach)
         return {"instructions": text} if text else {}
+
+    def subscribed(self, number: Id | None, params: JsonObject) -> tuple[tuple[str, ...], bytes] | Fault:
+        """What a request ``subscriptions/listen`` is told of from now on, and the message that says so."""
+        wanted = params.get("notifications")
+        if type(wanted) is not dict:
+            return Fault(wire.INVALID_PARAMS, "notifications: must be an object")
+        kinds = {method: f"{method.split('/')[1]}ListChanged" for method in self.changes}
+        kept = tuple(method for method, kind in kinds.items() if wanted.get(kind) is True)
+        heard = {"notifications": {kinds[method]: True for method in kept}, **_marked(number)}
+        return kept, wire.notification("notifications/subscriptions/acknowledged", heard)
+
+    @staticmethod
+    def changed(number: Id | None, method: str) -> bytes:
+        """One of what a subscription is told."""
+        return wire.notification(method, _marked(number))
 
     @staticmethod
     def unsubscribed(number: Id | None) -> bytes:
@@ -297,3 +313,8 @@ def failed(error: ToolError, code: int) -> Fault:
     if error.hint:
         data["hint"] = error.hint
     return Fault(code, error.message, data)
+
+
+def _marked(number: Id | None) -> JsonObject:
+    """Which subscription something belongs to."""
+    return {"_meta": {wire.SUBSCRIPTION_KEY: number}}

@@ -21,7 +21,7 @@ from toolwright import jsontext
 from toolwright.app import Workshop
 from toolwright.doors import _mcp_wire as wire
 from toolwright.doors._crew import Crew, Done, refused
-from toolwright.doors._mcp_desk import DOOR, Desk, Question
+from toolwright.doors._mcp_desk import DOOR, MAY_NOT_CALL, Desk, Question
 from toolwright.doors._mcp_lane import NEWER, Lane, has_lane, open_lane
 from toolwright.doors._mcp_wire import Fault, Id, Message, Shape
 from toolwright.errors import Kind
@@ -255,7 +255,7 @@ class _Connection:
 
     def _call(self, message: Message, *, newer: bool, elicits: bool) -> Fault | None:
         if Right.CALL not in self._guest.rights:
-            return Fault(wire.INVALID_REQUEST, "this caller may look at tools, not call them")
+            return MAY_NOT_CALL
         params, number = message.params, message.id
         assert number is not None
         asks = elicits and self.desk.may_ask(self._guest)
@@ -330,21 +330,18 @@ class _Connection:
     # -- what changes ---------------------------------------------------------------------------------------
 
     def _listen(self, message: Message) -> Fault | None:
-        wanted, number = message.params.get("notifications"), message.id
+        number = message.id
         assert number is not None
-        if type(wanted) is not dict:
-            return Fault(wire.INVALID_PARAMS, "notifications: must be an object")
-        kinds = {method: f"{method.split('/')[1]}ListChanged" for method in self.desk.changes}
-        kept = tuple(method for method, kind in kinds.items() if wanted.get(kind) is True)
+        found = self.desk.subscribed(number, message.params)
+        if type(found) is Fault:
+            return found
+        assert type(found) is tuple
+        kept, acknowledged = found
         with self._lock:
             if len(self._listens) >= _LISTENS_MAX:
                 return Fault(wire.INTERNAL_ERROR, "too many subscriptions")
             self._listens[number] = kept
-        acknowledged = {
-            "notifications": {kinds[method]: True for method in kept},
-            "_meta": {wire.SUBSCRIPTION_KEY: number},
-        }
-        self.write(wire.notification("notifications/subscriptions/acknowledged", acknowledged))
+        self.write(acknowledged)
         return None
 
     def _tell_changes(self) -> None:
@@ -360,7 +357,7 @@ class _Connection:
                 self.write(wire.notification(method))
         for number, kept in listens:
             for method in kept:
-                self.write(wire.notification(method, {"_meta": {wire.SUBSCRIPTION_KEY: number}}))
+                self.write(self.desk.changed(number, method))
 
     # -- writing --------------------------------------------------------------------------------------------
 

@@ -122,7 +122,7 @@ async def _next(receive: Receive, timeout_s: float) -> Message:
 async def unless_left(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """The outcome of some work, which is cancelled when the client leaves. Raises ClientLeft. The body must
     have been read."""
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_left(receive))
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(left(receive))
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
         if task.done():
@@ -135,7 +135,8 @@ async def unless_left(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
         task.cancel()
 
 
-async def _left(receive: Receive) -> None:
+async def left(receive: Receive) -> None:
+    """Wait until the client has gone. The body must have been read."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -20,7 +20,7 @@ from toolwright.app import Workshop
 from toolwright.doors import _mcp_wire as wire
 from toolwright.doors._crew import Crew, Mailbox, refused
 from toolwright.doors._entrance import SAFE_HEADERS, Guest, Right
-from toolwright.doors._mcp_desk import DOOR, Desk, Question
+from toolwright.doors._mcp_desk import DOOR, MAY_NOT_CALL, Desk, Question
 from toolwright.doors._mcp_lane import OLDER, Lane, has_lane, open_lane
 from toolwright.doors._mcp_seals import Session
 from toolwright.doors._mcp_wire import Fault, Id, Message, Shape
@@ -35,6 +35,7 @@ from toolwright.doors._web import (
     Scope,
     Send,
     Way,
+    left,
     read_body,
 )
 from toolwright.doors._web import Message as Part
@@ -75,7 +76,6 @@ _NOT_ACCEPTABLE: Final = Fault(
     wire.INVALID_REQUEST, "Not Acceptable: the client must accept application/json and text/event-stream"
 )
 _NOT_JSON: Final = Fault(wire.INVALID_REQUEST, "Unsupported Media Type: must be application/json")
-_MAY_NOT_CALL: Final = Fault(wire.INVALID_REQUEST, "this caller may look at tools, not call them")
 _CANCELLED: Final = Fault(wire.REQUEST_CANCELLED, "Request cancelled")
 
 
@@ -361,7 +361,7 @@ class McpDoor:
         params, number = message.params, message.id
         assert number is not None
         if Right.CALL not in guest.rights:
-            return await _refuse(send, 403, _MAY_NOT_CALL, number)
+            return await _refuse(send, 403, MAY_NOT_CALL, number)
         listing = self.desk.known(guest)
         if listing is None:
             listing = await asyncio.to_thread(self.desk.listing, guest)
@@ -417,7 +417,7 @@ class McpDoor:
         """Answer a call that takes long, tells of its progress, or has something to ask."""
         self._waiting.pop(exchange, None)
         loop, send = exchange.loop, exchange.post.send
-        gone = asyncio.ensure_future(_left(exchange.post.receive))
+        gone = asyncio.ensure_future(left(exchange.post.receive))
         until = loop.time() + self._ping_s
         asked_until: float | None = None
         asked, began = "", False
@@ -528,18 +528,13 @@ class McpDoor:
 
     async def _listen(self, post: _Post) -> None:
         """The newer era's: one request whose response is the stream."""
-        wanted, number = post.message.params.get("notifications"), post.message.id
-        if type(wanted) is not dict:
-            fault = Fault(wire.INVALID_PARAMS, "notifications: must be an object")
-            return await _refuse(post.send, 400, fault, number)
-        kinds = {f"notifications/{kind}/list_changed": f"{kind}ListChanged" for kind in _KINDS}
-        kept = [method for method in self.desk.changes if wanted.get(kinds[method]) is True]
-        mark = {wire.SUBSCRIPTION_KEY: number}
-        told = [wire.event(wire.notification(method, {"_meta": mark})) for method in kept]
-        acknowledged = wire.notification(
-            "notifications/subscriptions/acknowledged",
-            {"notifications": {kinds[method]: True for method in kept}, "_meta": mark},
-        )
+        number = post.message.id
+        found = self.desk.subscribed(number, post.message.params)
+        if type(found) is Fault:
+            return await _refuse(post.send, 400, found, number)
+        assert type(found) is tuple
+        kept, acknowledged = found
+        told = [wire.event(self.desk.changed(number, method)) for method in kept]
         stream = _Stream(told, wire.event(acknowledged), wire.event(self.desk.unsubscribed(number)))
         return await self._tell_changes(stream, post.guest, post.receive, post.send)
 
@@ -552,7 +547,7 @@ class McpDoor:
         loop = self._loop = asyncio.get_running_loop()
         self._streams[stream] = guest.name
         version = self._workshop.version
-        gone = asyncio.ensure_future(_left(receive))
+        gone = asyncio.ensure_future(left(receive))
         until = loop.time() + self._ping_s
         try:
             await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
@@ -595,9 +590,6 @@ class McpDoor:
         if named is not None and self.desk.seals.session(named.decode("latin-1"), scope["guest"]) is None:
             return await _refuse(send, 404, _NO_SUCH_SESSION)
         return await _send(send, 405, b"", [(b"allow", b"GET, POST")])
-
-
-_KINDS: Final = ("tools", "prompts", "resources")
 
 
 @dataclass(frozen=True, slots=True)
@@ -754,11 +746,6 @@ async def _nobody() -> Part:
 
 async def _nowhere(_message: Part) -> None:
     raise RuntimeError("nothing is sent on the short way")
-
-
-async def _left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _refuse(send: Send, status: int, fault: Fault, number: Id | None = None) -> None:
