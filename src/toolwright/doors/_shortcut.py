@@ -63,7 +63,7 @@ class Passage:
         self.response_complete = True
         close = b"" if self.keep_alive else b"connection: close\r\n"
         head = b"%bcontent-length: %d\r\n%b%b\r\n" % (_LINES[status], len(body), headers, close)
-        self._connection.transport.write(head + body)
+        self._connection.gathering.write_now(head + body)
         self._connection.answered(self, status)
 
     def go_the_usual_way(self) -> None:
@@ -80,12 +80,16 @@ class Direct(Guarded):
     """A connection that offers some requests to a plain function first."""
 
     path: bytes
+    place: str
+    """The path as a text."""
     take: Take
+    gathering: Gathering
     told: Callable[[int], object]
     held: bytes | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(Gathering(transport))  # type: ignore[arg-type]
+        self.gathering = Gathering(transport)
+        super().connection_made(self.gathering)  # type: ignore[arg-type]
 
     def on_headers_complete(self) -> None:
         cycle: Any = self.cycle
@@ -118,8 +122,10 @@ class Direct(Guarded):
             return
         parser, scope = self.parser, cast(Scope, self.scope)
         version = parser.get_http_version()
-        path = self.path.decode("ascii")
-        scope.update(method="POST", path=path, raw_path=self.path, query_string=b"", http_version=version)
+        scope["method"], scope["path"], scope["raw_path"] = "POST", self.place, self.path
+        scope["query_string"] = b""
+        if version != "1.1":
+            scope["http_version"] = version
         way = Passage(self, scope, body, keep_alive=version != "1.0" and parser.should_keep_alive())
         earlier, self.cycle = self.cycle, way  # type: ignore[assignment]
         self.busy()
@@ -175,6 +181,7 @@ def direct(limits: Limits, path: bytes, take: Take, told: Callable[[int], object
         "limits": limits,
         "watch": Watch(limits),
         "path": path,
+        "place": path.decode("ascii"),
         "take": staticmethod(take),
         "told": staticmethod(told),
     }
