@@ -213,9 +213,12 @@ def test_attack_a_revoked_token_lives_on_in_streams_and_in_calls_that_wait(tmp_p
             assert begun is not None
             assert begun.status == 200
         until = time.monotonic() + WAIT_S
-        while b'"needs_approval"' not in asked(
-            server.port, "POST", "/v1/tools/add/call", f"Authorization: Bearer {other}", body=b"{}"
-        ).body:
+        while (
+            b'"needs_approval"'
+            not in asked(
+                server.port, "POST", "/v1/tools/add/call", f"Authorization: Bearer {other}", body=b"{}"
+            ).body
+        ):
             assert time.monotonic() < until
         toolwright("token", "revoke", "ci", cwd=folder, home=home)
         for client in (events, changes):
