@@ -47,7 +47,8 @@ def manifest(folder: Path) -> str:
         {"name": name, "description": "A tool.", "command": command, "schema": schema}
         for name, command in commands.items()
     ]
-    return json.dumps({"tools": tools})
+    wrong = {"name": "bad_one", "description": "Wrong.", "command": ["/bin/echo"], "schema": {"type": "no"}}
+    return json.dumps({"tools": [*tools, wrong]})
 
 
 @dataclass(frozen=True)
@@ -180,6 +181,9 @@ def test_i03_on_any_other_address_nobody_listens_without_a_token_and_nobody_come
         assert server.mcp(ping, f"{bearer}x").status == 401
         assert asked(server.port, "GET", f"/v1/tools?token={made['token']}").status == 401
         assert server.mcp(ping, bearer).status == 200
+        told = f"Host: {socket.gethostname()}:{server.port}"  # as the address that was printed has it
+        assert server.mcp(ping, bearer, told).status == 200
+        assert server.mcp(ping, bearer, "Host: evil.example").status == 421
         toolwright("token", "revoke", "ci", cwd=folder, home=folder / "home")
         until = time.monotonic() + 1.0
         while server.mcp(ping, bearer).status != 401:

@@ -379,10 +379,12 @@ class Api:
         reach, workshop = request.guest.reach, self._workshop
         if reach is None:
             found, count = workshop.problems, workshop.catalog.counted
-        else:  # of the declarations of the tools that there are for this guest
+        else:
+            # Attack: a guest who reads in the problems what tools there are beyond its reach, in other files
+            # or in the same: only what names one of its own tools is for it.
             tools = [tool for tool in workshop.tools if is_within(reach, tool)]
-            paths = {tool.origin.path for tool in tools}
-            found = tuple(each for each in workshop.problems if each.path in paths)
+            near = {(tool.origin.path, tool.name) for tool in tools}
+            found = tuple(each for each in workshop.problems if (each.path, each.name) in near)
             count = len(tools)
         return {"tools": count, "problems": [_documents.problem_record(each) for each in found]}
 

@@ -28,6 +28,7 @@ from toolwright.journal import reading, sealing
 from toolwright.journal.index import CallRow, Index, Load, Page, Wanted
 from toolwright.journal.reading import Entry, Verdict
 from toolwright.journal.redaction import MARKER
+from toolwright.journal.usage import EVENTS_MAX, Event
 from toolwright.jsontext import JsonObject
 from toolwright.model import Approval, ApprovalState
 from toolwright.paths import is_below
@@ -111,12 +112,18 @@ class Activity:
 
     def _lines(self, request: Request, page: Page) -> list[Line]:
         """Attack: a guest with a narrow reach who learns from records what else there is."""
-        guest = guest_of(request)
-        known = frozenset(self._frame.workshop.catalog.keys)
-        if guest is None or guest.reach is None:
+        near = self._near(request)
+        if near is None:
+            known = frozenset(self._frame.workshop.catalog.keys)
             return [_line(row, known) for row in page.calls]
-        near = {tool.key for tool in self._frame.tools(request)}
         return [_line(row, near) for row in page.calls if row.key in near]
+
+    def _near(self, request: Request) -> frozenset[str] | None:
+        """The keys of the tools that a guest may know of; None: of all."""
+        guest = guest_of(request)
+        if guest is None or guest.reach is None:
+            return None
+        return frozenset(tool.key for tool in self._frame.tools(request))
 
     # -- approvals ------------------------------------------------------------------------------------------
 
@@ -153,8 +160,16 @@ class Activity:
             before=_cursor(asked.get("before")),
         )
 
+        near = self._near(request)
+
         def ask(index: Index) -> tuple[Page, tuple[Load, ...]]:
-            return index.calls(wanted, PAGE_ROWS), index.load(span.start(now), span.width_s, span.count)
+            start = span.start(now)
+            if near is None:
+                loads = index.load(start, span.width_s, span.count)
+            else:  # Attack: a guest with a narrow reach who learns how busy everything else is
+                ended = index.ends(since=start, until=now, count=EVENTS_MAX)
+                loads = _loads([each for each in ended if each.key in near], start, span.width_s, span.count)
+            return index.calls(wanted, PAGE_ROWS), loads
 
         page, loads = await self._asked(ask)
         kept = {name: value for name, value in conditions.items() if value}
@@ -307,6 +322,24 @@ def _line(row: CallRow, known: Container[str]) -> Line:
         took=_charts.duration_text(row.ms),
         layers=row.layers,
     )
+
+
+def _loads(ended: Sequence[Event], start: float, width_s: int, count: int) -> tuple[Load, ...]:
+    """What ``Index.load`` tells, of some calls only."""
+    stretches: list[list[Event]] = [[] for _ in range(count)]
+    for each in ended:
+        at = int((each.ts - start) // width_s)
+        if 0 <= at < count:
+            stretches[at].append(each)
+    loads = []
+    for at, some in enumerate(stretches):
+        took = sorted(each.ms for each in some)
+        p50_ms, p95_ms = (took[int((len(took) - 1) * part)] if took else None for part in (0.5, 0.95))
+        failed = sum(not each.ok for each in some)
+        loads.append(
+            Load(start=start + at * width_s, calls=len(some), failed=failed, p50_ms=p50_ms, p95_ms=p95_ms)
+        )
+    return tuple(loads)
 
 
 def _question(one: Approval) -> dict[str, Any]:
