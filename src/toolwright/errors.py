@@ -13,9 +13,11 @@ Whatever the message, ``nearest`` finds the words that were probably meant.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from enum import StrEnum
 from importlib import import_module
+from typing import Final
 
 from toolwright.records import dataclass
 
@@ -140,8 +142,21 @@ KINDS: dict[Kind, KindRow] = {
 }
 
 
+_WORD_CHARS_MAX: Final = 200
+_WORDS_MAX: Final = 400
+
+
 def nearest(word: str, known: Sequence[str], *, count: int = 1, likeness: float = 0.6) -> list[str]:
-    """The known words that are most like one that is not known, the likeliest first; empty: none is."""
+    """The known words that are most like one that is not known, the likeliest first; empty: none is. Of very
+    many, only those are compared that begin alike."""
+    # Attack: unknown names of megabytes, or one after the other to a server of ten thousand tools: comparing
+    # takes a second of everybody's time, for a hint to somebody who is refused.
+    if len(word) > _WORD_CHARS_MAX:
+        return []
+    if len(known) > _WORDS_MAX:
+        known = sorted(known)
+        at = bisect_left(known, word)
+        known = known[max(0, at - _WORDS_MAX // 2) : at + _WORDS_MAX // 2]
     # By name: most programs make no mistake, and it is slow to import.
     found: list[str] = import_module("difflib").get_close_matches(word, known, n=count, cutoff=likeness)
     return found

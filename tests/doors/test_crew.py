@@ -260,6 +260,19 @@ def test_where_nobody_listens_the_end_of_a_quick_call_is_kept(tmp_path: Path) ->
     assert told == [(EventKind.CALL_ENDED, result.call_id)]
 
 
+def test_attack_calls_of_names_without_end_are_not_kept_in_memory(tmp_path: Path) -> None:
+    answers = Answers()
+    size = 1 << 20
+    with crewed(tmp_path, echo) as (crew, workshop, events):
+        for number in range(20):
+            assert order(crew, workshop, answers, f"{number}" * size)
+        answers.wait(20, crew)
+        crew.drain(WAIT_S)
+        told = [event.data["tool"] for event in events.recent]
+    assert len(told) >= 20
+    assert max(map(len, told)) <= 512
+
+
 def test_cancelling_the_task_waits_for_the_record(tmp_path: Path) -> None:
     tool = tmp_path / "tools" / "tools.json"
     tool.parent.mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,6 +122,23 @@ def test_tools_beyond_the_reach_of_a_token_look_absent_through_every_door(house:
     assert b"unknown tool" in house.server.mcp(called, bearer).body
     wide = house.server.mcp(call, house.bearer("call"))
     assert b"call_back" in wide.body
+
+
+def test_attack_problems_and_charts_tell_of_tools_beyond_reach(house: House) -> None:
+    for name in ("add", "call_back", "call_back"):
+        house.ask("call", "POST", f"/v1/tools/{house.key(name)}/call", body={"arguments": {}})
+    assert b"bad_one" in house.ask("admin", "GET", "/v1/problems").body
+    for path in ("/v1/problems", "/problems"):
+        told = house.ask("narrow", "GET", path).body
+        assert b"bad_one" not in told
+        assert str(house.folder).encode() not in told
+    counted = [
+        int(re.findall(rb"([0-9,]+) calls? ended in the last", house.ask(who, "GET", "/audit", HTML).body)[0])
+        for who in ("narrow", "audit")
+    ]
+    assert 0 < counted[0] < counted[1]
+    stats = json.loads(house.ask("narrow", "GET", "/v1/audit/stats").body)
+    assert counted[0] == stats["calls"]
 
 
 def test_a_token_for_reading_sees_no_tool_that_may_change_something(house: House) -> None:

@@ -118,6 +118,19 @@ def test_a_chunked_body_without_end_is_refused_at_the_limit(port: int) -> None:
         assert asked(port, "POST", "/", body=b"{}").body == b"2"
 
 
+def test_attack_fields_behind_a_body_pass_for_headers(port: int) -> None:
+    """Whatever stands before us has looked at the headers, and not at those."""
+    text = (
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nHost: 127.0.0.1:%d\r\n\r\n"
+        % port
+    )
+    with connected(port) as client:
+        client.sendall(text)
+        answer = heard(client)
+    assert answer is not None
+    assert answer.status == 421
+
+
 def test_a_body_that_nobody_wants_does_not_hold_the_connection_for_ever(port: int) -> None:
     with connected(port) as client:
         client.sendall(request("POST", "/deaf", port, "Content-Length: 1000", body=b"{"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -28,15 +29,58 @@ sys.stdin.read()
 child.communicate()
 """
 
+UNSEEN = {
+    "lets_nobody_look": """
+        ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
+        held = socket.create_connection(place)
+        """,
+    "on_its_way_to_a_process": """
+        here, there = socket.socketpair()
+        held = socket.create_connection(place)
+        socket.send_fds(here, [b"x"], [held.fileno()])
+        held.close()
+        """,
+    "on_its_way_on_its_way": """
+        here, there = socket.socketpair()
+        outer = socket.socketpair()
+        held = socket.create_connection(place)
+        socket.send_fds(here, [b"x"], [held.fileno()])
+        held.close()
+        socket.send_fds(outer[0], [b"x"], [there.fileno()])
+        there.close()
+        """,
+    "a_thread_with_files_of_its_own": """
+        def connect():
+            assert ctypes.CDLL(None).unshare(0x400) == 0  # CLONE_FILES
+            global held
+            held = socket.create_connection(place)
+            done.set()
+            over.wait()
+        done, over = threading.Event(), threading.Event()
+        threading.Thread(target=connect, daemon=True).start()
+        done.wait()
+        """,
+}
+"""Ways to hold a socket that none of a process's files shows."""
+UNSEEN_BY = """
+import ctypes, socket, sys, threading
+place = (sys.argv[1], int(sys.argv[2]))
+"""
+
 
 @contextmanager
-def connected_from(program: str, held: socket.socket) -> Iterator[Peer]:
-    """A process of ours that has connected and waits."""
+def connected_from(program: str, held: socket.socket, *, is_told: bool = False) -> Iterator[Peer]:
+    """A process of ours that has connected and waits; ``is_told``: it says when it does."""
     host, port = held.getsockname()[:2]
-    child = subprocess.Popen([sys.executable, "-c", program, host, str(port)], stdin=subprocess.PIPE)
+    child = subprocess.Popen(
+        [sys.executable, "-c", program, host, str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     held.settimeout(WAIT_S)
     accepted, client = held.accept()
     try:
+        if is_told:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"ready\n"
         yield Peer(client[:2], (host, port))
     finally:
         accepted.close()
@@ -54,6 +98,20 @@ def test_a_program_of_our_own_user_that_we_did_not_start_is_the_owner() -> None:
 def test_a_process_that_we_started_is_not_however_deep_it_is(program: str) -> None:
     with listening_socket() as held, connected_from(program, held) as peer:
         assert not peer.is_owner()
+
+
+@pytest.mark.parametrize("way", UNSEEN)
+def test_attack_a_process_that_we_started_hides_its_socket(way: str) -> None:
+    program = UNSEEN_BY + textwrap.dedent(UNSEEN[way]) + "print('ready', flush=True)\nsys.stdin.read()\n"
+    with listening_socket() as held, connected_from(program, held, is_told=True) as peer:
+        assert not peer.is_owner()
+
+
+def test_others_are_the_owner_while_processes_of_ours_run() -> None:
+    with listening_socket() as held, connected_from(CHILD, held):
+        for _ in range(2):  # the second time, the first is remembered
+            with socket.create_connection(held.getsockname()) as client:
+                assert Peer(client.getsockname(), held.getsockname()).is_owner()
 
 
 def test_the_same_holds_for_the_newer_internet() -> None:

@@ -44,7 +44,8 @@ def manifest(folder: Path) -> str:
         {"name": name, "description": "A tool.", "command": command, "schema": schema}
         for name, command in commands.items()
     ]
-    return json.dumps({"tools": tools})
+    wrong = {"name": "bad_one", "description": "Wrong.", "command": ["/bin/echo"], "schema": {"type": "no"}}
+    return json.dumps({"tools": [*tools, wrong]})
 
 
 @dataclass(frozen=True)
@@ -145,10 +146,63 @@ def test_i03_on_any_other_address_nobody_listens_without_a_token_and_nobody_come
         assert server.mcp(ping, f"{bearer}x").status == 401
         assert asked(server.port, "GET", f"/v1/tools?token={made['token']}").status == 401
         assert server.mcp(ping, bearer).status == 200
+        told = f"Host: {socket.gethostname()}:{server.port}"  # as the address that was printed has it
+        assert server.mcp(ping, bearer, told).status == 200
+        assert server.mcp(ping, bearer, "Host: evil.example").status == 421
         toolwright("token", "revoke", "ci", cwd=folder, home=folder / "home")
         until = time.monotonic() + 1.0
         while server.mcp(ping, bearer).status != 401:
             assert time.monotonic() < until, "a revoked token is still good after a second"
+
+
+ASKS = """
+[[policy]]
+match = { name = "add" }
+decision = "ask"
+because = "a person decides"
+"""
+
+
+def test_attack_a_revoked_token_lives_on_in_streams_and_in_calls_that_wait(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", CONFIG + ASKS)
+    home = folder / "home"
+    value = toolwright("token", "create", "ci", cwd=folder, home=home).out.strip()
+    other = toolwright("token", "create", "other", cwd=folder, home=home).out.strip()
+    bearer = f"Authorization: Bearer {value}"
+    with served(folder, "--host", "0.0.0.0") as server, ExitStack() as stack:
+        session = f"Mcp-Session-Id: {initialize(server, bearer)}"
+        waiting, events, changes, others = (stack.enter_context(connected(server.port)) for _ in range(4))
+        body = json.dumps({"arguments": {}, "approval_wait_s": 60}).encode()
+        waiting.sendall(request("POST", "/v1/tools/add/call", server.port, bearer, body=body))
+        events.sendall(request("GET", "/v1/events", server.port, bearer))
+        changes.sendall(request("GET", "/mcp", server.port, ACCEPT, bearer, session))
+        others.sendall(request("GET", "/v1/events", server.port, f"Authorization: Bearer {other}"))
+        for client in (events, changes, others):
+            begun = heard(client)
+            assert begun is not None
+            assert begun.status == 200
+        until = time.monotonic() + WAIT_S
+        while (
+            b'"needs_approval"'
+            not in asked(
+                server.port, "POST", "/v1/tools/add/call", f"Authorization: Bearer {other}", body=b"{}"
+            ).body
+        ):
+            assert time.monotonic() < until
+        toolwright("token", "revoke", "ci", cwd=folder, home=home)
+        for client in (events, changes):
+            read = b""
+            while not read.endswith(b"0\r\n\r\n"):
+                part = client.recv(65536)  # times out where it does not end
+                assert part
+                read += part
+        answer = heard(waiting)
+        assert answer is not None
+        assert answer.status == 401
+        assert server.is_well(f"Authorization: Bearer {other}")
+        others.setblocking(False)
+        with suppress(BlockingIOError):
+            assert others.recv(1 << 20)  # it goes on
 
 
 def test_a_tool_that_we_run_is_not_taken_for_the_owner(server: Server) -> None:

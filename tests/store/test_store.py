@@ -224,6 +224,32 @@ def test_a_newer_store_is_left_alone(tmp_path: Path) -> None:
         SqliteStore(str(path))
 
 
+def test_attack_what_another_program_changes_is_missed_by_a_host_that_has_it_open_twice(
+    tmp_path: Path,
+) -> None:
+    """Closing any descriptor of a file gives up all locks that the process has on it."""
+    path = tmp_path / "state" / "state.sqlite"
+    program = (
+        "import sys; from toolwright.store.sqlite import SqliteStore; store = SqliteStore(sys.argv[1]);"
+        "store.put('shelf', sys.argv[2], b'new', None); store.close()"
+    )
+    first = SqliteStore(str(path))
+    first.put("shelf", "key", b"old", ABSENT)
+    second = SqliteStore(str(path))
+    for key in ("key", "another"):
+        subprocess.run([sys.executable, "-c", program, str(path), key], check=True, timeout=WAIT_S)
+        for store in (first, second):
+            found = store.get("shelf", key)
+            assert found is not None
+            assert found.value == b"new"
+    second.put("shelf", "mine", b"kept", None)
+    second.close()
+    first.close()
+    third = SqliteStore(str(path))
+    assert third.keys("shelf") == ["another", "key", "mine"]
+    third.close()
+
+
 @pytest.mark.parametrize("kind", ["symlink", "fifo", "directory"])
 def test_a_store_that_is_no_file_of_ours_is_refused(tmp_path: Path, kind: str) -> None:
     path = path_of(tmp_path)

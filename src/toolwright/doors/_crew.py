@@ -37,6 +37,7 @@ _STUCK_S: Final = 0.002
 _LOOK_S: Final = 0.003
 _SLOW_S: Final = 0.005
 _PACES_MAX: Final = 4096
+_NAME_CHARS_MAX: Final = 512
 _IDLE_S: Final = 30.0
 _LOG: Final = logging.getLogger("toolwright.doors")
 Done = Callable[[ToolResult], None]
@@ -350,10 +351,10 @@ class Crew:
         assert order.begun is not None
         if not order.begun.is_quick:
             return False
-        return self._paces.get(order.call.tool, 0.0) < _SLOW_S
+        return self._paces.get(_shown(order.call), 0.0) < _SLOW_S
 
     def _note_pace(self, order: _Order, took_s: float) -> None:
-        name = order.call.tool
+        name = _shown(order.call)
         pace = self._paces.get(name)
         if pace is None:
             if len(self._paces) >= _PACES_MAX:
@@ -382,7 +383,7 @@ class Crew:
             call = order.call
             if not is_heard and order.begun is not None and order.begun.is_quick:
                 continue  # it will have ended before anybody could come and look
-            told = {"call_id": call.id, "tool": call.tool, "caller": call.caller, "door": order.door}
+            told = {"call_id": call.id, "tool": _shown(call), "caller": call.caller, "door": order.door}
             self._events.tell(EventKind.CALL_BEGUN, told)
 
     def _run(self, order: _Order) -> None:
@@ -453,10 +454,16 @@ class Crew:
                 self._settled.notify_all()
 
 
+def _shown(call: ToolCall) -> str:
+    """Attack: calls of tools whose names have megabytes, hundreds of which would be kept in what is told and
+    remembered of them."""
+    return call.tool[:_NAME_CHARS_MAX]
+
+
 def _ended(order: _Order, result: ToolResult, kind: str | None) -> Callable[[], JsonObject]:
     """What is told of a call that is over; of the result itself nothing is kept."""
     call, door = order.call, order.door
-    call_id, tool, caller, key = result.call_id, call.tool, call.caller, result.key
+    call_id, tool, caller, key = result.call_id, _shown(call), call.caller, result.key
     duration_ms, isolation = result.spent.duration_ms, result.isolation
 
     def told() -> JsonObject:

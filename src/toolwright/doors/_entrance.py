@@ -60,6 +60,8 @@ SESSIONS_MAX: Final = 1000
 SESSIONS_PER_TOKEN_MAX: Final = 20
 LOOK_EVERY_S: Final = 0.25
 """So long a revoked token may still be taken for a good one."""
+HOLD_LOOK_S: Final = 0.5
+"""How often it is looked whether the tokens of requests that last still count."""
 HEADERS_MAX: Final = 100
 VALUE_BYTES_MAX: Final = 8192
 """Of a header that is read here, of the path, and of the query."""
@@ -263,6 +265,8 @@ class Entrance:
         self._passed: dict[object, Passed] = {}
         self._buckets: dict[str, Bucket] = {}
         self._writing: set[asyncio.Future[None]] = set()
+        self._holding: dict[asyncio.Future[None], str] = {}
+        self._is_looking = False
         self.failures = Failures()
         self.sessions = Sessions()
         self.refused: Counter[int] = Counter()
@@ -334,9 +338,19 @@ class Entrance:
         if needs_look and (unfit := _unfit(seen, method, self._bytes_max)) is not None:
             await self._refuse(scope, send, unfit)
             return
+        held: _Held | None = None
+        if guest.token_id is not None:
+            held = _Held(self, guest.token_id, receive, send)
+            receive, send = held.receive, held.send
         if is_chunked:
             await self._counted(scope, receive, send, guest)
-            return
+        else:
+            await self._let_in(scope, receive, send, guest)
+        if held is not None and held.is_over:
+            await held.end(scope)
+
+    async def _let_in(self, scope: Scope, receive: Receive, send: Send, guest: Guest) -> None:
+        path, method = scope["path"], scope["method"]
         scope["guest"] = guest
         if path in _SESSION_PATHS and method == "POST":
             await _SESSION_PATHS[path](self, scope, receive, send)
@@ -450,6 +464,26 @@ class Entrance:
         if self._tokens.look():
             self._passed.clear()
 
+    def hold(self, token_id: str, told: asyncio.Future[None]) -> None:
+        """Have ``told`` done when the token counts no more. Looked at once for all who wait."""
+        self._holding[told] = token_id
+        if not self._is_looking:
+            self._is_looking = True
+            asyncio.get_running_loop().call_later(HOLD_LOOK_S, self._look_after)
+
+    def _look_after(self) -> None:
+        for told in [told for told in self._holding if told.done()]:
+            del self._holding[told]
+        self._is_looking = bool(self._holding)
+        if not self._is_looking:
+            return
+        self._look(self._clock())
+        now = self._now()
+        for told, token_id in self._holding.items():
+            if self._tokens.known(token_id, now) is None:
+                told.set_result(None)
+        asyncio.get_running_loop().call_later(HOLD_LOOK_S, self._look_after)
+
     def _note(self, token: Token, now: float) -> None:
         if not self._tokens.is_due(token, now):
             return
@@ -507,13 +541,8 @@ class Entrance:
             has_begun = True
             await send(message)
 
-        scope["guest"] = guest
-        path = scope["path"]
         try:
-            if path in _SESSION_PATHS and scope["method"] == "POST":
-                await _SESSION_PATHS[path](self, scope, count, watch)
-            else:
-                await self._app(scope, count, watch)
+            await self._let_in(scope, count, watch, guest)
         except BodyTooLarge:
             if has_begun:
                 raise
@@ -547,6 +576,70 @@ class Entrance:
             self.sessions.close(session)
             self._passed.clear()
         await send_answer(send, Answer(204, headers=(_cookie(scope, "", 0.0), *SAFE_HEADERS)))
+
+
+class _Held:
+    """A request that came with a token, for as long as it lasts.
+
+    Attack: a stream that was opened, or a call that waits for a person, and goes on when the token is revoked
+    or over. To the door it looks as if the client had left.
+    """
+
+    __slots__ = (
+        "_entrance",
+        "_has_begun",
+        "_has_come",
+        "_has_ended",
+        "_receive",
+        "_send",
+        "_token_id",
+        "is_over",
+    )
+
+    def __init__(self, entrance: Entrance, token_id: str, receive: Receive, send: Send) -> None:
+        self._entrance = entrance
+        self._token_id = token_id
+        self._receive = receive
+        self._send = send
+        self._has_come = self._has_begun = self._has_ended = False
+        self.is_over = False
+
+    async def receive(self) -> Message:
+        if not self._has_come:  # the body: it comes soon, or not at all
+            message = await self._receive()
+            self._has_come = not message.get("more_body", False)
+            return message
+        loop = asyncio.get_running_loop()
+        told: asyncio.Future[None] = loop.create_future()
+        coming = loop.create_task(_coming(self._receive))
+        self._entrance.hold(self._token_id, told)
+        try:
+            await asyncio.wait((told, coming), return_when=asyncio.FIRST_COMPLETED)
+            if coming.done():
+                return coming.result()
+            self.is_over = True
+            return {"type": "http.disconnect"}
+        finally:
+            coming.cancel()
+            told.cancel()
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._has_begun = True
+        elif not message.get("more_body", False):
+            self._has_ended = True
+        await self._send(message)
+
+    async def end(self, scope: Scope) -> None:
+        """Answer what the door has left unanswered."""
+        if not self._has_begun:
+            await self._entrance._refuse(scope, self._send, _WRONG_TOKEN)
+        elif not self._has_ended:
+            await self._send({"type": "http.response.body", "body": b""})
+
+
+async def _coming(receive: Receive) -> Message:
+    return await receive()
 
 
 _SESSION_PATHS: Final = {"/login": Entrance._login, "/logout": Entrance._logout}

@@ -2,7 +2,8 @@
 
 On loopback nobody has to show a token, but not everybody on loopback is the owner: other users of the machine
 reach it, and so do the tools that we run ourselves. The kernel knows whose socket the other end is, and which
-of our own processes hold it. Where it cannot be asked (other systems, some containers), loopback is believed.
+processes hold it. Where it cannot be asked (other systems, some containers), loopback is believed; where it
+can, and processes of ours run, a socket that no other program is seen to hold is nobody's.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ _REST: Final = struct.Struct("=III")
 _OWNED: Final = struct.Struct("=II")
 _OWNED_AT: Final = _HEADER.size + 4 + _ENDS.size + _REST.size + 12
 _PROCESSES_MAX: Final = 4096
+_ANCESTORS_MAX: Final = 256
+_KNOWN_MAX: Final = 16
 _WAIT_S: Final = 0.5
 _GONE: Final = (-1, 0)
 
@@ -64,8 +67,16 @@ def _is_owners(client: Address | None, server: tuple[str, int | None] | None) ->
     # Attack: a request that is sent and left, so that nobody can be asked whose it was.
     if inode == 0 or uid not in (os.geteuid(), 0):
         return False
+    if uid != os.geteuid():
+        return True  # root's, whose files we may not look at; what we start runs as we do
     # Attack: a tool with the network calls other tools, or answers the question that its own call waits for.
-    return not any(_holds(pid, inode) for pid in _descendants())
+    started = list(_descendants())
+    if any(_holds(pid, inode) for pid in started):
+        return False
+    # Attack: the same from where we cannot see it: the socket is on its way from one process to another, in a
+    # thread with files of its own, or in a process that lets nobody look. So somebody else must be seen to
+    # hold it; only where nothing of ours runs, nobody needs to be.
+    return not started or _is_held_by_others(inode)
 
 
 def _socket_of(client: Address, server: Address) -> tuple[int, int]:
@@ -111,3 +122,41 @@ def _holds(process: int, inode: int) -> bool:
                 if os.readlink(f"/proc/{process}/fd/{name}") == wanted:
                     return True
     return False
+
+
+_known: Final[dict[int, None]] = {}
+"""Processes that were seen to connect before, which are looked at first: browsers and agents come again."""
+
+
+def _is_held_by_others(inode: int) -> bool:
+    """Whether a process that we did not start holds a socket: one that came before, or else the newest first,
+    because who connects has often just begun."""
+    with suppress(OSError):
+        running = sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True)
+        for process in (*_known, *running):
+            if _holds(process, inode):
+                if _is_below_us(process):
+                    return False
+                if process not in _known and len(_known) >= _KNOWN_MAX:
+                    del _known[next(iter(_known))]
+                _known[process] = None
+                return True
+    return False
+
+
+def _is_below_us(process: int) -> bool:
+    """Attack: a process that is forked while we look, and was not there when we looked for ours."""
+    own = os.getpid()
+    if process == own:
+        return False
+    for _ in range(_ANCESTORS_MAX):
+        try:
+            with open(f"/proc/{process}/stat", "rb") as file:
+                process = int(file.read().rpartition(b")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            return True  # it has ended meanwhile: whose it was, nobody can say
+        if process <= 1:
+            return False
+        if process == own:
+            return True
+    return True

@@ -7,12 +7,12 @@ fit; the segments are the truth.
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
 import re
 import sqlite3
+import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
@@ -135,6 +135,8 @@ class Mark:
 
 MARK: Final = r"^([0-9]{1,12}\.[0-9]{1,9})-([0-9]{1,12})-([0-9A-Za-z_.-]{1,100})$"
 _MARK: Final = re.compile(MARK[1:-1])
+
+_making: Final = threading.Lock()
 
 
 class Index:
@@ -329,12 +331,13 @@ class Index:
     # -- keeping up -----------------------------------------------------------------------------------------
 
     def _opened(self, path: str) -> sqlite3.Connection:
-        try:  # made by us, so that it is ours alone
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-        except OSError as error:
-            if error.errno == errno.ELOOP:
-                # Attack: a link in its place, so that the index is written into another file.
-                raise sqlite3.OperationalError("it is a link") from None
+        # Made by us, so that it is ours alone. Never opened where it is there: closing it would give up the
+        # locks of every other thread that is writing it.
+        with _making, suppress(OSError):
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        if os.path.islink(path):
+            # Attack: a link in its place, so that the index is written into another file.
+            raise sqlite3.OperationalError("it is a link")
         return sqlite3.connect(path, timeout=self._wait_s, isolation_level=None)
 
     def _prepare(self) -> None:

@@ -21,6 +21,8 @@ BUSY_S: Final = 10.0
 """How long a change waits for another host's."""
 
 _Answer = TypeVar("_Answer")
+_making: Final = threading.Lock()
+"""Held while a store is made: nobody of this process has it open yet."""
 
 
 class SqliteStore:
@@ -117,17 +119,16 @@ class SqliteStore:
         try:
             os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
             # Attack: a link in place of the store, or a umask that lets others read what we keep.
-            descriptor = os.open(
-                path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600
-            )
-            try:
-                status = os.fstat(descriptor)
-                if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-                    raise StoreError(f"{path}: it is not a file of your own", "move it away")
-                if status.st_mode & 0o077:
-                    os.fchmod(descriptor, 0o600)
-            finally:
-                os.close(descriptor)
+            # A file that is there is looked at and never opened: closing it would give up the locks of every
+            # other connection of this process, the next program would take itself for the only one and throw
+            # the log away, and what it revoked, switched off or approved would never be seen here.
+            with _making, suppress(FileExistsError):
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            status = os.lstat(path)
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+                raise StoreError(f"{path}: it is not a file of your own", "move it away")
+            if status.st_mode & 0o077:
+                os.chmod(path, 0o600)
         except OSError as error:
             why = (error.strerror or "cannot be opened").lower()
             raise StoreError(

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from toolwright.watching import Watch
 
 _BACKLOG: Final = 512
+_ANY: Final = ("", "0.0.0.0", "::")
 _NAMES_MAX: Final = 100
 _LATER_S: Final = 1.0
 _CLOSE_S: Final = 5.0
@@ -291,6 +292,8 @@ def _serve_http(
         stack.callback(listening.close)
         workshop = opened()
         guest = None if closed else Guest(name=shared.environment.user)
+        if serving.host in _ANY:  # everybody needs a token there, and our name is what they are told
+            serving = replace(serving, hosts=(*serving.hosts, _name()))
         served = build(workshop, serving=serving, guest=guest, tokens=tokens, spans=_spans())
         address = _address(serving.host, listening)
 
@@ -329,14 +332,19 @@ def _listen(host: str, port: int) -> socket.socket:
     return listening
 
 
+def _name() -> str:
+    """What this machine is called where it is reached under all its addresses."""
+    import socket
+
+    return socket.gethostname()
+
+
 def _address(host: str, listening: socket.socket) -> str:
     """The address as clients write it."""
     bound, port = listening.getsockname()[:2]
     name = bound if host in ("", "0.0.0.0", "::", "localhost") or port == 0 else host.strip("[]")
-    if name in ("0.0.0.0", "::"):
-        import socket
-
-        name = socket.gethostname()
+    if name in _ANY:
+        name = _name()
     return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
 

@@ -149,7 +149,7 @@ class Activity:
             before=_cursor(asked.get("before")),
         )
 
-        sees = self._sees(request)
+        sees = self._sees(request)  # Attack: a guest with a narrow reach who learns how busy all else is
 
         def ask(index: Index) -> tuple[Page, tuple[Load, ...]]:
             return index.calls(wanted, PAGE_ROWS), index.load(now, span.width_s, span.count, sees=sees)

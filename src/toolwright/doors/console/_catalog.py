@@ -277,7 +277,7 @@ class CatalogPages:
         groups: dict[str, list[Wrong]] = {}
         fitting = 0
         for problem in told[:PROBLEMS_MAX]:
-            text = f"{problem.path} {problem.code} {problem.message} {problem.hint or ''}".lower()
+            text = f"{shown_path(problem.path)} {problem.code} {problem.message} {problem.hint or ''}".lower()
             fits = severity in ("", problem.severity.value)
             fits = fits and all(word in text for word in asked["q"].lower().split())
             fitting += fits

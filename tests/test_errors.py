@@ -1,0 +1,24 @@
+"""Words that were probably meant, however many are known and however long the unknown one is."""
+
+from __future__ import annotations
+
+import time
+
+from toolwright.errors import nearest
+
+
+def test_the_likeliest_word_is_found_among_few_and_among_very_many() -> None:
+    few = ["read_file", "write_file", "list_folder"]
+    assert nearest("raed_file", few) == ["read_file"]
+    many = [f"group_{number // 10}_tool_{number}" for number in range(10_000)]
+    assert nearest("group_77_tool_777x", many) == ["group_77_tool_777"]
+
+
+def test_attack_comparing_takes_everybodys_time_for_a_hint_to_somebody_who_is_refused() -> None:
+    many = [f"capability:group_{number // 10}/tool_{number}" for number in range(20_000)]
+    nearest("warm", many)  # what compares is imported once
+    began = time.process_time()
+    assert nearest("n" * 3_000_000, ["n"]) == []
+    for number in range(10):
+        nearest(f"capability:group_5/tool_99999{number}", many)
+    assert time.process_time() - began < 2.0  # without a bound more than six
