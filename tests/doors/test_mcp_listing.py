@@ -29,7 +29,9 @@ def group(number: int, *names: str, description: str = "Looks.", category: str =
         }
         for name in names
     ]
-    return json.dumps({"group": f"group_{number}", "version": "1.0.0", "description": "A group", "tools": tools})
+    return json.dumps(
+        {"group": f"group_{number}", "version": "1.0.0", "description": "A group", "tools": tools}
+    )
 
 
 def manifest(*names: str) -> str:
