@@ -97,8 +97,8 @@ def test_an_empty_list(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "reach",
-    [Reach(tools=("capability:*",)), Reach(tools=("manifest:*/copy",)), Reach(effects=frozenset({Effect.READ})),
-     Reach(tools=())],
+    [Reach(tools=("capability:*",)), Reach(tools=("manifest:*/copy",)),
+     Reach(effects=frozenset({Effect.READ})), Reach(tools=())],
 )  # fmt: skip
 def test_a_limited_caller_gets_its_part(workshop: Workshop, reach: Reach) -> None:
     guest = Guest(name="bob", reach=reach)
