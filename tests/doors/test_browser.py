@@ -317,6 +317,32 @@ def test_live_calls_pause_and_filter(browser: Browser, served: Served) -> None:
         expect(page.locator("#calls tbody tr:visible").first).to_contain_text("get_time")
 
 
+@pytest.mark.parametrize("width", [360, 720, 768, 1000])
+def test_calls_with_long_names_stay_within_the_window(browser: Browser, served: Served, width: int) -> None:
+    for name in ("w" * 64, "get_time"):
+        httpx.post(f"{served.address}/v1/tools/{name}/call", json={"arguments": {}}, timeout=30)
+    with visiting(browser, served, viewport={"width": width, "height": 800}) as visit:
+        for path in ("/calls", "/audit"):
+            page = visit.open(path)
+            row = page.locator("tbody tr[data-call]").filter(has_text="get_time").first
+            expect(row).to_contain_text("landlock")
+            assert is_narrow(page), path
+            box = row.bounding_box()
+            assert box
+            # Layers are many words; beside everything else they once made a row as high as the window.
+            assert box["height"] <= 200, (path, box)
+        assert page.evaluate(
+            "[...document.querySelectorAll('.began')].every((cell) => cell.scrollWidth <= cell.clientWidth)"
+        )
+
+
+@pytest.mark.parametrize("width", [768, 1280])
+def test_the_way_to_every_page_is_in_sight(browser: Browser, served: Served, width: int) -> None:
+    with visiting(browser, served, viewport={"width": width, "height": 800}) as visit:
+        ways = visit.open("/").get_by_role("navigation").first
+        assert ways.evaluate("(nav) => nav.scrollWidth <= nav.clientWidth")
+
+
 def test_what_a_caller_writes_is_never_markup(browser: Browser, served: Served) -> None:
     """Attack: a name that is markup, so that it acts in the browser of whoever watches the calls."""
     with visiting(browser, served, viewport=DESK) as visit:

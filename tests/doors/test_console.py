@@ -266,6 +266,17 @@ def every_page(pages: Pages) -> list[str]:
 # -- the frame ----------------------------------------------------------------------------------------------
 
 
+def test_a_catalog_without_tools_says_how_to_get_one(tmp_path: Path) -> None:
+    pages = Pages(tmp_path, [])
+    try:
+        page = pages.get("/")
+        assert 'href="/problems"' in page
+        assert "toolwright init NAME" in page
+        assert "--from" in page
+    finally:
+        pages.workshop.close()
+
+
 def test_every_page_is_whole_and_can_be_read_aloud(pages: Pages) -> None:
     wrong = {path: Page(pages.get(path)).wrong for path in every_page(pages)}
     wrong["/nothing"] = Page(pages.get("/nothing", status=404)).wrong

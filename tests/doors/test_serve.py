@@ -5,12 +5,14 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import pty
 import re
 import select
 import signal
 import stat
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +23,7 @@ from typing import Any
 import pytest
 
 from tests.program import PROGRAM, WAIT_S, Said, environment, toolwright
+from toolwright.doors import cli
 
 JSON = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
 IMPORTED = """
@@ -330,6 +333,66 @@ def test_a_port_that_is_taken_is_told_with_what_to_do(folder: Path) -> None:
         assert said.status == 78, said
         assert "in use" in said.err
         assert "--port" in said.err
+
+
+EXTRA = ("httptools", "jinja2", "mcp", "starlette", "uvicorn", "watchfiles")
+WITHOUT_EXTRA = """
+import sys
+sys.path[:0] = sys.argv.pop(1).split(":")
+from toolwright.doors import cli
+sys.exit(cli.run(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def without_extra(tmp_path: Path) -> list[str | Path]:
+    """The program as it is installed without the extra: the packages that are here, but for those."""
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    for name in ("platlib", "purelib"):
+        for path in Path(sysconfig.get_path(name)).iterdir():
+            link = packages / path.name
+            if not path.name.startswith(EXTRA) and not link.exists():
+                link.symlink_to(path)
+    places = f"{packages}:{Path(cli.__file__).parents[3]}"
+    return [sys.executable, "-I", "-S", "-c", WITHOUT_EXTRA, places]
+
+
+def test_without_the_extra_it_says_what_to_install(folder: Path, without_extra: list[str | Path]) -> None:
+    said = toolwright("--from", folder, "serve", "--port", "0", cwd=folder, program=without_extra)
+    assert said.status == 78, said
+    assert "uvicorn" in said.err
+    assert "pip install 'toolwright[serve]'" in said.err
+    assert "serve --stdio" in said.err
+    said = toolwright("--from", folder, "serve", "--stdio", cwd=folder, program=without_extra, stdin=HELLO)
+    assert json.loads(said.out.splitlines()[0])["result"]["serverInfo"]["name"]
+
+
+def test_where_there_is_no_tool_it_says_how_to_get_one(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    with serving(tmp_path / "here") as server:
+        assert "toolwright init" in server.wait_for("--from")
+
+
+def test_somebody_who_types_stdio_into_a_terminal_is_told_what_it_does(folder: Path) -> None:
+    ours, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [PROGRAM, "--from", folder, "--state", folder.parent / "state", "serve", "--stdio"],
+        cwd=folder,
+        env=environment(folder.parent / "home"),
+        stdin=terminal,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    os.close(terminal)
+    try:
+        assert process.stderr is not None
+        assert select.select([process.stderr], [], [], WAIT_S)[0]
+        assert b"speaking MCP on stdin" in process.stderr.readline()
+    finally:
+        os.close(ours)
+        process.kill()
+        process.communicate(timeout=WAIT_S)
 
 
 def test_stdio_takes_nothing_of_http(folder: Path) -> None:

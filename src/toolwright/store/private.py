@@ -51,7 +51,9 @@ def read(path: str, bytes_max: int) -> bytes | None:
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-            raise StoreError(f"{path}: it is not a file of your own", "move it away")
+            raise StoreError(
+                f"{path}: it is not a file of your own", "put a plain file of yours there: no folder, no link"
+            )
         if status.st_mode & 0o077:
             # Attack: a copy that was made readable for others. What they may have read is no secret.
             raise StoreError(

@@ -42,6 +42,8 @@ _BACKLOG: Final = 512
 _ANY: Final = ("", "0.0.0.0", "::")
 _NAMES_MAX: Final = 100
 _LATER_S: Final = 1.0
+_EXTRA: Final = ("httptools", "jinja2", "starlette", "uvicorn")
+"""What serving over HTTP cannot do without, of the extra; without the others it does less."""
 _CLOSE_S: Final = 5.0
 """How long answers may take to be written once all calls are over."""
 
@@ -258,6 +260,7 @@ def _serve_http(
 ) -> int:
     import asyncio
 
+    _need_extra()
     from toolwright.doors._entrance import needs_token
     from toolwright.model import Guest
     from toolwright.store.keep import STORE_NAME, Keep
@@ -301,6 +304,18 @@ def _serve_http(
             _greet(workshop, shared, address, needs_token=closed)
 
         return asyncio.run(_run(served, serving, workshop, listening, shared, greet))
+
+
+def _need_extra() -> None:
+    from importlib.util import find_spec
+
+    missing = [name for name in _EXTRA if find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"serving over HTTP needs what is not installed: {', '.join(missing)}",
+            "pip install 'toolwright[serve]'\nor speak MCP on stdin and stdout, which needs none of it: "
+            "toolwright serve --stdio",
+        )
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -455,6 +470,12 @@ def _serve_stdio(shared: Shared, workshop: Workshop) -> int:
     from toolwright.model import Guest
 
     serving, events = workshop.config.serve, Events()
+    if sys.stdin is not None and sys.stdin.isatty() and not shared.quiet:
+        click.echo(
+            "speaking MCP on stdin and stdout, for a host that starts us (people want `toolwright serve` "
+            "alone); Ctrl-C stops it",
+            err=True,
+        )
     crew = Crew(workshop, events, spans=_spans())
     # Later: whoever started us waits for the first answer now.
     watch = _watch(workshop, events, shared, after_s=_LATER_S) if serving.watch else None
@@ -545,9 +566,11 @@ def _greet(workshop: Workshop, shared: Shared, address: str, *, needs_token: boo
     tools, skills = workshop.catalog.counted, len(workshop.skills)
     counted = _render.plural(tools, "tool") + (f", {_render.plural(skills, 'skill')}" if skills else "")
     click.echo(f"toolwright {__version__}: {counted}", err=True)
+    if not tools:
+        click.echo("  name a folder of tools with --from, or begin one: toolwright init NAME", err=True)
     lines = [
         f"serving at {address}",
-        f"  console   {address}/",
+        f"  console   {address}/ (open it in a browser)",
         f"  MCP       {address}/mcp",
         f"  HTTP API  {address}/v1/tools (described at {address}/openapi.json)",
         "",

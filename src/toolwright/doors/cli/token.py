@@ -35,7 +35,11 @@ def command() -> None:
     """Let others use what `toolwright serve` serves: each with a token of their own, as far as it reaches."""
 
 
-@command.command("create", epilog=examples("toolwright token create ci --effect read --for 30d --json"))
+@command.command(
+    "create",
+    short_help="Make a token for NAME, and print it this once.",
+    epilog=examples("toolwright token create ci --effect read --for 30d --json"),
+)
 @click.argument("name")
 @click.option("--tools", multiple=True, metavar="PATTERN", help="Only tools whose key fits; repeatable.")
 @click.option(
@@ -107,7 +111,11 @@ def list_tokens(shared: Shared, as_json: bool) -> None:
         click.echo("there is no token", err=True)
 
 
-@command.command("revoke", epilog=examples("toolwright token revoke ci"))
+@command.command(
+    "revoke",
+    short_help="Let a token count no more, within a second.",
+    epilog=examples("toolwright token revoke ci"),
+)
 @click.argument("which", metavar="ID|NAME")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 @shared_options
