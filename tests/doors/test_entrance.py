@@ -388,7 +388,8 @@ def test_the_last_use_of_a_token_is_kept(guarded: Entrance, store: Store, clock:
 
 
 def test_what_a_proxy_brings_in_is_never_the_owner(door: Door) -> None:
-    for name in ("x-forwarded-for", "forwarded", "via", "x-real-ip", "x-forwarded-host"):
+    told = ("x-forwarded-for", "forwarded", "via", "x-real-ip", "x-forwarded-host", "x-forwarded-proto")
+    for name in (*told, "x-forwarded-port", "x-forwarded-server", "x-client-ip", "cf-connecting-ip"):
         assert ask(own(door), (name, "203.0.113.9")).status == 401
     assert door.guests == []
 

@@ -189,6 +189,10 @@ def test_attack_a_revoked_token_lives_on_in_streams_and_in_calls_that_wait(tmp_p
             ).body
         ):
             assert time.monotonic() < until
+        for path in ("/v1/tools/add/call", "/v1/tools/add/explain"):
+            said = asked(server.port, "POST", path, f"Authorization: Bearer {other}", body=b"{}").body
+            assert b"mine.toml:" in said  # which rule, and not where the host's files lie
+            assert str(folder).encode() not in said
         toolwright("token", "revoke", "ci", cwd=folder, home=home)
         for client in (events, changes):
             read = b""

@@ -17,7 +17,7 @@ from toolwright.gate import Explanation
 from toolwright.journal import reading
 from toolwright.journal.chain import Anchor
 from toolwright.journal.reading import Entry, Verdict, time_text
-from toolwright.jsontext import JsonObject
+from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import Allow, Approval, Ask, Deny
 
 if TYPE_CHECKING:
@@ -91,6 +91,27 @@ def explanation_document(explained: Explanation) -> JsonObject:
         ],
         "notes": [*explained.notes, *(decision.notes if isinstance(decision, Allow) else ())],
     }
+
+
+def without_places(document: JsonObject) -> JsonObject:
+    """An explanation for those who do not look after the host.
+
+    Attack: a caller learns where the host's files lie, and from what is protected which programs tools beyond
+    its reach run.
+    """
+    permit = document["permit"]
+    return {
+        **document,
+        "rule": base_name(document["rule"]),
+        "permit": None if permit is None else {**permit, "protected": [], "forbidden": [], "hidden": []},
+        "budgets": [{**each, "rule": base_name(each["rule"])} for each in document["budgets"]],
+        "depends": [{**each, "rule": base_name(each["rule"])} for each in document["depends"]],
+    }
+
+
+def base_name(place: JsonValue) -> JsonValue:
+    """A rule's place without its folder."""
+    return place.rpartition("/")[2] if isinstance(place, str) else place
 
 
 def decision_word(decision: Allow | Ask | Deny) -> str:

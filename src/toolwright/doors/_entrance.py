@@ -76,7 +76,10 @@ _SERVERS_MAX: Final = 64
 _CLOSE_BYTES_MIN: Final = 64 * 1024
 _NOT_OVER: Final = math.inf
 
-_RELAYED: Final = frozenset((b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"))
+_RELAYED: Final = frozenset((
+    b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-forwarded-port",
+    b"x-forwarded-server", b"x-real-ip", b"x-client-ip", b"true-client-ip", b"cf-connecting-ip",
+))  # fmt: skip
 _READ: Final = _RELAYED | {
     b"host", b"origin", b"authorization", b"cookie", b"content-length", b"content-type", b"content-encoding",
     b"transfer-encoding", b"sec-fetch-site", b"sec-fetch-mode",

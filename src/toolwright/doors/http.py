@@ -381,7 +381,8 @@ class Api:
         def explained() -> JsonObject:
             tool = self._find(request)
             found = self._workshop.explain(tool.key, request.body.get("arguments"), caller=guest.name)
-            return _accounts.explanation_document(found)
+            document = _accounts.explanation_document(found)
+            return document if Right.ADMIN in guest.rights else _accounts.without_places(document)
 
         return json_answer(await asyncio.to_thread(explained), headers=_NO_STORE)
 
@@ -411,7 +412,12 @@ class Api:
         trace = (header(request.scope, b"traceparent") or b"").decode("latin-1")
         result = await unless_left(request.receive, self._called(call, wait_s, trace))
         status = 200 if result.error is None else KINDS[result.error.kind].http_status or 503
-        return json_answer(_documents.result_document(result), status, _NO_STORE)
+        document = _documents.result_document(result)
+        if result.error is not None and Right.ADMIN not in guest.rights:
+            details = document["error"]["details"]
+            if isinstance(details, dict) and "rule" in details:  # Attack: where the host's files lie
+                document["error"]["details"] = {**details, "rule": _accounts.base_name(details["rule"])}
+        return json_answer(document, status, _NO_STORE)
 
     def _asked(self, request: Request, idempotency_key: str | None) -> ToolCall:
         body, guest, name = request.body, request.guest, request.path["name"]
