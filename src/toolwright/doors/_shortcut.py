@@ -36,7 +36,6 @@ class Passage:
         "disconnected",
         "keep_alive",
         "left",
-        "message_event",
         "response_complete",
     )
 
@@ -47,9 +46,13 @@ class Passage:
         self.keep_alive = keep_alive
         self.response_complete = False
         self.disconnected = False
-        self.message_event = self
         self.left: Callable[[], object] | None = None
         """Told when the client has gone before its answer came."""
+
+    @property
+    def message_event(self) -> Passage:
+        """What a connection sets when it is lost. Not kept: whoever holds himself is left to the collector."""
+        return self
 
     def set(self) -> None:
         """The connection was lost."""

@@ -181,6 +181,9 @@ class Served:
                 meters.request(path, message["status"])
             return send(message)
 
+        if "exchange" in scope:  # it was let in on the short way, and its call is under way
+            await self._mcp(scope, receive, counted)
+            return
         await self._entrance(scope, receive, counted)
 
     def take(self, scope: Scope, body: bytes, way: Way) -> bool:
