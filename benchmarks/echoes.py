@@ -1,15 +1,18 @@
 """An echo tool behind the MCP server of each contestant, one to a process, over HTTP or stdio.
 
     python echoes.py ours|fastmcp|sdk|sdk-low http PORT STATE
-    python echoes.py ours|fastmcp|sdk|sdk-low stdio STATE
+    python echoes.py ours|fastmcp|sdk|sdk-low|floor stdio STATE
 
 Ours checks the arguments and writes every call to the journal in STATE; the others do what they do by
-themselves: the SDK's low-level server does not check arguments.
+themselves: the SDK's low-level server does not check arguments. ``floor`` is no server: it appends each line
+to a file, syncs it and gives the text back, which no server with a durable record can do faster.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import sys
 
 
@@ -86,7 +89,23 @@ def sdk_low(port: int | None, _state: str) -> None:
         uvicorn.run(app, host="127.0.0.1", port=port, log_level="error", access_log=False)
 
 
-SERVERS = {"ours": ours, "fastmcp": fastmcp, "sdk": sdk, "sdk-low": sdk_low}
+def floor(_port: int | None, state: str) -> None:
+    os.makedirs(state, exist_ok=True)
+    journal = os.open(os.path.join(state, "lines"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for line in sys.stdin.buffer:
+        message = json.loads(line)
+        if "id" not in message:
+            continue
+        text = message["params"].get("arguments", {}).get("text", "")
+        os.write(journal, line)
+        os.fdatasync(journal)
+        result = {"content": [{"type": "text", "text": text}]}
+        answer = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result})
+        sys.stdout.write(answer + "\n")
+        sys.stdout.flush()
+
+
+SERVERS = {"floor": floor, "ours": ours, "fastmcp": fastmcp, "sdk": sdk, "sdk-low": sdk_low}
 
 if __name__ == "__main__":
     who, how, *rest = sys.argv[1:]

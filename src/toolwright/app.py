@@ -266,7 +266,8 @@ class Workshop:
         self._loading = threading.Lock()
         self._is_loaded = False
         self._watchers: list[Callable[[], object]] = []
-        self._look_at = 0.0
+        self._looking = (0.0, 0.0)
+        """Seconds that looking for changes has taken lately, and until when they were counted."""
         self._lists = ServerLists(
             config.state, lambda: self.hands.servers, self._look_again, _server_of_key(only)
         )
@@ -438,13 +439,15 @@ class Workshop:
 
     def _has_changed(self) -> bool:
         """As ``changed``, for refused calls. Attack: refused calls without end, so that a host of many tools
-        does nothing but look at its files: looking takes at most a tenth of the time."""
+        does nothing but look at its files: a second of looking is free, then it takes a tenth of the time."""
         began = time.monotonic()
-        if began < self._look_at:
+        spent_s, at = self._looking
+        spent_s = max(0.0, spent_s - (began - at) / 10)
+        if spent_s > 1.0:
             return False
         changed = self.changed()
         now = time.monotonic()
-        self._look_at = now + 9 * (now - began)
+        self._looking = (spent_s + now - began, now)
         return changed
 
     def reload(self, *, fresh: bool = False, sound: bool = False) -> tuple[Problem, ...]:

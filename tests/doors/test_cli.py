@@ -29,7 +29,7 @@ from toolwright.doors import cli
 
 COMMANDS = (
     "check", "list", "show", "select", "call", "policy", "approvals", "audit", "enable", "disable", "sign",
-    "verify", "lock", "secret", "keys", "trust", "export", "init", "doctor",
+    "verify", "lock", "secret", "serve", "keys", "token", "trust", "export", "init", "doctor",
 )  # fmt: skip
 PROBLEM_KEYS = ["code", "severity", "path", "pointer", "line", "message", "hint"]
 ROW_KEYS = ["name", "key", "format", "description", "version", "effect", "trust", "path", "pointer"]

@@ -29,7 +29,8 @@ def group(number: int, *names: str, description: str = "Looks.", category: str =
         }
         for name in names
     ]
-    return json.dumps({"group": f"group_{number}", "version": "1.0.0", "description": "A group", "tools": tools})
+    about = {"group": f"group_{number}", "version": "1.0.0", "description": "A group"}
+    return json.dumps({**about, "tools": tools})
 
 
 def manifest(*names: str) -> str:
@@ -95,9 +96,13 @@ def test_an_empty_list(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "reach",
-    [Reach(tools=("capability:*",)), Reach(tools=("manifest:*/copy",)), Reach(effects=frozenset({Effect.READ})),
-     Reach(tools=())],
-)  # fmt: skip
+    [
+        Reach(tools=("capability:*",)),
+        Reach(tools=("manifest:*/copy",)),
+        Reach(effects=frozenset({Effect.READ})),
+        Reach(tools=()),
+    ],
+)
 def test_a_limited_caller_gets_its_part(workshop: Workshop, reach: Reach) -> None:
     guest = Guest(name="bob", reach=reach)
     is_whole(workshop, write(workshop, guest, write(workshop, guest)), guest)

@@ -94,10 +94,7 @@ def test_buckets_only_grow(workshop: Workshop) -> None:
     events = Events()
     meters = Meters(workshop, Crew(workshop, events), events)
     for duration_ms in (0.1, 1.0, 3.0, 70.0, 1e9):
-        events.tell(
-            EventKind.CALL_ENDED,
-            {"door": "mcp", "key": "rye:a/b", "kind": None, "duration_ms": duration_ms},
-        )
+        meters.call("mcp", "rye:a/b", None, duration_ms)
     found = samples(meters.text())
     counts = [value for name, value in found.items() if name.startswith("toolwright_call_duration_seconds_b")]
     assert counts == sorted(counts)

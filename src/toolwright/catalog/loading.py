@@ -374,8 +374,8 @@ def _without_collections(*, is_first: bool) -> Iterator[None]:
         if was_enabled:
             if is_first and gc.get_freeze_count() == 0:
                 # What was made here goes to the oldest generation unseen; otherwise the collector would look
-                # through all of it at once as soon as it may. Never again: a host that loads anew every few
-                # seconds would send all garbage of its own there, too, uncounted, so that nobody comes for it.
+                # through all of it at once as soon as it may. Not when loading again: a host that does so
+                # every few seconds would send its own garbage there, too, where nobody would count it.
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()

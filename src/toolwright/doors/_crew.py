@@ -41,6 +41,7 @@ _PACES_MAX: Final = 4096
 _IDLE_S: Final = 30.0
 _LOG: Final = logging.getLogger("toolwright.doors")
 Done = Callable[[ToolResult], None]
+Counted = Callable[[str, str, str | None, float], object]
 T = TypeVar("T")
 
 
@@ -134,6 +135,8 @@ class Crew:
         one that was held up once by a busy machine does not."""
         self._under_way: set[_Order] = set()
         self._settled = threading.Condition(self._lock)
+        self.counted: Counted = lambda _door, _key, _kind, _duration_ms: None
+        """Told of every call that is over, in the thread that ran it; ``kind`` of its error, or None."""
         self._is_closing = False
         self._is_waking = False
         self._mailbox: Mailbox | None = None
@@ -153,10 +156,11 @@ class Crew:
 
     def mailbox(self) -> Mailbox:
         """The mailbox of the running loop."""
+        box = self._mailbox
         loop = asyncio.get_running_loop()
-        if self._mailbox is None or self._mailbox.loop is not loop:
-            self._mailbox = Mailbox(loop)
-        return self._mailbox
+        if box is None or box.loop is not loop:
+            box = self._mailbox = Mailbox(loop)
+        return box
 
     # -- from the doors -------------------------------------------------------------------------------------
 
@@ -475,10 +479,13 @@ class Crew:
             # Not by the collector: a door's exchange lies in cycles, and their pipes would fill the table of
             # descriptors long before it comes by.
             order.cancel.close()
+            error = result.error
+            kind = None if error is None else error.kind.value
             try:
-                self._events.tell(EventKind.CALL_ENDED, _ended(order, result))
-                if result.error is not None and result.error.kind is Kind.NEEDS_APPROVAL:
-                    self._events.tell(EventKind.APPROVAL_ASKED, _asked(order, result.error, result.key))
+                self.counted(order.door, result.key, kind, result.spent.duration_ms)
+                self._events.tell(EventKind.CALL_ENDED, _ended(order, result, kind))
+                if error is not None and error.kind is Kind.NEEDS_APPROVAL:
+                    self._events.tell(EventKind.APPROVAL_ASKED, _asked(order, error, result.key))
                 if order.span is not None:
                     order.span.end(result)
             except Exception:  # noqa: BLE001 - it is over all the same
@@ -489,19 +496,26 @@ class Crew:
                 self._settled.notify_all()
 
 
-def _ended(order: _Order, result: ToolResult) -> JsonObject:
-    error = result.error
-    return {
-        "call_id": result.call_id,
-        "tool": order.call.tool,
-        "key": result.key,
-        "caller": order.call.caller,
-        "door": order.door,
-        "ok": error is None,
-        "kind": None if error is None else error.kind.value,
-        "duration_ms": result.spent.duration_ms,
-        "isolation": list(result.isolation),
-    }
+def _ended(order: _Order, result: ToolResult, kind: str | None) -> Callable[[], JsonObject]:
+    """What is told of a call that is over; of the result itself nothing is kept."""
+    call, door = order.call, order.door
+    call_id, tool, caller, key = result.call_id, call.tool, call.caller, result.key
+    duration_ms, isolation = result.spent.duration_ms, result.isolation
+
+    def told() -> JsonObject:
+        return {
+            "call_id": call_id,
+            "tool": tool,
+            "key": key,
+            "caller": caller,
+            "door": door,
+            "ok": kind is None,
+            "kind": kind,
+            "duration_ms": duration_ms,
+            "isolation": list(isolation),
+        }
+
+    return told
 
 
 def _asked(order: _Order, error: ToolError, key: str) -> JsonObject:

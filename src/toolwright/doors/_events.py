@@ -15,7 +15,6 @@ from enum import StrEnum
 from typing import Final
 
 from toolwright.jsontext import JsonObject
-from toolwright.records import dataclass
 
 KEPT_MAX: Final = 512
 """Events that one who comes back may still be told."""
@@ -33,13 +32,21 @@ class EventKind(StrEnum):
     MISSED = "missed"
 
 
-@dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened. Numbers only grow."""
+    """One thing that happened. Numbers only grow. What is told may be put together when somebody asks."""
 
-    number: int
-    kind: EventKind
-    data: JsonObject
+    __slots__ = ("_told", "kind", "number")
+
+    def __init__(self, number: int, kind: EventKind, told: JsonObject | Callable[[], JsonObject]) -> None:
+        self.number = number
+        self.kind = kind
+        self._told = told
+
+    @property
+    def data(self) -> JsonObject:
+        if callable(self._told):
+            self._told = self._told()
+        return self._told
 
 
 class TooManyListeners(Exception):
@@ -70,11 +77,12 @@ class Events:
     def listening(self) -> int:
         return len(self._listeners)
 
-    def tell(self, kind: EventKind, data: JsonObject) -> None:
-        event = Event(next(self._numbers), kind, data)
+    def tell(self, kind: EventKind, told: JsonObject | Callable[[], JsonObject]) -> None:
+        """``told``: what is known of it, or what puts that together; nothing that is large is kept for it."""
+        event = Event(next(self._numbers), kind, told)
         self._kept.append(event)
-        for told in self._hooks:
-            told(event)
+        for hear in self._hooks:
+            hear(event)
         if not self._listeners:
             return
         with self._lock:

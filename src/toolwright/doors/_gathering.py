@@ -26,6 +26,13 @@ class Gathering:
             self._loop.call_soon(self.flush)
         parts.append(data)
 
+    def write_now(self, data: bytes) -> None:
+        """What is an answer by itself: there is nothing to gather."""
+        if self._parts:
+            self.write(data)
+        else:
+            self._inner.write(data)
+
     def flush(self) -> None:
         parts = self._parts
         if parts:

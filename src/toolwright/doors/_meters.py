@@ -86,6 +86,7 @@ class Meters:
         self._reloads: Counter[str] = Counter()
         self._severities: tuple[str, Mapping[Severity, int]] = ("", {})
         events.hook(self._told)
+        crew.counted = self.call
 
     # -- counting -------------------------------------------------------------------------------------------
 
@@ -94,19 +95,21 @@ class Meters:
         key = (route_class(path), status)
         self._requests[key] = self._requests.get(key, 0) + 1
 
+    def call(self, door: str, key: str, kind: str | None, duration_ms: float) -> None:
+        """A call is over. In the thread that ran it."""
+        door = door if door in _DOORS else _ELSE
+        format = key.partition(":")[0]
+        place = (door, format if format in FORMATS else "", kind or "ok")
+        with self._lock:
+            self._calls[place] = self._calls.get(place, 0) + 1
+            found = self._durations.get(door)
+            if found is None:
+                found = self._durations[door] = Histogram()
+            found.add(duration_ms / 1000)
+
     def _told(self, event: Event) -> None:
         """In the thread where it happens."""
-        if event.kind is EventKind.CALL_ENDED:
-            data = event.data
-            door = data["door"] if data["door"] in _DOORS else _ELSE
-            format = str(data["key"] or "").partition(":")[0]
-            key = (door, format if format in FORMATS else "", data["kind"] or "ok")
-            with self._lock:
-                self._calls[key] = self._calls.get(key, 0) + 1
-                if door not in self._durations:
-                    self._durations[door] = Histogram()
-                self._durations[door].add(data["duration_ms"] / 1000)
-        elif event.kind is EventKind.RELOADED:
+        if event.kind is EventKind.RELOADED:
             with self._lock:
                 self._reloads["ok"] += 1
         elif event.kind is EventKind.RELOAD_FAILED:

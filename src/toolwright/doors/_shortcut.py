@@ -51,7 +51,7 @@ class Passage:
 
     @property
     def message_event(self) -> Passage:
-        """What a connection sets when it is lost. Not kept: whoever holds himself is left to the collector."""
+        """What a connection sets when it is lost. Not kept: what holds itself is left to the collector."""
         return self
 
     def set(self) -> None:
@@ -66,8 +66,10 @@ class Passage:
         self.response_complete = True
         close = b"" if self.keep_alive else b"connection: close\r\n"
         head = b"%bcontent-length: %d\r\n%b%b\r\n" % (_LINES[status], len(body), headers, close)
-        self._connection.transport.write(head + body)
-        self._connection.answered(self, status)
+        connection = self._connection
+        connection.told(status)  # first: whoever has the answer may ask how many there were
+        connection.gathering.write_now(head + body)
+        connection.answered(self)
 
     def go_the_usual_way(self) -> None:
         """Have the app answer after all."""
@@ -83,12 +85,16 @@ class Direct(Guarded):
     """A connection that offers some requests to a plain function first."""
 
     path: bytes
+    place: str
+    """The path as a text."""
     take: Take
+    gathering: Gathering
     told: Callable[[int], object]
     held: bytes | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(Gathering(transport))  # type: ignore[arg-type]
+        self.gathering = Gathering(transport)
+        super().connection_made(self.gathering)  # type: ignore[arg-type]
 
     def on_headers_complete(self) -> None:
         cycle: Any = self.cycle
@@ -121,8 +127,10 @@ class Direct(Guarded):
             return
         parser, scope = self.parser, cast(Scope, self.scope)
         version = parser.get_http_version()
-        path = self.path.decode("ascii")
-        scope.update(method="POST", path=path, raw_path=self.path, query_string=b"", http_version=version)
+        scope["method"], scope["path"], scope["raw_path"] = "POST", self.place, self.path
+        scope["query_string"] = b""
+        if version != "1.1":
+            scope["http_version"] = version
         way = Passage(self, scope, body, keep_alive=version != "1.0" and parser.should_keep_alive())
         earlier, self.cycle = self.cycle, way  # type: ignore[assignment]
         self.busy()
@@ -139,9 +147,8 @@ class Direct(Guarded):
         if body:
             super().on_body(body)
 
-    def answered(self, way: Passage, status: int) -> None:
+    def answered(self, way: Passage) -> None:
         self.server_state.total_requests += 1
-        self.told(status)
         self.rest()
         if not way.keep_alive:
             self.transport.close()
@@ -178,6 +185,7 @@ def direct(limits: Limits, path: bytes, take: Take, told: Callable[[int], object
         "limits": limits,
         "watch": Watch(limits),
         "path": path,
+        "place": path.decode("ascii"),
         "take": staticmethod(take),
         "told": staticmethod(told),
     }

@@ -796,7 +796,7 @@ class Api:
         """Attack: a caller learns from reloads which tools there are beyond its reach, or where our files
         lie. Of what was removed nothing can be looked up any more."""
         if event.kind is EventKind.RELOAD_FAILED and Right.ADMIN not in guest.rights:
-            return replace(event, data={})
+            return Event(event.number, event.kind, {})
         if event.kind is not EventKind.RELOADED or guest.reach is None:
             return event
         heard: JsonObject = {"version": event.data.get("version")}
@@ -805,7 +805,7 @@ class Api:
             heard[part] = [
                 name for name in (names if isinstance(names, list) else ()) if self._is_within(guest, name)
             ]
-        return replace(event, data=heard)
+        return Event(event.number, event.kind, heard)
 
     def _is_within(self, guest: Guest, name: JsonValue) -> bool:
         assert guest.reach is not None

@@ -56,7 +56,8 @@ class Limited:
         self._inner = inner
         self._per_tool = per_tool
         self._running: dict[str, int] = {}
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._waiting = 0
 
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
@@ -67,15 +68,17 @@ class Limited:
         try:
             return self._inner.run(tool, call, permit, cancel)
         finally:
-            with self._changed:
-                self._running[tool.key] -= 1
-                if not self._running[tool.key]:
+            with self._lock:
+                left = self._running[tool.key] - 1
+                if left:
+                    self._running[tool.key] = left
+                else:
                     del self._running[tool.key]
                 if self._waiting:
                     self._changed.notify_all()
 
     def _enter(self, key: str, deadline: float, cancel: Cancel) -> Ending | None:
-        with self._changed:
+        with self._lock:
             while self._running.get(key, 0) >= self._per_tool:
                 left_s = deadline - time.monotonic()
                 if cancel.is_set:

@@ -59,6 +59,10 @@ class Cancel:
     def is_set(self) -> bool:
         return self._set
 
+    @property
+    def _has_ends(self) -> bool:
+        return self._ends is not None
+
     def fileno(self) -> int:
         """Readable as soon as the button is pressed; made when first asked for."""
         with self._lock:
@@ -77,10 +81,12 @@ class Cancel:
         return self._set
 
     def close(self) -> None:
+        if not self._has_ends:  # most are never waited for
+            return
         with self._lock:
-            for end in self._ends or ():
-                os.close(end)
-            self._ends = None
+            ends, self._ends = self._ends, None
+        for end in ends or ():
+            os.close(end)
 
     def __del__(self) -> None:
         self.close()  # every call has a button, and most callers never hold theirs
