@@ -93,7 +93,7 @@ class Guarded(HttpToolsProtocol):
         # for keeping it alive is over.
         self._unset_keepalive_if_required()
         # The last request knows the connection, and would keep it, with its buffers, for the collector.
-        self.cycle = None
+        self.cycle = None  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
