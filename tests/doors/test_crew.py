@@ -416,3 +416,20 @@ def test_one_post_that_breaks_keeps_no_other() -> None:
 
     asyncio.run(main())
     assert done == [1, 1]
+
+
+def test_a_call_that_nothing_can_stop_is_answered_for_and_recorded_when_it_ends(tmp_path: Path) -> None:
+    gate = Gate()
+    with crewed(tmp_path, gate.hold) as (crew, workshop, _):
+        answers = Answers()
+        order(crew, workshop, answers, "hold")
+        assert gate.entered.acquire(timeout=WAIT_S)
+        assert not crew.drain(0.05)
+        crew.abandon()
+        (result,) = answers.wait(1)
+        assert result.error is not None
+        assert result.error.kind is Kind.CANCELLED
+        gate.free.set()
+        assert crew.drain(WAIT_S)
+    what = [entry.what for entry in entries(str(tmp_path / "state" / "journal")) if entry.call]
+    assert what == ["begin", "end"]

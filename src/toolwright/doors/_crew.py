@@ -271,6 +271,16 @@ class Crew:
                 self._idle.pop().release()
         return by_itself
 
+    def abandon(self) -> None:
+        """After ``drain``: answer for the calls that nothing could stop. Their records have no end, which
+        reads as interrupted; should one end after all, that is recorded, and its answer comes too late."""
+        for order in tuple(self._under_way):
+            error = ToolError(kind=Kind.CANCELLED, message="the server stopped before the call was over")
+            try:
+                order.done(ToolResult(call_id=order.call.id, error=error))
+            except Exception:  # noqa: BLE001 - one door's mistake must not keep the others waiting
+                _LOG.exception("the answer to %s could not be handed over", order.call.id)
+
     def _settle(self, timeout_s: float) -> bool:
         """Under the lock: wait until nothing is under way, and look after what waits, as nobody else may do
         any more. Whether nothing is."""

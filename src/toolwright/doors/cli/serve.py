@@ -227,6 +227,7 @@ class Served:
 
         self.health.is_draining = True
         by_themselves = await to_thread(self.crew.drain, timeout_s)
+        self.crew.abandon()
         self.events.close()
         for close in self._closing:
             await close()
