@@ -149,6 +149,20 @@ def test_a_source_that_is_replaced_whole_is_still_watched(tmp_path: Path) -> Non
         assert {tool.name for tool in workshop.tools} == {"two", "three"}
 
 
+def test_a_folder_that_went_away_and_came_back_is_watched_again(tmp_path: Path) -> None:
+    """The kernel watches a folder, not its name: without a new look, changes would be seen by chance."""
+    declare(tmp_path / "here", "one")
+    with opened(tmp_path) as workshop, watched(workshop) as told:
+        shutil.rmtree(tmp_path / "here")
+        assert "no such file" in told.failed.get(timeout=WAIT_S)
+        assert [tool.name for tool in workshop.tools] == ["one"]
+        declare(tmp_path / "here", "two")
+        assert told.reloaded.get(timeout=SAFETY_S / 2).added == ("manifest:here/two",)
+        for name in ("three", "four"):
+            declare(tmp_path / "here", name)
+            assert told.reloaded.get(timeout=SAFETY_S / 2).added == (f"manifest:here/{name}",)
+
+
 def test_files_that_change_without_end_are_read_far_less_often_than_they_change(tmp_path: Path) -> None:
     """Attack: a storm of changes that starves the calls."""
     declare(tmp_path / "here", "one")

@@ -254,6 +254,12 @@ class Engine:
             result = replace(result, spent=spent)
         return Over(call, result, tool, interrupt=interrupt)
 
+    def give_up(self, begun: Begun, error: ToolError) -> Over:
+        """In the place of ``run``, for a call that has begun and cannot be run."""
+        tool = begun.known.tool if begun.known is not None else None
+        is_recorded = begun.why_not is None and not begun.is_later
+        return Over(begun.call, self._refusal(begun.call, error, tool), tool, is_recorded=is_recorded)
+
     def end(self, over: Sequence[Over]) -> list[ToolResult]:
         """Record how calls ended, in the kernel together, and give the results that may go out."""
         ended = iter(

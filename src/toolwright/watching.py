@@ -91,7 +91,8 @@ class Watch:
                 self._note_files(paths)
                 if self._matters(folders, paths):
                     self._look()
-                # A folder that was put in the place of another is watched by nobody yet.
+                # A folder that came back, or was replaced by another one, is watched by nobody: the kernel
+                # watches what stood under the name before.
                 if self._workshop.loaded.folders != folders or not folders.isdisjoint(paths):
                     break
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -258,3 +260,23 @@ def test_a_url_that_gave_nothing_is_asked_again_after_a_minute_and_others_meanwh
         report.keep()
         assert [problem.code for problem in report.problems].count("openapi.document.unreadable") == 1
     assert asked == [["a", "b"], ["b"]]
+
+
+class Knot:
+    """Garbage that only the collector finds."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_loading_again_leaves_garbage_where_the_collector_looks_often(tmp_path: Path) -> None:
+    """Sent to the oldest generation at each of many reloads, it would pile up there uncounted."""
+    path = put(tmp_path / "tools.json", {"tools": [tool("a")]})
+    before = load(path)
+    gc.collect()
+    gone = weakref.ref(Knot())
+    put(path, {"tools": [tool("a"), tool("b")]})
+    wanted = [Source(path=str(path), named=True)]
+    loading.load(wanted, Rules(), machine(), earlier=before)
+    gc.collect(1)
+    assert gone() is None

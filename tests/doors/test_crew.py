@@ -17,7 +17,7 @@ import toolwright
 from tests.program import WAIT_S
 from toolwright.app import Workshop
 from toolwright.config import Config
-from toolwright.doors._crew import WAITING_MAX, Crew, Mailbox
+from toolwright.doors._crew import WAITING_MAX, Crew, Mailbox, Span
 from toolwright.doors._events import EventKind, Events
 from toolwright.errors import Kind
 from toolwright.journal.reading import entries
@@ -342,3 +342,107 @@ def test_the_button_that_all_share_stays(tmp_path: Path) -> None:
         assert crew.drain(WAIT_S)
         assert NEVER.fileno() == pipe
         os.fstat(pipe)
+
+
+def test_a_function_that_interrupts_itself_is_answered_and_takes_no_thread_with_it(tmp_path: Path) -> None:
+    """Whoever waits for a slow one, which runs in a thread of its own, would have waited for ever."""
+
+    def interrupt() -> str:
+        time.sleep(0.03)
+        raise KeyboardInterrupt
+
+    with crewed(tmp_path, echo, interrupt, threads_max=2) as (crew, workshop, _):
+        answers = Answers()
+        for count in range(1, 5):
+            order(crew, workshop, answers, "interrupt")
+            answers.wait(count, crew)
+        assert [each.error.kind for each in answers.results if each.error] == [Kind.CANCELLED] * 4
+        order(crew, workshop, answers, "echo", text="still there")
+        answers.wait(5, crew)
+        assert crew.drain(WAIT_S)
+        assert crew.under_way == 0
+    records = Counter(entry.what for entry in entries(str(tmp_path / "state" / "journal")))
+    assert (records["begin"], records["end"]) == (5, 5)
+
+
+def test_calls_wait_for_a_thread_that_cannot_be_started_yet(tmp_path: Path) -> None:
+    with crewed(tmp_path, echo) as (crew, workshop, _):
+        answers = Answers()
+        before = threading.stack_size(1 << 46)  # more than there is: no thread starts
+        try:
+            assert order(crew, workshop, answers, "echo", text="x")
+            crew.look()
+            assert not answers.results
+        finally:
+            threading.stack_size(before)
+        (result,) = answers.wait(1, crew)
+        assert result.error is None
+
+
+def test_whoever_drains_looks_after_calls_behind_one_that_waits(tmp_path: Path) -> None:
+    """Nobody else may look after them any more: the client of a pipe has left."""
+    gate = Gate()
+    with crewed(tmp_path, echo, gate.hold) as (crew, workshop, _):
+        answers = Answers()
+
+        async def both() -> None:
+            order(crew, workshop, answers, "hold")
+            order(crew, workshop, answers, "echo", text="behind")
+
+        asyncio.run(both())  # begun together
+        draining = threading.Thread(target=crew.drain, args=(WAIT_S,))
+        draining.start()
+        (first,) = answers.wait(1)
+        assert first.error is None
+        assert not gate.free.is_set()
+        gate.free.set()
+        draining.join(WAIT_S)
+        assert not draining.is_alive()
+
+
+class BrokenSpans:
+    def begin(self, call: ToolCall, *, parent: str) -> Span:
+        raise OSError("no room")
+
+
+def test_whoever_traces_cannot_keep_a_call_from_running(tmp_path: Path) -> None:
+    with toolwright.open(Config(state=str(tmp_path / "state")), tools=[echo]) as workshop:
+        crew, answers = Crew(workshop, Events(), spans=BrokenSpans()), Answers()
+        order(crew, workshop, answers, "echo", text="x")
+        (result,) = answers.wait(1, crew)
+        assert result.error is None
+        assert crew.drain(WAIT_S)
+
+
+def test_one_post_that_breaks_keeps_no_other() -> None:
+    done: list[int] = []
+
+    def do(number: int) -> None:
+        done.append(1 // number)
+
+    async def main() -> None:
+        mailbox = Mailbox(asyncio.get_running_loop())
+        for number in (1, 0, 1):
+            mailbox.post(do, number)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert done == [1, 1]
+
+
+def test_a_call_that_nothing_can_stop_is_answered_for_and_recorded_when_it_ends(tmp_path: Path) -> None:
+    gate = Gate()
+    with crewed(tmp_path, gate.hold) as (crew, workshop, _):
+        answers = Answers()
+        order(crew, workshop, answers, "hold")
+        assert gate.entered.acquire(timeout=WAIT_S)
+        assert not crew.drain(0.05)
+        crew.abandon()
+        (result,) = answers.wait(1)
+        assert result.error is not None
+        assert result.error.kind is Kind.CANCELLED
+        gate.free.set()
+        assert crew.drain(WAIT_S)
+    what = [entry.what for entry in entries(str(tmp_path / "state" / "journal")) if entry.call]
+    assert what == ["begin", "end"]

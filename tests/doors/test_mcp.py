@@ -707,7 +707,7 @@ def test_streams_are_counted(calendar: toolwright.Workshop) -> None:
 
 
 SERVER = """
-import sys, time
+import sys, threading, time
 import toolwright
 from toolwright.config import Config, Environment, resolve
 from toolwright.doors._crew import Crew
@@ -723,6 +723,7 @@ def echo(text: str) -> str:
 
 def pay(amount: int) -> str:
     '''Pay.'''
+    print("paid", amount)
     return f"paid {amount}"
 
 def count(context: Context, to: int) -> str:
@@ -730,6 +731,13 @@ def count(context: Context, to: int) -> str:
     for number in range(1, to + 1):
         context.progress(number, to, "")
     return "counted"
+
+def trail(context: Context) -> str:
+    '''Report after the end, and what is no number.'''
+    context.progress(float("nan"), 1.0)
+    context.progress(1, float("inf"))
+    threading.Timer(0.1, context.progress, (2,)).start()
+    return "trailed"
 
 def wait(context: Context, s: float) -> str:
     '''Wait.'''
@@ -742,8 +750,9 @@ folder = sys.argv[1]
 environment = Environment.read({"HOME": folder, "USER": "ann"})
 found = resolve(environment, cwd=folder, file=folder + "/r.toml")
 config = Config(state=folder + "/state", policy=found.policy)
-with toolwright.open(config=config, environment=environment, tools=[echo, pay, count, wait]) as workshop:
-    serve_stdio(workshop, Crew(workshop, Events()), guest=Guest(name="ann"))
+tools = [echo, pay, count, wait, trail]
+with toolwright.open(config=config, environment=environment, tools=tools) as workshop:
+    serve_stdio(workshop, Crew(workshop, Events()), guest=Guest(name="ann"), drain_s=1.0)
 """
 
 
@@ -760,7 +769,7 @@ def test_a_pipe_speaks_the_older_era(pipe: Pipe) -> None:
     assert pipe.ask("tools/list")["error"]["code"] == -32602  # not initialized
     assert pipe.begin()["result"]["protocolVersion"] == OLDER
     assert pipe.ask("ping", None, "p") == {"jsonrpc": "2.0", "id": "p", "result": {}}
-    assert len(pipe.ask("tools/list")["result"]["tools"]) == 4
+    assert len(pipe.ask("tools/list")["result"]["tools"]) == 5
     assert text_of(pipe.ask("tools/call", call("echo", text="hi"), 3)) == "hi"
     assert pipe.ask("tools/call", call("nosuch"), 4)["error"]["code"] == -32602
     envelope = enveloped("tools/list")[0]
@@ -795,6 +804,52 @@ def test_calls_of_a_pipe_run_beside_each_other_and_may_be_cancelled(pipe: Pipe) 
     assert pipe.ask("ping", None, 3)["id"] == 3
     out, _, code = pipe.end()
     assert (out, code) == (b"", 0)  # nothing is answered to what was cancelled
+
+
+def test_the_id_of_a_cancelled_call_of_a_pipe_may_be_used_again(pipe: Pipe) -> None:
+    """The answer to the first one must not be taken for the second one's."""
+    pipe.begin()
+    pipe.write(request("tools/call", call("wait", s=WAIT_S), 1))
+    assert text_of(pipe.ask("tools/call", call("echo", text="runs"), 2)) == "runs"
+    pipe.write({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})
+    assert text_of(pipe.ask("tools/call", call("echo", text="mine"), 1)) == "mine"
+    out, _, code = pipe.end()
+    assert (out, code) == (b"", 0)
+
+
+def test_progress_of_a_pipe_is_a_number_and_ends_with_the_call(pipe: Pipe) -> None:
+    pipe.begin()
+    pipe.write(request("tools/call", {**call("trail"), "_meta": {"progressToken": 1}}, 1))
+    assert pipe.read()["params"] == {"progressToken": 1, "progress": 1}
+    assert text_of(pipe.read()) == "trailed"
+    assert text_of(pipe.ask("tools/call", call("wait", s=0.3), 2)) == "over"  # the late report came meanwhile
+
+
+def test_what_was_called_off_does_not_run_when_its_question_is_answered(pipe: Pipe) -> None:
+    pipe.begin({"elicitation": {}})
+    asked = pipe.ask("tools/call", call("pay", amount=6), 2)
+    assert asked["method"] == "elicitation/create"
+    pipe.write({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 2}})
+    answer = {"action": "accept", "content": {"decision": "approve"}}
+    pipe.write({"jsonrpc": "2.0", "id": asked["id"], "result": answer})
+    assert text_of(pipe.ask("tools/call", call("wait", s=0.3), 3)) == "over"
+    out, err, code = pipe.end()
+    assert (out, code) == (b"", 0)
+    assert b"paid" not in err
+
+
+@pytest.mark.parametrize("how", ["leaves", "is stopped"])
+def test_a_client_that_does_not_read_does_not_keep_a_pipe_open(pipe: Pipe, how: str) -> None:
+    """Attack: a client that holds its end open and reads nothing, so that we stay for ever."""
+    pipe.begin()
+    for number in range(1, 31):
+        pipe.write(request("tools/call", call("echo", text="x" * 20_000), number))
+    assert pipe.process.stdin is not None
+    if how == "leaves":
+        pipe.process.stdin.close()
+    else:
+        pipe.process.terminate()
+    assert pipe.process.wait(WAIT_S / 2) == (0 if how == "leaves" else -15)
 
 
 def test_a_pipe_tells_of_progress_and_asks_a_person(pipe: Pipe) -> None:

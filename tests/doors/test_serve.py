@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import platform
 import pty
 import re
 import select
@@ -512,3 +513,54 @@ def records(folder: Path) -> list[Any]:
     said = toolwright("--state", folder.parent / "state", "audit", "tail", "--json", cwd=folder)
     found: list[Any] = said.json
     return [record for record in found if record["what"] in ("begin", "end")]
+
+
+def test_a_call_that_becomes_long_is_let_in_and_counted_once(folder: Path) -> None:
+    """It leaves the short way under way: letting it in again would count it twice, and refuse its answer."""
+    declare(folder, "nap", script="sleep 0.4")
+    (folder / "own.toml").write_text(
+        f'[serve]\nrate_per_minute = 4\n[[source]]\npath = "{folder}"\n', "utf-8"
+    )
+    tokens, token = folder.parent / "tokens", "t" * 43
+    tokens.write_text(f"{token}\n", encoding="utf-8")
+    tokens.chmod(0o600)
+    with serving(
+        folder, "--config", str(folder / "own.toml"), "--host", "0.0.0.0", "--token-file", str(tokens)
+    ) as server:
+        server.address = f"127.0.0.1:{server.address.rpartition(':')[2]}"
+        head = {**JSON, "authorization": f"Bearer {token}"}
+        listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+        calling = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "nap"}}
+        statuses = [server.ask("POST", "/mcp", body, head)[0] for body in (listing, *[calling] * 3)]
+        assert statuses == [200] * 4
+        assert server.ask("POST", "/mcp", calling, head)[0] == 429
+
+
+ARENAS = """
+import ctypes, re, threading
+from toolwright.doors.cli.serve import share_memory
+share_memory()
+held = threading.Barrier(33)
+def work():
+    kept = [bytearray(2000) for _ in range(100)]
+    held.wait(30)
+threads = [threading.Thread(target=work) for _ in range(32)]
+for thread in threads:
+    thread.start()
+held.wait(30)
+libc = ctypes.CDLL(None)
+libc.open_memstream.restype = ctypes.c_void_p
+text, size = ctypes.c_char_p(), ctypes.c_size_t()
+stream = ctypes.c_void_p(libc.open_memstream(ctypes.byref(text), ctypes.byref(size)))
+libc.malloc_info(0, stream)
+libc.fclose(stream)
+print(len(re.findall(b"<heap nr=", text.value)))
+"""
+
+
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="only glibc keeps memory by threads; run it there"
+)
+def test_threads_share_what_is_free_of_the_memory() -> None:
+    done = subprocess.run([sys.executable, "-c", ARENAS], capture_output=True, timeout=WAIT_S, check=True)
+    assert int(done.stdout) <= 2

@@ -359,12 +359,12 @@ def load(
 
     What ``earlier`` compiled, under the same rules, is taken over where the files are still the same.
     """
-    with _without_collections():
+    with _without_collections(is_first=earlier is None):
         return _load(wanted, rules, machine, rye_spaces, keep or Cache(None), earlier)
 
 
 @contextmanager
-def _without_collections() -> Iterator[None]:
+def _without_collections(*, is_first: bool) -> Iterator[None]:
     """Loading makes many values and no cycles: looking for garbage among them costs a third of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -372,9 +372,10 @@ def _without_collections() -> Iterator[None]:
         yield
     finally:
         if was_enabled:
-            if gc.get_freeze_count() == 0:
+            if is_first and gc.get_freeze_count() == 0:
                 # What was made here goes to the oldest generation unseen; otherwise the collector would look
-                # through all of it at once as soon as it may.
+                # through all of it at once as soon as it may. Not when loading again: a host that does so
+                # every few seconds would send its own garbage there, too, where nobody would count it.
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from typing import Any, Final, Protocol, TypeVar
 
@@ -35,6 +35,7 @@ TOGETHER_MAX: Final = 64
 """Calls that begin with one sync, or end with one write."""
 _STUCK_S: Final = 0.002
 _LOOK_S: Final = 0.003
+_DRAIN_LOOK_S: Final = 0.02
 _SLOW_S: Final = 0.005
 _PACES_MAX: Final = 4096
 _NAME_CHARS_MAX: Final = 512
@@ -98,7 +99,10 @@ class Mailbox:
         posts = self._posts
         while posts:
             do, given = posts.popleft()
-            do(given)
+            try:
+                do(given)
+            except Exception:  # noqa: BLE001 - one door's mistake must not keep the others' posts
+                _LOG.exception("what a thread had for the loop could not be done")
 
 
 class Crew:
@@ -251,7 +255,7 @@ class Crew:
         if not (self._arrived or self._begun or self._over):
             return
         with self._lock:
-            if time.monotonic() - self._moved_at > _STUCK_S:
+            if self._is_stuck():
                 self._wake()
 
     def drain(self, timeout_s: float) -> bool:
@@ -259,14 +263,37 @@ class Crew:
         Whether everything ended by itself."""
         with self._settled:
             self._is_closing = True
-            by_itself = self._settled.wait_for(lambda: not self._under_way, timeout_s)
+            by_itself = self._settle(timeout_s)
             for order in tuple(self._under_way):
                 order.cancel.set()
-            self._settled.wait_for(lambda: not self._under_way, timeout_s)
+            self._settle(timeout_s)
             while self._idle:
                 self._free += 1
                 self._idle.pop().release()
         return by_itself
+
+    def abandon(self) -> None:
+        """After ``drain``: answer for the calls that nothing could stop. Their records have no end, which
+        reads as interrupted; should one end after all, that is recorded, and its answer comes too late."""
+        for order in tuple(self._under_way):
+            error = ToolError(kind=Kind.CANCELLED, message="the server stopped before the call was over")
+            try:
+                order.done(ToolResult(call_id=order.call.id, error=error))
+            except Exception:  # noqa: BLE001 - one door's mistake must not keep the others waiting
+                _LOG.exception("the answer to %s could not be handed over", order.call.id)
+
+    def _settle(self, timeout_s: float) -> bool:
+        """Under the lock: wait until nothing is under way, and look after what waits, as nobody else may do
+        any more. Whether nothing is."""
+        until = time.monotonic() + timeout_s
+        while self._under_way and (left_s := until - time.monotonic()) > 0:
+            self._settled.wait(min(left_s, _DRAIN_LOOK_S))
+            if (self._arrived or self._begun or self._over) and self._is_stuck():
+                self._wake()
+        return not self._under_way
+
+    def _is_stuck(self) -> bool:
+        return time.monotonic() - self._moved_at > _STUCK_S
 
     # -- in the threads -------------------------------------------------------------------------------------
 
@@ -277,21 +304,28 @@ class Crew:
             self._free += 1
             self._idle.pop().release()
         elif self._threads < self._threads_max:
+            try:
+                threading.Thread(target=self._work, name="call", daemon=True).start()
+            except RuntimeError as error:  # none is to be had now: whoever looks after us tries again
+                _LOG.warning("calls wait for a thread: %s", error)
+                return
             self._threads += 1
             self._free += 1
-            threading.Thread(target=self._work, name="call", daemon=True).start()
 
     def _work(self) -> None:
         gate = threading.Lock()
         gate.acquire()
         while True:
-            self._run_begun()
-            self._end_over()
-            fresh = self._taken()
-            if fresh:
-                self._begin(fresh)
-            elif not self._rest(gate):
-                return
+            try:
+                self._run_begun()
+                self._end_over()
+                fresh = self._taken()
+                if fresh:
+                    self._begin(fresh)
+                elif not self._rest(gate):
+                    return
+            except Exception:  # noqa: BLE001 - the thread counts as one that works: it must not just end
+                _LOG.exception("a thread that runs calls met a mistake of ours")
 
     def _run_begun(self) -> None:
         """Run what has begun, quick ones one after the other. Taking from a deque needs no lock."""
@@ -309,9 +343,11 @@ class Crew:
                 self._free -= 1
                 if self._free == 0 and (begun or self._arrived or self._over):
                     self._wake()
-            self._go_on(order)
-            with self._lock:
-                self._free += 1
+            try:
+                self._go_on(order)
+            finally:
+                with self._lock:
+                    self._free += 1
 
     def _end_over(self) -> None:
         with self._lock:
@@ -390,27 +426,36 @@ class Crew:
         """A quick one; its end is recorded with others'."""
         assert order.begun is not None
         began = time.monotonic()
-        if order.progress is None and self._spans is None:
-            order.over = self._engine.run(order.begun)
-        else:
-            with self._accompanied(order):
+        try:
+            if order.progress is None and self._spans is None:
                 order.over = self._engine.run(order.begun)
+            else:
+                with self._accompanied(order):
+                    order.over = self._engine.run(order.begun)
+        except BaseException as broken:  # noqa: BLE001 - the catch-all of this thread: nobody may wait for ever
+            order.over = self._engine.give_up(order.begun, _why_broken(broken))
         self._note_pace(order, time.monotonic() - began)
         with self._lock:
             self._over.append(order)
 
     def _end(self, orders: Sequence[_Order]) -> None:
-        results = self._engine.end([order.over for order in orders if order.over is not None])
+        try:
+            results = self._engine.end([order.over for order in orders if order.over is not None])
+        except Exception as broken:  # noqa: BLE001 - as above
+            results = [_broken(order.call, broken) for order in orders]
         self._tell(list(zip(orders, results, strict=True)))
 
     def _go_on(self, order: _Order) -> None:
         assert order.begun is not None
         began = time.monotonic()
-        if order.progress is None and self._spans is None:
-            result = self._workshop.go_on(order.begun)
-        else:
-            with self._accompanied(order):
+        try:
+            if order.progress is None and self._spans is None:
                 result = self._workshop.go_on(order.begun)
+            else:
+                with self._accompanied(order):
+                    result = self._workshop.go_on(order.begun)
+        except BaseException as broken:  # noqa: BLE001 - an interrupt of the function's own making, too
+            result = _broken(order.call, broken)  # whose end was recorded before it was raised
         if order.begun.is_quick:
             self._note_pace(order, time.monotonic() - began)
         self._tell([(order, result)])
@@ -423,8 +468,13 @@ class Crew:
             if self._spans is None:
                 yield
                 return
-            order.span = self._spans.begin(order.call, parent=order.trace)
-            with order.span.current():
+            try:
+                order.span = self._spans.begin(order.call, parent=order.trace)
+                inside = order.span.current()
+            except Exception:  # noqa: BLE001 - whoever traces must not keep a call from running
+                _LOG.exception("%s cannot be traced", order.call.id)
+                inside = nullcontext()
+            with inside:
                 yield
         finally:
             if heard is not None:
@@ -437,17 +487,20 @@ class Crew:
             except Exception:  # noqa: BLE001 - one door's mistake must not end the thread of all
                 _LOG.exception("the answer to %s could not be handed over", order.call.id)
         for order, result in ended:
-            error = result.error
-            kind = None if error is None else error.kind.value
-            self.counted(order.door, result.key, kind, result.spent.duration_ms)
-            self._events.tell(EventKind.CALL_ENDED, _ended(order, result, kind))
-            if result.error is not None and result.error.kind is Kind.NEEDS_APPROVAL:
-                self._events.tell(EventKind.APPROVAL_ASKED, _asked(order, result.error, result.key))
-            if order.span is not None:
-                order.span.end(result)
             # Not by the collector: a door's exchange lies in cycles, and their pipes would fill the table of
             # descriptors long before it comes by.
             order.cancel.close()
+            error = result.error
+            kind = None if error is None else error.kind.value
+            try:
+                self.counted(order.door, result.key, kind, result.spent.duration_ms)
+                self._events.tell(EventKind.CALL_ENDED, _ended(order, result, kind))
+                if error is not None and error.kind is Kind.NEEDS_APPROVAL:
+                    self._events.tell(EventKind.APPROVAL_ASKED, _asked(order, error, result.key))
+                if order.span is not None:
+                    order.span.end(result)
+            except Exception:  # noqa: BLE001 - it is over all the same
+                _LOG.exception("the end of %s could not be told", order.call.id)
         with self._settled:  # last: whoever waits until all is over finds everybody told
             self._under_way.difference_update([order for order, _result in ended])
             if not self._under_way:
@@ -493,10 +546,16 @@ def _asked(order: _Order, error: ToolError, key: str) -> JsonObject:
     }
 
 
-def _broken(call: ToolCall, broken: Exception) -> ToolResult:
-    """The result of a call that could not even begin."""
-    message = f"the call could not begin: {type(broken).__name__}"
-    return ToolResult(call_id=call.id, error=ToolError(kind=Kind.INTERNAL, message=message))
+def _broken(call: ToolCall, broken: BaseException) -> ToolResult:
+    """The result of a call that ended in an exception."""
+    return ToolResult(call_id=call.id, error=_why_broken(broken))
+
+
+def _why_broken(broken: BaseException) -> ToolError:
+    """As the engine records it."""
+    if isinstance(broken, KeyboardInterrupt):
+        return ToolError(kind=Kind.CANCELLED, message="interrupted")
+    return ToolError(kind=Kind.INTERNAL, message=f"the call broke: {type(broken).__name__}")
 
 
 def refused(call: ToolCall) -> ToolResult:

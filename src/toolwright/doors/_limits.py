@@ -92,6 +92,8 @@ class Guarded(HttpToolsProtocol):
         # Attack: connections that end with a reset, each of which uvicorn would keep in memory until the time
         # for keeping it alive is over.
         self._unset_keepalive_if_required()
+        # The last request knows the connection, and would keep it, with its buffers, for the collector.
+        self.cycle = None  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

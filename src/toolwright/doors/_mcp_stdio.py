@@ -41,6 +41,8 @@ _TICK_MS_MAX: Final = 50
 _IDLE_MS: Final = 2000
 """So often it is looked whether something was switched off or on."""
 _LANE_S: Final = 120.0
+_LAST_S: Final = 2.0
+"""So long a client may take to read our last words."""
 
 
 def serve_stdio(
@@ -271,7 +273,7 @@ class _Connection:
             self._under_way[number] = call
         fault = call.order()
         if fault is not None:
-            self.forget(number)
+            self.forget(number, call)
         return fault
 
     def call_of(self, params: JsonObject) -> ToolCall | Fault:
@@ -297,19 +299,30 @@ class _Connection:
         with self._lock:
             call = self._under_way.pop(number, None)
             self._listens.pop(number, None)
+            # Attack: what was called off runs after all, because its question is answered later.
+            for asked in [asked for asked, (one, _) in self._asked.items() if one is call]:
+                del self._asked[asked]
         if call is not None:
             call.stop()
 
-    def forget(self, number: Id) -> bool:
+    def is_under_way(self, number: Id, call: _Call) -> bool:
+        """Whether the request waits for its answer. False: it was answered, or cancelled, and another one may
+        have come with its id."""
+        return self._under_way.get(number) is call
+
+    def forget(self, number: Id, call: _Call) -> bool:
         """The request is answered now. False: it was cancelled, so that it must not be."""
         with self._lock:
-            return self._under_way.pop(number, None) is not None
+            if not self.is_under_way(number, call):
+                return False
+            del self._under_way[number]
+            return True
 
     # -- asking a person ------------------------------------------------------------------------------------
 
     def ask(self, call: _Call, question: Question) -> bool:
         with self._lock:
-            if len(self._asked) >= _ASKED_MAX:
+            if len(self._asked) >= _ASKED_MAX or call not in self._under_way.values():
                 return False
             number = secrets.token_hex(16)
             self._asked[number] = (call, time.monotonic() + self._approval_wait_s)
@@ -363,25 +376,43 @@ class _Connection:
 
     def write(self, message: bytes) -> None:
         """One message, whole, from any thread."""
-        rest = memoryview(message + b"\n")
         with self._writing:
-            while rest and not self._is_gone:
-                try:
-                    rest = rest[os.write(self._out, rest) :]
-                except OSError:  # the client is gone: there is nobody to tell
-                    self._is_gone = True
+            self._write(message)
+
+    def write_of(self, number: Id, call: _Call, message: bytes) -> None:
+        """A message that belongs to a request, and must not come after its answer."""
+        with self._writing:  # whoever answers forgets first, and writes then
+            if self.is_under_way(number, call):
+                self._write(message)
+
+    def _write(self, message: bytes) -> None:
+        rest = memoryview(message + b"\n")
+        while rest and not self._is_gone:
+            try:
+                rest = rest[os.write(self._out, rest) :]
+            except OSError:  # the client is gone: there is nobody to tell
+                self._is_gone = True
 
     def close(self, drain_s: float) -> None:
         """The client said all that it will say: finish what it asked for."""
         self._crew.drain(drain_s)
-        while self._asked:
-            self._asked.popitem()[1][0].give_up()
-        for number in self._listens:
-            self.write(self.desk.unsubscribed(number))
+        if self._asked or self._listens:
+            last = threading.Thread(target=self._say_last, name="last words", daemon=True)
+            last.start()
+            last.join(_LAST_S)
         if self._lane is not None:
             self._lane.close(drain_s)
-        with self._writing:
-            self._is_gone = True
+        # Attack: a client that holds its end open and reads nothing, so that we stay for ever.
+        has_written = self._writing.acquire(timeout=_LAST_S)
+        self._is_gone = True
+        if has_written:
+            self._writing.release()
+
+    def _say_last(self) -> None:
+        while self._asked:
+            self._asked.popitem()[1][0].give_up()
+        for number in tuple(self._listens):
+            self.write(self.desk.unsubscribed(number))
 
 
 class _Call:
@@ -421,7 +452,7 @@ class _Call:
             params["total"] = total
         if message:
             params["message"] = message
-        self._connection.write(wire.notification("notifications/progress", params))
+        self._connection.write_of(self._number, self, wire.notification("notifications/progress", params))
 
     def _done(self, result: ToolResult) -> None:
         try:
@@ -429,7 +460,7 @@ class _Call:
         except Exception as broken:  # noqa: BLE001 - the one catch-all of this thread's boundary
             fault = Fault(wire.INTERNAL_ERROR, f"the answer cannot be written: {type(broken).__name__}")
             answer = wire.failure(self._number, fault)
-        if answer is not None and self._connection.forget(self._number):
+        if answer is not None and self._connection.forget(self._number, self):
             self._connection.write(answer)
 
     def _answer(self, result: ToolResult) -> bytes | None:
@@ -452,17 +483,25 @@ class _Call:
         """What the client's person said to the question."""
         assert self._question is not None
         self._asks = False
-        if not self._connection.desk.decide(self._connection.guest, self._question.approval_id, said):
+        try:
+            heard = self._connection.desk.decide(self._connection.guest, self._question.approval_id, said)
+        except Exception:  # noqa: BLE001 - the one catch-all of this thread's boundary
+            heard = False
+        if not heard:
             self.give_up()
             return
+        # One of its own for each order, which closes it. Set anew first: who stops meanwhile sets either.
+        before, self._cancel = self._cancel, Cancel()
+        if before.is_set:
+            return
         fault = self.order()
-        if fault is not None and self._connection.forget(self._number):
+        if fault is not None and self._connection.forget(self._number, self):
             self._connection.write(wire.failure(self._number, fault))
 
     def give_up(self) -> None:
         """Nobody answered: the call says that it waits."""
         assert self._question is not None
-        if self._connection.forget(self._number):
+        if self._connection.forget(self._number, self):
             self._connection.write(self._question.otherwise)
 
 

@@ -36,7 +36,6 @@ class Passage:
         "disconnected",
         "keep_alive",
         "left",
-        "message_event",
         "response_complete",
     )
 
@@ -47,9 +46,13 @@ class Passage:
         self.keep_alive = keep_alive
         self.response_complete = False
         self.disconnected = False
-        self.message_event = self
         self.left: Callable[[], object] | None = None
         """Told when the client has gone before its answer came."""
+
+    @property
+    def message_event(self) -> Passage:
+        """What a connection sets when it is lost. Not kept: what holds itself is left to the collector."""
+        return self
 
     def set(self) -> None:
         """The connection was lost."""
@@ -63,8 +66,10 @@ class Passage:
         self.response_complete = True
         close = b"" if self.keep_alive else b"connection: close\r\n"
         head = b"%bcontent-length: %d\r\n%b%b\r\n" % (_LINES[status], len(body), headers, close)
-        self._connection.gathering.write_now(head + body)
-        self._connection.answered(self, status)
+        connection = self._connection
+        connection.told(status)  # first: whoever has the answer may ask how many there were
+        connection.gathering.write_now(head + body)
+        connection.answered(self)
 
     def go_the_usual_way(self) -> None:
         """Have the app answer after all."""
@@ -142,9 +147,8 @@ class Direct(Guarded):
         if body:
             super().on_body(body)
 
-    def answered(self, way: Passage, status: int) -> None:
+    def answered(self, way: Passage) -> None:
         self.server_state.total_requests += 1
-        self.told(status)
         self.rest()
         if not way.keep_alive:
             self.transport.close()

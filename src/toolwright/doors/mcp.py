@@ -201,7 +201,7 @@ class McpDoor:
     # -- every request --------------------------------------------------------------------------------------
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = scope.get("exchange")
+        exchange = scope.pop("exchange", None)  # it knows the scope
         if type(exchange) is _Exchange:  # it came the short way, and is under way
             exchange.post = replace(exchange.post, receive=receive, send=send)
             await self._answer(exchange)
@@ -477,11 +477,17 @@ class McpDoor:
             return
         exchange.asks = False
         listing = await asyncio.to_thread(self.desk.listing, guest)
+        if exchange.is_cancelled:  # while it was kept what the person said: that was answered already
+            return
         call = self.desk.call(guest, exchange.post.message.params, listing.keys)
         assert type(call) is ToolCall
-        exchange.call = call
-        trace = wire.trace(exchange.post.message.params, exchange.post.headers)
-        if not self._crew.order(call, door=DOOR, done=exchange.done, cancel=exchange.cancel, trace=trace):
+        exchange.call, exchange.cancel = call, Cancel()  # an order closes the one that it was given
+        params = exchange.post.message.params
+        token, trace = wire.meta(params).get("progressToken"), wire.trace(params, exchange.post.headers)
+        report = exchange.reporter(token) if wire.is_id(token) else None
+        if not self._crew.order(
+            call, door=DOOR, done=exchange.done, cancel=exchange.cancel, progress=report, trace=trace
+        ):
             exchange.done(refused(call))
 
     def _heard(self, post: _Post, session: Session | None) -> None:

@@ -20,6 +20,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import field
+from math import isfinite
 from typing import Any, Final, TypeAlias, TypeVar, overload
 
 from toolwright import schema as json_schema
@@ -100,8 +101,10 @@ class Context:
         return max(self.deadline - time.monotonic(), 0.0)
 
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
-        """Tell whoever listens how far it is."""
-        self.report(done, total, message)
+        """Tell whoever listens how far it is. What is no number tells nobody anything."""
+        if not isfinite(done):
+            return
+        self.report(done, total if total is not None and isfinite(total) else None, message)
 
 
 # -- the decorator -------------------------------------------------------------------------------------------
