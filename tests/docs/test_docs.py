@@ -358,7 +358,7 @@ def in_shell(line: str, cwd: Path) -> tuple[int, str]:
 
 RUNNING = ["README.md", "docs/start.md", "docs/guides/checking.md", "docs/guides/models.md"]
 NOT_RUN = ("make ", "toolwright check path/to/tools", "toolwright check --watch", "toolwright serve")
-"""Another program; the broken manifest below; commands that do not end (tests/doors/test_serve.py has the last)."""
+"""Another program; the broken manifest below; commands that do not end (test_serve.py runs the last)."""
 
 
 @pytest.mark.parametrize("name", RUNNING)
