@@ -16,7 +16,7 @@ RUN := $(BIN)/toolwright --config examples/toolwright.toml --state build/state
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run examples sign-examples test screenshots check fmt bench explore fuzz fuzz-spawner soak races lock clean
+.PHONY: help run examples sign-examples test screenshots check fmt bench explore fuzz fuzz-http fuzz-spawner soak races lock clean
 unexport PYTHONHOME PYTHONPATH
 
 help: ## list the commands

@@ -357,8 +357,8 @@ def in_shell(line: str, cwd: Path) -> tuple[int, str]:
 
 
 RUNNING = ["README.md", "docs/start.md", "docs/guides/checking.md", "docs/guides/models.md"]
-NOT_RUN = ("make ", "toolwright check path/to/tools", "toolwright check --watch")
-"""Another program; the broken manifest below; a command that does not end."""
+NOT_RUN = ("make ", "toolwright check path/to/tools", "toolwright check --watch", "toolwright serve")
+"""Another program; the broken manifest below; commands that do not end (test_serve.py runs the last)."""
 
 
 @pytest.mark.parametrize("name", RUNNING)

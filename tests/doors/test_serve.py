@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -152,6 +152,16 @@ def serving(folder: Path, *arguments: str, **more: str) -> Iterator[Server]:
         server.close()
 
 
+def greeting(said: IO[bytes]) -> bytes:
+    """What a server says first, up to the last line of it."""
+    lines: list[bytes] = []
+    for line in said:
+        lines.append(line)
+        if line == b"Ctrl-C stops it.\n":
+            return b"".join(lines)
+    raise AssertionError(b"".join(lines))
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     here = tmp_path / "here"
@@ -199,6 +209,46 @@ def test_what_is_printed_for_mcp_hosts_is_ready_to_be_pasted(folder: Path) -> No
         check=True,
     )
     assert json.loads(said.stdout.splitlines()[0])["result"]["serverInfo"]["name"]
+
+
+def test_the_command_for_hosts_serves_the_same_where_a_configuration_was_found(tmp_path: Path) -> None:
+    """Attack: rules of a configuration that a host, which starts us in its own folder, would go without."""
+    project = tmp_path / "project"
+    declare(project / "one", "first")
+    declare(project / "two", "second", "third")
+    (project / "toolwright.toml").write_text(
+        '[[source]]\npath = "one"\n[[source]]\npath = "two"\n'
+        '[[policy]]\nmatch = { name = "third" }\ndecision = "deny"\nbecause = "not here"\n',
+        encoding="utf-8",
+    )
+    process = subprocess.Popen(
+        [PROGRAM, "serve", "--port", "0"],
+        cwd=project / "one",
+        env=environment(tmp_path / "home"),
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert process.stderr is not None
+        (started,) = (
+            json.loads(line)["mcpServers"]["toolwright"]
+            for line in greeting(process.stderr).splitlines()
+            if b'"command"' in line
+        )
+    finally:
+        process.terminate()
+        process.communicate(timeout=WAIT_S)
+    said = subprocess.run(
+        [started["command"], *started["args"]],
+        cwd="/",
+        env=environment(tmp_path / "home"),
+        input=HELLO,
+        capture_output=True,
+        timeout=WAIT_S,
+        check=True,
+    )
+    listed = json.loads(said.stdout.splitlines()[-1])["result"]["tools"]
+    assert [tool["name"] for tool in listed] == ["first", "second"]
 
 
 def test_a_changed_file_is_seen_by_clients_and_a_broken_one_changes_nothing(folder: Path) -> None:
@@ -316,6 +366,8 @@ def test_a_token_opens_what_others_can_reach_and_nothing_else_does(folder: Path)
     path.write_text(f"{token}\n", encoding="utf-8")
     path.chmod(0o600)
     with serving(folder, "--host", "0.0.0.0", "--token-file", str(path)) as server:
+        # What is printed is a name under which we answer.
+        assert server.ask("GET", "/v1/tools", headers={"authorization": f"Bearer {token}"})[0] == 200
         port = server.address.rpartition(":")[2]
         server.address = f"127.0.0.1:{port}"
         assert server.ask("GET", "/v1/tools")[0] == 401
@@ -394,6 +446,38 @@ def test_somebody_who_types_stdio_into_a_terminal_is_told_what_it_does(folder: P
         os.close(ours)
         process.kill()
         process.communicate(timeout=WAIT_S)
+
+
+EMBEDDED = """
+import toolwright
+
+@toolwright.tool
+def add(a: int, b: int) -> int:
+    "Add two numbers."
+    return a + b
+
+with toolwright.open(tools=[add]) as workshop:
+    toolwright.serve(workshop, port=0)
+"""
+
+
+def test_a_program_that_serves_functions_of_its_own_prints_no_command_that_lacks_them(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", EMBEDDED],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert process.stderr is not None
+        said = greeting(process.stderr)
+    finally:
+        process.terminate()
+        process.communicate(timeout=WAIT_S)
+    assert b"1 tool\n" in said
+    assert said.count(b'/mcp"') == 2
+    assert b"--stdio" not in said
 
 
 def test_stdio_takes_nothing_of_http(folder: Path) -> None:

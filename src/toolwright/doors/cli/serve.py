@@ -81,7 +81,9 @@ def command(shared: Shared, host: str | None, port: int | None, stdio: bool, tok
         return _serve_stdio(shared, shared.workshop())
     if "MALLOC_ARENA_MAX" not in shared.environment.variables:
         share_memory()
-    return _serve_http(shared, shared.resolved(), shared.workshop, host, port, token_file)
+    return _serve_http(
+        shared, shared.resolved(), shared.workshop, host, port, token_file, started_by=_own_command
+    )
 
 
 def share_memory() -> None:
@@ -275,7 +277,10 @@ def _serve_http(
     host: str | None,
     port: int | None,
     token_file: str | None,
+    *,
+    started_by: Callable[[Shared], list[str]] | None = None,
 ) -> int:
+    """``started_by``: the command that does the same over stdio; none where an embedder calls us."""
     import asyncio
 
     _need_extra()
@@ -319,7 +324,8 @@ def _serve_http(
         address = _address(serving.host, listening)
 
         def greet() -> None:
-            _greet(workshop, shared, address, needs_token=closed)
+            command = started_by(shared) if started_by is not None and not shared.quiet else []
+            _greet(workshop, shared, address, command, needs_token=closed)
 
         return asyncio.run(_run(served, serving, workshop, listening, shared, greet))
 
@@ -373,12 +379,30 @@ def _name() -> str:
 
 
 def _address(host: str, listening: socket.socket) -> str:
-    """The address as clients write it."""
+    """The address as clients write it: one that the entrance takes for a name of ours."""
     bound, port = listening.getsockname()[:2]
     name = bound if host in ("", "0.0.0.0", "::", "localhost") or port == 0 else host.strip("[]")
     if name in _ANY:
-        name = _name()
+        name = _outward(name)
     return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+
+
+def _outward(every: str) -> str:
+    """The address of this machine that others most likely reach. Its name is none that the entrance knows,
+    and may mean nothing to them."""
+    import socket
+
+    family, far, near = (
+        (socket.AF_INET6, "2001:db8::1", "::1")
+        if ":" in every
+        else (socket.AF_INET, "192.0.2.1", "127.0.0.1")
+    )
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as asking:
+            asking.connect((far, 9))  # sends nothing: the kernel only chooses a route
+            return str(asking.getsockname()[0])
+    except OSError:
+        return near
 
 
 async def _run(
@@ -574,7 +598,9 @@ def _some(names: Sequence[str]) -> str:
 # -- what a person is told ----------------------------------------------------------------------------------
 
 
-def _greet(workshop: Workshop, shared: Shared, address: str, *, needs_token: bool) -> None:
+def _greet(
+    workshop: Workshop, shared: Shared, address: str, command: Sequence[str], *, needs_token: bool
+) -> None:
     warnings = workshop.warnings()  # also makes what runs calls, so that the first one finds it
     if shared.quiet:
         click.echo(f"serving at {address}", err=True)
@@ -592,41 +618,43 @@ def _greet(workshop: Workshop, shared: Shared, address: str, *, needs_token: boo
         f"  MCP       {address}/mcp",
         f"  HTTP API  {address}/v1/tools (described at {address}/openapi.json)",
         "",
-        *_host_settings(shared, address, needs_token=needs_token),
+        *_host_settings(shared, address, command, needs_token=needs_token),
         "",
         "Ctrl-C stops it.",
     ]
     click.echo("\n".join(lines), err=True)
 
 
-def _host_settings(shared: Shared, address: str, *, needs_token: bool) -> list[str]:
+def _host_settings(shared: Shared, address: str, command: Sequence[str], *, needs_token: bool) -> list[str]:
     """How MCP hosts are told about us, ready to be pasted."""
     import json
-
-    remote: dict[str, Any] = {"type": "http", "url": f"{address}/mcp"}
-    if needs_token:
-        remote["headers"] = {"Authorization": "Bearer YOUR-TOKEN"}
-    program, *rest = _own_command(shared)
-    local: dict[str, Any] = {"command": program, "args": rest}
-    if shared.environment.user_space != shared.environment.home:
-        local["env"] = {"USER_SPACE": shared.environment.user_space}
 
     def line(outer: str, inner: dict[str, Any]) -> str:
         return _render.printable("  " + json.dumps({outer: {"toolwright": inner}}, ensure_ascii=False))
 
-    return [
+    remote: dict[str, Any] = {"type": "http", "url": f"{address}/mcp"}
+    if needs_token:
+        remote["headers"] = {"Authorization": "Bearer YOUR-TOKEN"}
+    lines = [
         "For MCP hosts, one of these, in the file that the host reads:",
         "Claude Code (.mcp.json), Cursor (.cursor/mcp.json) and others, by address:",
         line("mcpServers", remote),
         "VS Code (.vscode/mcp.json), by address:",
         line("servers", remote),
-        "Claude Desktop (claude_desktop_config.json) and others that start their servers:",
-        line("mcpServers", local),
     ]
+    if not command:
+        return lines
+    local: dict[str, Any] = {"command": command[0], "args": [*command[1:]]}
+    if shared.environment.user_space != shared.environment.home:
+        local["env"] = {"USER_SPACE": shared.environment.user_space}
+    heading = "Claude Desktop (claude_desktop_config.json) and others that start their servers:"
+    return [*lines, heading, line("mcpServers", local)]
 
 
 def _own_command(shared: Shared) -> list[str]:
     """The command that serves the same over stdio, from whatever folder."""
+    from toolwright.config import find_file
+
     program = os.path.abspath(sys.argv[0])
     is_ours = os.path.basename(program) == "toolwright" and os.access(program, os.X_OK)
     found = [program] if is_ours else [sys.executable, "-m", "toolwright"]
@@ -634,11 +662,17 @@ def _own_command(shared: Shared) -> list[str]:
         head, equals, path = text.partition("=")
         is_named = bool(equals) and head.isidentifier() and not os.path.exists(text)
         found += ["--from", f"{head}={os.path.abspath(path)}" if is_named else os.path.abspath(text)]
-    config = shared.resolved()
-    if shared.config is not None and config.file is not None:
-        found += ["--config", os.path.abspath(config.file)]
-    elif not shared.sources:
-        found += ["--from", os.getcwd()]
+    here = os.getcwd()
+    is_found = shared.config is None and find_file(here) is not None
+    if shared.config is not None:
+        found += ["--config", os.path.abspath(shared.config)]
+    elif not shared.sources and not is_found:
+        found += ["--from", here]
     if shared.state is not None:
         found += ["--state", os.path.abspath(shared.state)]
-    return [*found, "serve", "--stdio"]
+    found += ["serve", "--stdio"]
+    if is_found:
+        # Attack: a file that was merely found and now counts as named; or a host that goes without its rules.
+        # It is found again, whatever folder the host starts us in.
+        found = ["/bin/sh", "-c", 'cd "$0" && exec "$@"', here, *found]
+    return found
