@@ -1092,3 +1092,14 @@ def test_many_suspicions_of_one_kind_are_counted_and_do_not_hide_what_is_wrong(t
     verbose = toolwright("check", "-v", cwd=tmp_path).out
     assert verbose.count("[hygiene.hidden-characters]") == 30
     assert len(toolwright("check", "--json", cwd=tmp_path).json["problems"]) == 31
+
+
+def test_a_command_may_be_done_as_if_started_in_another_folder(project: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    here = toolwright("list", "--json", cwd=project)
+    assert json.loads(here.out)
+    for arguments in (("-C", str(project), "list", "--json"), ("list", "--json", "-C", str(project))):
+        assert toolwright(*arguments, cwd=elsewhere).out == here.out
+    said = toolwright("-C", "nowhere", "list", cwd=elsewhere)
+    assert (said.status, said.err.splitlines()[0]) == (66, "toolwright: nowhere: no such file or directory")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from toolwright.errors import ToolwrightError, nearest
+from toolwright.errors import SourceError, ToolwrightError, nearest
 from toolwright.records import dataclass
 
 if TYPE_CHECKING:
@@ -173,7 +173,20 @@ def shared_options(function: _Command) -> _Command:
                 raise click.UsageError(f"{param.opts[0]} needs a path.", ctx)
             setattr(shared, str(param.name), value)
 
+    def go(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+        if value is None:
+            return
+        try:
+            os.chdir(value)
+        except OSError as error:
+            reason = (error.strerror or "cannot be used").lower()
+            raise SourceError(f"{value}: {reason}", "name a folder with -C") from None
+
     for option in (
+        click.option(
+            "-C", "folder", metavar="DIR", type=click.Path(), callback=go, expose_value=False, is_eager=True,
+            help="Do everything as if started in this folder.",
+        ),
         click.option(
             "-q", "--quiet", is_flag=True, callback=keep, expose_value=False,
             help="Say only what was asked for: no counts, no advice.",

@@ -53,7 +53,7 @@ _CLOSE_S: Final = 5.0
 @click.command(
     "serve",
     epilog=examples(
-        "toolwright --from tools/ serve",
+        "toolwright serve --from tools/",
         "toolwright serve --port 0",
         "toolwright serve --stdio",
         "toolwright serve --host 0.0.0.0 --token-file tokens.txt",
@@ -670,9 +670,8 @@ def _own_command(shared: Shared) -> list[str]:
         found += ["--from", here]
     if shared.state is not None:
         found += ["--state", os.path.abspath(shared.state)]
-    found += ["serve", "--stdio"]
     if is_found:
         # Attack: a file that was merely found and now counts as named; or a host that goes without its rules.
         # It is found again, whatever folder the host starts us in.
-        found = ["/bin/sh", "-c", 'cd "$0" && exec "$@"', here, *found]
-    return found
+        found += ["-C", here]
+    return [*found, "serve", "--stdio"]
