@@ -446,3 +446,17 @@ def test_a_call_that_nothing_can_stop_is_answered_for_and_recorded_when_it_ends(
         assert crew.drain(WAIT_S)
     what = [entry.what for entry in entries(str(tmp_path / "state" / "journal")) if entry.call]
     assert what == ["begin", "end"]
+
+
+def test_stopping_a_call_that_nobody_can_stop_stops_no_other(tmp_path: Path) -> None:
+    """Attack: the one button that all such calls share is pressed, and nothing runs any more."""
+    gate, answers = Gate(), Answers()
+    with crewed(tmp_path, gate.hold, echo) as (crew, workshop, _events):
+        order(crew, workshop, answers, "hold")
+        assert gate.entered.acquire(timeout=WAIT_S)
+        try:
+            crew.drain(0.01)
+        finally:
+            gate.free.set()
+        assert not NEVER.is_set
+        assert workshop.call("echo", {"text": "still"}).content == "still"

@@ -93,6 +93,9 @@ class Cancel:
 
 
 class _Never(Cancel):
+    def set(self) -> None:
+        """Attack: whoever stops one call stops all that anybody will ever make, since it is everybody's."""
+
     def close(self) -> None:
         """It is everybody's: others may wait on it."""
 
