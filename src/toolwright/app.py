@@ -947,18 +947,12 @@ class Workshop:
         )
         return self._run(call, cancel or NEVER, door)
 
-    def begin(self, calls: Sequence[tuple[ToolCall, Cancel]], *, door: str) -> list[Begun]:
-        """Record that calls begin, with one sync for all; each must be handed to ``go_on``, or to the
-        engine's ``run`` and ``end``. For doors, which get many at once: a call's ``id`` must be a
-        ``new_call_id``."""
-        return self.hands.engine.begin(calls, door=door)
-
     def new_call_id(self) -> str:
         """An id for a call's record, unique among all hosts."""
         return self.hands.new_call_id()
 
     def _run(self, call: ToolCall, cancel: Cancel, door: str = "python") -> ToolResult:
-        (begun,) = self.begin([(call, cancel)], door=door)
+        (begun,) = self.hands.engine.begin([(call, cancel)], door=door)
         return self.go_on(begun)
 
     def go_on(self, begun: Begun) -> ToolResult:

@@ -44,7 +44,7 @@ def call(
     """As a door calls: by key, with a caller's reach."""
     given = None if arguments is None else dict(arguments)
     made = ToolCall(id=shop.new_call_id(), tool=tool, arguments=given, caller="ada", reach=reach, **more)
-    (begun,) = shop.begin([(made, NEVER)], door="mcp")
+    (begun,) = shop.hands.engine.begin([(made, NEVER)], door="mcp")
     return shop.go_on(begun)
 
 

@@ -75,7 +75,7 @@ def call(shop: Workshop, arguments: Mapping[str, Any], within: Reach | None = No
     made = ToolCall(
         id=shop.new_call_id(), tool="read_skill", arguments=dict(arguments), caller="ada", reach=within
     )
-    (begun,) = shop.begin([(made, NEVER)], door="http")
+    (begun,) = shop.hands.engine.begin([(made, NEVER)], door="http")
     return shop.go_on(begun)
 
 

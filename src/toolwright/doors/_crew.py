@@ -176,9 +176,9 @@ class Crew:
         trace: str = "",
     ) -> bool:
         """Have a call run; ``done`` is told the result, in the thread that ran it, and ``cancel``, which must
-        be this call's alone, is closed then. False: there is too much
-        to do already, or the house is closing, and nothing was or will be done. ``trace``: the traceparent
-        that came with the call."""
+        be this call's alone, is closed then. The call's ``id`` must be a ``new_call_id``. False: there is too
+        much to do already, or the house is closing, and nothing was or will be done. ``trace``: the
+        traceparent that came with the call."""
         order = _Order(call, cancel, done, door, progress, trace=trace)
         self._ordered += 1
         if not self._is_attended and self._loop is not None:

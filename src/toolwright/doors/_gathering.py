@@ -7,7 +7,10 @@ Nothing is held back longer than to the end of the turn.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
+
+_LARGE_BYTES: Final = 64 * 1024
+"""What is longer fills packets by itself, and would only be copied once more."""
 
 
 class Gathering:
@@ -22,6 +25,10 @@ class Gathering:
 
     def write(self, data: bytes) -> None:
         parts = self._parts
+        if len(data) > _LARGE_BYTES:
+            self.flush()
+            self._inner.write(data)
+            return
         if not parts:
             self._loop.call_soon(self.flush)
         parts.append(data)
