@@ -22,6 +22,7 @@ from toolwright.doors._crew import Crew
 from toolwright.doors._entrance import Guest
 from toolwright.doors._events import Events
 from toolwright.doors._limits import Limits
+from toolwright.doors._express import open_express
 from toolwright.doors._shortcut import direct
 from toolwright.doors.mcp import McpDoor
 
@@ -177,7 +178,11 @@ def serving(
         def take(scope: Any, body: bytes, way: Any) -> bool:
             return door.take(scope, guest_of(scope), body, way)
 
-        protocol = direct(Limits(), b"/mcp", take, served.short.append) if short else "httptools"
+        express = open_express() if short else None
+        if express is not None:
+            express.boarded = crew.man
+            crew.wait_at(express)
+        protocol = direct(Limits(), b"/mcp", take, served.short.append, express) if short else "httptools"
         config = uvicorn.Config(app, http=protocol, lifespan="off", log_level="warning", access_log=False)
         server = uvicorn.Server(config)
         held["server"], held["door"], held["loop"] = server, door, asyncio.get_running_loop()

@@ -35,6 +35,8 @@ TOGETHER_MAX: Final = 64
 """Calls that begin with one sync, or end with one write."""
 _STUCK_S: Final = 0.002
 _LOOK_S: Final = 0.003
+_LOOKS_IDLE: Final = 40
+"""After so many looks with nothing to see nobody looks any more."""
 _DRAIN_LOOK_S: Final = 0.02
 _SLOW_S: Final = 0.005
 _PACES_MAX: Final = 4096
@@ -73,6 +75,22 @@ class _Order:
     over: Over | None = None
     trace: str = ""
     span: Span | None = None
+
+
+class Source(Protocol):
+    """Where orders come from besides the doors' own threads: one that has nothing else to do waits there."""
+
+    def __len__(self) -> int:
+        """How many there are to wait for."""
+        ...
+
+    def wait(self) -> None:
+        """Wait until something comes, or nothing does for long; orders are given meanwhile."""
+        ...
+
+    def wake(self) -> None:
+        """Have whoever waits come back."""
+        ...
 
 
 class Mailbox:
@@ -144,6 +162,9 @@ class Crew:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_attended = False
         self._ordered = 0
+        self._source: Source | None = None
+        self._waiter: int | None = None
+        """The thread that waits at the source."""
 
     @cached_property
     def _engine(self) -> Engine:
@@ -158,6 +179,8 @@ class Crew:
     def mailbox(self) -> Mailbox:
         """The mailbox of the running loop."""
         box = self._mailbox
+        if box is not None and self._waiter == threading.get_ident():
+            return box
         loop = asyncio.get_running_loop()
         if box is None or box.loop is not loop:
             box = self._mailbox = Mailbox(loop)
@@ -183,13 +206,13 @@ class Crew:
         self._ordered += 1
         if not self._is_attended and self._loop is not None:
             self._is_attended = True
-            self._loop.call_later(_LOOK_S, self._attend, self._ordered)
+            self._loop.call_soon_threadsafe(self._attend, 0)
         with self._lock:
             if self._is_closing or len(self._arrived) >= WAITING_MAX:
                 return False
             self._under_way.add(order)
             self._arrived.append(order)
-            if self._free or self._is_waking:
+            if self._free or self._is_waking or self._waiter == threading.get_ident():
                 return True
             self._is_waking = True
         try:
@@ -208,16 +231,31 @@ class Crew:
 
     def attend(self, loop: asyncio.AbstractEventLoop) -> None:
         """Have ``look`` called on this loop while anything is under way. From then on, calls are ordered in
-        the loop's own thread."""
+        the loop's own thread, or in the one that waits at the source."""
         self._loop = loop
 
-    def _attend(self, ordered: int) -> None:
+    def _attend(self, idle: int) -> None:
         self.look()
         # While calls come one after the other it stays, so that none of them pays for starting it.
-        if self._loop is not None and (self._under_way or self._ordered != ordered):
-            self._loop.call_later(_LOOK_S, self._attend, self._ordered)
+        idle = 0 if self._under_way or self._ordered else idle + 1
+        self._ordered = 0
+        if self._loop is not None and idle < _LOOKS_IDLE:
+            self._loop.call_later(_LOOK_S, self._attend, idle)
         else:
             self._is_attended = False
+
+    def wait_at(self, source: Source) -> None:
+        """Have a thread wait there from now on, whenever there is something to wait for."""
+        self._source = source
+
+    def man(self) -> None:
+        """There is something to wait for at the source."""
+        with self._lock:
+            if self._is_unmanned() and self._free == 0:
+                self._wake()
+
+    def _is_unmanned(self) -> bool:
+        return self._waiter is None and self._source is not None and len(self._source) > 0
 
     async def call(
         self,
@@ -252,7 +290,7 @@ class Crew:
     def look(self) -> None:
         """Wake another thread where calls wait and nobody moves them on: one that seemed quick is not.
         Called every few milliseconds by whoever serves, while anything is under way."""
-        if not (self._arrived or self._begun or self._over):
+        if not (self._arrived or self._begun or self._over or self._is_unmanned()):
             return
         with self._lock:
             if self._is_stuck():
@@ -270,6 +308,8 @@ class Crew:
             while self._idle:
                 self._free += 1
                 self._idle.pop().release()
+        if self._source is not None:
+            self._source.wake()
         return by_itself
 
     def abandon(self) -> None:
@@ -341,7 +381,7 @@ class Crew:
                 continue
             with self._lock:
                 self._free -= 1
-                if self._free == 0 and (begun or self._arrived or self._over):
+                if self._free == 0 and (begun or self._arrived or self._over or self._is_unmanned()):
                     self._wake()
             try:
                 self._go_on(order)
@@ -372,7 +412,21 @@ class Crew:
             if self._is_closing:
                 self._threads -= 1
                 return False
-            self._idle.append(gate)
+            waits = self._is_unmanned()
+            if waits:
+                self._waiter = threading.get_ident()
+            else:
+                self._idle.append(gate)
+        if waits:
+            assert self._source is not None
+            try:
+                self._source.wait()
+            finally:
+                with self._lock:
+                    self._waiter = None
+                    self._free += 1
+                    self._moved_at = time.monotonic()
+            return True
         if gate.acquire(timeout=_IDLE_S):
             return True
         with self._lock:

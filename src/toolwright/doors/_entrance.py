@@ -14,6 +14,7 @@ import asyncio
 import math
 import re
 import secrets
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -124,27 +125,30 @@ def needs_token(host: str, hosts: Collection[str] = ()) -> bool:
 class Bucket:
     """Holds as many requests as may come at once, and fills up steadily."""
 
-    __slots__ = ("_at", "_level", "_per_s", "_size")
+    __slots__ = ("_at", "_level", "_per_s", "_size", "_turn")
 
     def __init__(self, per_minute: float, now: float) -> None:
         self._size = max(1.0, float(per_minute))
         self._per_s = per_minute / 60.0
         self._level = self._size
         self._at = now
+        self._turn = threading.Lock()
 
     def take(self, now: float) -> float:
         """Take one; 0 where there was one, else in how many seconds there will be."""
-        level = min(self._size, self._level + (now - self._at) * self._per_s)
-        self._at = now
-        if level >= 1.0:
-            self._level = level - 1.0
-            return 0.0
-        self._level = level
-        return (1.0 - level) / self._per_s
+        with self._turn:
+            level = min(self._size, self._level + max(now - self._at, 0.0) * self._per_s)
+            self._at = now
+            if level >= 1.0:
+                self._level = level - 1.0
+                return 0.0
+            self._level = level
+            return (1.0 - level) / self._per_s
 
     def put_back(self) -> None:
         """One that was taken is counted elsewhere."""
-        self._level = min(self._size, self._level + 1.0)
+        with self._turn:
+            self._level = min(self._size, self._level + 1.0)
 
 
 class Failures:
@@ -264,6 +268,7 @@ class Entrance:
         self._clock = clock
         self._now = now
         self._look_at = -math.inf
+        self._turn = threading.Lock()
         self._names: dict[object, _Names] = {}
         self._passed: dict[object, Passed] = {}
         self._buckets: dict[str, Bucket] = {}
@@ -464,8 +469,9 @@ class Entrance:
 
     def _look(self, clock: float) -> None:
         self._look_at = clock + LOOK_EVERY_S
-        if self._tokens.look():
-            self._passed.clear()
+        with self._turn:
+            if self._tokens.look():
+                self._passed.clear()
 
     def hold(self, token_id: str, told: asyncio.Future[None]) -> None:
         """Have ``told`` done when the token counts no more. Looked at once for all who wait."""

@@ -115,6 +115,14 @@ class Guarded(HttpToolsProtocol):
         scope: Any = self.scope
         scope["peer"] = self.peer
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether a request was answered, and of the next not a byte has come."""
+        return self.phase == _IDLE and self.is_answered
+
+    def idle(self) -> None:
+        self.phase, self.since = _IDLE, self.loop.time()
+
     def hold(self) -> None:
         """The head is complete, and is kept until the body is."""
         self.phase = _BODY

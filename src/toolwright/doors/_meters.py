@@ -90,9 +90,10 @@ class Meters:
     # -- counting -------------------------------------------------------------------------------------------
 
     def request(self, path: str, status: int) -> None:
-        """A response has begun. On the loop's own thread only, so that it needs no lock."""
+        """A response has begun."""
         key = (route_class(path), status)
-        self._requests[key] = self._requests.get(key, 0) + 1
+        with self._lock:
+            self._requests[key] = self._requests.get(key, 0) + 1
 
     def call(self, door: str, key: str, kind: str | None, duration_ms: float) -> None:
         """A call is over. In the thread that ran it."""

@@ -4,6 +4,10 @@ uvicorn makes a task, an event and three coroutines for each request, which cost
 Here a POST to one path is read whole and handed to ``take`` first; whatever that declines, and whatever takes
 long, goes the usual way, as if nobody had looked. Nothing is decided here: the entrance's checks are part of
 ``take``.
+
+The client of a kept connection sends the same head again and again, byte for byte. What the parser made of a
+head is remembered, and a request that comes in one piece with that head is not parsed again. We read no HTTP
+ourselves: bytes that were never parsed always are.
 """
 
 from __future__ import annotations
@@ -11,16 +15,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from toolwright.doors._express import Express, Seat
 from toolwright.doors._gathering import Gathering
 from toolwright.doors._limits import Guarded, Limits, Watch
 from toolwright.doors._web import Scope, Way
 
+_OF_CONNECTION: Final = frozenset(("client", "server", "peer", "guest", "state", "exchange"))
 BYTES_MAX: Final = 64 * 1024
 """Of a body that is read before anybody has looked at the head."""
+HEADS_MAX: Final = 512
+"""Heads that are remembered, for all connections together."""
+HEAD_BYTES_MAX: Final = 2048
+_END: Final = b"\r\n\r\n"
 _LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
@@ -33,14 +43,18 @@ class Passage:
         "_body",
         "_connection",
         "_scope",
+        "_seat",
         "disconnected",
         "keep_alive",
         "left",
         "response_complete",
     )
 
-    def __init__(self, connection: Direct, scope: Scope, body: bytes, *, keep_alive: bool) -> None:
+    def __init__(
+        self, connection: Direct, scope: Scope, body: bytes, *, keep_alive: bool, seat: Seat | None = None
+    ) -> None:
         self._connection = connection
+        self._seat = seat
         self._scope = scope
         self._body = body
         self.keep_alive = keep_alive
@@ -48,6 +62,11 @@ class Passage:
         self.disconnected = False
         self.left: Callable[[], object] | None = None
         """Told when the client has gone before its answer came."""
+
+    @property
+    def is_express(self) -> bool:
+        """Whether it is answered in the thread that has the answer; else on the event loop."""
+        return self._seat is not None
 
     @property
     def message_event(self) -> Passage:
@@ -68,17 +87,31 @@ class Passage:
         head = b"%bcontent-length: %d\r\n%b%b\r\n" % (_LINES[status], len(body), headers, close)
         connection = self._connection
         connection.told(status)  # first: whoever has the answer may ask how many there were
+        if self._seat is not None:
+            connection.count()
+            self._seat.answer(head + body, stays=self.keep_alive)
+            return
         connection.gathering.write_now(head + body)
         connection.answered(self)
 
     def go_the_usual_way(self) -> None:
-        """Have the app answer after all."""
+        """Have the app answer after all. On the event loop."""
+        if self._seat is not None:
+            self._connection.leave()
         if not self.disconnected and not self.response_complete:
             self._connection.go_the_usual_way(self, self._scope, self._body)
 
 
 Take = Callable[[Scope, bytes, Way], bool]
 """Whether the request was taken, and will be answered through the way."""
+
+
+class Head(NamedTuple):
+    """What the parser made of a head."""
+
+    scope: dict[str, Any]
+    """Without what belongs to the connection."""
+    body_bytes: int
 
 
 class Direct(Guarded):
@@ -90,11 +123,62 @@ class Direct(Guarded):
     take: Take
     gathering: Gathering
     told: Callable[[int], object]
+    heads: dict[bytes, Head]
+    express: Express | None
+    seat: Seat | None = None
     held: bytes | None = None
+    arrived: bytes | None = None
+    """What came in one piece when no request was under way."""
+    is_known: bool = False
+    """Whether its client is likely to send a head that is known."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.gathering = Gathering(transport)
         super().connection_made(self.gathering)  # type: ignore[arg-type]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.seat is not None:
+            self.seat.drop()
+            self.seat = None
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        # Idle: the parser stands before the first byte of a request, since all that it was fed is answered.
+        if not self.is_idle:
+            super().data_received(data)
+        elif not self._take_known(data):
+            self.arrived = data
+            super().data_received(data)
+            self.arrived = None
+
+    def _take_known(self, data: bytes, seat: Seat | None = None) -> bool:
+        """A whole request whose head was parsed before. False: nothing was done, and it has to be parsed."""
+        end = data.find(_END, 0, HEAD_BYTES_MAX) + len(_END)
+        head = self.heads.get(data[:end])
+        if head is None or len(data) != end + head.body_bytes:
+            return False
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
+        body = data[end:]
+        scope: Scope = {
+            **head.scope,
+            "client": self.client,
+            "server": self.server,
+            "peer": self.peer,
+            "state": {},
+        }
+        way = Passage(self, scope, body, keep_alive=True, seat=seat)
+        earlier, self.cycle = self.cycle, way  # type: ignore[assignment]
+        self.is_answered = False
+        self.busy()
+        self.is_known = True
+        if self.take(scope, body, way):
+            return True
+        self.is_known = False
+        self.cycle = earlier
+        self.is_answered = True
+        self.idle()
+        return False
 
     def on_headers_complete(self) -> None:
         cycle: Any = self.cycle
@@ -136,10 +220,32 @@ class Direct(Guarded):
         self.busy()
         if self.take(scope, body, way):
             self.held = None
+            if way.keep_alive and version == "1.1":
+                self._remember(scope, body)
             return
         self.cycle = earlier
         self._release()
         super().on_message_complete()
+
+    def _remember(self, scope: Scope, body: bytes) -> None:
+        """Keep what the parser made of the head of a request that was taken, where it came in one piece.
+
+        Attack: heads without end, each to be kept. Only those of requests that were let in are, and few.
+        """
+        arrived, heads = self.arrived, self.heads
+        if arrived is None:
+            return
+        end = len(arrived) - len(body)
+        # Attack: a body that is not as long as its head says (chunked, or followed by another request) would
+        # give the same head two meanings.
+        lengths = [value for name, value in scope["headers"] if name == b"content-length"]
+        if lengths != [b"%d" % len(body)] or arrived.find(_END, 0, HEAD_BYTES_MAX) + len(_END) != end:
+            return
+        if len(heads) >= HEADS_MAX:
+            heads.clear()
+        self.is_known = True
+        kept = {name: value for name, value in scope.items() if name not in _OF_CONNECTION}
+        heads[arrived[:end]] = Head(kept, len(body))
 
     def _release(self) -> None:
         body, self.held = self.held, None
@@ -147,13 +253,62 @@ class Direct(Guarded):
         if body:
             super().on_body(body)
 
-    def answered(self, way: Passage) -> None:
+    def count(self) -> None:
+        """One more is answered."""
         self.server_state.total_requests += 1
         self.rest()
+
+    def answered(self, way: Passage) -> None:
+        self.count()
         if not way.keep_alive:
             self.transport.close()
         elif self.pipeline:
             super().on_response_complete()
+        elif self.is_known and self.express is not None:
+            self._board(self.express)
+
+    # -- on the express -------------------------------------------------------------------------------------
+
+    def _board(self, express: Express) -> None:
+        """Leave the reading to the threads that run calls, until something else than a plain call comes."""
+        transport = self.transport
+        if (
+            not self.is_idle
+            or transport.is_closing()
+            or transport.get_write_buffer_size()
+            or transport.get_extra_info("sslcontext") is not None
+        ):
+            return
+        transport.pause_reading()
+        self.seat = express.board(transport.get_extra_info("socket"), self.loop, self._come, self._come_back)
+        if self.seat is None:
+            transport.resume_reading()
+
+    def _come(self, data: bytes) -> bool:
+        """In the thread that waits."""
+        return self._take_known(data, self.seat)
+
+    def _come_back(self, received: bytes, unsent: bytes) -> None:
+        """On the event loop: what is not ours to take."""
+        self.seat = None
+        transport, cycle = self.transport, cast(Any, self.cycle)
+        if transport.is_closing():
+            return
+        if unsent:
+            transport.write(unsent)
+        if cycle is not None and not cycle.keep_alive:
+            transport.close()
+            return
+        transport.resume_reading()
+        if received:
+            self.data_received(received)
+
+    def leave(self) -> None:
+        """On the event loop: a request of the express takes long."""
+        if self.seat is not None and self.seat.drop():
+            self.seat = None
+            if not self.transport.is_closing():
+                self.transport.resume_reading()
 
     def go_the_usual_way(self, way: Passage, scope: Scope, body: bytes) -> None:
         cycle = RequestResponseCycle(
@@ -178,9 +333,11 @@ class Direct(Guarded):
         self._start_asgi_task(cycle, self.app)
 
 
-def direct(limits: Limits, path: bytes, take: Take, told: Callable[[int], object]) -> type[Direct]:
+def direct(
+    limits: Limits, path: bytes, take: Take, told: Callable[[int], object], express: Express | None = None
+) -> type[Direct]:
     """The protocol of one server whose requests to ``path`` are offered to ``take``; ``told`` hears the
-    status of each that was answered so."""
+    status of each that was answered so. Both are called in any thread where there is an ``express``."""
     members: dict[str, Any] = {
         "limits": limits,
         "watch": Watch(limits),
@@ -188,5 +345,7 @@ def direct(limits: Limits, path: bytes, take: Take, told: Callable[[int], object
         "place": path.decode("ascii"),
         "take": staticmethod(take),
         "told": staticmethod(told),
+        "heads": {},
+        "express": express,
     }
     return type("DirectConnection", (Direct,), members)

@@ -54,6 +54,11 @@ class Way(Protocol):
     """Told when the client has gone before its answer came."""
     disconnected: bool
 
+    @property
+    def is_express(self) -> bool:
+        """Whether ``answer`` is for the thread that has the answer; else for the event loop."""
+        ...
+
     def answer(self, status: int, headers: bytes, body: bytes) -> None: ...
 
     def go_the_usual_way(self) -> None: ...

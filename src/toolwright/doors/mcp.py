@@ -107,6 +107,7 @@ class McpDoor:
         self._waiting: dict[_Exchange, None] = {}
         self._ticks = 0
         self._is_ticking = False
+        self._has_waited = False
         self._asked: dict[str, _Exchange] = {}
         """By the unguessable id of a question to the client."""
         self._streams: dict[_Stream, str] = {}
@@ -152,28 +153,32 @@ class McpDoor:
         post = _Post(scope, _nobody, _nowhere, guest, message, headers, body)
         asks = elicits and self.desk.may_ask(guest)
         exchange = _Exchange(
-            self.desk, self._crew.mailbox(), post, call, newer=newer, asks=asks, session=session, way=way
+            self, self._crew.mailbox(), post, call, newer=newer, asks=asks, session=session, way=way
         )
         trace = headers[b"traceparent"].decode("latin-1") if b"traceparent" in headers else ""
-        if not self._crew.order(call, door=DOOR, done=exchange.done, cancel=exchange.cancel, trace=trace):
-            return False
         exchange.short = self._short_over
         if newer:  # the older era says that leaving is not cancelling
             way.left = exchange.cancel.set
-        self._wait(exchange)
-        return True
+        self._wait(exchange)  # first: it may be over before the order returns
+        if self._crew.order(call, door=DOOR, done=exchange.done, cancel=exchange.cancel, trace=trace):
+            return True
+        self.forget(exchange)
+        way.left = None
+        return False
 
     def _short_over(self, exchange: _Exchange) -> None:
         """A call of the short way has its answer; or it takes long, or a person is to be asked, and then it
         goes the usual way, with its stream and somebody who watches the client."""
+        if not exchange.claim():
+            return
         way, answer, exchange.short = exchange.way, exchange.answer, None
         assert way is not None
         way.left = None
         if type(answer) is tuple:
-            self._forget(exchange)
+            self.forget(exchange)
             way.answer(answer[0], _JSON_LINES, answer[1])
         elif way.disconnected:
-            self._forget(exchange)
+            self.forget(exchange)
             if exchange.newer:
                 exchange.cancel.set()
         else:
@@ -188,15 +193,16 @@ class McpDoor:
             self._under_way[exchange.place] = exchange
         exchange.tick = self._ticks
         self._waiting[exchange] = None
+        self._has_waited = True
         if not self._is_ticking:
             self._is_ticking = True
-            exchange.loop.call_later(_LONG_S, self._tick)
+            exchange.loop.call_soon_threadsafe(exchange.loop.call_later, _LONG_S, self._tick)
 
-    def _forget(self, exchange: _Exchange) -> None:
+    def forget(self, exchange: _Exchange) -> None:
         self._waiting.pop(exchange, None)
         place = exchange.place
         if place is not None and self._under_way.get(place) is exchange:
-            del self._under_way[place]
+            self._under_way.pop(place, None)
 
     # -- every request --------------------------------------------------------------------------------------
 
@@ -376,7 +382,7 @@ class McpDoor:
             return await _refuse(send, call.status if newer else 200, call, number)
         assert type(call) is ToolCall
         exchange = _Exchange(
-            self.desk, self._crew.mailbox(), post, call, newer=newer, asks=asks, session=session
+            self, self._crew.mailbox(), post, call, newer=newer, asks=asks, session=session
         )
         token = wire.meta(params).get("progressToken")
         report = exchange.reporter(token) if wire.is_id(token) else None
@@ -392,6 +398,7 @@ class McpDoor:
         """Wait for a call that is under way, and answer it."""
         try:
             if exchange.way is None:
+                assert exchange.waiter is not None
                 await exchange.waiter
             answer = exchange.answer
             if type(answer) is tuple and not exchange.events:
@@ -401,7 +408,7 @@ class McpDoor:
             exchange.cancel.set()
             raise
         finally:
-            self._forget(exchange)
+            self.forget(exchange)
 
     def _tick(self) -> None:
         """Wake the exchanges that have waited since the last tick: one timer for all of them."""
@@ -409,7 +416,9 @@ class McpDoor:
             if exchange.tick < self._ticks:
                 exchange.wake()
         self._ticks += 1
-        self._is_ticking = bool(self._waiting)
+        # While calls come one after the other it goes on, so that none of them pays for starting it.
+        self._is_ticking = self._has_waited or bool(self._waiting)
+        self._has_waited = False
         if self._is_ticking:
             asyncio.get_running_loop().call_later(_LONG_S, self._tick)
 
@@ -616,7 +625,7 @@ class _Exchange:
 
     def __init__(
         self,
-        desk: Desk,
+        door: McpDoor,
         mailbox: Mailbox,
         post: _Post,
         call: ToolCall,
@@ -626,8 +635,9 @@ class _Exchange:
         session: Session | None,
         way: Way | None = None,
     ) -> None:
-        self.desk = desk
-        self.loop = loop = mailbox.loop
+        self.door = door
+        self.desk = door.desk
+        self.loop = mailbox.loop
         self.mailbox = mailbox
         self.way = way
         self.short: Callable[[_Exchange], None] | None = None
@@ -639,7 +649,7 @@ class _Exchange:
         self.asks = asks
         self.session = session
         self.cancel = Cancel()
-        self.waiter: asyncio.Future[None] = loop.create_future()
+        self.waiter: asyncio.Future[None] | None = self.loop.create_future() if way is None else None
         self.answer: tuple[int, bytes] | Question | None = None
         """The status and the response; or what a person has to be asked first."""
         self.events: deque[bytes] = deque()
@@ -649,6 +659,7 @@ class _Exchange:
         self.is_cancelled = False
         self.tick = 0
         """When it began to wait."""
+        self._claims = [None]
 
     # -- in the thread that runs the call -------------------------------------------------------------------
 
@@ -658,7 +669,22 @@ class _Exchange:
         except Exception as broken:  # noqa: BLE001 - the one catch-all of this thread's boundary
             fault = Fault(wire.INTERNAL_ERROR, f"the answer cannot be written: {type(broken).__name__}")
             answer = (200, wire.failure(self.post.message.id, fault))
-        self.mailbox.post(self.end, answer)
+        way = self.way
+        if way is not None and way.is_express and type(answer) is tuple and self.claim():
+            self.door.forget(self)
+            way.left = None
+            way.answer(answer[0], _JSON_LINES, answer[1])
+        else:
+            self.mailbox.post(self.end, answer)
+
+    def claim(self) -> bool:
+        """Whether it is the caller who ends the short way: the thread that has the answer, or the event loop,
+        for which it took too long."""
+        try:
+            self._claims.pop()
+        except IndexError:
+            return False
+        return True
 
     def _answer(self, result: ToolResult) -> tuple[int, bytes] | Question:
         number = self.post.message.id
@@ -699,7 +725,7 @@ class _Exchange:
     def wake(self) -> None:
         if self.short is not None:
             self.short(self)
-        elif not self.waiter.done():
+        elif self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
 
 

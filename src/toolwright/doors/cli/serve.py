@@ -418,6 +418,7 @@ async def _run(
     import uvicorn
 
     from toolwright.doors._limits import Limits, connections_max, server_settings
+    from toolwright.doors._express import open_express
     from toolwright.doors._shortcut import direct
 
     class Server(uvicorn.Server):
@@ -436,7 +437,11 @@ async def _run(
         head_bytes_max=serving.header_bytes_max,
         connections_max=min(serving.connections_max, connections_max()),
     )
-    shortcut = direct(limits, b"/mcp", served.take, partial(served.meters.request, "/mcp"))
+    express = open_express()
+    if express is not None:
+        express.boarded = served.crew.man
+        served.crew.wait_at(express)
+    shortcut = direct(limits, b"/mcp", served.take, partial(served.meters.request, "/mcp"), express)
     settings = server_settings(limits, shortcut) | {"timeout_keep_alive": max(1, round(serving.keep_alive_s))}
     server = Server(
         uvicorn.Config(

@@ -1,0 +1,175 @@
+"""Connections that one thread reads, serves and answers by itself, while nobody else has to be woken.
+
+A call that goes from the event loop's thread to another one and back costs more in waking and in cold caches
+than a quick tool does. So a connection whose client sends plain calls, one after the other, is not watched by
+the event loop but here, by one of the threads that run calls (``_crew.py``): it waits for requests, runs what
+came together and sends the answers. If a call takes long, another thread goes on waiting in its place, so
+nothing is held up. Whatever is not a plain call goes back to the event loop, with all bytes that came.
+
+Nothing is parsed or decided here. A seat has a descriptor of its own for the connection's socket, because the
+event loop may close its own at any time.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+SEATS_MAX: Final = 256
+_RECEIVED_BYTES_MAX: Final = 16 * 1024
+"""Of one look at a connection; what is longer goes back to the event loop."""
+_TOGETHER_MAX: Final = 64
+_WAIT_S: Final = 30.0
+
+Arrived = Callable[[bytes], bool]
+"""In the waiting thread: what came in one piece, and whether it was taken. Its answer goes to the seat."""
+Back = Callable[[bytes, bytes], object]
+"""On the event loop: what came and was not taken, and what is still to be sent. Called once, unless the seat
+was dropped."""
+
+
+class Seat:
+    """One connection that is watched here."""
+
+    __slots__ = ("_arrived", "_back", "_express", "_is_busy", "_is_late", "_is_left", "_loop", "_turn", "socket")
+
+    def __init__(
+        self, express: Express, own: socket.socket, loop: AbstractEventLoop, arrived: Arrived, back: Back
+    ) -> None:
+        self.socket = own
+        self._express = express
+        self._loop = loop
+        self._arrived = arrived
+        self._back = back
+        self._turn = threading.Lock()
+        """Held for whatever is done with the socket: nobody reads from a descriptor that has become another's."""
+        self._is_busy = False
+        self._is_late = False
+        """Something came while a request was under way: the event loop knows what to do about that."""
+        self._is_left = False
+
+    def read(self) -> None:
+        """In the thread that waits: something has come."""
+        with self._turn:
+            if self._is_left:
+                return
+            if self._is_busy:
+                self._is_late = True
+                return
+            try:
+                data = self.socket.recv(_RECEIVED_BYTES_MAX)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                data = b""
+            self._is_busy = True
+        if not data or not self._arrived(data):
+            self._leave(data)
+
+    def answer(self, data: bytes, *, stays: bool) -> None:
+        """Send the answer to what came; in any thread. Not ``stays``: it was the last one."""
+        with self._turn:
+            if self._is_left:
+                return
+            try:
+                sent = self.socket.send(data)
+            except (BlockingIOError, InterruptedError):
+                sent = 0
+            except OSError:  # the client has gone: the event loop finds that out by itself
+                sent = len(data)
+                stays = False
+            self._is_busy = False
+            stays = stays and sent == len(data) and not self._is_late
+        if not stays:
+            self._leave(b"", data[sent:])
+
+    def drop(self) -> bool:
+        """Watch it here no longer; whether it still was."""
+        with self._turn:
+            if self._is_left:
+                return False
+            self._is_left = True
+            self._express.forget(self)
+            self.socket.close()
+        return True
+
+    def _leave(self, received: bytes, unsent: bytes = b"") -> None:
+        if self.drop():
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._back, received, unsent)
+
+
+class Express:
+    """All such connections of one server. One thread at a time waits for them."""
+
+    def __init__(self) -> None:
+        self._seats: dict[int, Seat] = {}
+        self._epoll = select.epoll()
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._bell, select.EPOLLIN)
+        self.boarded: Callable[[], object] = lambda: None
+        """Told when there is something to wait for."""
+
+    def __len__(self) -> int:
+        return len(self._seats)
+
+    def board(
+        self, sock: socket.socket, loop: AbstractEventLoop, arrived: Arrived, back: Back
+    ) -> Seat | None:
+        """Watch a connection here, which the event loop must watch no longer. None: there is no room."""
+        if len(self._seats) >= SEATS_MAX:
+            return None
+        try:
+            own = socket.socket(fileno=os.dup(sock.fileno()))
+        except OSError:
+            return None
+        own.setblocking(False)
+        seat = Seat(self, own, loop, arrived, back)
+        self._seats[own.fileno()] = seat
+        # Edge triggered: each arrival is told once, also one that was there before.
+        self._epoll.register(own.fileno(), select.EPOLLIN | select.EPOLLET)
+        self.boarded()
+        return seat
+
+    def forget(self, seat: Seat) -> None:
+        """By the seat, in its turn."""
+        number = seat.socket.fileno()
+        del self._seats[number]
+        self._epoll.unregister(number)
+
+    def wait(self) -> None:
+        """Wait until something comes, or nothing does for long, and hand it on; what comes meanwhile as well:
+        what is handed on together shares one sync."""
+        arrived, count = self._epoll.poll(_WAIT_S), 0
+        while arrived:
+            for number, _ in arrived:
+                seat = self._seats.get(number)
+                if seat is not None:
+                    seat.read()
+                else:
+                    with suppress(BlockingIOError):
+                        os.eventfd_read(self._bell)
+            count += len(arrived)
+            arrived = self._epoll.poll(0) if count < _TOGETHER_MAX else ()
+
+    def wake(self) -> None:
+        """Have whoever waits come back."""
+        os.eventfd_write(self._bell, 1)
+
+    def close(self) -> None:
+        """When nobody waits any more."""
+        for seat in tuple(self._seats.values()):
+            seat.drop()
+        self._epoll.close()
+        os.close(self._bell)
+
+
+def open_express() -> Express | None:
+    """None where the kernel has no such thing: then all is left to the event loop."""
+    return Express() if hasattr(select, "epoll") and hasattr(os, "eventfd") else None
