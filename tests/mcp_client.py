@@ -21,8 +21,8 @@ from toolwright.app import Workshop
 from toolwright.doors._crew import Crew
 from toolwright.doors._entrance import Guest
 from toolwright.doors._events import Events
+from toolwright.doors._express import Express, open_express
 from toolwright.doors._limits import Limits
-from toolwright.doors._express import open_express
 from toolwright.doors._shortcut import direct
 from toolwright.doors.mcp import McpDoor
 
@@ -63,6 +63,7 @@ class Served:
     guests: dict[str, Guest] = field(default_factory=dict)
     short: list[int] = field(default_factory=list)
     """The statuses of what was answered the short way."""
+    express: Express | None = None
 
     def connect(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_S)
@@ -175,13 +176,14 @@ def serving(
             scope["guest"] = guest_of(scope)
             await door(scope, receive, send)
 
-        def take(scope: Any, body: bytes, way: Any) -> bool:
-            return door.take(scope, guest_of(scope), body, way)
+        def take(head: Any, _place: Any, body: bytes, way: Any) -> bool:
+            return door.take(head, guest_of(head.scope), body, way)
 
         express = open_express() if short else None
         if express is not None:
             express.boarded = crew.man
             crew.wait_at(express)
+            served.express = express
         protocol = direct(Limits(), b"/mcp", take, served.short.append, express) if short else "httptools"
         config = uvicorn.Config(app, http=protocol, lifespan="off", log_level="warning", access_log=False)
         server = uvicorn.Server(config)
@@ -203,6 +205,8 @@ def serving(
         thread.join(WAIT_S)
         crew.drain(WAIT_S)
         listening.close()
+        if held["served"].express is not None:
+            held["served"].express.close()
     assert not thread.is_alive()
 
 

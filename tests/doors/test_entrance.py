@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from tests.wire import asked, serving
 from toolwright.doors import _entrance
 from toolwright.doors._entrance import Entrance, Failures, Guest, needs_token
-from toolwright.doors._web import App, Message, Receive, Scope, Send, read_body
+from toolwright.doors._peers import Peer
+from toolwright.doors._web import App, Head, Message, Place, Receive, Scope, Send, read_body
 from toolwright.model import Effect, Reach, Right
 from toolwright.store import Store, tokens
 from toolwright.store.keep import STORE_NAME, Keep
@@ -689,10 +690,10 @@ def test_the_short_way_admits_nobody_whom_the_usual_one_refuses(headers: list[tu
     entrance = own(door)
     full = [("host", HOST), ("content-type", "application/json"), ("content-length", "2"), *headers]
     kept = list(dict(full).items())
-    scope = {
+    scope: dict[str, Any] = {
         "type": "http", "server": SERVER, "client": ("127.0.0.1", 5), "path": "/mcp", "method": "POST",
         "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in kept],
     }  # fmt: skip
     first = ask(entrance, *kept, method="POST", path="/mcp", host=None, body=(b"{}",))
-    passed = entrance.admit(scope)
+    passed = entrance.admit(Head(scope, 2), Place(("127.0.0.1", 5), SERVER, Peer(None, None)))
     assert passed is None or (first.status == 200 and passed.guest == door.guests[0])

@@ -18,8 +18,9 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 import toolwright
 from tests.mcp_client import BOTH, WAIT_S, Reply, Served, enveloped, serving
 from toolwright.config import Config
-from toolwright.doors._entrance import Entrance, Guest
+from toolwright.doors._entrance import Entrance, Guest, Passed
 from toolwright.doors._shortcut import BYTES_MAX, Passage
+from toolwright.doors._web import Head, Place
 
 LONG = threading.Event()
 ENTERED = threading.Semaphore(0)
@@ -260,6 +261,11 @@ def scope_of(*headers: tuple[str, str], peer: Neighbour | None = None) -> dict[s
     }
 
 
+def admitted(entrance: Entrance, scope: dict[str, Any]) -> Passed | None:
+    """Who comes in by the short way."""
+    return entrance.admit(Head(scope, 2), Place(scope["client"], scope["server"], scope["peer"]))
+
+
 def come_in(entrance: Entrance, scope: dict[str, Any]) -> int:
     """The status by the usual way."""
     sent: list[Any] = []
@@ -281,9 +287,9 @@ async def door(_scope: Any, _receive: Any, send: Any) -> None:
 
 def test_nobody_is_admitted_whom_the_usual_way_has_not_let_in() -> None:
     entrance = Entrance(door, host_guest=Guest(name="ann"))
-    assert entrance.admit(scope_of()) is None
+    assert admitted(entrance, scope_of()) is None
     assert come_in(entrance, scope_of()) == 200
-    passed = entrance.admit(scope_of())
+    passed = admitted(entrance, scope_of())
     assert passed is not None
     assert passed.guest == Guest(name="ann")
 
@@ -310,7 +316,7 @@ def test_what_is_not_plain_is_left_to_the_usual_way(headers: list[tuple[str, str
     entrance = Entrance(door, host_guest=Guest(name="ann"))
     assert come_in(entrance, scope_of()) == 200
     come_in(entrance, scope_of(*headers))
-    assert entrance.admit(scope_of(*headers)) is None
+    assert admitted(entrance, scope_of(*headers)) is None
 
 
 def test_another_user_of_the_machine_is_not_admitted_as_its_owner() -> None:
@@ -318,9 +324,9 @@ def test_another_user_of_the_machine_is_not_admitted_as_its_owner() -> None:
     entrance = Entrance(door, host_guest=Guest(name="ann"))
     assert come_in(entrance, scope_of()) == 200
     neighbour = Neighbour(is_owner=False)
-    assert entrance.admit(scope_of(peer=neighbour)) is None
+    assert admitted(entrance, scope_of(peer=neighbour)) is None
     assert come_in(entrance, scope_of(peer=neighbour)) == 401
-    assert entrance.admit(scope_of(peer=neighbour)) is None
+    assert admitted(entrance, scope_of(peer=neighbour)) is None
 
 
 def test_what_goes_the_usual_way_after_all_is_counted_once() -> None:
@@ -328,12 +334,12 @@ def test_what_goes_the_usual_way_after_all_is_counted_once() -> None:
     entrance = Entrance(door, host_guest=guest, rate_per_minute=10, clock=lambda: 0.0)
     assert come_in(entrance, scope_of()) == 200
     for _ in range(50):
-        passed = entrance.admit(scope_of())
+        passed = admitted(entrance, scope_of())
         assert passed is not None
         assert passed.bucket is not None
         passed.bucket.put_back()
     taken = 0
-    while entrance.admit(scope_of()) is not None:
+    while admitted(entrance, scope_of()) is not None:
         taken += 1
     assert taken == 9
     assert come_in(entrance, scope_of()) == 429

@@ -38,6 +38,7 @@ _LOOK_S: Final = 0.003
 _LOOKS_IDLE: Final = 40
 """After so many looks with nothing to see nobody looks any more."""
 _DRAIN_LOOK_S: Final = 0.02
+_DRAIN_WAKE_S: Final = 2.0
 _SLOW_S: Final = 0.005
 _PACES_MAX: Final = 4096
 _NAME_CHARS_MAX: Final = 512
@@ -308,8 +309,9 @@ class Crew:
             while self._idle:
                 self._free += 1
                 self._idle.pop().release()
-        if self._source is not None:
-            self._source.wake()
+            if self._source is not None:
+                self._source.wake()
+                self._settled.wait_for(lambda: self._waiter is None, _DRAIN_WAKE_S)
         return by_itself
 
     def abandon(self) -> None:
@@ -422,10 +424,11 @@ class Crew:
             try:
                 self._source.wait()
             finally:
-                with self._lock:
+                with self._settled:
                     self._waiter = None
                     self._free += 1
                     self._moved_at = time.monotonic()
+                    self._settled.notify_all()
             return True
         if gate.acquire(timeout=_IDLE_S):
             return True

@@ -31,8 +31,10 @@ from toolwright.doors._web import (
     BodyTooLarge,
     BodyTooSlow,
     ClientLeft,
+    Head,
     Headers,
     Message,
+    Place,
     Receive,
     Scope,
     Send,
@@ -365,33 +367,43 @@ class Entrance:
             return
         await self._app(scope, receive, send)
 
-    def admit(self, scope: Scope) -> Passed | None:
+    def admit(self, head: Head, place: Place) -> Passed | None:
         """Who comes with a plain POST of a program, by what its headers led to before; None: let it come in
         the usual way, which decides. Says yes to nothing that the usual way would refuse. Where it then goes
-        the usual way all the same, it must be put back."""
-        seen: dict[bytes, bytes] = {}
-        for name, value in scope["headers"]:
-            if name in _READ:
-                if name in seen or name in _UNPLAIN:
-                    return None
-                seen[name] = value
+        the usual way all the same, it must be put back. In any thread."""
+        seen = head.seen
+        if seen is None:
+            seen = head.seen = self._plainly_seen(head)
+        if type(seen) is not dict:
+            return None
         clock = self._clock()
         if clock >= self._look_at:
             self._look(clock)
-        _host_guest, _cookie, key = self._place(scope, seen, is_relayed=False)
-        passed = self._passed.get(key)
+        host_guest = self._host_guest
+        if host_guest is not None and not place.peer.is_owner():
+            host_guest = None
+        passed = self._passed.get(_kept_under(place.server, seen, None, host_guest))
         if (
             passed is None
             or passed.guest is None
             or (passed.until is not _NOT_OVER and passed.until <= self._now())
             or passed.is_other_page
             or passed.by_cookie
-            or len(scope["headers"]) > HEADERS_MAX
-            or _unfit(seen, "POST", self._bytes_max) is not None
             or (passed.bucket is not None and passed.bucket.take(clock))
         ):
             return None
         return passed
+
+    def _plainly_seen(self, head: Head) -> dict[bytes, bytes] | bool:
+        """What is read of the headers of a plain POST; False: it is none."""
+        pairs = head.scope["headers"]
+        seen: dict[bytes, bytes] = {}
+        for name, value in pairs:
+            if name in _READ:
+                if name in seen or name in _UNPLAIN:
+                    return False
+                seen[name] = value
+        return seen if len(pairs) <= HEADERS_MAX and _unfit(seen, "POST", self._bytes_max) is None else False
 
     def _place(
         self, scope: Scope, seen: dict[bytes, bytes], *, is_relayed: bool
@@ -401,8 +413,7 @@ class Entrance:
         if host_guest is not None and (is_relayed or not _is_owner(scope)):
             host_guest = None
         cookie = _session_of(get(b"cookie")) if host_guest is None else None
-        named = (get(b"host"), get(b"origin"), get(b"authorization"))
-        return host_guest, cookie, (scope["server"], *named, cookie, host_guest is None)
+        return host_guest, cookie, _kept_under(scope["server"], seen, cookie, host_guest)
 
     # -- deciding -------------------------------------------------------------------------------------------
 
@@ -652,6 +663,14 @@ async def _coming(receive: Receive) -> Message:
 
 
 _SESSION_PATHS: Final = {"/login": Entrance._login, "/logout": Entrance._logout}
+
+
+def _kept_under(
+    server: object, seen: dict[bytes, bytes], cookie: str | None, host_guest: Guest | None
+) -> object:
+    """All that a decision depends on."""
+    get = seen.get
+    return server, get(b"host"), get(b"origin"), get(b"authorization"), cookie, host_guest is None
 
 
 def _is_owner(scope: Scope) -> bool:

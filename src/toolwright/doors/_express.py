@@ -27,7 +27,7 @@ _RECEIVED_BYTES_MAX: Final = 16 * 1024
 _TOGETHER_MAX: Final = 64
 _WAIT_S: Final = 30.0
 
-Arrived = Callable[[bytes], bool]
+Arrived = Callable[["Seat", bytes], bool]
 """In the waiting thread: what came in one piece, and whether it was taken. Its answer goes to the seat."""
 Back = Callable[[bytes, bytes], object]
 """On the event loop: what came and was not taken, and what is still to be sent. Called once, unless the seat
@@ -37,7 +37,17 @@ was dropped."""
 class Seat:
     """One connection that is watched here."""
 
-    __slots__ = ("_arrived", "_back", "_express", "_is_busy", "_is_late", "_is_left", "_loop", "_turn", "socket")
+    __slots__ = (
+        "_arrived",
+        "_back",
+        "_express",
+        "_is_busy",
+        "_is_late",
+        "_is_left",
+        "_loop",
+        "_turn",
+        "socket",
+    )
 
     def __init__(
         self, express: Express, own: socket.socket, loop: AbstractEventLoop, arrived: Arrived, back: Back
@@ -48,7 +58,7 @@ class Seat:
         self._arrived = arrived
         self._back = back
         self._turn = threading.Lock()
-        """Held for whatever is done with the socket: nobody reads from a descriptor that has become another's."""
+        """Held for whatever is done with the socket: the number of a closed one may be another's already."""
         self._is_busy = False
         self._is_late = False
         """Something came while a request was under way: the event loop knows what to do about that."""
@@ -69,7 +79,7 @@ class Seat:
             except OSError:
                 data = b""
             self._is_busy = True
-        if not data or not self._arrived(data):
+        if not data or not self._arrived(self, data):
             self._leave(data)
 
     def answer(self, data: bytes, *, stays: bool) -> None:
@@ -156,7 +166,7 @@ class Express:
                     with suppress(BlockingIOError):
                         os.eventfd_read(self._bell)
             count += len(arrived)
-            arrived = self._epoll.poll(0) if count < _TOGETHER_MAX else ()
+            arrived = self._epoll.poll(0) if count < _TOGETHER_MAX else []
 
     def wake(self) -> None:
         """Have whoever waits come back."""

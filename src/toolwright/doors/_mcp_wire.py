@@ -174,8 +174,8 @@ def check_envelope(message: Message, headers: Mapping[bytes, bytes] | None) -> F
         return Fault(
             INVALID_PARAMS, f"params._meta: must be an object with {VERSION_KEY!r} and {CLIENT_KEY!r}"
         )
-    missing = [key for key in (VERSION_KEY, CLIENT_KEY) if key not in around]
-    if missing:
+    if VERSION_KEY not in around or CLIENT_KEY not in around:
+        missing = [key for key in (VERSION_KEY, CLIENT_KEY) if key not in around]
         return Fault(INVALID_PARAMS, f"params._meta: lacks {', '.join(missing)}")
     version = around[VERSION_KEY]
     if headers is not None and (wrong := _mismatch(message, version, headers)) is not None:

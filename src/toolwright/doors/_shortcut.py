@@ -15,16 +15,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from toolwright.doors._express import Express, Seat
 from toolwright.doors._gathering import Gathering
 from toolwright.doors._limits import Guarded, Limits, Watch
-from toolwright.doors._web import Scope, Way
+from toolwright.doors._web import Head, Place, Scope, Way
 
-_OF_CONNECTION: Final = frozenset(("client", "server", "peer", "guest", "state", "exchange"))
+_OF_CONNECTION: Final = frozenset(("client", "server", "peer", "state"))
 BYTES_MAX: Final = 64 * 1024
 """Of a body that is read before anybody has looked at the head."""
 HEADS_MAX: Final = 512
@@ -42,6 +42,7 @@ class Passage:
     __slots__ = (
         "_body",
         "_connection",
+        "_head",
         "_scope",
         "_seat",
         "disconnected",
@@ -51,17 +52,31 @@ class Passage:
     )
 
     def __init__(
-        self, connection: Direct, scope: Scope, body: bytes, *, keep_alive: bool, seat: Seat | None = None
+        self, connection: Direct, head: Head, body: bytes, *, keep_alive: bool, seat: Seat | None = None
     ) -> None:
         self._connection = connection
         self._seat = seat
-        self._scope = scope
+        self._head = head
+        self._scope: Scope | None = None
         self._body = body
         self.keep_alive = keep_alive
         self.response_complete = False
         self.disconnected = False
         self.left: Callable[[], object] | None = None
         """Told when the client has gone before its answer came."""
+
+    @property
+    def scope(self) -> Scope:
+        if self._scope is None:
+            place = self._connection.located
+            self._scope = {
+                **self._head.scope,
+                "client": place.client,
+                "server": place.server,
+                "peer": place.peer,
+                "state": {},
+            }
+        return self._scope
 
     @property
     def is_express(self) -> bool:
@@ -99,19 +114,11 @@ class Passage:
         if self._seat is not None:
             self._connection.leave()
         if not self.disconnected and not self.response_complete:
-            self._connection.go_the_usual_way(self, self._scope, self._body)
+            self._connection.go_the_usual_way(self, self.scope, self._body)
 
 
-Take = Callable[[Scope, bytes, Way], bool]
+Take = Callable[[Head, Place, bytes, Way], bool]
 """Whether the request was taken, and will be answered through the way."""
-
-
-class Head(NamedTuple):
-    """What the parser made of a head."""
-
-    scope: dict[str, Any]
-    """Without what belongs to the connection."""
-    body_bytes: int
 
 
 class Direct(Guarded):
@@ -122,6 +129,7 @@ class Direct(Guarded):
     """The path as a text."""
     take: Take
     gathering: Gathering
+    located: Place
     told: Callable[[int], object]
     heads: dict[bytes, Head]
     express: Express | None
@@ -135,6 +143,7 @@ class Direct(Guarded):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.gathering = Gathering(transport)
         super().connection_made(self.gathering)  # type: ignore[arg-type]
+        self.located = Place(self.client, self.server, self.peer)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.seat is not None:
@@ -160,19 +169,12 @@ class Direct(Guarded):
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
         body = data[end:]
-        scope: Scope = {
-            **head.scope,
-            "client": self.client,
-            "server": self.server,
-            "peer": self.peer,
-            "state": {},
-        }
-        way = Passage(self, scope, body, keep_alive=True, seat=seat)
+        way = Passage(self, head, body, keep_alive=True, seat=seat)
         earlier, self.cycle = self.cycle, way  # type: ignore[assignment]
         self.is_answered = False
         self.busy()
         self.is_known = True
-        if self.take(scope, body, way):
+        if self.take(head, self.located, body, way):
             return True
         self.is_known = False
         self.cycle = earlier
@@ -215,19 +217,20 @@ class Direct(Guarded):
         scope["query_string"] = b""
         if version != "1.1":
             scope["http_version"] = version
-        way = Passage(self, scope, body, keep_alive=version != "1.0" and parser.should_keep_alive())
+        head = Head({name: scope[name] for name in scope if name not in _OF_CONNECTION}, len(body))
+        way = Passage(self, head, body, keep_alive=version != "1.0" and parser.should_keep_alive())
         earlier, self.cycle = self.cycle, way  # type: ignore[assignment]
         self.busy()
-        if self.take(scope, body, way):
+        if self.take(head, self.located, body, way):
             self.held = None
             if way.keep_alive and version == "1.1":
-                self._remember(scope, body)
+                self._remember(head)
             return
         self.cycle = earlier
         self._release()
         super().on_message_complete()
 
-    def _remember(self, scope: Scope, body: bytes) -> None:
+    def _remember(self, head: Head) -> None:
         """Keep what the parser made of the head of a request that was taken, where it came in one piece.
 
         Attack: heads without end, each to be kept. Only those of requests that were let in are, and few.
@@ -235,17 +238,16 @@ class Direct(Guarded):
         arrived, heads = self.arrived, self.heads
         if arrived is None:
             return
-        end = len(arrived) - len(body)
+        end = len(arrived) - head.body_bytes
         # Attack: a body that is not as long as its head says (chunked, or followed by another request) would
         # give the same head two meanings.
-        lengths = [value for name, value in scope["headers"] if name == b"content-length"]
-        if lengths != [b"%d" % len(body)] or arrived.find(_END, 0, HEAD_BYTES_MAX) + len(_END) != end:
+        length = head.headers.get(b"content-length")
+        if length != b"%d" % head.body_bytes or arrived.find(_END, 0, HEAD_BYTES_MAX) + len(_END) != end:
             return
         if len(heads) >= HEADS_MAX:
             heads.clear()
         self.is_known = True
-        kept = {name: value for name, value in scope.items() if name not in _OF_CONNECTION}
-        heads[arrived[:end]] = Head(kept, len(body))
+        heads[arrived[:end]] = head
 
     def _release(self) -> None:
         body, self.held = self.held, None
@@ -284,9 +286,9 @@ class Direct(Guarded):
         if self.seat is None:
             transport.resume_reading()
 
-    def _come(self, data: bytes) -> bool:
+    def _come(self, seat: Seat, data: bytes) -> bool:
         """In the thread that waits."""
-        return self._take_known(data, self.seat)
+        return self._take_known(data, seat)
 
     def _come_back(self, received: bytes, unsent: bytes) -> None:
         """On the event loop: what is not ours to take."""

@@ -31,6 +31,7 @@ from toolwright.doors._web import (
     BodyTooLarge,
     BodyTooSlow,
     ClientLeft,
+    Head,
     Receive,
     Scope,
     Send,
@@ -117,29 +118,27 @@ class McpDoor:
 
     # -- the short way --------------------------------------------------------------------------------------
 
-    def take(self, scope: Scope, guest: Guest, body: bytes, way: Way) -> bool:
+    def take(self, head: Head, guest: Guest, body: bytes, way: Way) -> bool:
         """Have a plain call run and answered without a task of its own. False: nothing was done, and the
-        request has to be read again the usual way, which also says what is wrong with it."""
-        pairs = scope["headers"]
-        headers: dict[bytes, bytes] = dict(pairs)
-        if len(headers) != len(pairs) or wire.accepts(headers.get(b"accept", b"")) != (True, True):
+        request has to be read again the usual way, which also says what is wrong with it. In any thread."""
+        said = head.said
+        if said is None:
+            said = head.said = _said(head)
+        if type(said) is not _Said:
             return False
         message = wire.read(body)
         if type(message) is not Message or message.method != "tools/call" or message.id is None:
             return False
-        params = message.params
+        params, headers = message.params, head.headers
         around = wire.meta(params)
-        said = headers.get(wire.VERSION_HEADER)
-        newer = said is not None and said not in _OLDER_HEADERS
         session: Session | None = None
-        if newer:
+        if said.newer:
             if wire.check_envelope(message, headers) is not None:
                 return False
             elicits = wire.elicits(around[wire.CLIENT_KEY])
         else:
-            named = headers.get(SESSION_HEADER)
-            session = None if named is None else self.desk.seals.session(named.decode("latin-1"), guest)
-            if named is not None and session is None:
+            session = None if said.session is None else self.desk.seals.session(said.session, guest)
+            if said.session is not None and session is None:
                 return False
             elicits = session is not None and session.elicits
         listing = self.desk.known(guest)
@@ -149,18 +148,16 @@ class McpDoor:
         call = self.desk.call(guest, params, listing.keys)
         if type(call) is not ToolCall:
             return False
-        scope["guest"] = guest
-        post = _Post(scope, _nobody, _nowhere, guest, message, headers, body)
+        post = _Post({}, _nobody, _nowhere, guest, message, headers, body)
         asks = elicits and self.desk.may_ask(guest)
         exchange = _Exchange(
-            self, self._crew.mailbox(), post, call, newer=newer, asks=asks, session=session, way=way
+            self, self._crew.mailbox(), post, call, newer=said.newer, asks=asks, session=session, way=way
         )
-        trace = headers[b"traceparent"].decode("latin-1") if b"traceparent" in headers else ""
         exchange.short = self._short_over
-        if newer:  # the older era says that leaving is not cancelling
+        if said.newer:  # the older era says that leaving is not cancelling
             way.left = exchange.cancel.set
         self._wait(exchange)  # first: it may be over before the order returns
-        if self._crew.order(call, door=DOOR, done=exchange.done, cancel=exchange.cancel, trace=trace):
+        if self._crew.order(call, door=DOOR, done=exchange.done, cancel=exchange.cancel, trace=said.trace):
             return True
         self.forget(exchange)
         way.left = None
@@ -182,7 +179,9 @@ class McpDoor:
             if exchange.newer:
                 exchange.cancel.set()
         else:
-            exchange.post.scope["exchange"] = exchange
+            scope = way.scope
+            scope["exchange"] = exchange
+            exchange.post = replace(exchange.post, scope=scope)
             way.go_the_usual_way()
 
     def _wait(self, exchange: _Exchange) -> None:
@@ -381,9 +380,7 @@ class McpDoor:
         if type(call) is Fault:
             return await _refuse(send, call.status if newer else 200, call, number)
         assert type(call) is ToolCall
-        exchange = _Exchange(
-            self, self._crew.mailbox(), post, call, newer=newer, asks=asks, session=session
-        )
+        exchange = _Exchange(self, self._crew.mailbox(), post, call, newer=newer, asks=asks, session=session)
         token = wire.meta(params).get("progressToken")
         report = exchange.reporter(token) if wire.is_id(token) else None
         self._wait(exchange)
@@ -608,6 +605,29 @@ class McpDoor:
 
 
 @dataclass(frozen=True, slots=True)
+class _Said:
+    """What the headers of a plain request say."""
+
+    newer: bool
+    session: str | None
+    trace: str
+
+
+def _said(head: Head) -> _Said | bool:
+    """False: the request is not plain."""
+    headers = head.headers
+    if len(headers) != len(head.scope["headers"]) or wire.accepts(headers.get(b"accept", b"")) != (
+        True,
+        True,
+    ):
+        return False
+    version, session = headers.get(wire.VERSION_HEADER), headers.get(SESSION_HEADER)
+    newer = version is not None and version not in _OLDER_HEADERS
+    said_session = None if newer or session is None else session.decode("latin-1")
+    return _Said(newer, said_session, headers.get(b"traceparent", b"").decode("latin-1"))
+
+
+@dataclass(frozen=True, slots=True)
 class _Post:
     """One POST, read."""
 
@@ -623,6 +643,17 @@ class _Post:
 class _Exchange:
     """A call on its way, between the loop that serves its client and the thread that runs it."""
 
+    short: Callable[[_Exchange], None] | None = None
+    """What is woken while it is on the short way."""
+    place: tuple[str, Id] | None = None
+    answer: tuple[int, bytes] | Question | None = None
+    """The status and the response; or what a person has to be asked first."""
+    question: Question | None = None
+    said: JsonObject | None = None
+    is_cancelled: bool = False
+    tick: int = 0
+    """When it began to wait."""
+
     def __init__(
         self,
         door: McpDoor,
@@ -636,13 +667,8 @@ class _Exchange:
         way: Way | None = None,
     ) -> None:
         self.door = door
-        self.desk = door.desk
-        self.loop = mailbox.loop
         self.mailbox = mailbox
         self.way = way
-        self.short: Callable[[_Exchange], None] | None = None
-        """What is woken while it is on the short way."""
-        self.place: tuple[str, Id] | None = None
         self.post = post
         self.call = call
         self.newer = newer
@@ -650,16 +676,13 @@ class _Exchange:
         self.session = session
         self.cancel = Cancel()
         self.waiter: asyncio.Future[None] | None = self.loop.create_future() if way is None else None
-        self.answer: tuple[int, bytes] | Question | None = None
-        """The status and the response; or what a person has to be asked first."""
         self.events: deque[bytes] = deque()
         """What is to be sent before the answer; the call's thread adds to it."""
-        self.question: Question | None = None
-        self.said: JsonObject | None = None
-        self.is_cancelled = False
-        self.tick = 0
-        """When it began to wait."""
         self._claims = [None]
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self.mailbox.loop
 
     # -- in the thread that runs the call -------------------------------------------------------------------
 
@@ -692,11 +715,11 @@ class _Exchange:
         error = result.error
         if self.is_cancelled:
             return 200, wire.failure(number, _CANCELLED)
-        written = self.desk.write(number, self.call, result, newer=self.newer)
+        written = self.door.desk.write(number, self.call, result, newer=self.newer)
         if self.asks and error is not None and error.kind is Kind.NEEDS_APPROVAL:
-            question = self.desk.question(result, written[1])
+            question = self.door.desk.question(result, written[1])
             if question is not None and self.newer:
-                asked = self.desk.asked(self.post.guest, self.post.message.params, question)
+                asked = self.door.desk.asked(self.post.guest, self.post.message.params, question)
                 return 200, wire.answer(number, asked)
             if question is not None:
                 return question

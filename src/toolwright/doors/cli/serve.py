@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from toolwright.doors._crew import Spans
     from toolwright.doors._events import Events
     from toolwright.doors._offers import Offers
-    from toolwright.doors._web import App, Message, Receive, Scope, Send, Way
+    from toolwright.doors._web import App, Head, Message, Place, Receive, Scope, Send, Way
     from toolwright.doors.mcp import McpDoor
     from toolwright.model import Guest
     from toolwright.store.tokens import Tokens
@@ -205,12 +205,12 @@ class Served:
             return
         await self._entrance(scope, receive, counted)
 
-    def take(self, scope: Scope, body: bytes, way: Way) -> bool:
+    def take(self, head: Head, place: Place, body: bytes, way: Way) -> bool:
         """The short way of a plain MCP call (``_shortcut.py``)."""
-        passed = self._entrance.admit(scope)
+        passed = self._entrance.admit(head, place)
         if passed is None or passed.guest is None:
             return False
-        if self._mcp.take(scope, passed.guest, body, way):
+        if self._mcp.take(head, passed.guest, body, way):
             return True
         if passed.bucket is not None:
             passed.bucket.put_back()
@@ -417,8 +417,8 @@ async def _run(
 
     import uvicorn
 
-    from toolwright.doors._limits import Limits, connections_max, server_settings
     from toolwright.doors._express import open_express
+    from toolwright.doors._limits import Limits, connections_max, server_settings
     from toolwright.doors._shortcut import direct
 
     class Server(uvicorn.Server):
@@ -479,6 +479,8 @@ async def _run(
         if not drained:  # it ended by itself
             drained.append(loop.create_task(served.drain(serving.drain_s)))
         await drained[0]
+        if express is not None:
+            express.close()
         if watch is not None:
             await asyncio.to_thread(watch.stop)
     return 0
