@@ -34,6 +34,7 @@ WAITING_MAX: Final = 4096
 TOGETHER_MAX: Final = 64
 """Calls that begin with one sync, or end with one write."""
 _STUCK_S: Final = 0.002
+_SYNC_S: Final = 0.05
 _LOOK_S: Final = 0.003
 _LOOKS_IDLE: Final = 40
 """After so many looks with nothing to see nobody looks any more."""
@@ -461,6 +462,8 @@ class Crew:
             by_door.setdefault(order.door, []).append(order)
         taken: list[_Order] = []
         for door, some in by_door.items():
+            # A slow disk is no reason for another thread: what comes meanwhile shares the next sync.
+            self._moved_at = time.monotonic() + _SYNC_S
             try:
                 begun = self._engine.begin([(order.call, order.cancel) for order in some], door=door)
             except Exception as broken:  # noqa: BLE001 - the catch-all of this thread: nobody may wait for ever
@@ -469,6 +472,7 @@ class Crew:
             for order, each in zip(some, begun, strict=True):
                 order.begun = each
             taken += some
+        self._moved_at = time.monotonic()
         with self._lock:
             self._begun.extend(taken)
         is_heard = self._events.listening > 0
