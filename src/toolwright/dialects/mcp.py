@@ -123,8 +123,12 @@ def read_calls(message: JsonObject, names: NameMap) -> tuple[ToolCall, ...]:
 
 def write_result(call: ToolCall, result: ToolResult) -> JsonObject:
     """The ``result`` of the response. The newer era wants ``resultType``, the older one ignores it."""
-    content = [write_block(block) for block in result.blocks]
-    if not any(isinstance(block, TextBlock) for block in result.blocks):
+    content: list[JsonObject] = []
+    has_text = False
+    for block in result.blocks:
+        has_text = has_text or type(block) is TextBlock
+        content.append(write_block(block))
+    if not has_text:
         text = text_of(result, ())
         content = [{"type": "text", "text": text}, *content] if text else content
     reply: JsonObject = {"resultType": "complete", "content": content}
