@@ -144,6 +144,39 @@ def test_many_threads_share_one_sync(tmp_path: Path) -> None:
     assert work.verdict(tmp_path).ok
 
 
+def test_a_thread_that_is_interrupted_while_it_waits_leaves_nobody_waiting_for_it(tmp_path: Path) -> None:
+    """Ctrl-C reaches the main thread when it is the next to sync for all."""
+    running, release = threading.Event(), threading.Event()
+
+    def sync(descriptor: int) -> None:
+        running.set()
+        assert release.wait(WAIT)
+
+    def interrupt() -> None:
+        while journal.head is None or journal.head.number < 3:  # the main thread has linked, and waits
+            threading.Event().wait(0.001)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    with opened(tmp_path, disk=Disk(sync=sync)) as journal:
+        first = threading.Thread(target=journal.append, args=([body("a")],), kwargs={"durable": True})
+        first.start()
+        assert running.wait(WAIT)
+        interrupting = threading.Thread(target=interrupt)
+        interrupting.start()
+        with pytest.raises(KeyboardInterrupt):
+            journal.append([body("b")], durable=True)
+        interrupting.join(WAIT)
+        release.set()
+        first.join(WAIT)
+        after = threading.Thread(
+            target=journal.append, args=([body("c")],), kwargs={"durable": True}, daemon=True
+        )
+        after.start()
+        after.join(WAIT)
+        assert not after.is_alive()
+    assert calls(tmp_path) == ["a", "b", "c"]
+
+
 def test_threads_without_order_make_one_chain(tmp_path: Path) -> None:
     with opened(tmp_path) as journal:
 

@@ -159,24 +159,37 @@ class _Together:
             if mine is not None:
                 self._waiting.append(mine)
             self._is_busy = True
-        if mine is not None:
+        if mine is None:
+            self._lead()
+            return
+        try:
             mine.gate.acquire()
-            if not mine.leads:
-                return
+        except BaseException:  # an interrupt: if one that has gone were told to lead, all would wait for ever
+            with state:
+                if mine in self._waiting:
+                    self._waiting.remove(mine)
+            if mine.leads:
+                self._lead()
+            raise
+        if mine.leads:
+            self._lead()
+
+    def _lead(self) -> None:
         covered: list[_Waiter] = []
         try:
             with self.turn:
-                with state:
+                with self._state:
                     covered, self._waiting = self._waiting, []
                 self._work()
         finally:
-            with state:
+            with self._state:
                 leader = self._waiting.pop(0) if self._waiting else None
                 self._is_busy = leader is not None
+                if leader is not None:
+                    leader.leads = True
             for waiter in covered:
                 waiter.gate.release()
             if leader is not None:
-                leader.leads = True
                 leader.gate.release()
 
 
