@@ -602,7 +602,7 @@ class Segments:
 
     def _make_room(self, segment: _Segment) -> bool:
         """A piece of room for what comes next, unless there is enough: where a record is written over zeros
-        that lie on the disk, a sync has nothing but its bytes to bring there, and takes half the time.
+        that lie on the disk, a sync has nothing but its bytes to bring there.
 
         Where there is none records are appended. Written and not only allocated: else each page that is
         filled for the first time changes the file's map, which a sync has to bring to the disk as well.
