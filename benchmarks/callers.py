@@ -231,17 +231,35 @@ def cold(*argv: str) -> Call:
     return call
 
 
+FACTS = CallFacts(door="python", key="manifest:process/echo", format="manifest", catalog="0" * 64)
+
+
+def asked(number: int) -> ToolCall:
+    return ToolCall(id=f"{number:028x}", tool="echo", arguments=dict(ARGUMENTS), caller="bench")
+
+
 def audit(state: Path) -> Call:
     """The durable begin of a call, and nothing else."""
     journal = open_audit(str(state))
     numbers = itertools.count()
-    facts = CallFacts(door="python", key="manifest:process/echo", format="manifest", catalog="0" * 64)
 
     def call() -> object:
-        asked = ToolCall(id=f"{next(numbers):028x}", tool="echo", arguments=dict(ARGUMENTS), caller="bench")
-        return EXPECTED if journal.begin(asked, facts) else None
+        return EXPECTED if journal.begin(asked(next(numbers)), FACTS) else None
 
     return call
+
+
+def together(state: Path) -> Callable[[int], None]:
+    """The durable begins of calls that arrive at once and have no thread each, as in a server."""
+    journal = open_audit(str(state))
+    numbers = itertools.count()
+
+    def calls(count: int) -> None:
+        for _ in range(count // GROUP):
+            if not journal.begin_all([(asked(next(numbers)), FACTS) for _ in range(GROUP)]):
+                raise SystemExit("a begin was not recorded")
+
+    return calls
 
 
 def begin_bytes(state: Path) -> bytes:
@@ -352,7 +370,8 @@ def main() -> None:
         "audit": lambda: audit(state),
         "sync": lambda: sync(state),
     }
-    grouped = grouped_sync(state) if given.kind == "grouped" else None
+    groups = {"grouped": grouped_sync, "together": together}
+    grouped = groups[given.kind](state) if given.kind in groups else None
     call = kinds[given.kind]() if grouped is None else None
     for line in sys.stdin:
         count, threads = map(int, line.split())

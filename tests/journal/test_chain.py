@@ -147,6 +147,36 @@ def test_a_record_whose_later_pages_were_never_filled_is_torn_and_one_blanked_by
     assert verified(whole[:-1] + b"\0").flaw is not None
 
 
+@given(st.lists(st.integers(1, 2000), min_size=2, max_size=12), st.data())
+def test_whatever_sectors_of_unsynced_records_a_power_failure_takes_is_torn_and_no_damage(
+    lengths: list[int], data: st.DataObject
+) -> None:
+    frames = chained([text(what="begin", long="x" * length) for length in lengths])
+    synced = data.draw(st.integers(1, len(frames)))
+    kept = sum(map(len, frames[:synced]))
+    found = bytearray(b"".join(frames))
+    for sector in data.draw(st.sets(st.integers(kept // 512, len(found) // 512))):
+        start, end = max(kept, sector * 512), min(len(found), sector * 512 + 512)
+        found[start:end] = bytes(max(0, end - start))
+    scanned = chain.scan(NAME, bytes(found).rstrip(b"\0"), left=True)
+    assert scanned.flaw is None
+    assert len(scanned.records) >= synced
+    assert len(scanned.records) == len(frames) or found != b"".join(frames)
+
+
+def test_a_hole_is_a_flaw_where_no_power_failure_explains_it() -> None:
+    first, second, *rest = chained([text(what="begin", long="x" * 3000)] + [text(what="begin")] * 3000)
+    data = first + second[:500] + bytes(1024) + second[1524:] + b"".join(rest)
+    assert len(data) < chain.UNSYNCED_BYTES_MAX
+    assert chain.scan(NAME, data).flaw is not None
+    assert chain.scan(NAME, data, left=True).flaw is None
+    assert (
+        chain.scan(NAME, data.ljust(len(data) + chain.UNSYNCED_BYTES_MAX, b"x"), left=True).flaw is not None
+    )
+    changed = first + second[:500] + second[500:600].swapcase() + second[600:] + b"".join(rest)
+    assert chain.scan(NAME, changed, left=True).flaw is not None
+
+
 # -- whoever can write the file can chain it anew -----------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,9 +20,9 @@ import orjson
 import pytest
 
 from tests.journal import work
-from toolwright.journal import chain
+from toolwright.journal import chain, reading
 from toolwright.journal.audit import Seals
-from toolwright.journal.segments import Bounds, Disk, Segments, Trouble
+from toolwright.journal.segments import ROOM_BYTES, Bounds, Disk, Segments, Trouble
 
 
 def segments(state: Path, **more: Any) -> Segments:
@@ -141,6 +142,39 @@ def test_many_threads_share_one_sync(tmp_path: Path) -> None:
         assert syncs <= 4
     assert sorted(calls(tmp_path)) == sorted(["first", *map(str, range(32))])
     assert work.verdict(tmp_path).ok
+
+
+def test_a_thread_that_is_interrupted_while_it_waits_leaves_nobody_waiting_for_it(tmp_path: Path) -> None:
+    """Ctrl-C reaches the main thread when it is the next to sync for all."""
+    running, release = threading.Event(), threading.Event()
+
+    def sync(descriptor: int) -> None:
+        running.set()
+        assert release.wait(WAIT)
+
+    def interrupt() -> None:
+        while journal.head is None or journal.head.number < 3:  # the main thread has linked, and waits
+            threading.Event().wait(0.001)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    with opened(tmp_path, disk=Disk(sync=sync)) as journal:
+        first = threading.Thread(target=journal.append, args=([body("a")],), kwargs={"durable": True})
+        first.start()
+        assert running.wait(WAIT)
+        interrupting = threading.Thread(target=interrupt)
+        interrupting.start()
+        with pytest.raises(KeyboardInterrupt):
+            journal.append([body("b")], durable=True)
+        interrupting.join(WAIT)
+        release.set()
+        first.join(WAIT)
+        after = threading.Thread(
+            target=journal.append, args=([body("c")],), kwargs={"durable": True}, daemon=True
+        )
+        after.start()
+        after.join(WAIT)
+        assert not after.is_alive()
+    assert calls(tmp_path) == ["a", "b", "c"]
 
 
 def test_threads_without_order_make_one_chain(tmp_path: Path) -> None:
@@ -267,6 +301,265 @@ def test_k01_a_host_killed_at_random_moments_loses_nothing_it_told(tmp_path: Pat
     assert len(list((tmp_path / "journal").glob("*.torn-*"))) <= 15
     assert begun
     assert ended
+
+
+# -- room ahead ---------------------------------------------------------------------------------------------
+
+
+class Filling:
+    """A disk that tells when the journal has made itself room."""
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.pieces = 0
+
+    def __call__(self, descriptor: int, data: bytes, offset: int) -> int:
+        done = os.pwrite(descriptor, data, offset)
+        self.pieces += 1
+        if offset + done + len(data) > ROOM_BYTES:
+            self.done.set()
+        return done
+
+
+ROOMY = Bounds(room_after=1, flush_s=0.001)
+
+
+@contextmanager
+def opened_with_room(state: Path, **more: Any):
+    filling = Filling()
+    with opened(state, **{"bounds": ROOMY, "disk": Disk(fill=filling), **more}) as journal:
+        journal.append([body("first")], durable=False)
+        assert filling.done.wait(WAIT)
+        yield journal
+
+
+def killed_with_room(state: Path) -> Path:
+    """The segment of a host that was killed when it had room; its records are "a" and "b"."""
+    program = """
+        import os, signal, sys, threading
+        from toolwright.journal.audit import Seals
+        from toolwright.journal.segments import Bounds, Segments
+        state = sys.argv[1]
+        journal = Segments(state + "/journal", seal=Seals(state), bounds=Bounds(room_after=1, flush_s=0.001))
+        journal.append([b'{"what":"begin","ts":1,"call":"a"}'], durable=False)
+        (name,) = os.listdir(state + "/journal")
+        while os.stat(state + "/journal/" + name).st_size < 200_000:
+            threading.Event().wait(0.001)
+        journal.append([b'{"what":"begin","ts":1,"call":"b"}'], durable=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), str(state)], timeout=WAIT, check=False
+    )
+    assert ended.returncode == -signal.SIGKILL
+    (path,) = work.segment_paths(state)
+    assert path.read_bytes().endswith(bytes(100_000))
+    return path
+
+
+def without_room(path: Path) -> bytes:
+    return path.read_bytes().rstrip(b"\0")
+
+
+def test_a_host_that_goes_on_writing_has_room_that_no_reader_sees_and_leaves_none(tmp_path: Path) -> None:
+    known: dict[str, tuple[int, chain.Head | None]] = {}
+    with opened_with_room(tmp_path) as journal:
+        (path,) = work.segment_paths(tmp_path)
+        size = path.stat().st_size
+        seen = [entry.call for entry in reading.follow(work.journal(tmp_path), known) if entry.call]
+        journal.append([body("second")], durable=True)
+        assert path.stat().st_size == size <= ROOM_BYTES + len(without_room(path))
+        assert path.read_bytes().endswith(bytes(100_000))
+        seen += [entry.call for entry in reading.follow(work.journal(tmp_path), known) if entry.call]
+        assert seen == calls(tmp_path) == ["first", "second"]
+        assert [entry.call for entry in reading.tail(work.journal(tmp_path), 1)] == ["second"]
+        verdict = work.verdict(tmp_path)
+        assert (verdict.ok, verdict.torn) == (True, ())
+    assert path.read_bytes() == without_room(path)
+    assert calls(tmp_path) == ["first", "second"]
+
+
+def test_room_is_made_again_before_it_is_used_up_and_appending_goes_on_where_it_was(tmp_path: Path) -> None:
+    long = orjson.dumps({"what": "begin", "ts": 1.0, "call": "long", "text": "x" * 50_000})
+    with opened_with_room(tmp_path) as journal:
+        for _ in range(30):
+            journal.append([long], durable=False)
+            journal.append([body("short")], durable=True)
+    assert calls(tmp_path) == ["first", *["long", "short"] * 30]
+    assert work.verdict(tmp_path).ok
+
+
+def test_a_host_of_a_few_records_makes_no_room(tmp_path: Path) -> None:
+    filling, synced = Filling(), threading.Event()
+
+    def sync(descriptor: int) -> None:
+        synced.set()
+
+    with opened(tmp_path, bounds=Bounds(flush_s=0.001), disk=Disk(fill=filling, sync=sync)) as journal:
+        journal.append([body("a")], durable=False)
+        assert synced.wait(WAIT)  # by the background, which would have made room before
+    assert filling.pieces == 0
+
+
+def test_room_of_a_host_that_was_killed_is_no_torn_tail_and_is_used_by_the_next(tmp_path: Path) -> None:
+    path = killed_with_room(tmp_path)
+    verdict = work.verdict(tmp_path)
+    assert (verdict.ok, verdict.torn, verdict.records) == (True, (), 3)
+    told: list[str] = []
+    with opened(tmp_path, told=told.append) as journal:
+        size = path.stat().st_size
+        journal.append([body("c")], durable=True)
+        assert path.stat().st_size == size
+    assert work.segment_paths(tmp_path) == [path]
+    assert path.read_bytes() == without_room(path)
+    assert calls(tmp_path) == ["a", "b", "c"]
+    assert (told, reading.torn_files(work.journal(tmp_path))) == ([], [])
+    assert work.verdict(tmp_path).ok
+
+
+def test_half_a_record_before_room_is_torn(tmp_path: Path) -> None:
+    path = killed_with_room(tmp_path)
+    torn = without_room(path)[:60]
+    with path.open("r+b") as file:
+        file.seek(len(without_room(path)))
+        file.write(torn)
+    assert len(work.verdict(tmp_path).torn) == 1
+    told: list[str] = []
+    with opened(tmp_path, told=told.append) as journal:
+        journal.append([body("c")], durable=True)
+    assert calls(tmp_path) == ["a", "b", "c"]
+    (aside,) = (tmp_path / "journal").glob("*.torn-*")
+    assert aside.read_bytes() == torn
+    assert "unfinished record" in told[0]
+    assert work.verdict(tmp_path).ok
+
+
+def test_records_overwritten_with_zeros_to_look_like_room_are_found_as_a_cut_tail_is(tmp_path: Path) -> None:
+    path = killed_with_room(tmp_path)
+    anchor = Seals(str(tmp_path))().anchor(work.verdict(tmp_path).heads, 5.0)
+    assert work.verdict(tmp_path, anchor).ok
+    whole = path.read_bytes()
+    last = chain.scan(path.name.removesuffix(".open"), without_room(path)).records[-1]
+    path.write_bytes(whole[: last.offset] + bytes(len(whole) - last.offset))
+    blanked = work.verdict(tmp_path), work.verdict(tmp_path, anchor)
+    path.write_bytes(whole[: last.offset])
+    assert blanked == (work.verdict(tmp_path), work.verdict(tmp_path, anchor))
+    assert "the end was cut off" in blanked[1].flaws[0].why
+
+
+def test_closing_a_segment_cuts_its_room_and_zeros_behind_its_end_are_a_flaw(tmp_path: Path) -> None:
+    with opened_with_room(tmp_path) as journal:
+        journal.rotate()
+        (sealed,) = work.segment_paths(tmp_path, ".seg")
+        assert sealed.read_bytes() == without_room(sealed)
+        assert work.verdict(tmp_path).ok
+    with sealed.open("ab") as file:
+        file.write(bytes(-sealed.stat().st_size % 4096 + 4096))
+    assert "something follows the end" in work.verdict(tmp_path).flaws[0].why
+
+
+def test_a_killed_host_s_segment_with_room_is_closed_like_any_other(tmp_path: Path) -> None:
+    path = killed_with_room(tmp_path)
+    with opened(tmp_path, bounds=Bounds(continued_bytes_max=1)) as journal:
+        journal.append([body("c")], durable=True)
+        journal.tidy()
+    (sealed,) = work.segment_paths(tmp_path, ".seg")
+    assert sealed.name.removesuffix(".seg") == path.name.removesuffix(".open")
+    assert sealed.read_bytes() == without_room(sealed)
+    assert work.verdict(tmp_path).ok
+
+
+def test_a_hole_is_a_flaw(tmp_path: Path) -> None:
+    """Of a running host, of one that has ended, in a closed segment."""
+    with opened(tmp_path) as journal:
+        for number in range(40):
+            journal.append([body(str(number))], durable=True)
+        (path,) = work.segment_paths(tmp_path)
+        whole = path.read_bytes()
+        assert punched(path, 1024, 512).flaws
+        path.write_bytes(whole)
+        journal.rotate()
+        (sealed,) = work.segment_paths(tmp_path, ".seg")
+        closed = sealed.read_bytes()
+        assert punched(sealed, 1024, 512).flaws
+        sealed.write_bytes(closed)
+        journal.append([body("last")] * 40, durable=True)
+        (path,) = work.segment_paths(tmp_path)
+    assert work.verdict(tmp_path).ok
+    assert punched(path, 1024, 512).flaws
+    with pytest.raises(Trouble, match="is damaged"), opened(tmp_path) as journal:
+        journal.append([body("after")], durable=True)
+
+
+def punched(path: Path, offset: int, length: int) -> reading.Verdict:
+    data = path.read_bytes()
+    path.write_bytes(data[:offset] + bytes(length) + data[offset + length :])
+    return work.verdict(path.parent.parent)
+
+
+def test_a_hole_where_a_host_left_room_is_what_a_power_failure_leaves_and_is_named(tmp_path: Path) -> None:
+    path = killed_with_room(tmp_path)
+    with path.open("r+b") as file:
+        file.seek(len(without_room(path)) + 2000)
+        file.write(b"something of a record that came to the disk before the one in front of it")
+    found = path.read_bytes()
+    verdict = work.verdict(tmp_path)
+    assert (verdict.ok, len(verdict.torn), verdict.records) == (True, 1, 3)
+    with opened(tmp_path) as journal:
+        journal.append([body("c")], durable=True)
+    assert calls(tmp_path) == ["a", "b", "c"]
+    (aside,) = (tmp_path / "journal").glob("*.torn-*")
+    assert aside.read_bytes().strip(b"\0") in found
+    assert work.verdict(tmp_path).ok
+
+
+@pytest.mark.parametrize("done", [0, 1000])
+def test_k03_where_there_is_no_room_to_be_had_records_are_appended(tmp_path: Path, done: int) -> None:
+    tried = threading.Event()
+
+    def fill(descriptor: int, data: bytes, offset: int) -> int:
+        tried.set()
+        if not done:
+            raise OSError(errno.ENOSPC, "no space left on device")
+        return os.pwrite(descriptor, data[:done], offset)
+
+    with opened(tmp_path, disk=Disk(fill=fill), bounds=ROOMY) as journal:
+        journal.append([body("a")], durable=False)
+        assert tried.wait(WAIT)
+        journal.append([body("b")], durable=True)
+        journal.rotate()
+    assert calls(tmp_path) == ["a", "b"]
+    assert work.verdict(tmp_path).ok
+
+
+@pytest.mark.battery("J04")
+def test_j04_a_journal_cut_off_under_a_running_host_is_noticed(tmp_path: Path) -> None:
+    told: list[str] = []
+    with opened(tmp_path, told=told.append, bounds=Bounds(flush_s=0)) as journal:
+        journal.append([body("a"), body("b")], durable=True)
+        (path,) = work.segment_paths(tmp_path)
+        os.truncate(path, 100)
+        journal.append([body("c")], durable=False)
+        os.truncate(path, 100)
+        with pytest.raises(Trouble, match="cut off"):
+            journal.append([], durable=True)
+    assert "a new segment is begun" in told[0]
+
+
+def test_whoever_reads_beside_a_writer_sees_no_damage(tmp_path: Path) -> None:
+    long = orjson.dumps({"what": "begin", "ts": 1.0, "call": "long", "text": "x" * 9_000})
+    with opened_with_room(tmp_path) as journal:
+
+        def write() -> None:
+            for number in range(1500):
+                journal.append([long, body(str(number))], durable=False)
+
+        writing = threading.Thread(target=write)
+        writing.start()
+        while writing.is_alive():
+            verdict = work.verdict(tmp_path)
+            assert (verdict.flaws, verdict.torn) == ((), ())
+    assert len(calls(tmp_path)) == 3001
 
 
 # -- rotation and retention ---------------------------------------------------------------------------------

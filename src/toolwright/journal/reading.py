@@ -20,7 +20,7 @@ from typing import Any, Final
 from toolwright.errors import StoreError
 from toolwright.journal import chain
 from toolwright.journal.chain import Anchor, Check, Flaw, Head
-from toolwright.journal.segments import OPEN, SEALED, TORN
+from toolwright.journal.segments import OPEN, SEALED, TORN, filled, read_until
 from toolwright.jsontext import JsonObject
 from toolwright.records import dataclass
 
@@ -84,7 +84,7 @@ def segment_files(folder: str) -> list[SegmentFile]:
 
 
 def contents(segment: SegmentFile, offset: int = 0) -> tuple[bytes, bool]:
-    """A segment's bytes from an offset on, and whether a host is writing it.
+    """A segment's bytes from an offset on, without its room, and whether a host is writing it.
 
     StoreError where it cannot be read, Gone where it is no more.
     """
@@ -99,11 +99,8 @@ def contents(segment: SegmentFile, offset: int = 0) -> tuple[bytes, bool]:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise StoreError(f"{path}: it is not a regular file", "move it out of the journal's folder")
             live = not segment.sealed and _is_held(descriptor)
-            parts = []
-            while part := os.pread(descriptor, 1 << 20, offset):
-                parts.append(part)
-                offset += len(part)
-            return b"".join(parts), live
+            end = os.fstat(descriptor).st_size if segment.sealed else filled(descriptor)
+            return read_until(descriptor, end, offset), live
         finally:
             os.close(descriptor)
     except FileNotFoundError:
@@ -252,7 +249,8 @@ def verify(folder: str, key: bytes | None, check: Check, anchor: Anchor | None =
         except StoreError as error:
             flaws.append(Flaw(segment.name, 0, error.message))
             continue
-        found = chain.verify_segment(segment.name, data, key, check)
+        left = not live and _has_room(segment, data)
+        found = chain.verify_segment(segment.name, data, key, check, left=left)
         records += found.records
         unsigned += found.unsigned
         heads[segment.name] = found.head
@@ -284,6 +282,13 @@ def verify(folder: str, key: bytes | None, check: Check, anchor: Anchor | None =
             elif link is not None and link != head.link:
                 flaws.append(Flaw(head.segment, head.number, f"it was changed, and {why}"))
     return Verdict(records, tuple(flaws), tuple(torn), unsigned, tuple(heads.values()))
+
+
+def _has_room(segment: SegmentFile, data: bytes) -> bool:
+    """Whether a host had made room behind what it wrote: one that ends in order leaves none."""
+    with suppress(OSError):
+        return os.stat(segment.path, follow_symlinks=False).st_size > len(data)
+    return False
 
 
 def _link_of(segment: SegmentFile, number: int) -> bytes | None:

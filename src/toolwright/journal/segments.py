@@ -4,6 +4,7 @@ One host writes one segment file at a time and holds its lock, so hosts that sha
 share a file. A segment that is being written, or was left by a host that is gone, is called
 ``NAME.open``; one that is closed for good ``NAME.seg``. A torn tail is cut off into ``NAME.torn-OFFSET``,
 reported, and never counted. ``NAME.new`` is a segment that is not locked yet, and nobody's business.
+An open segment may end in room for records to come: zeros, which mean that nothing is there yet.
 
 Many threads append at once: each numbers and links its records under one short lock, and the first that
 comes to the disk writes, or syncs, for all that wait (leader and followers; no thread per record, no
@@ -36,6 +37,12 @@ SEALED: Final = ".seg"
 TORN: Final = ".torn-"
 _NEW: Final = ".new"
 
+ROOM_BYTES: Final = 1 << 18
+"""More room than this is never kept: what a busy host writes in one round of its background."""
+_PIECE_BYTES: Final = 1 << 16
+"""Room is made in pieces, so that nobody who writes waits for the whole of it; it ends where one ends."""
+_PAGE_BYTES: Final = 4096
+_EMPTY_PAGE: Final = bytes(_PAGE_BYTES)
 _DAY_S: Final = 86_400.0
 
 
@@ -59,6 +66,8 @@ class Disk(NamedTuple):
 
     write: Callable[[int, bytes], int] = os.write
     sync: Callable[[int], None] = os.fdatasync if hasattr(os, "fdatasync") else os.fsync
+    fill: Callable[[int, bytes, int], int] = os.pwrite
+    """Makes room; where that fails nothing is lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +80,8 @@ class Bounds:
     """A segment of a host that is gone is continued up to this size: it has to be read first."""
     flush_s: float = 0.05
     """How long an end may wait for its sync."""
+    room_after: int = 64
+    """So many writes of one host to a segment show that it will write more: room for them is kept."""
     signed_every: int = 256
     """After so many records a checkpoint is due: in the background, or when the host ends. Signing loads a
     library that costs more than a short call, so a host that ends after a few records leaves it to later."""
@@ -95,7 +106,7 @@ class _Segment:
     size: int
     made_at: float
     written: int = 0
-    """Batches in the kernel."""
+    """Batches in the kernel; room that was made counts as one, since it has to be synced as well."""
     synced: int = 0
     """Batches on the disk."""
     unsigned: int = 0
@@ -148,24 +159,37 @@ class _Together:
             if mine is not None:
                 self._waiting.append(mine)
             self._is_busy = True
-        if mine is not None:
+        if mine is None:
+            self._lead()
+            return
+        try:
             mine.gate.acquire()
-            if not mine.leads:
-                return
+        except BaseException:  # an interrupt: if one that has gone were told to lead, all would wait for ever
+            with state:
+                if mine in self._waiting:
+                    self._waiting.remove(mine)
+            if mine.leads:
+                self._lead()
+            raise
+        if mine.leads:
+            self._lead()
+
+    def _lead(self) -> None:
         covered: list[_Waiter] = []
         try:
             with self.turn:
-                with state:
+                with self._state:
                     covered, self._waiting = self._waiting, []
                 self._work()
         finally:
-            with state:
+            with self._state:
                 leader = self._waiting.pop(0) if self._waiting else None
                 self._is_busy = leader is not None
+                if leader is not None:
+                    leader.leads = True
             for waiter in covered:
                 waiter.gate.release()
             if leader is not None:
-                leader.leads = True
                 leader.gate.release()
 
 
@@ -322,18 +346,21 @@ class Segments:
 
     def _look(self, segment: _Segment) -> None:
         """Whether people still find what is written: Trouble where they do not."""
-        # Attack: the journal moved away under a running host, so that records go where nobody looks.
+        # Attack: the journal moved away under a running host, so that records go where nobody looks; or cut
+        # off, so that what is missing looks like pages that a power failure left empty.
         path = self._path(segment.name + OPEN)
+        size = segment.size
         with suppress(OSError):
             own, found = os.fstat(segment.descriptor), os.stat(path, follow_symlinks=False)
             folder = os.stat(self.folder, follow_symlinks=False)
-            if (own.st_dev, own.st_ino) == (found.st_dev, found.st_ino) and stat.S_ISDIR(folder.st_mode):
+            is_same = (own.st_dev, own.st_ino) == (found.st_dev, found.st_ino)
+            if is_same and own.st_size >= size and stat.S_ISDIR(folder.st_mode):
                 return
-        raise Trouble(f"{path}: it was taken away while it was being written")
+        raise Trouble(f"{path}: it was taken away, or cut off, while it was being written")
 
     def _abandon(self, segment: _Segment, why: str) -> None:
         """In the turn of syncs: nothing more is written to this file."""
-        with self._lock:
+        with self._writes.turn, self._lock:  # nobody writes to a descriptor that is closed either
             with suppress(OSError):
                 os.rename(self._path(segment.name + OPEN), self._path(segment.name + SEALED))
             if self._segment is segment:
@@ -415,11 +442,11 @@ class Segments:
             os.close(folder)
 
     def _locked(self, folder: int, name: str) -> tuple[int, int] | None:
-        """Descriptor and size of a segment that is now ours; None where another host holds it."""
+        """Descriptor and size, without room, of a segment that is now ours; None where another holds it."""
         try:
             descriptor = os.open(
                 name,
-                os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
+                os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
                 dir_fd=folder,
             )
         except FileNotFoundError:
@@ -443,7 +470,7 @@ class Segments:
                 return None
             with suppress(FileNotFoundError):
                 keep = os.stat(name, dir_fd=folder, follow_symlinks=False).st_ino == status.st_ino
-            return (descriptor, os.fstat(descriptor).st_size) if keep else None
+            return (descriptor, filled(descriptor)) if keep else None
         finally:
             if not keep:
                 os.close(descriptor)
@@ -460,7 +487,7 @@ class Segments:
             if size > self._bounds.continued_bytes_max or now - made_at > self._bounds.segment_age_s_max:
                 self._left_behind = True
                 return None
-            segment, mended = self._recovered(folder, name, descriptor, made_at)
+            segment, mended = self._recovered(folder, name, descriptor, size, made_at)
             keep = True
             self._link(segment, self._batch, [_own("open", now, host=self._host, **mended)])
             return segment
@@ -469,12 +496,12 @@ class Segments:
                 os.close(descriptor)
 
     def _recovered(
-        self, folder: int, name: str, descriptor: int, made_at: float
+        self, folder: int, name: str, descriptor: int, size: int, made_at: float
     ) -> tuple[_Segment, dict[str, Any]]:
-        """Read a segment that is ours, cut off a torn tail, refuse a damaged one."""
+        """Read a segment that is ours, cut off a torn tail, refuse a damaged one. Its room is ours too."""
         plain = name.removesuffix(OPEN)
-        data = _all(descriptor)
-        scanned = chain.scan(plain, data)
+        data = read_until(descriptor, size)
+        scanned = chain.scan(plain, data, left=os.fstat(descriptor).st_size > size)
         if scanned.flaw is not None:
             raise Trouble(
                 f"{self._path(name)}: record {scanned.flaw.number} is damaged ({scanned.flaw.why})",
@@ -489,6 +516,7 @@ class Segments:
             self._told(
                 f"{self._path(name)}: {scanned.torn} bytes of an unfinished record were moved to {aside}"
             )
+        os.lseek(descriptor, scanned.end, os.SEEK_SET)
         # What the host before left in the kernel counts for us as well, so it must be on the disk.
         self._disk.sync(descriptor)
         segment = _Segment(
@@ -509,7 +537,7 @@ class Segments:
         name = f"{stamp:017d}-{os.getpid()}-{os.urandom(4).hex()}"
         descriptor = os.open(
             name + _NEW,
-            os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
+            os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
             0o600,
             dir_fd=folder,
         )
@@ -555,6 +583,9 @@ class Segments:
         segment = self._segment
         if segment is None:
             return
+        if segment.written >= self._bounds.room_after:
+            while self._make_room(segment):
+                pass
         if segment.synced < segment.written:
             self._syncs.done()
         if segment.unsigned >= self._bounds.signed_every:
@@ -568,6 +599,30 @@ class Segments:
         if not self._tended:
             self._tended = True
             self.tidy()
+
+    def _make_room(self, segment: _Segment) -> bool:
+        """A piece of room for what comes next, unless there is enough: where a record is written over zeros
+        that lie on the disk, a sync has nothing but its bytes to bring there.
+
+        Where there is none records are appended. Written and not only allocated: else each page that is
+        filled for the first time changes the file's map, which a sync has to bring to the disk as well.
+        """
+        with self._syncs.turn, self._writes.turn:
+            if self._segment is not segment:
+                return False
+            size = os.fstat(segment.descriptor).st_size
+            missing = _PIECE_BYTES - size % _PIECE_BYTES
+            if size < segment.size or size + missing > segment.size + ROOM_BYTES:
+                return False  # cut off, which `_look` will find; or enough
+            try:
+                done = self._disk.fill(segment.descriptor, bytes(missing), size)
+            except OSError:
+                done = 0
+            if done != missing:
+                os.ftruncate(segment.descriptor, size)
+                return False
+            segment.written += 1
+            return True
 
     def _sign(self) -> None:
         """Append a checkpoint over all records so far."""
@@ -620,7 +675,10 @@ class Segments:
         self._syncs.done()  # its opening names the one before: nobody should have to wait for that
 
     def _put_all(self, segment: _Segment, batch: _Batch) -> None:
-        self._write_whole(segment, b"".join(batch))
+        """The last records of a segment; its room goes."""
+        data = b"".join(batch)
+        self._write_whole(segment, data)
+        os.ftruncate(segment.descriptor, segment.size + len(data))
         self._disk.sync(segment.descriptor)
 
     def tidy(self) -> None:
@@ -676,7 +734,7 @@ class Segments:
             if size <= bounds.continued_bytes_max and idle < bounds.idle_s:
                 return None
             try:
-                segment, mended = self._recovered(folder, name, descriptor, _made_at(name))
+                segment, mended = self._recovered(folder, name, descriptor, size, _made_at(name))
             except Trouble as trouble:
                 self._told(trouble.why)
                 return None
@@ -717,6 +775,9 @@ class Segments:
             self._closed = True
             self._close_discarded()
             if self._segment is not None:
+                with suppress(OSError):
+                    if os.fstat(self._segment.descriptor).st_size > self._segment.size:
+                        os.ftruncate(self._segment.descriptor, self._segment.size)
                 os.close(self._segment.descriptor)
             self._segment = None
 
@@ -757,7 +818,7 @@ def _retired_by(folder: int, names: Sequence[str]) -> Iterator[str]:
     for name in names:
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         try:
-            data = _all(descriptor)
+            data = read_until(descriptor, os.fstat(descriptor).st_size)
         finally:
             os.close(descriptor)
         for record in chain.scan(name.removesuffix(SEALED), data).records:
@@ -790,12 +851,32 @@ def _kind_of(folder: int, name: str) -> str:
     return ""
 
 
-def _all(descriptor: int) -> bytes:
+def filled(descriptor: int) -> int:
+    """Where an open segment ends, without the room after it.
+
+    Every byte before was written when this returns, or the last record is half there: writers go forward.
+    So one who reads beside a writer asks first and reads then; the other way round he might see a page as it
+    was before it was written and the next one as it was after.
+    """
+    # Attack: the last records overwritten with zeros, so that they look like room. That is what is left when
+    # they are cut off, and is found as that is: by an anchor, or by another segment that builds on them.
+    size = os.fstat(descriptor).st_size
+    if size % _PIECE_BYTES:
+        return size
+    start = max(0, size - ROOM_BYTES)
+    tail = os.pread(descriptor, size - start, start)
+    end = len(tail)
+    while tail.endswith(_EMPTY_PAGE, 0, end):
+        end -= _PAGE_BYTES
+    return start + len(tail[:end].rstrip(b"\0"))
+
+
+def read_until(descriptor: int, end: int, offset: int = 0) -> bytes:
+    """The bytes of a file from an offset on, without what lies behind ``end``."""
     parts = []
-    at = 0
-    while part := os.pread(descriptor, 1 << 20, at):
+    while part := os.pread(descriptor, min(1 << 20, max(0, end - offset)), offset):
         parts.append(part)
-        at += len(part)
+        offset += len(part)
     return b"".join(parts)
 
 
