@@ -42,6 +42,8 @@ from toolwright.records import dataclass, replace
 _AGAIN_S_MAX: Final = 86_400.0
 """However long a format would let it count that a document told nothing."""
 _SHARED_MAX: Final = 5
+_UNREADABLE: Final = (Damaged, OSError, ValueError, TypeError, LookupError)
+"""What reading a damaged cache ends with."""
 _Answer = TypeVar("_Answer")
 
 
@@ -102,7 +104,7 @@ class Shelves:
     def ask(self, question: Callable[[Snapshot | Fresh], _Answer]) -> _Answer:
         try:
             return question(self._held)
-        except (Damaged, OSError, ValueError, TypeError, LookupError):
+        except _UNREADABLE:
             again, self._again = self._again, None
             if again is None:
                 raise
@@ -424,11 +426,14 @@ def _load(
         is_same = snapshot.stamp == found.stamp and _counts(snapshot.until, machine.clock())
         if is_same and _same_programs(snapshot, machine):
             return LoadReport(shelves, found, lambda: None, warm=True)
-        loaded = _cold(found, rules, machine, shelves.ask(lambda held: held.units))
+        units = shelves.ask(lambda held: held.units)
     else:
         # Whoever looks again asks again, too, where nothing was told.
         units = () if earlier is None else [kept for kept in earlier.units if kept.until is None]
+    try:
         loaded = _cold(found, rules, machine, units)
+    except _UNREADABLE:  # what was left in the cache is not what it was
+        loaded = _cold(found, rules, machine, ())
     return LoadReport(Shelves(Fresh(loaded), again), found, lambda: kept.save(identity, loaded), warm=False)
 
 
