@@ -17,6 +17,7 @@ import os
 import stat
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
@@ -83,12 +84,35 @@ def _same(plain: Any) -> Any:
     return plain
 
 
+_USES_MIN: Final = 8
+"""So many values of a class are made before what makes them is written out: a command looks at a few tools,
+a server at all of them."""
+_USES: Final[Counter[int]] = Counter()
+_MAKERS: Final[dict[int, Callable[[list[Any]], Any]]] = {}
+
+
 def _tag(plain: Any) -> Any:
-    number, *values = plain
+    number = plain[0]
+    make = _MAKERS.get(number)
+    if make is not None:
+        return make(plain)
+    _USES[number] += 1
+    if _USES[number] > _USES_MIN:
+        _MAKERS[number] = _maker(number)
+    values = zip(_field_converters(number), plain[1:], strict=True)
+    return _CLASSES[number](**{name: convert(value) for (name, convert), value in values})
+
+
+def _maker(number: int) -> Callable[[list[Any]], Any]:
     converters = _field_converters(number)
-    return _CLASSES[number](
-        **{name: convert(value) for (name, convert), value in zip(converters, values, strict=True)}
-    )
+    names: dict[str, Any] = {"_kind": _CLASSES[number]}
+    made: list[str] = []
+    for at, (name, convert) in enumerate(converters, 1):
+        names[f"_{at}"] = convert
+        made.append(f"{name}=plain[{at}]" if convert is _same else f"{name}=_{at}(plain[{at}])")
+    wrong = f"if len(plain) != {len(converters) + 1}: raise ValueError('not so many fields')"
+    exec(f"def make(plain):\n {wrong}\n return _kind({', '.join(made)})", names)  # noqa: S102 - our own fields
+    return names["make"]  # type: ignore[no-any-return]
 
 
 @cache
@@ -97,11 +121,12 @@ def _field_converters(number: int) -> list[tuple[str, Callable[[Any], Any]]]:
     return [(member.name, _converter(hints[member.name])) for member in fields(_CLASSES[number])]
 
 
+@cache
 def _converter(kind: Any) -> Callable[[Any], Any]:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (UnionType, Union):
         inner = _converter(next(found for found in arguments if found is not NoneType))
-        return lambda plain: None if plain is None else inner(plain)
+        return _same if inner is _same else lambda plain: None if plain is None else inner(plain)
     if origin is tuple:
         if arguments[-1] is Ellipsis:
             one = _converter(arguments[0])
@@ -111,7 +136,7 @@ def _converter(kind: Any) -> Callable[[Any], Any]:
     if kind is bytes:
         return str.encode
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return kind
+        return {member.value: member for member in kind}.__getitem__
     return _tag if is_dataclass(kind) else _same
 
 
