@@ -426,6 +426,23 @@ def test_damage_is_noticed_around_a_load_that_takes_over_what_was_kept(bench: Be
         file.chmod(0o600)
 
 
+def test_what_was_damaged_meanwhile_is_not_kept_again(bench: Bench) -> None:
+    """Records that were taken over are copied as they lie, and get a new digest."""
+    bench.put("m/tools.json", {"tools": [{**TOOL, "description": "Says hello"}]})
+    bench.load()
+    warm = bench.load()
+    expected = everything(warm)  # all of it was read, and found to be good
+    file = bench.file()
+    good = file.read_bytes()
+    with file.open("r+b") as opened:
+        opened.seek(good.index(b"Says hello"))
+        opened.write(b"Says hullo")
+    bench.put("n/tools.json", {"tools": [{**TOOL, "name": "new"}]})
+    bench.load(earlier=warm)
+    shutil.rmtree(bench.folder / "n")
+    assert everything(bench.load()) == expected
+
+
 def test_a_warm_load_asks_no_program_and_writes_nothing(bench: Bench) -> None:
     bench.program("one")
     bench.load()

@@ -3,7 +3,8 @@
 A cache is only ever a shortcut. It lives in the user's state folder, belongs to the user alone and is checked
 by digest; one that is damaged, foreign, from other code or writable by others is thrown away and rebuilt,
 never trusted. Sections and records stay encoded until somebody asks for them, because most loaded tools are
-never looked at: a warm start is a look at the folders and one comparison.
+never looked at: a warm start is a look at the folders and one comparison, and a load that takes over what did
+not change takes over where it lies.
 
 The file: a magic line, the length and digest of the directory, the directory, the stamp (what the folders
 looked like), then the sections. ``loading`` lies below and decides what is worth keeping.
@@ -171,14 +172,17 @@ class _Stack:
         self._mark = mark
         self._is_checked = False
 
+    def check(self) -> None:
+        hashed = hashlib.blake2b(digest_size=_MARK_CHARS // 2)
+        for at in range(self._start, self._end, _CHUNK_BYTES):
+            hashed.update(self._file.read(at, min(at + _CHUNK_BYTES, self._end)))
+        if hashed.hexdigest() != self._mark:
+            raise Damaged("a section of the cache was changed")
+        self._is_checked = True
+
     def piece(self, start: int, end: int) -> bytes:
         if not self._is_checked:
-            hashed = hashlib.blake2b(digest_size=_MARK_CHARS // 2)
-            for at in range(self._start, self._end, _CHUNK_BYTES):
-                hashed.update(self._file.read(at, min(at + _CHUNK_BYTES, self._end)))
-            if hashed.hexdigest() != self._mark:
-                raise Damaged("a section of the cache was changed")
-            self._is_checked = True
+            self.check()
         return self._file.read(self._start + start, self._start + end)
 
 
@@ -507,6 +511,10 @@ def _render(loaded: Loaded, name: str) -> list[bytes]:
         id(tool): tool for kept in loaded.units for tool in kept.compiled.tools if id(tool) not in tools
     }
     numbers = {identity: number for number, identity in enumerate(tools)}
+    # What is copied as it lies gets a new digest: it must still be what the old one was of.
+    stacks = {tool._stack for tool in tools.values() if type(tool) is Shelved}
+    for stack in stacks | {kept.left.stack for kept in loaded.units if kept.left is not None}:
+        stack.check()
     records: list[bytes] = []
     ends: list[int] = []
     total = 0
