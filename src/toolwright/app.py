@@ -347,7 +347,7 @@ class Workshop:
     def severities(self) -> Counter[Severity]:
         """How many problems there are of each severity, without what is merely suspicious (``hygiene``): much
         cheaper than asking for the problems."""
-        return Counter(problem.severity for problem in (*self.config.problems, *self._report.without_lines))
+        return Counter(problem.severity for problem in self.config.problems) + self._report.severities
 
     @property
     def version(self) -> str:

@@ -14,7 +14,8 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from hypothesis import strategies as st
 import toolwright
 from tests.strategies import argument_schemas, json_values, texts
 from toolwright.catalog import cache, loading
-from toolwright.catalog.cache import Cache, decode, encode
+from toolwright.catalog.cache import Cache, Shelved, decode, encode
 from toolwright.catalog.catalog import Catalog
 from toolwright.catalog.loading import LoadReport
 from toolwright.catalog.sources import Source
@@ -309,7 +310,7 @@ def execute(params, project_path):
 """
 
 
-def test_a_warm_load_tells_what_a_cold_one_tells_for_every_format(bench: Bench) -> None:
+def put_every_format(bench: Bench) -> None:
     bench.put(
         "m/tools.json", {"tools": [TOOL, {"name": "beta", "command": []}, {**TOOL, "schema": {"type": "x"}}]}
     )
@@ -340,6 +341,10 @@ def test_a_warm_load_tells_what_a_cold_one_tells_for_every_format(bench: Bench) 
     bench.put("x/package.json", {"name": "no declaration"})
     for name in ("one", "two", "three"):
         bench.program(name)
+
+
+def test_a_warm_load_tells_what_a_cold_one_tells_for_every_format(bench: Bench) -> None:
+    put_every_format(bench)
     cold = bench.load(keep=False)
     first, warm = bench.load(), bench.load()
     assert (cold.warm, first.warm, warm.warm) == (False, False, True)
@@ -349,6 +354,93 @@ def test_a_warm_load_tells_what_a_cold_one_tells_for_every_format(bench: Bench) 
     assert len(cold.problems) > 5
     assert cold.notes
     assert everything(cold) == everything(first) == everything(warm)
+
+
+CHANGES: dict[str, Callable[[Bench], object]] = {
+    "another tool": lambda bench: bench.put("n/tools.json", {"tools": [{**TOOL, "name": "new"}]}),
+    "a tool of the same name": lambda bench: bench.put("n/tools.json", {"tools": [{**TOOL, "name": "now"}]}),
+    "a tool of the same key": lambda bench: bench.put("x/m/tools.json", {"tools": [TOOL]}),
+    "a group that was declared before": lambda bench: bench.put(
+        "h/g_tools.json", (bench.folder / "g" / "g_tools.json").read_text(encoding="utf-8")
+    ),
+    "a tool that is gone": lambda bench: (bench.folder / "m" / "tools.json").unlink(),
+    "an error": lambda bench: bench.put("n/tools.json", {"tools": [{"name": "bad", "command": []}]}),
+    "a broken chain": lambda bench: bench.put(".ai/tools/rye/core/runtimes/python/function.yaml", "a: ["),
+    "a program that is gone": lambda bench: bench.installed.clear(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_taken_over_from_the_cache_tells_what_reading_it_again_tells(
+    bench: Bench, change: str
+) -> None:
+    put_every_format(bench)
+    bench.load()
+    warm = bench.load()
+    assert warm.warm
+    CHANGES[change](bench)
+    later = bench.load(earlier=warm)
+    assert everything(later) == everything(bench.load(keep=False))
+    assert {type(tool) for tool in later.catalog.tools} <= {Tool}
+    assert later.severities == Counter(problem.severity for problem in later.without_lines)
+    bench.put("m/tools.json", {"tools": [{**TOOL, "description": "Another."}]})
+    last = bench.load(earlier=later)
+    assert everything(last) == everything(bench.load(keep=False))
+    warm_again = bench.load()  # from what was written of records that were never decoded
+    assert warm_again.warm
+    assert everything(warm_again) == everything(last)
+
+
+def test_what_is_taken_over_is_not_decoded(bench: Bench) -> None:
+    put_every_format(bench)
+    bench.load()
+    warm = bench.load()
+    bench.put("n/tools.json", {"tools": [{**TOOL, "name": "new"}]})
+    after = bench.load(earlier=warm)
+    tools = [tool for unit in after.units for tool in unit.compiled.tools]
+    taken = [tool for tool in tools if type(tool) is Shelved]
+    assert len(taken) == len(tools) - 1
+    assert all(tool._whole is None for tool in taken)  # linking has put back what it looked at
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_damage_is_noticed_around_a_load_that_takes_over_what_was_kept(bench: Bench, when: str) -> None:
+    put_every_format(bench)
+    bench.load()
+    file = bench.file()
+    good = file.read_bytes()
+    more = {"tools": [{**TOOL, "name": "now"}]}
+    for start in range(0, len(good), 293):
+        warm = bench.load()
+        assert warm.warm
+        new = bench.put("n/tools.json", more)
+        later = bench.load(keep=False, earlier=warm) if when == "after" else None
+        with file.open("r+b") as opened:
+            opened.seek(start)
+            opened.write(b"\xff" * 293)
+        later = later or bench.load(keep=False, earlier=warm)
+        assert everything(later) == everything(bench.load(keep=False))
+        new.unlink()
+        new.parent.rmdir()
+        file.write_bytes(good)
+        file.chmod(0o600)
+
+
+def test_what_was_damaged_meanwhile_is_not_kept_again(bench: Bench) -> None:
+    """Records that were taken over are copied as they lie, and get a new digest."""
+    bench.put("m/tools.json", {"tools": [{**TOOL, "description": "Says hello"}]})
+    bench.load()
+    warm = bench.load()
+    expected = everything(warm)  # all of it was read, and found to be good
+    file = bench.file()
+    good = file.read_bytes()
+    with file.open("r+b") as opened:
+        opened.seek(good.index(b"Says hello"))
+        opened.write(b"Says hullo")
+    bench.put("n/tools.json", {"tools": [{**TOOL, "name": "new"}]})
+    bench.load(earlier=warm)
+    shutil.rmtree(bench.folder / "n")
+    assert everything(bench.load()) == expected
 
 
 def test_a_warm_load_asks_no_program_and_writes_nothing(bench: Bench) -> None:

@@ -28,7 +28,14 @@ LONG = b"x" * (1 << 20)
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
-    """Tells how long the body was; at /long it answers with 200 MB, at /deaf it reads nothing."""
+    """Tells how long the body was; at /long it answers with 200 MB, at /measured with 4 GB and says so first,
+    at /deaf it reads nothing."""
+    if scope["path"] == "/measured":
+        head = [(b"content-length", str(4096 * len(LONG)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": head})
+        for number in range(4096):
+            await send({"type": "http.response.body", "body": LONG, "more_body": number < 4095})
+        return
     if scope["path"] == "/long":
         await send({"type": "http.response.start", "status": 200, "headers": []})
         for _ in range(200):  # once the client is gone, what is sent goes nowhere and takes no time
@@ -157,6 +164,20 @@ def test_an_answer_that_nobody_reads_is_given_up(port: int) -> None:
         except ConnectionError:
             pass
         assert received < 64 << 20
+
+
+def test_attack_a_long_answer_is_read_a_piece_at_a_time(port: int) -> None:
+    """What is sent in pieces has no more time than what is sent at once, however steadily it is read."""
+    with connected(port) as client:
+        client.sendall(request("GET", "/measured", port))
+        received = 0
+        try:
+            while part := client.recv(1 << 16):
+                received += len(part)
+        except ConnectionError:
+            pass
+        assert (1 << 16) < received < 4096 * len(LONG)
+    assert asked(port, "POST", "/", body=b"{}").body == b"2"
 
 
 @pytest.mark.battery("I14")

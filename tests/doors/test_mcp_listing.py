@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,12 @@ import pytest
 import toolwright
 from toolwright.app import Workshop
 from toolwright.config import Config
+from toolwright.doors._crew import Crew
+from toolwright.doors._events import Events
+from toolwright.doors._mcp_desk import Desk
 from toolwright.doors._mcp_listing import Listing, write
+from toolwright.doors._mcp_wire import PIECE_BYTES
+from toolwright.doors.mcp import McpDoor
 from toolwright.model import Effect, Guest, Reach
 
 ANN = Guest(name="ann")
@@ -143,3 +149,74 @@ def test_what_was_switched_off_is_gone_and_comes_back(workshop: Workshop) -> Non
     third = write(workshop, ANN, second)
     is_whole(workshop, third)
     assert third.tools == first.tools
+
+
+@pytest.mark.parametrize("newer", [True, False])
+def test_a_response_in_pieces_is_the_whole_response(workshop: Workshop, folder: Path, newer: bool) -> None:
+    for number in range(10, 30):
+        put(folder, f"group_{number}_tools.json", group(number, f"find_{number}", description="x" * 50_000))
+    workshop.reload()
+    listing = write(workshop, ANN)
+    found = Desk.listed(7, listing, newer=newer)
+    pieces = [*found.pieces]
+    answer = json.loads(b"".join(pieces))
+    assert (answer["id"], answer["result"]["tools"]) == (7, listed(listing))
+    assert ("resultType" in answer["result"]) is newer
+    assert sum(map(len, pieces)) == found.size_bytes
+    assert len(listing.tools) == listing.size_bytes
+    assert len(pieces) > 3
+    assert max(map(len, pieces)) < PIECE_BYTES + 60_000
+    assert min(map(len, pieces[:-1])) >= PIECE_BYTES
+
+
+def test_listings_share_what_did_not_change(workshop: Workshop, folder: Path) -> None:
+    before = write(workshop, ANN)
+    put(folder, "group_2_tools.json", group(2, "find_2", "look_2", description="Looks anew."))
+    workshop.reload()
+    after = write(workshop, ANN, before)
+    again = {key for key, piece in after.pieces.items() if piece.text is not before.pieces[key].text}
+    assert {key for key in again if key.startswith("capability:group_2/")} == {
+        "capability:group_2/find_2",
+        "capability:group_2/look_2",
+    }
+    assert len(again) < 6  # besides, the host's own, and those whose names clash
+
+
+def test_attack_many_slow_clients_each_have_a_long_list_kept_for_them(
+    workshop: Workshop, folder: Path
+) -> None:
+    """What a client has not taken yet is not even put together: one piece waits for it."""
+    for number in range(10, 30):
+        put(folder, f"group_{number}_tools.json", group(number, f"find_{number}", description="x" * 50_000))
+    workshop.reload()
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+    kinds = b"application/json, text/event-stream"
+    head = [(b"content-type", b"application/json"), (b"accept", kinds)]
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": json.dumps(asked).encode(), "more_body": False}
+
+    async def main() -> None:
+        reads, has_part = asyncio.Event(), asyncio.Event()
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+            if message["type"] == "http.response.body":
+                has_part.set()
+                await reads.wait()
+
+        door = McpDoor(workshop, Crew(workshop, Events()))
+        scope = {"method": "POST", "headers": head, "guest": ANN}
+        serving = asyncio.create_task(door(scope, receive, send))
+        await has_part.wait()
+        assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
+        assert len(sent[1]["body"]) < PIECE_BYTES + 60_000
+        reads.set()
+        await serving
+
+    asyncio.run(main())
+    body = b"".join(message["body"] for message in sent[1:])
+    assert len(body) == int(dict(sent[0]["headers"])[b"content-length"]) > 1_000_000
+    assert len(json.loads(body)["result"]["tools"]) == 35
+    assert [message["more_body"] for message in sent[1:]] == [True] * (len(sent) - 2) + [False]

@@ -10,6 +10,7 @@ import gc
 import hashlib
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import cached_property
@@ -18,7 +19,7 @@ from typing import Final, TypeVar
 
 from toolwright import formats, jsontext, schema
 from toolwright.catalog import files, sources
-from toolwright.catalog.cache import Cache, Damaged, Kept, Loaded, Snapshot, aliases_of
+from toolwright.catalog.cache import Cache, Damaged, Kept, Loaded, Shelved, Snapshot, aliases_of
 from toolwright.catalog.catalog import Catalog
 from toolwright.catalog.sources import Asker, Candidate, Fetcher, Listing, Prober, Source
 from toolwright.model import (
@@ -41,6 +42,8 @@ from toolwright.records import dataclass, replace
 _AGAIN_S_MAX: Final = 86_400.0
 """However long a format would let it count that a document told nothing."""
 _SHARED_MAX: Final = 5
+_UNREADABLE: Final = (Damaged, OSError, ValueError, TypeError, LookupError)
+"""What reading a damaged cache ends with."""
 _Answer = TypeVar("_Answer")
 
 
@@ -65,7 +68,7 @@ class Machine:
 
 
 class Fresh:
-    """What a load gave, all at hand; offers what a ``Snapshot`` offers."""
+    """What a load gave; offers what a ``Snapshot`` offers. What was taken over stays in the cache."""
 
     def __init__(self, loaded: Loaded) -> None:
         self._tools = loaded.tools
@@ -75,11 +78,20 @@ class Fresh:
         self.aliases = aliases_of(loaded.tools)
         self.skills = tuple(loaded.skills)
         self.units = loaded.units
-        self.reports = loaded.units
         self.problems = loaded.problems
 
+    @property
+    def marks(self) -> frozenset[str]:
+        return frozenset(unit.mark for unit in self.units)
+
+    def told(self, *, errors_only: bool = False) -> Iterator[tuple[bool, Compiled]]:
+        for unit in self.units:
+            if not errors_only or unit.has_errors:
+                yield unit.stands, unit.told
+
     def tool(self, index: int) -> Tool:
-        return self._tools[index]
+        tool = self._tools[index]
+        return tool.take() if type(tool) is Shelved else tool
 
 
 class Shelves:
@@ -87,15 +99,16 @@ class Shelves:
 
     def __init__(self, snapshot: Snapshot | Fresh, again: Callable[[], Loaded]) -> None:
         self._held = snapshot
-        self._again = again
+        self._again: Callable[[], Loaded] | None = again
 
     def ask(self, question: Callable[[Snapshot | Fresh], _Answer]) -> _Answer:
         try:
             return question(self._held)
-        except (Damaged, OSError, ValueError, TypeError, LookupError):
-            if isinstance(self._held, Fresh):
+        except _UNREADABLE:
+            again, self._again = self._again, None
+            if again is None:
                 raise
-            self._held = Fresh(self._again())
+            self._held = Fresh(again())
             return question(self._held)
 
     @property
@@ -262,38 +275,46 @@ class LoadReport:
     @cached_property
     def without_lines(self) -> Sequence[Problem]:
         """What is wrong, before the files are read again for the lines of their places."""
-        return [*self._wrong(lambda _problem: True)]
+        return self._shelves.ask(lambda held: [*self._wrong(held)])
+
+    @cached_property
+    def severities(self) -> Counter[Severity]:
+        """How much of it there is of each severity: none of it is kept."""
+        return self._shelves.ask(lambda held: Counter(problem.severity for problem in self._wrong(held)))
 
     @cached_property
     def errors(self) -> Sequence[Problem]:
         """Only what is an error: cheaper, because little else of the machine is looked at."""
-        return [*self._wrong(lambda problem: problem.severity is Severity.ERROR)]
+        return self._shelves.ask(lambda held: [*self._wrong(held, errors_only=True)])
 
-    def _wrong(self, wanted: Callable[[Problem], bool]) -> Iterator[Problem]:
-        units = self._shelves.ask(lambda held: held.reports)
+    def _wrong(self, held: Snapshot | Fresh, *, errors_only: bool = False) -> Iterator[Problem]:
+        def wanted(problem: Problem) -> bool:
+            return not errors_only or problem.severity is Severity.ERROR
+
         yield from filter(wanted, self._found.problems)
-        for unit in units:
-            if unit.compiled.problems:
-                yield from filter(wanted, unit.compiled.problems)
-        yield from filter(wanted, self._shelves.ask(lambda held: held.problems))
+        for _, told in held.told(errors_only=errors_only):
+            yield from filter(wanted, told.problems)
+        yield from filter(wanted, held.problems)
         yield from filter(wanted, self._own_problems)
-        for unit in units:
-            if unit.stands and unit.compiled.conditions:
-                for condition in unit.compiled.conditions:
-                    if not condition.drops and wanted(condition.otherwise) and not _holds(condition):
-                        yield condition.otherwise
+        for stands, told in held.told(errors_only=errors_only):
+            for condition in told.conditions if stands else ():
+                if not condition.drops and wanted(condition.otherwise) and not _holds(condition):
+                    yield condition.otherwise
 
     @property
     def units(self) -> Sequence[Kept]:
-        """What each document was compiled to."""
+        """What each document was compiled to, as far as linking looks at it."""
         return self._shelves.ask(lambda held: held.units)
+
+    @property
+    def marks(self) -> frozenset[str]:
+        """The digests of what the documents looked like."""
+        return self._shelves.ask(lambda held: held.marks)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What only verbose output names."""
-        return tuple(
-            note for unit in self._shelves.ask(lambda held: held.reports) for note in unit.compiled.notes
-        )
+        return self._shelves.ask(lambda held: tuple(note for _, told in held.told() for note in told.notes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,7 +333,7 @@ class Differences:
 def differences(before: LoadReport, after: LoadReport) -> Differences:
     """What a load changed. Only tools whose documents look different are taken down from the shelves."""
     old, new = {*before.catalog.keys}, {*after.catalog.keys}
-    known = {unit.mark for unit in before.units}
+    known = before.marks
     looked_at = dict.fromkeys(
         tool.key for unit in after.units if unit.mark not in known for tool in unit.compiled.tools
     )
@@ -405,11 +426,14 @@ def _load(
         is_same = snapshot.stamp == found.stamp and _counts(snapshot.until, machine.clock())
         if is_same and _same_programs(snapshot, machine):
             return LoadReport(shelves, found, lambda: None, warm=True)
-        loaded = _cold(found, rules, machine, shelves.ask(lambda held: held.units))
+        units = shelves.ask(lambda held: held.units)
     else:
         # Whoever looks again asks again, too, where nothing was told.
         units = () if earlier is None else [kept for kept in earlier.units if kept.until is None]
+    try:
         loaded = _cold(found, rules, machine, units)
+    except _UNREADABLE:  # what was left in the cache is not what it was
+        loaded = _cold(found, rules, machine, ())
     return LoadReport(Shelves(Fresh(loaded), again), found, lambda: kept.save(identity, loaded), warm=False)
 
 
@@ -450,6 +474,10 @@ def _cold(found: Listing, rules: Rules, machine: Machine, earlier: Sequence[Kept
             skills += linked.skills
             problems += linked.problems
     tools = _distinct(tools, problems)
+    for kept in units:
+        for tool in kept.compiled.tools:
+            if type(tool) is Shelved:
+                tool.put_back()
     until = min((kept.until for kept in units if kept.until is not None), default=None)
     return Loaded(found.stamp, units, tools, skills, problems, programs, until)
 
@@ -555,8 +583,10 @@ def _distinct(tools: Sequence[Tool], problems: list[Problem]) -> list[Tool]:
         if tool.role is not Role.TOOL:
             continue
         other = names.setdefault(tool.name, tool)
+        if other is tool:
+            continue
         same = other.origin.format == tool.origin.format
-        if other is not tool and not (same and tool.habits.namesakes is not Namesakes.REPORTED):
+        if not (same and tool.habits.namesakes is not Namesakes.REPORTED):
             if isinstance(tool.invocation, CallMcp) and isinstance(other.invocation, CallMcp):
                 servers.setdefault((other.scope, tool.scope), []).append((tool, other))
                 continue

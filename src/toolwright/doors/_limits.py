@@ -155,15 +155,21 @@ class Guarded(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        if not self.flow.write_paused:
+            self.stalled_at = None
         self.rest()
         super().on_response_complete()
 
     def pause_writing(self) -> None:
-        self.stalled_at = self.loop.time()
+        if self.stalled_at is None:
+            self.stalled_at = self.loop.time()
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        self.stalled_at = None
+        # Attack: a long answer, sent in pieces, that is read a piece a minute and holds its connection for
+        # hours. Its time runs until the client has all of it; a stream, which has no length, gets it anew.
+        if not getattr(self.cycle, "expected_content_length", 0):
+            self.stalled_at = None
         super().resume_writing()
 
     def look(self, now: float) -> None:

@@ -166,19 +166,19 @@ class Desk:
         for other in [other for other, listing in kept.items() if listing.version != found.version]:
             del kept[other]
         kept[place] = found
-        size = sum(len(listing.tools) for listing in kept.values())
+        size = sum(listing.size_bytes for listing in kept.values())
         while size > _KEPT_BYTES_MAX and len(kept) > 1:
             # Attack: a caller of many names has the listing of ten thousand tools kept for each of them.
-            size -= len(kept.popitem(last=False)[1].tools)
+            size -= kept.popitem(last=False)[1].size_bytes
 
     @staticmethod
-    def listed(listing: Listing, *, newer: bool) -> tuple[bytes | bytearray, ...]:
-        """The result of ``tools/list`` in parts: one page, so that there is no cursor that could be shown
-        again."""
-        if not newer:
-            return b'{"tools":', listing.tools, b"}"
-        tail = b',"ttlMs":0,"cacheScope":"private","_meta":%b}' % _STAMP_TEXT
-        return b'{"resultType":"complete","tools":', listing.tools, tail
+    def listed(number: Id | None, listing: Listing, *, newer: bool) -> wire.Long:
+        """The response to ``tools/list``: one page, so that there is no cursor that could be shown again."""
+        head, tail = b'{"tools":', b"}"
+        if newer:
+            head = b'{"resultType":"complete","tools":'
+            tail = b',"ttlMs":0,"cacheScope":"private","_meta":%b}' % _STAMP_TEXT
+        return wire.long_answer(number, head, listing.parts(), tail, listing.size_bytes)
 
     @staticmethod
     def check_cursor(params: JsonObject) -> Fault | None:

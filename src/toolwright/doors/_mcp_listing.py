@@ -1,5 +1,5 @@
 """What ``tools/list`` gives to one caller, written once and kept: of ten thousand tools, one at a time is in
-memory, and after a reload only what changed is written again.
+memory, after a reload only what changed is written again, and the list as a whole is nowhere.
 
 Decides nothing: what is offered to whom is the workshop's answer. What a request makes of it is
 ``_mcp_desk.py``'s business.
@@ -7,7 +7,7 @@ Decides nothing: what is offered to whom is the workshop's answer. What a reques
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from toolwright import jsontext
@@ -16,18 +16,18 @@ from toolwright.catalog.catalog import Catalog
 from toolwright.catalog.loading import LoadReport, differences
 from toolwright.dialects import mcp as dialect
 from toolwright.model import FOUND_FORMATS, READING, Disabled, Guest
-from toolwright.records import dataclass, replace
+from toolwright.records import dataclass
 
 _SKILL: Final = "skill "
 
 
 class Piece(NamedTuple):
-    """One tool: its own name, and where its declaration stands in the list, after its name."""
+    """One tool: its own name, the name that is listed, and its declaration as it stands in the list."""
 
     own: str
-    start: int
-    end: int
-    """At the start: it is not listed."""
+    name: str
+    text: bytes
+    """Empty: it is not listed. Shared by the listings that have it, before and after a reload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +37,29 @@ class Listing:
     version: str
     report: LoadReport
     disabled: tuple[Disabled, ...]
-    tools: bytearray
-    """Not a copy of it as bytes: of ten thousand tools that would be as much again."""
     keys: Mapping[str, str]
     pieces: Mapping[str, Piece]
+    size_bytes: int
+    """Of the whole list."""
 
     @property
     def catalog(self) -> Catalog:
         return self.report.catalog
+
+    @property
+    def tools(self) -> bytes:
+        """The whole list. Of ten thousand tools it is long: what sends it takes the parts."""
+        return b"".join(self.parts())
+
+    def parts(self) -> Iterator[bytes]:
+        yield b"["
+        before = b""
+        for piece in self.pieces.values():
+            if piece.text:
+                yield before
+                yield piece.text
+                before = b","
+        yield b"]"
 
 
 def write(workshop: Workshop, guest: Guest, earlier: Listing | None = None) -> Listing:
@@ -54,57 +69,37 @@ def write(workshop: Workshop, guest: Guest, earlier: Listing | None = None) -> L
     known: Mapping[str, Piece] = {}
     if earlier is not None and guest.reach is None and earlier.disabled == disabled:
         known = _unchanged(earlier, report)
-    tools = bytearray(b"[")
     pieces: dict[str, Piece] = {}
-    keys: dict[str, str] = {}
-    are_distinct = True
     for key, take in workshop.entries(guest.reach, served=True):
         piece = known.get(key)
-        rest: bytes | bytearray = b""
-        if piece is not None and earlier is not None:
-            own, rest = piece.own, earlier.tools[piece.start : piece.end]
-        else:
+        if piece is None:
             tool = take()
             own = tool.spoken or tool.name
+            text = b""
             if refusal(tool) is None and (described := dialect.describe(tool)) is not None:
-                rest = jsontext.compact(described)[1:]
-        name = dialect.legal_name(own, key)
-        are_distinct = are_distinct and keys.setdefault(name, key) == key
-        pieces[key] = _add(tools, name, own, rest)
-    listing = Listing(version, report, disabled, _closed(tools), keys, pieces)
-    return _only_listed(listing if are_distinct else _renamed(listing))
+                text = jsontext.compact(described)
+            piece = Piece(own, "", text)
+        pieces[key] = _named(piece, dialect.legal_name(piece.own, key))
+    if len({piece.name for piece in pieces.values()}) < len(pieces):
+        # Names that clash are decided about by all of them together. Most lists have none.
+        names = dialect.names({key: piece.own for key, piece in pieces.items()})
+        pieces = {key: _named(piece, names[key]) for key, piece in pieces.items()}
+    # Attack: a name that leads to a tool that is not listed.
+    keys = {piece.name: key for key, piece in pieces.items() if piece.text}
+    size = sum(len(piece.text) + 1 for piece in pieces.values() if piece.text) + 1
+    return Listing(version, report, disabled, keys, pieces, max(size, 2))
 
 
-def _add(tools: bytearray, name: str, own: str, rest: bytes | bytearray) -> Piece:
-    if not rest:
-        return Piece(own, 0, 0)
-    tools += b'{"name":%b,' % jsontext.compact(name)
-    start = len(tools)
-    tools += rest
-    end = len(tools)
-    tools += b","
-    return Piece(own, start, end)
+def _named(piece: Piece, name: str) -> Piece:
+    """The same under a name, which stands first in what is listed."""
+    if piece.name == name:
+        return piece
+    text = piece.text and _start(name) + piece.text[len(_start(piece.name)) if piece.name else 1 :]
+    return Piece(piece.own, name, text)
 
 
-def _closed(tools: bytearray) -> bytearray:
-    tools[max(len(tools) - 1, 1) :] = b"]"
-    return tools
-
-
-def _renamed(listing: Listing) -> Listing:
-    """The same where names clash, which only all of them together decide. Most lists have no such names."""
-    names = dialect.names({key: piece.own for key, piece in listing.pieces.items()})
-    tools, pieces = bytearray(b"["), {}
-    for key, (own, start, end) in listing.pieces.items():
-        pieces[key] = _add(tools, names[key], own, listing.tools[start:end])
-    keys = {name: key for key, name in names.items()}
-    return replace(listing, tools=_closed(tools), keys=keys, pieces=pieces)
-
-
-def _only_listed(listing: Listing) -> Listing:
-    """Attack: a name that leads to a tool that is not listed."""
-    keys = {name: key for name, key in listing.keys.items() if listing.pieces[key].end}
-    return replace(listing, keys=keys)
+def _start(name: str) -> bytes:
+    return b'{"name":%b,' % jsontext.compact(name)
 
 
 def _unchanged(earlier: Listing, report: LoadReport) -> Mapping[str, Piece]:

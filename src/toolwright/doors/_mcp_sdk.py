@@ -199,7 +199,7 @@ class Lane:
         if fault is not None:
             raise _error(fault)
         listing = await asyncio.to_thread(self._desk.listing, _guest(context))
-        return _cached({"tools": jsontext.loads_own(bytes(listing.tools))})
+        return _cached({"tools": jsontext.loads_own(listing.tools)})
 
     async def _call_tool(self, context: _Context, params: types.CallToolRequestParams) -> Any:
         """As the fast lane does, by the same desk."""

@@ -12,7 +12,7 @@ import secrets
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from enum import Enum
 from typing import Final
@@ -252,7 +252,7 @@ class _Connection:
         fault = self.desk.check_cursor(message.params)
         if fault is None:
             listing = self.desk.fresh(self._guest) or self.desk.listing(self._guest)
-            self.write(wire.answer(message.id, *self.desk.listed(listing, newer=newer)))
+            self.write_long(self.desk.listed(message.id, listing, newer=newer).pieces)
         return fault
 
     def _call(self, message: Message, *, newer: bool, elicits: bool) -> Fault | None:
@@ -377,16 +377,23 @@ class _Connection:
     def write(self, message: bytes) -> None:
         """One message, whole, from any thread."""
         with self._writing:
-            self._write(message)
+            self._write(message + b"\n")
+
+    def write_long(self, pieces: Iterable[bytes]) -> None:
+        """The same with a message that is put together while it is written."""
+        with self._writing:
+            for piece in pieces:
+                self._write(piece)
+            self._write(b"\n")
 
     def write_of(self, number: Id, call: _Call, message: bytes) -> None:
         """A message that belongs to a request, and must not come after its answer."""
         with self._writing:  # whoever answers forgets first, and writes then
             if self.is_under_way(number, call):
-                self._write(message)
+                self._write(message + b"\n")
 
-    def _write(self, message: bytes) -> None:
-        rest = memoryview(message + b"\n")
+    def _write(self, text: bytes) -> None:
+        rest = memoryview(text)
         while rest and not self._is_gone:
             try:
                 rest = rest[os.write(self._out, rest) :]

@@ -9,9 +9,10 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from functools import lru_cache
+from itertools import chain
 from typing import Final, TypeAlias, TypeGuard
 
 import orjson
@@ -58,6 +59,8 @@ ID_CHARS_MAX: Final = 256
 _METHOD_CHARS_MAX: Final = 128
 _ID_MAX: Final = 2**63
 Id: TypeAlias = int | str
+PIECE_BYTES: Final = 128 * 1024
+"""Of a long response: so much of it is held for each client, however slowly that one reads."""
 
 
 class Shape(Enum):
@@ -242,9 +245,38 @@ def is_json(header: bytes) -> bool:
 # -- writing ------------------------------------------------------------------------------------------------
 
 
-def answer(number: Id | None, *result: bytes | bytearray) -> bytes:
-    """A response, its result written already, in one part or several."""
-    return b"".join((b'{"jsonrpc":"2.0","id":', orjson.dumps(number), b',"result":', *result, b"}"))
+def answer(number: Id | None, result: bytes) -> bytes:
+    """A response, its result written already."""
+    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (orjson.dumps(number), result)
+
+
+@dataclass(frozen=True, slots=True)
+class Long:
+    """A response that may be too long to be held at once: it is sent as it is put together."""
+
+    size_bytes: int
+    pieces: Iterator[bytes]
+    """All but the last have at least ``PIECE_BYTES``."""
+
+
+def long_answer(number: Id | None, head: bytes, parts: Iterable[bytes], tail: bytes, size_bytes: int) -> Long:
+    """A response whose result is the parts, so many bytes of them, between head and tail."""
+    first = b'{"jsonrpc":"2.0","id":%b,"result":%b' % (orjson.dumps(number), head)
+    last = tail + b"}"
+    return Long(len(first) + size_bytes + len(last), _gathered(chain((first,), parts, (last,))))
+
+
+def _gathered(parts: Iterable[bytes]) -> Iterator[bytes]:
+    gathered: list[bytes] = []
+    size = 0
+    for part in parts:
+        gathered.append(part)
+        size += len(part)
+        if size >= PIECE_BYTES:
+            yield b"".join(gathered)
+            gathered.clear()
+            size = 0
+    yield b"".join(gathered)
 
 
 def failure(number: Id | None, fault: Fault) -> bytes:

@@ -345,8 +345,11 @@ class McpDoor:
         listing = self.desk.fresh(post.guest)
         if listing is None:
             listing = await asyncio.to_thread(self.desk.listing, post.guest)
-        body = wire.answer(post.message.id, *self.desk.listed(listing, newer=newer))
-        return await _send(post.send, 200, body)
+        found = self.desk.listed(post.message.id, listing, newer=newer)
+        await post.send(_begun(200, found.size_bytes))
+        for piece in found.pieces:  # each is waited for, so that a slow client has one of them in our memory
+            await _more(post.send, piece)
+        return await _more(post.send, b"", end=True)
 
     async def _hand_over(self, post: _Post) -> None:
         """To the SDK's lane, which reads the body once more."""
@@ -816,11 +819,13 @@ async def _empty(send: Send) -> None:
 async def _send(
     send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]] | None = None
 ) -> None:
-    own = [(b"content-type", JSON), (b"content-length", b"%d" % len(body)), _NOSNIFF]
-    await send(
-        {"type": "http.response.start", "status": status, "headers": own + headers if headers else own}
-    )
+    await send(_begun(status, len(body), headers))
     await send({"type": "http.response.body", "body": body})
+
+
+def _begun(status: int, size_bytes: int, headers: list[tuple[bytes, bytes]] | None = None) -> Part:
+    own = [(b"content-type", JSON), (b"content-length", b"%d" % size_bytes), _NOSNIFF]
+    return {"type": "http.response.start", "status": status, "headers": own + headers if headers else own}
 
 
 def _more(send: Send, body: bytes, *, end: bool = False) -> Coroutine[Any, Any, None]:
