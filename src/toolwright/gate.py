@@ -154,6 +154,10 @@ class Gate:
         project, named = self._place(tool)
         vetted = self.vet(tool, call)
         stands = self._ground(tool, project=project, named=named)
+        if not disabled and call is not None:
+            standing = self._policy.standing(tool, call.caller, call.timeout_s, vetted, stands)
+            if standing is not None:
+                return standing
         spent: dict[str, Tally] = {}
         if self._house.budgets:
             charges = self._policy.charges(

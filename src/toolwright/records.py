@@ -6,7 +6,8 @@ for them, the methods of a class are shared until it has been used a few times, 
 Everything else is the standard's own: fields, defaults, ``replace``, ``asdict``, slots.
 
 A frozen class refuses plain assignment, and the way around it costs more than half of making a value. So a
-value of many fields is filled while it belongs to a twin of its class: the same slots, and not frozen.
+value of many fields is filled while it belongs to a twin of its class: the same slots, and not frozen. Where
+values are made for every call, ``maker`` gives a plain function that makes them in half the time.
 
 Type checkers see the standard decorator, and so does every class that is not plainly frozen and slotted: one
 that inherits, has methods of its own in these places, or fields that are more than a type and a default.
@@ -16,13 +17,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
     from dataclasses import replace as replace
 
 _Class = TypeVar("_Class", bound=type)
+_Value = TypeVar("_Value")
+_Given = ParamSpec("_Given")
 _MISSING = dataclasses.MISSING
 _put = object.__setattr__
 _USES_MIN = 8
@@ -173,6 +177,43 @@ def _copy_of(cls: Any, twin: type) -> Callable[[Any], Any]:
     return names["copied"]  # type: ignore[no-any-return]
 
 
+def maker(cls: Callable[_Given, _Value]) -> Callable[_Given, _Value]:
+    """A function that makes the values of a class, of the same arguments.
+
+    Calling a class puts named arguments into a dict and a tuple first, which takes longer than all the rest.
+    """
+    if getattr(cls, "__dict__", {}).get("__dataclass_params__") is not _Params:
+        return cls
+    names: dict[str, Any] = {
+        "_own": cls,
+        "_is_warm": _is_warm,
+        "_compiled_maker": _compiled_maker,
+        "_MISSING": _MISSING,
+    }
+    made = names["_maker"] = FunctionType(_make.__code__, names)
+    return made
+
+
+_own: Any = None
+_maker: Any = None
+
+
+def _make(*args: Any, **kwargs: Any) -> Any:
+    """Any maker, until it has been used often enough. What it reads here stands in names of its own."""
+    if _is_warm(_own, "maker"):
+        _compiled_maker(_own, _maker)
+    return _own(*args, **kwargs)
+
+
+def _compiled_maker(cls: Any, maker: Any) -> None:
+    names = maker.__globals__
+    exec(_maker_text(cls, names), names)  # noqa: S102 - names of our own fields, nothing from outside
+    compiled = names["make"]
+    # The code last: another thread may be calling it.
+    maker.__defaults__, maker.__kwdefaults__ = compiled.__defaults__, compiled.__kwdefaults__
+    maker.__code__ = compiled.__code__
+
+
 def _twin(cls: Any) -> type:
     """A class with the same slots in the same order, whose values may become values of ``cls``."""
     return type(cls.__name__, (), {"__slots__": cls.__slots__})
@@ -290,20 +331,8 @@ def _tuple(cls: Any, owner: str) -> str:
 
 def _init_text(cls: Any, names: dict[str, Any]) -> str:
     """The constructor that the standard would have made."""
-    positional: list[str] = []
-    named: list[str] = []
-    made: list[str] = []
+    parameters, made = _parameters(cls, names)
     fields = dataclasses.fields(cls)
-    for number, field in enumerate(fields):
-        parameter = field.name
-        if field.default is not _MISSING:
-            names[f"_default_{number}"] = field.default
-            parameter = f"{field.name}=_default_{number}"
-        elif field.default_factory is not _MISSING:
-            names[f"_factory_{number}"] = field.default_factory
-            parameter = f"{field.name}=_MISSING"
-            made.append(f" if {field.name} is _MISSING: {field.name} = _factory_{number}()")
-        (named if field.kw_only else positional).append(parameter)
     lines = [f" _put(self, {field.name!r}, {field.name})" for field in fields]
     if len(lines) >= _TWIN_FIELDS_MIN:
         names |= {"_Twin": _twin(cls), "_own": cls}
@@ -315,8 +344,39 @@ def _init_text(cls: Any, names: dict[str, Any]) -> str:
             *(f" self.{field.name} = {field.name}" for field in fields),
             " self.__class__ = _own",
         ]
-    parameters = ", ".join(["self", *positional, *(["*", *named] if named else [])])
-    return f"def __init__({parameters}):\n" + "\n".join([*made, *lines] or [" pass"])
+    return f"def __init__({', '.join(['self', *parameters])}):\n" + "\n".join([*made, *lines] or [" pass"])
+
+
+def _maker_text(cls: Any, names: dict[str, Any]) -> str:
+    """The same without the detour through the class."""
+    parameters, made = _parameters(cls, names)
+    names |= {"_Twin": _twin(cls), "_new": object.__new__}
+    lines = [
+        *made,
+        " self = _new(_Twin)",
+        *(f" self.{field.name} = {field.name}" for field in dataclasses.fields(cls)),
+        " self.__class__ = _own",
+        " return self",
+    ]
+    return f"def make({', '.join(parameters)}):\n" + "\n".join(lines)
+
+
+def _parameters(cls: Any, names: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """What a constructor takes, and the lines that make the defaults of which each value has its own."""
+    positional: list[str] = []
+    named: list[str] = []
+    made: list[str] = []
+    for number, field in enumerate(dataclasses.fields(cls)):
+        parameter = field.name
+        if field.default is not _MISSING:
+            names[f"_default_{number}"] = field.default
+            parameter = f"{field.name}=_default_{number}"
+        elif field.default_factory is not _MISSING:
+            names[f"_factory_{number}"] = field.default_factory
+            parameter = f"{field.name}=_MISSING"
+            made.append(f" if {field.name} is _MISSING: {field.name} = _factory_{number}()")
+        (named if field.kw_only else positional).append(parameter)
+    return [*positional, *(["*", *named] if named else [])], made
 
 
 # -- what all of them share ---------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from toolwright.model import (
     End,
     Ending,
     Permit,
+    Profile,
     Programs,
     PythonStyle,
     Reply,
@@ -35,7 +36,7 @@ from toolwright.model import (
     ToolError,
     ToolResult,
 )
-from toolwright.records import dataclass, replace
+from toolwright.records import dataclass, maker, replace
 from toolwright.schema import complaints
 
 LINE_ERROR_BYTES_MAX: Final = 1000
@@ -118,14 +119,14 @@ def reply(tool: Tool, call: ToolCall, ending: Ending, *, permit: Permit) -> Tool
     hygiene = _Hygiene()
     said = _said(tool, ending, permit, hygiene)
     content, hygiene_notes = _content(said.form, hygiene)
-    blocks: tuple[Block, ...] = (TextBlock(text=content),)
+    blocks: tuple[Block, ...] = (_text_block(text=content),)
     if ending.blocks is not None:
         blocks = _with_blocks(tool, ending, content, said, hygiene)
         hygiene_notes = hygiene.notes()
     error = said.error
     if error is not None and error.hint is None and (hint := _why_refused(tool, ending, permit, error)):
         error = ToolError(kind=error.kind, message=error.message, hint=hint, details=error.details)
-    return ToolResult(
+    return _result(
         call_id=call.id,
         key=tool.key,
         blocks=blocks,
@@ -136,6 +137,9 @@ def reply(tool: Tool, call: ToolCall, ending: Ending, *, permit: Permit) -> Tool
         notes=(*ending.notes, *said.notes, *hygiene_notes),
         runs=ending.runs,
     )
+
+
+_result, _text_block, _spent_of = maker(ToolResult), maker(TextBlock), maker(Spent)
 
 
 def refusal(call: ToolCall, error: ToolError, *, tool: Tool | None, default: Reply) -> ToolResult:
@@ -203,6 +207,9 @@ class _Said:
     data: JsonValue = None
     error: ToolError | None = None
     notes: tuple[str, ...] = ()
+
+
+_saying: Final = maker(_Said)
 
 
 def _said(tool: Tool, ending: Ending, permit: Permit, hygiene: _Hygiene) -> _Said:
@@ -351,8 +358,8 @@ def _details(ending: Ending) -> JsonObject:
 def _plain_text(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
     if ending.end is End.RETURNED:
         if isinstance(ending.value, str):
-            return _Said(ending.value)
-        return _Said(hygiene.json(ending.value), ending.value)
+            return _saying(ending.value)
+        return _saying(hygiene.json(ending.value), ending.value)
     stdout = hygiene.text(ending.stdout)
     if _is_good(ending):
         return _Said(stdout)
@@ -639,9 +646,8 @@ class _Hygiene:
     Attack: instructions for the model in characters that no person sees, or that show in another order.
     """
 
-    def __init__(self) -> None:
-        self.replaced = 0
-        self.escaped = 0
+    replaced = 0
+    escaped = 0
 
     def text(self, content: bytes, *, is_cut: bool = False, is_tail: bool = False) -> str:
         """Bytes as text. Where a limit cut them, a character that is only half there is left out."""
@@ -707,6 +713,8 @@ class _Hygiene:
         return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
     def notes(self) -> tuple[str, ...]:
+        if not self.replaced and not self.escaped:
+            return ()
         found = []
         if self.replaced:
             found.append(f"parts of the output that are no text were replaced: {self.replaced}")
@@ -759,15 +767,15 @@ def _strict(content: bytes) -> tuple[JsonValue, str | None]:
 
 
 def _spent(ending: Ending, content: str) -> Spent:
-    output_bytes = ending.stdout_bytes
-    if ending.end is End.RETURNED:  # nothing was printed: what it gave is what the model gets
+    output_bytes, end = ending.stdout_bytes, ending.end
+    if end is End.RETURNED:  # nothing was printed: what it gave is what the model gets
         output_bytes = len(content) if content.isascii() else len(content.encode("utf-8", "replace"))
-    duration_ms, truncated, attempts = 0.0, ending.end is End.TOO_LARGE, 0
+    duration_ms, truncated, attempts = 0.0, end is End.TOO_LARGE, 0
     for run in ending.runs:
         duration_ms += run.duration_ms
         truncated = truncated or run.truncated
         attempts += run.what in ("call", "attempt")
-    return Spent(
+    return _spent_of(
         duration_ms=duration_ms,
         output_bytes=output_bytes,
         truncated=truncated,
@@ -777,7 +785,10 @@ def _spent(ending: Ending, content: str) -> Spent:
 
 
 def _isolation(layers: tuple[str, ...], permit: Permit) -> tuple[str, ...]:
-    return layers if permit.profile is None else (*layers, f"profile:{permit.profile.value}")
+    return layers if permit.profile is None else (*layers, _PROFILES[permit.profile])
+
+
+_PROFILES: Final = {profile: f"profile:{profile.value}" for profile in Profile}
 
 
 # -- what was missing ---------------------------------------------------------------------------------------

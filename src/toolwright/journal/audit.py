@@ -39,6 +39,8 @@ RUNS_MAX: Final = 100
 OWED_MAX: Final = 10_000
 """Ends that wait in memory for a journal that works again."""
 _BODY_BYTES_MAX: Final = 256 << 10
+_SHOWN_MAX: Final = 512
+_SHOWN_CHARS_MAX: Final = 200
 
 _DECIDED: Final = (Kind.NEEDS_APPROVAL, Kind.DENIED)
 """Kinds whose details are the house's own words: the rule, the question. Others may hold arguments."""
@@ -65,9 +67,13 @@ class Audit:
         self._clock = clock
         self._owed: deque[bytes] = deque()
         self._owing = threading.Lock()
+        self._texts: dict[tuple[str, tuple[str, ...]], str] = {}
+        """Short texts that were looked through lately: the records of a tool's calls repeat theirs."""
         self._begun = 0
-        self._settled = threading.Condition()
-        """Told whenever nothing that began is without its end."""
+        self._counting = threading.Lock()
+        self._settled = threading.Condition(self._counting)
+        """Told whenever nothing that began is without its end, and somebody waits for that."""
+        self._settling = 0
         self.trouble: Trouble | None = None
         """Why the last record could not be written; None while the journal works."""
 
@@ -94,7 +100,7 @@ class Audit:
             self.trouble = trouble
             return False
         self.trouble = None
-        with self._settled:
+        with self._counting:
             self._begun += len(bodies)
         return True
 
@@ -164,9 +170,9 @@ class Audit:
             )
             note = f"the end of this call could not be written to the audit journal; {lost}"
             results = [replace(result, notes=(*result.notes, note)) for result in results]
-        with self._settled:
+        with self._counting:
             self._begun -= len(results)
-            if self._begun <= 0:
+            if self._settling and self._begun <= 0:
                 self._settled.notify_all()
         if self._day_file is not None:
             for line in lines:
@@ -203,8 +209,12 @@ class Audit:
 
     def settle(self, timeout_s: float) -> bool:
         """Wait until whatever began has its end, at most so long; whether it has."""
-        with self._settled:
-            return self._settled.wait_for(lambda: self._begun <= 0, timeout_s)
+        with self._counting:
+            self._settling += 1
+            try:
+                return self._settled.wait_for(lambda: self._begun <= 0, timeout_s)
+            finally:
+                self._settling -= 1
 
     def close(self) -> None:
         """Write what is owed and let go of the journal."""
@@ -250,17 +260,17 @@ class Audit:
         }
         if error is not None:
             body["kind"] = error.kind.value
-            body["error"] = _cut(self._redaction(error.message, handed))
+            body["error"] = self._shown(error.message, handed)
             if error.kind in _DECIDED and isinstance(error.details, dict):
                 body["details"] = self._told(error.details)
         if result.rule:
-            body["rule"] = _cut(self._redaction(result.rule))
+            body["rule"] = self._shown(result.rule)
         if spent.attempts != 1:
             body["attempts"] = spent.attempts
         if result.isolation:
             body["layers"] = result.isolation
         if result.notes:
-            body["notes"] = [_cut(self._redaction(note, handed)) for note in result.notes[:ITEMS_MAX]]
+            body["notes"] = [self._shown(note, handed) for note in result.notes[:ITEMS_MAX]]
         if start is not None:
             body["run"] = start
         if tool is not None:
@@ -282,15 +292,14 @@ class Audit:
         )
 
     def _start(self, run: Run) -> JsonObject:
-        clean, handed = self._redaction, run.env_names
-        # Redacted first: half of a secret that the cut goes through would not be found.
-        argv = [_cut(clean(element, handed)) for element in run.argv[:ITEMS_MAX]]
+        shown, handed = self._shown, run.env_names
+        argv = [shown(element, handed) for element in run.argv[:ITEMS_MAX]]
         if len(run.argv) > ITEMS_MAX:
             argv.append(f"… {len(run.argv) - ITEMS_MAX} more")
         start: JsonObject = {
             "argv": argv,
-            "cwd": _cut(clean(run.cwd, handed)),
-            "env": [_cut(name) for name in handed[: ITEMS_MAX * 4]],
+            "cwd": shown(run.cwd, handed),
+            "env": [_cut(name) for name in handed[: ITEMS_MAX * 4]] if handed else [],
             "exit": run.exit_status,
             "ms": run.duration_ms if run.duration_ms > 0 else 0.0,
             "stdout_bytes": run.stdout_bytes,
@@ -298,13 +307,26 @@ class Audit:
             "truncated": run.truncated,
         }
         if run.note:
-            start["note"] = _cut(clean(run.note, handed))
+            start["note"] = shown(run.note, handed)
         return start
+
+    def _shown(self, text: str, handed: tuple[str, ...] = ()) -> str:
+        """A text without secrets, and no longer than a record's may be."""
+        known = self._texts.get((text, handed))
+        if known is not None:
+            return known
+        # Redacted first: half of a secret that the cut goes through would not be found.
+        shown = _cut(self._redaction(text, handed))
+        if len(text) <= _SHOWN_CHARS_MAX:
+            if len(self._texts) >= _SHOWN_MAX:
+                self._texts.clear()
+            self._texts[text, handed] = shown
+        return shown
 
     def _told(self, value: Any) -> Any:
         """A value of a note: texts redacted and bounded, also inside lists and objects."""
         if isinstance(value, str):
-            return _cut(self._redaction(value))
+            return self._shown(value)
         if isinstance(value, Mapping):
             return {_cut(str(key)): self._told(item) for key, item in value.items()}
         if isinstance(value, Sequence):
