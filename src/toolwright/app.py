@@ -1082,6 +1082,9 @@ class Workshop:
     @property
     def hands(self) -> Hands:
         """What runs calls; made when first asked for."""
+        hands = self._hands
+        if hands is not None and not self._is_closed:
+            return hands
         with self._lock:
             if self._is_closed:
                 raise UsageError("the workshop is closed", "call before its `with` block ends")

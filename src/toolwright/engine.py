@@ -200,6 +200,7 @@ class Engine:
         """
         started, stock = time.monotonic(), self._stock()
         begun: list[Begun] = []
+        recorded: list[tuple[ToolCall, CallFacts]] = []
         for call, cancel in calls:
             if call.tool.startswith(_OWN):
                 call = self._meant(call)
@@ -210,8 +211,9 @@ class Engine:
             is_later = known is None and len(calls) > 1
             facts = self._facts(known, stock.version, door)
             begun.append(_begun(call, cancel, facts, stock, started, known, unknown, is_later))
-        pairs = [(each.call, each.facts) for each in begun if not each.is_later]
-        if pairs and not self._audit.begin_all(pairs):
+            if not is_later:
+                recorded.append((call, facts))
+        if recorded and not self._audit.begin_all(recorded):
             why_not = self._audit.why_not
             return [each if each.is_later else replace(each, why_not=why_not) for each in begun]
         return begun
@@ -356,7 +358,7 @@ class Engine:
             raise _Refused(_denial(used_up), tool, used_up.rule)
         ending = runtime.run(tool, call, permit, cancel)
         result = self._spill(tool, replies.reply(tool, call, ending, permit=permit))
-        return self._decided(result, notes, allowed)
+        return self._decided(result, notes, allowed) if notes or allowed.rule else result
 
     def _allowed(self, tool: Tool, call: ToolCall, cancel: Cancel) -> tuple[Allow, arguments.Checked | None]:
         """The permit, and the arguments that take the place of the call's, where a person edited them."""
@@ -467,8 +469,6 @@ class Engine:
     @staticmethod
     def _decided(result: ToolResult, notes: tuple[str, ...], allowed: Allow) -> ToolResult:
         """The result with what was noted before it ran, and which rule let it."""
-        if not notes and not allowed.rule:
-            return result
         return replace(result, notes=(*notes, *result.notes), rule=allowed.rule)
 
     def _refusal(self, call: ToolCall, error: ToolError, tool: Tool | None) -> ToolResult:

@@ -171,9 +171,9 @@ class _Copying:
 
 
 def _copy_of(cls: Any, twin: type) -> Callable[[Any], Any]:
-    names: dict[str, Any] = {"_new": object.__new__, "_Twin": twin}
+    names: dict[str, Any] = {"_Twin": twin}
     body = "".join(f" made.{name} = value.{name}\n" for name in cls.__slots__)
-    exec(f"def copied(value):\n made = _new(_Twin)\n{body} return made", names)  # noqa: S102 - our own fields
+    exec(f"def copied(value):\n made = _Twin()\n{body} return made", names)  # noqa: S102 - our own fields
     return names["copied"]  # type: ignore[no-any-return]
 
 
@@ -350,10 +350,10 @@ def _init_text(cls: Any, names: dict[str, Any]) -> str:
 def _maker_text(cls: Any, names: dict[str, Any]) -> str:
     """The same without the detour through the class."""
     parameters, made = _parameters(cls, names)
-    names |= {"_Twin": _twin(cls), "_new": object.__new__}
+    names |= {"_Twin": _twin(cls)}
     lines = [
         *made,
-        " self = _new(_Twin)",
+        " self = _Twin()",
         *(f" self.{field.name} = {field.name}" for field in dataclasses.fields(cls)),
         " self.__class__ = _own",
         " return self",

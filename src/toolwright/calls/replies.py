@@ -118,11 +118,10 @@ def reply(tool: Tool, call: ToolCall, ending: Ending, *, permit: Permit) -> Tool
     """The result of a run, in the words of the tool's format."""
     hygiene = _Hygiene()
     said = _said(tool, ending, permit, hygiene)
-    content, hygiene_notes = _content(said.form, hygiene)
+    content = _content(said.form, hygiene)
     blocks: tuple[Block, ...] = (_text_block(text=content),)
     if ending.blocks is not None:
         blocks = _with_blocks(tool, ending, content, said, hygiene)
-        hygiene_notes = hygiene.notes()
     error = said.error
     if error is not None and error.hint is None and (hint := _why_refused(tool, ending, permit, error)):
         error = ToolError(kind=error.kind, message=error.message, hint=hint, details=error.details)
@@ -134,7 +133,7 @@ def reply(tool: Tool, call: ToolCall, ending: Ending, *, permit: Permit) -> Tool
         error=error,
         spent=_spent(ending, content),
         isolation=_isolation(ending.layers, permit),
-        notes=(*ending.notes, *said.notes, *hygiene_notes),
+        notes=ending.notes + said.notes + hygiene.notes(),
         runs=ending.runs,
     )
 
@@ -154,7 +153,7 @@ def refusal(call: ToolCall, error: ToolError, *, tool: Tool | None, default: Rep
     message = hygiene.visible(message)
     told = ToolError(kind=error.kind, message=message, hint=error.hint, details=error.details)
     name, chain = (tool.name, tool.chain) if tool is not None else (asked, ())
-    content, _ = _content(_failure_form(kind_of_reply, told, name, chain), hygiene)
+    content = _content(_failure_form(kind_of_reply, told, name, chain), hygiene)
     return ToolResult(
         call_id=call.id,
         key=tool.key if tool is not None else "",
@@ -179,14 +178,15 @@ def dry_run(tool: Tool, call: ToolCall, permit: Permit) -> ToolResult:
             form = {"success": True, "result": passed}
         case Reply.PLAIN_TEXT | Reply.BLOCKS:
             form = "validation passed; nothing was run"
-    content, notes = _content(form, _Hygiene())
+    hygiene = _Hygiene()
+    content = _content(form, hygiene)
     return ToolResult(
         call_id=call.id,
         key=tool.key,
         blocks=(TextBlock(text=content),),
         data=passed,
         isolation=_isolation((), permit),
-        notes=notes,
+        notes=hygiene.notes(),
     )
 
 
@@ -747,9 +747,8 @@ def _cut_bytes(text: str, limit: int) -> str:
     return text if len(content) <= limit else content[:limit].decode("utf-8", "ignore")
 
 
-def _content(form: JsonObject | str, hygiene: _Hygiene) -> tuple[str, tuple[str, ...]]:
-    content = hygiene.visible(form) if isinstance(form, str) else hygiene.json(form)
-    return content, hygiene.notes()
+def _content(form: JsonObject | str, hygiene: _Hygiene) -> str:
+    return hygiene.visible(form) if isinstance(form, str) else hygiene.json(form)
 
 
 def _strict(content: bytes) -> tuple[JsonValue, str | None]:

@@ -141,18 +141,20 @@ class Audit:
         """As ``end``, for calls that are over together: one write for all."""
         bodies: list[bytes] = []
         lines: list[tuple[ToolResult, Tool, Run, JsonObject]] = []
+        results: list[ToolResult] = []
         for call, result, tool in calls:
+            results.append(result)
             last: Run | None = None
             if runs := result.runs:
                 last = runs[-1] if runs[-1].what == "call" else None
-                bodies += [self._run(call, result, run) for run in runs[-RUNS_MAX:] if run is not last]
+                if last is None or len(runs) > 1:
+                    bodies += [self._run(call, result, run) for run in runs[-RUNS_MAX:] if run is not last]
             start = self._start(last) if last is not None else None
             bodies.append(self._end(call, result, tool, last, start))
             if tool is None or last is None or start is None:  # what started nothing has no line
                 continue
             if tool.habits.day_line:
                 lines.append((result, tool, last, start))
-        results = [result for _call, result, _tool in calls]
         try:
             if self._owed:
                 self._pay()

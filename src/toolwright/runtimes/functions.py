@@ -138,9 +138,9 @@ def _given(value: object, permit: Permit, runs: tuple[Run, ...]) -> Ending:
         return _ending(end=End.RETURNED, blocks=(), layers=_LAYERS, runs=runs)
     kind = type(value)
     if kind in _PLAIN and not (isinstance(value, int) and value.bit_length() > _INT_BITS_MAX):
-        size = _size(value) if isinstance(value, str) else 0
-        if size > permit.limits.stdout_bytes_max:
-            return _too_large(size, runs)
+        most = permit.limits.stdout_bytes_max
+        if isinstance(value, str) and len(value) * 4 > most and (size := _size(value)) > most:
+            return _too_large(size, runs)  # no character has more than four bytes
         return _ending(end=End.RETURNED, value=value, kind_of_value=kind.__name__, layers=_LAYERS, runs=runs)
     if isinstance(value, (bytes, bytearray, memoryview)):
         reason = "it returned bytes, which no model can read"
