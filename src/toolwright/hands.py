@@ -184,7 +184,7 @@ class Hands:
             reserve=gate.reserve,
             runtimes={
                 kind: around.Once(
-                    around.Limited(around.Retrying(around.Watched(runtime)), config.calls_per_tool),
+                    around.Limited(around.Retrying(around.Watched(runtime)), config.calls_per_tool, runtime),
                     self.keep.opened,
                 )
                 for kind, runtime in (

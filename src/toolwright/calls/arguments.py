@@ -167,7 +167,10 @@ def _not_json(tool: Tool, arguments: JsonObject) -> str | None:
     except TypeError:
         pass  # an integer beyond 64 bits is fine, other things are not
     else:
-        is_flat = written.count(b"{") + written.count(b"[") <= jsontext.DEPTH_MAX
+        is_flat = (
+            len(written) <= jsontext.DEPTH_MAX
+            or written.count(b"{") + written.count(b"[") <= jsontext.DEPTH_MAX
+        )
         # NUL is written as an escape, and what is no number as null.
         if is_flat and b"\\u0000" not in written and b"null" not in written:
             return None

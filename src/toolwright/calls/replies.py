@@ -250,7 +250,7 @@ def _failed(
     """A failure in the format's form; ``more`` is what its form has room for besides."""
     told = ToolError(kind=kind, message=hygiene.visible(message), hint=hint, details=details)
     form = _failure_form(tool.reply, told, tool.name, tool.chain, more)
-    return _Said(form, data, told, notes)
+    return _saying(form, data, told, notes)
 
 
 def _failure_form(
@@ -362,7 +362,7 @@ def _plain_text(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
         return _saying(hygiene.json(ending.value), ending.value)
     stdout = hygiene.text(ending.stdout)
     if _is_good(ending):
-        return _Said(stdout)
+        return _saying(stdout)
     message = f"exit {_status(ending)}: {stdout}\n{hygiene.text(ending.stderr)}"
     return _failed(tool, message, hygiene, details=_details(ending))
 
@@ -379,7 +379,7 @@ def _structured(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
             what = "; ".join(map(str, found[:5])) if ending.value is not None else "there is none"
             message = f"the structured result does not fit its schema: {what}"
             return _failed(tool, message, hygiene, kind=Kind.BAD_OUTPUT, data=ending.value)
-    return _Said(_joined(ending.blocks), ending.value)
+    return _saying(_joined(ending.blocks), ending.value)
 
 
 def _value(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
@@ -439,19 +439,19 @@ _JSON_SPACE: Final = b" \t\r\n"
 
 def _json_line(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
     if ending.end is End.RETURNED:
-        return _Said(hygiene.json(ending.value), ending.value)
+        return _saying(hygiene.json(ending.value), ending.value)
     if not _is_good(ending):
         return _failed(tool, _line_error(ending, hygiene), hygiene, details=_details(ending))
     stdout = ending.stdout.strip()
     if not stdout:
-        return _Said("{}", {})
+        return _saying("{}", {})
     value, defect = _strict(stdout)
     if defect is None:
         if b"\n" in stdout or b"\r" in stdout:
-            return _Said(hygiene.json(value), value)
-        return _Said(hygiene.json_text(stdout.decode("utf-8")), value)
+            return _saying(hygiene.json(value), value)
+        return _saying(hygiene.json_text(stdout.decode("utf-8")), value)
     line = _BLANKS.sub(" ", _BREAKS.sub(" ", hygiene.text(stdout))).strip()
-    return _Said(line or "{}", notes=(f"the output is not JSON, so it is given as text ({defect})",))
+    return _saying(line or "{}", notes=(f"the output is not JSON, so it is given as text ({defect})",))
 
 
 def _line_error(ending: Ending, hygiene: _Hygiene) -> str:
@@ -470,7 +470,7 @@ def _line_error(ending: Ending, hygiene: _Hygiene) -> str:
 
 def _envelope(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
     if ending.end is End.RETURNED:
-        return _Said({"tool_success": True, "result": ending.value}, ending.value)
+        return _saying({"tool_success": True, "result": ending.value}, ending.value)
     if not _is_good(ending):
         stderr = hygiene.text(ending.stderr[-TOLD_BYTES_MAX:], is_tail=True).strip()
         if ending.signal is not None:
@@ -485,7 +485,7 @@ def _envelope(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
         return _failed(tool, "Tool produced no output", hygiene, kind=Kind.BAD_OUTPUT)
     value, defect = _strict(stdout_bytes)
     if defect is None:
-        return _Said({"tool_success": True, "result": value}, value)
+        return _saying({"tool_success": True, "result": value}, value)
     # Where it began as JSON, the author is told what is wrong with it.
     began = stdout_bytes[:1] in (b"{", b"[")
     return _failed(
@@ -521,7 +521,7 @@ def _success_dict(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
         listed = hygiene.visible(", ".join(ignored[:10]))
         notes = (f"what the handler returned besides was left out: {_cut_bytes(listed, 200)}",)
     if main == "result":
-        return _Said({"success": True, "result": value["result"]}, value["result"], notes=notes)
+        return _saying({"success": True, "result": value["result"]}, value["result"], notes=notes)
     return _failed(tool, _words(value["error"], hygiene), hygiene, notes=notes)
 
 
@@ -627,7 +627,7 @@ def _fitting(tool: Tool, ending: Ending, value: JsonValue, hygiene: _Hygiene) ->
         "chain": list(tool.chain),
         "metadata": metadata,
     }
-    return _Said(form, part)
+    return _saying(form, part)
 
 
 # -- text that a model may be given -------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import orjson
 
@@ -39,8 +39,8 @@ RUNS_MAX: Final = 100
 OWED_MAX: Final = 10_000
 """Ends that wait in memory for a journal that works again."""
 _BODY_BYTES_MAX: Final = 256 << 10
-_SHOWN_MAX: Final = 512
-_SHOWN_CHARS_MAX: Final = 200
+_WORDS_MAX: Final = 512
+_WORDS_CHARS_MAX: Final = 1000
 
 _DECIDED: Final = (Kind.NEEDS_APPROVAL, Kind.DENIED)
 """Kinds whose details are the house's own words: the rule, the question. Others may hold arguments."""
@@ -48,6 +48,12 @@ _DECIDED: Final = (Kind.NEEDS_APPROVAL, Kind.DENIED)
 RESULTS: Final = "results"
 DAYS: Final = "audit"
 """Folders of the state folder beside the journal's: long results by call, and the day files."""
+
+
+_Started: TypeAlias = tuple[tuple[str, ...], str, tuple[str, ...], str]
+"""What is told of a start in words: argv, folder, names of variables, note."""
+_Words: TypeAlias = tuple[list[str], str, list[str], str]
+"""The same as it is recorded."""
 
 
 class Audit:
@@ -67,8 +73,8 @@ class Audit:
         self._clock = clock
         self._owed: deque[bytes] = deque()
         self._owing = threading.Lock()
-        self._texts: dict[tuple[str, tuple[str, ...]], str] = {}
-        """Short texts that were looked through lately: the records of a tool's calls repeat theirs."""
+        self._words: dict[_Started, _Words] = {}
+        """Of short starts that were recorded lately: the calls of a tool repeat theirs."""
         self._begun = 0
         self._counting = threading.Lock()
         self._settled = threading.Condition(self._counting)
@@ -294,36 +300,39 @@ class Audit:
         )
 
     def _start(self, run: Run) -> JsonObject:
-        shown, handed = self._shown, run.env_names
-        argv = [shown(element, handed) for element in run.argv[:ITEMS_MAX]]
-        if len(run.argv) > ITEMS_MAX:
-            argv.append(f"… {len(run.argv) - ITEMS_MAX} more")
+        started = (run.argv, run.cwd, run.env_names, run.note)
+        argv, cwd, env, note = self._words.get(started) or self._in_words(started)
         start: JsonObject = {
             "argv": argv,
-            "cwd": shown(run.cwd, handed),
-            "env": [_cut(name) for name in handed[: ITEMS_MAX * 4]] if handed else [],
+            "cwd": cwd,
+            "env": env,
             "exit": run.exit_status,
             "ms": run.duration_ms if run.duration_ms > 0 else 0.0,
             "stdout_bytes": run.stdout_bytes,
             "stderr_bytes": run.stderr_bytes,
             "truncated": run.truncated,
         }
-        if run.note:
-            start["note"] = shown(run.note, handed)
+        if note:
+            start["note"] = note
         return start
+
+    def _in_words(self, started: _Started) -> _Words:
+        given, cwd, handed, note = started
+        argv = [self._shown(element, handed) for element in given[:ITEMS_MAX]]
+        if len(given) > ITEMS_MAX:
+            argv.append(f"… {len(given) - ITEMS_MAX} more")
+        env = [_cut(name) for name in handed[: ITEMS_MAX * 4]]
+        words = argv, self._shown(cwd, handed), env, self._shown(note, handed)
+        if len(cwd) + len(note) + sum(map(len, given)) + sum(map(len, handed)) <= _WORDS_CHARS_MAX:
+            if len(self._words) >= _WORDS_MAX:
+                self._words.clear()
+            self._words[started] = words
+        return words
 
     def _shown(self, text: str, handed: tuple[str, ...] = ()) -> str:
         """A text without secrets, and no longer than a record's may be."""
-        known = self._texts.get((text, handed))
-        if known is not None:
-            return known
         # Redacted first: half of a secret that the cut goes through would not be found.
-        shown = _cut(self._redaction(text, handed))
-        if len(text) <= _SHOWN_CHARS_MAX:
-            if len(self._texts) >= _SHOWN_MAX:
-                self._texts.clear()
-            self._texts[text, handed] = shown
-        return shown
+        return _cut(self._redaction(text, handed))
 
     def _told(self, value: Any) -> Any:
         """A value of a note: texts redacted and bounded, also inside lists and objects."""

@@ -52,8 +52,10 @@ _NOTHING_RAN: Final = (End.NOT_STARTED, End.UNAVAILABLE, End.DENIED, End.REFUSED
 class Limited:
     """At most so many calls of one tool at once; the others wait, no longer than they may run."""
 
-    def __init__(self, inner: Runtime, per_tool: int) -> None:
+    def __init__(self, inner: Runtime, per_tool: int, bare: Runtime | None = None) -> None:
+        """``bare`` is what ``inner`` wraps, for calls that are neither repeated nor watched: most are not."""
         self._inner = inner
+        self._bare = bare or inner
         self._per_tool = per_tool
         self._running: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -68,8 +70,9 @@ class Limited:
                 if refused is not None:
                     return refused
             running[key] = running.get(key, 0) + 1
+        is_bare = tool.retry is None and not permit.forbidden
         try:
-            return self._inner.run(tool, call, permit, cancel)
+            return (self._bare if is_bare else self._inner).run(tool, call, permit, cancel)
         finally:
             with self._lock:
                 left = running[key] - 1
