@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolwright import records
-from toolwright.records import dataclass, maker, replace
+from toolwright.records import changer, dataclass, maker, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,3 +252,25 @@ def test_many_threads_may_use_a_maker_while_it_is_compiled() -> None:
         make = maker(InPlace)
         with ThreadPoolExecutor(4) as pool:
             assert all(found == InPlace(1, 3) for found in pool.map(make, [1] * 40, [3] * 40))
+
+
+@given(st.lists(st.tuples(given_fields, values, values), min_size=1, max_size=records._USES_MIN * 3))
+def test_a_changer_changes_what_replace_does_before_and_after_it_is_compiled(
+    many: list[tuple[dict[str, Any], Any, Any]],
+) -> None:
+    change = changer(Ours, "d", "a")
+    for fields, d, a in many:
+        value = Ours(**fields)
+        changed = change(value, d, a)
+        assert type(changed) is Ours
+        assert changed == replace(value, d=d, a=a)
+        assert changed.e == value.e
+        assert value == Ours(**fields)
+
+
+def test_a_changer_takes_as_many_values_as_it_has_fields() -> None:
+    change = changer(Ours, "d", "a")
+    for _ in range(records._USES_MIN * 2):
+        with pytest.raises((TypeError, ValueError)):
+            change(Ours(a=1), 2)
+        assert change(Ours(a=1), 2, 3) == Ours(a=3, d=2)

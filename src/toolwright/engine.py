@@ -38,7 +38,7 @@ from toolwright.model import (
     ToolError,
     ToolResult,
 )
-from toolwright.records import dataclass, maker, replace
+from toolwright.records import changer, dataclass, maker, replace
 from toolwright.runtimes import Runtime
 from toolwright.sandbox import Cancel
 
@@ -132,6 +132,7 @@ class Over:
 
 
 _begun, _over = maker(Begun), maker(Over)
+_as_checked = changer(ToolCall, "arguments", "raw", "runs_digest", "seen_digest")
 
 
 class _Refused(Exception):
@@ -330,13 +331,7 @@ class Engine:
         checked = arguments.check(tool, call)
         if isinstance(checked, ToolError):
             raise _Refused(checked, tool)
-        call = replace(
-            call,
-            arguments=checked.arguments,
-            raw=checked.raw,
-            runs_digest=facts.runs_digest,
-            seen_digest=facts.seen_digest,
-        )
+        call = _as_checked(call, checked.arguments, checked.raw, facts.runs_digest, facts.seen_digest)
 
         allowed, edited = self._allowed(tool, call, cancel)
         permit, notes = allowed.permit, checked.notes + allowed.notes

@@ -184,34 +184,58 @@ def maker(cls: Callable[_Given, _Value]) -> Callable[_Given, _Value]:
     """
     if getattr(cls, "__dict__", {}).get("__dataclass_params__") is not _Params:
         return cls
-    names: dict[str, Any] = {
-        "_own": cls,
-        "_is_warm": _is_warm,
-        "_compiled_maker": _compiled_maker,
-        "_MISSING": _MISSING,
-    }
-    made = names["_maker"] = FunctionType(_make.__code__, names)
-    return made
+    return _warming(_make, cls, _maker_text)
+
+
+def changer(cls: type[_Value], *fields: str) -> Callable[..., _Value]:
+    """A function that copies a value of a class with others in these fields, which it takes in this order: as
+    ``replace``, in half the time."""
+    return _warming(_change, cls, lambda cls, names: _changer_text(cls, names, fields), fields)
 
 
 _own: Any = None
-_maker: Any = None
+_fields: tuple[str, ...] = ()
 
 
 def _make(*args: Any, **kwargs: Any) -> Any:
     """Any maker, until it has been used often enough. What it reads here stands in names of its own."""
-    if _is_warm(_own, "maker"):
-        _compiled_maker(_own, _maker)
+    _use()
     return _own(*args, **kwargs)
 
 
-def _compiled_maker(cls: Any, maker: Any) -> None:
-    names = maker.__globals__
-    exec(_maker_text(cls, names), names)  # noqa: S102 - names of our own fields, nothing from outside
-    compiled = names["make"]
-    # The code last: another thread may be calling it.
-    maker.__defaults__, maker.__kwdefaults__ = compiled.__defaults__, compiled.__kwdefaults__
-    maker.__code__ = compiled.__code__
+def _change(value: Any, *changes: Any) -> Any:
+    """Any changer, likewise."""
+    _use()
+    return _replace(value, **dict(zip(_fields, changes, strict=True)))
+
+
+def _use() -> None:
+    """Another use of such a function; after enough of them its code is replaced."""
+
+
+def _warming(
+    cold: Callable[..., Any],
+    cls: Any,
+    text_of: Callable[[Any, dict[str, Any]], str],
+    fields: tuple[str, ...] = (),
+) -> Callable[..., Any]:
+    uses = 0
+
+    def use() -> None:
+        nonlocal uses
+        uses += 1
+        if uses > _USES_MIN:
+            exec(text_of(cls, names), names)  # noqa: S102 - names of our own fields, nothing from outside
+            compiled = names["compiled"]
+            made.__defaults__ = compiled.__defaults__
+            made.__kwdefaults__ = compiled.__kwdefaults__
+            made.__code__ = compiled.__code__  # the last: another thread may be calling it
+
+    names: dict[str, Any] = {
+        "_own": cls, "_fields": fields, "_use": use, "_replace": _replace, "_MISSING": _MISSING,
+    }  # fmt: skip
+    made = FunctionType(cold.__code__, names)
+    return made
 
 
 def _twin(cls: Any) -> type:
@@ -348,9 +372,19 @@ def _init_text(cls: Any, names: dict[str, Any]) -> str:
 
 
 def _maker_text(cls: Any, names: dict[str, Any]) -> str:
-    """The same without the detour through the class."""
+    """The same without the detour through the class.
+
+    Defaults of parameters that can only be named are looked up one by one, so all of them have a place here,
+    behind one that nobody may fill.
+    """
     parameters, made = _parameters(cls, names)
     names |= {"_Twin": _twin(cls)}
+    if parameters[:1] == ["*"]:
+        needed = [parameter for parameter in parameters[1:] if "=" not in parameter]
+        wrong = " or ".join(["_ is not _MISSING", *(f"{parameter} is _MISSING" for parameter in needed)])
+        made = [f" if {wrong}: raise TypeError({_wrong(cls, needed)!r})", *made]
+        given = [f"{name}=_MISSING" if name in needed else name for name in parameters[1:]]
+        parameters = ["_=_MISSING", *given]
     lines = [
         *made,
         " self = _Twin()",
@@ -358,7 +392,22 @@ def _maker_text(cls: Any, names: dict[str, Any]) -> str:
         " self.__class__ = _own",
         " return self",
     ]
-    return f"def make({', '.join(parameters)}):\n" + "\n".join(lines)
+    return f"def compiled({', '.join(parameters)}):\n" + "\n".join(lines)
+
+
+def _changer_text(cls: Any, names: dict[str, Any], changed: tuple[str, ...]) -> str:
+    names |= {"_Twin": _twin(cls)}
+    lines = [
+        " self = _Twin()",
+        *(f" self.{name} = {name if name in changed else f'value.{name}'}" for name in cls.__slots__),
+        " self.__class__ = _own",
+        " return self",
+    ]
+    return f"def compiled(value, {', '.join(changed)}):\n" + "\n".join(lines)
+
+
+def _wrong(cls: Any, needed: list[str]) -> str:
+    return f"{cls.__qualname__} takes named arguments alone, and needs: {', '.join(needed) or 'none'}"
 
 
 def _parameters(cls: Any, names: dict[str, Any]) -> tuple[list[str], list[str]]:

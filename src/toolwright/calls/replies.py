@@ -39,6 +39,10 @@ from toolwright.model import (
 from toolwright.records import dataclass, maker, replace
 from toolwright.schema import complaints
 
+# A member of an enumeration costs more to look up than a name of this module: for what every call asks.
+_RETURNED: Final = End.RETURNED
+_TOO_LARGE: Final = End.TOO_LARGE
+
 LINE_ERROR_BYTES_MAX: Final = 1000
 """The error of a JSON line; the manifest format says so."""
 TOLD_BYTES_MAX: Final = 2000
@@ -221,7 +225,7 @@ def _said(tool: Tool, ending: Ending, permit: Permit, hygiene: _Hygiene) -> _Sai
     if ending.blocks is not None and ending.value is None:
         ending = replace(ending, value=_joined(ending.blocks))
     match tool.reply:
-        case Reply.BLOCKS if ending.end is End.RETURNED:
+        case Reply.BLOCKS if ending.end is _RETURNED:
             return _value(tool, ending, hygiene)
         case Reply.PLAIN_TEXT | Reply.BLOCKS:
             return _plain_text(tool, ending, hygiene)
@@ -356,7 +360,7 @@ def _details(ending: Ending) -> JsonObject:
 
 
 def _plain_text(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
-    if ending.end is End.RETURNED:
+    if ending.end is _RETURNED:
         if isinstance(ending.value, str):
             return _saying(ending.value)
         return _saying(hygiene.json(ending.value), ending.value)
@@ -767,9 +771,9 @@ def _strict(content: bytes) -> tuple[JsonValue, str | None]:
 
 def _spent(ending: Ending, content: str) -> Spent:
     output_bytes, end = ending.stdout_bytes, ending.end
-    if end is End.RETURNED:  # nothing was printed: what it gave is what the model gets
+    if end is _RETURNED:  # nothing was printed: what it gave is what the model gets
         output_bytes = len(content) if content.isascii() else len(content.encode("utf-8", "replace"))
-    duration_ms, truncated, attempts = 0.0, end is End.TOO_LARGE, 0
+    duration_ms, truncated, attempts = 0.0, end is _TOO_LARGE, 0
     for run in ending.runs:
         duration_ms += run.duration_ms
         truncated = truncated or run.truncated

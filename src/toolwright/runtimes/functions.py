@@ -30,6 +30,7 @@ from toolwright.sandbox import Cancel
 Own: TypeAlias = Callable[[ToolCall], Ending]
 _LOG: Final = logging.getLogger("toolwright.functions")
 _LAYERS: Final = ("in-process",)
+_RETURNED: Final = End.RETURNED  # a member of an enumeration costs more to look up
 _REASON_CHARS_MAX: Final = 20_000
 _PLAIN: Final = frozenset({str, int, bool})
 _INT_BITS_MAX: Final = 63
@@ -135,13 +136,13 @@ def _context(tool: Tool, call: ToolCall, cancel: Cancel, deadline: float) -> Con
 def _given(value: object, permit: Permit, runs: tuple[Run, ...]) -> Ending:
     """What a function returned, as an ending. A copy: nothing of the host's own objects goes on."""
     if value is None:
-        return _ending(end=End.RETURNED, blocks=(), layers=_LAYERS, runs=runs)
+        return _ending(end=_RETURNED, blocks=(), layers=_LAYERS, runs=runs)
     kind = type(value)
     if kind in _PLAIN and not (isinstance(value, int) and value.bit_length() > _INT_BITS_MAX):
         most = permit.limits.stdout_bytes_max
         if isinstance(value, str) and len(value) * 4 > most and (size := _size(value)) > most:
             return _too_large(size, runs)  # no character has more than four bytes
-        return _ending(end=End.RETURNED, value=value, kind_of_value=kind.__name__, layers=_LAYERS, runs=runs)
+        return _ending(end=_RETURNED, value=value, kind_of_value=kind.__name__, layers=_LAYERS, runs=runs)
     if isinstance(value, (bytes, bytearray, memoryview)):
         reason = "it returned bytes, which no model can read"
         hint = "return a text, or content such as toolwright.ImageBlock(data=BASE64, media_type=…)"
@@ -154,7 +155,7 @@ def _given(value: object, permit: Permit, runs: tuple[Run, ...]) -> Ending:
             if size > most:
                 return _too_large(size, runs)
             return _ending(
-                end=End.RETURNED, blocks=blocks, kind_of_value=kind.__name__, layers=_LAYERS, runs=runs
+                end=_RETURNED, blocks=blocks, kind_of_value=kind.__name__, layers=_LAYERS, runs=runs
             )
         body = results.as_bytes(value)
     except results.Unwritable as unwritable:
@@ -163,7 +164,7 @@ def _given(value: object, permit: Permit, runs: tuple[Run, ...]) -> Ending:
     if len(body) > most:
         return _too_large(len(body), runs)
     data = jsontext.loads_own(body)
-    return _ending(end=End.RETURNED, value=data, kind_of_value=kind.__name__, layers=_LAYERS, runs=runs)
+    return _ending(end=_RETURNED, value=data, kind_of_value=kind.__name__, layers=_LAYERS, runs=runs)
 
 
 def _too_large(size: int, runs: tuple[Run, ...]) -> Ending:
