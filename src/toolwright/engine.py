@@ -280,20 +280,19 @@ class Engine:
     # -- find -----------------------------------------------------------------------------------------------
 
     def _look_up(self, stock: Stock, call: ToolCall) -> tuple[_Known | None, UnknownTool]:
-        found, unknown = self._look_up_any(stock, call.tool)
+        version, known = self._known
+        if version != stock.version:
+            known = {}
+            self._known = (stock.version, known)
+        found, unknown = known.get(call.tool), _NOBODY
+        if found is None:
+            found, unknown = self._find(stock, call.tool, known)
         if call.reach is None or (found is not None and is_within(call.reach, found.tool)):
             return found, unknown
         # Attack: a caller learns from hints and refusals which tools there are beyond its reach.
         return None, UnknownTool(f"there is no tool {call.tool!r}", "`tools/list` shows what there is")
 
-    def _look_up_any(self, stock: Stock, name: str) -> tuple[_Known | None, UnknownTool]:
-        version, known = self._known
-        if version != stock.version:
-            known = {}
-            self._known = (stock.version, known)
-        found = known.get(name)
-        if found is not None:
-            return found, _NOBODY
+    def _find(self, stock: Stock, name: str, known: dict[str, _Known]) -> tuple[_Known | None, UnknownTool]:
         try:
             # Attack: a tool whose bare name is the key of one of the house's own, to get its calls.
             tool = self._served(name, stock.catalog) or stock.catalog.find(name)
