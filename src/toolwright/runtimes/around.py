@@ -63,41 +63,39 @@ class Limited:
         self._waiting = 0
 
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
-        key, running = tool.key, self._running
-        with self._lock:
-            if running.get(key, 0) >= self._per_tool:
-                refused = self._wait(key, time.monotonic() + permit.limits.timeout_s, cancel)
-                if refused is not None:
-                    return refused
-            running[key] = running.get(key, 0) + 1
-        is_bare = tool.retry is None and not permit.forbidden
+        waited_s = permit.limits.timeout_s
+        refused = self._enter(tool.key, time.monotonic() + waited_s, cancel)
+        if refused is not None:
+            return refused
         try:
-            return (self._bare if is_bare else self._inner).run(tool, call, permit, cancel)
+            inner = self._bare if tool.retry is None and not permit.forbidden else self._inner
+            return inner.run(tool, call, permit, cancel)
         finally:
             with self._lock:
-                left = running[key] - 1
+                left = self._running[tool.key] - 1
                 if left:
-                    running[key] = left
+                    self._running[tool.key] = left
                 else:
-                    del running[key]
+                    del self._running[tool.key]
                 if self._waiting:
                     self._changed.notify_all()
 
-    def _wait(self, key: str, deadline: float, cancel: Cancel) -> Ending | None:
-        """Under the lock: until fewer run, or why it is waited no longer."""
-        while self._running.get(key, 0) >= self._per_tool:
-            left_s = deadline - time.monotonic()
-            if cancel.is_set:
-                return Ending(end=End.CANCELLED)
-            if left_s <= 0:
-                return Ending(
-                    end=End.UNAVAILABLE,
-                    reason=f"{self._per_tool} calls of this tool are running, and none ended in time",
-                    hint="call it again later, or raise [limits] calls_per_tool",
-                )
-            self._waiting += 1
-            self._changed.wait(min(left_s, _WAIT_STEP_S))
-            self._waiting -= 1
+    def _enter(self, key: str, deadline: float, cancel: Cancel) -> Ending | None:
+        with self._lock:
+            while self._running.get(key, 0) >= self._per_tool:
+                left_s = deadline - time.monotonic()
+                if cancel.is_set:
+                    return Ending(end=End.CANCELLED)
+                if left_s <= 0:
+                    return Ending(
+                        end=End.UNAVAILABLE,
+                        reason=f"{self._per_tool} calls of this tool are running, and none ended in time",
+                        hint="call it again later, or raise [limits] calls_per_tool",
+                    )
+                self._waiting += 1
+                self._changed.wait(min(left_s, _WAIT_STEP_S))
+                self._waiting -= 1
+            self._running[key] = self._running.get(key, 0) + 1
         return None
 
 
