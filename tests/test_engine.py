@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -294,6 +295,23 @@ def test_a_call_uses_one_catalog_to_its_end_and_its_record_names_it() -> None:
     assert (facts.catalog, facts.key) == ("v1", a_tool().key)
     assert facts.seen_digest
     assert facts.runs_digest
+
+
+def test_every_call_is_recorded_with_its_own_door_and_with_what_would_run_now(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_bytes(b"one")
+    tool = replace(a_tool(), invocation=RunProcess(program=str(program), encoding=JsonOnStdin(verbatim=True)))
+    audit = RecordingAudit()
+    engine = an_engine(tool, ScriptedRuntime([GOOD] * 4), audit)
+    for door in ("http", "mcp", "http"):
+        engine.call(a_call(), Cancel(), door=door)
+    program.write_bytes(b"another")
+    engine.call(a_call(), Cancel(), door="http")
+    facts = [facts for _, facts in audit.begun]
+    assert [each.door for each in facts] == ["http", "mcp", "http", "http"]
+    assert len({each.seen_digest for each in facts}) == 1
+    first, second, third, changed = (each.runs_digest for each in facts)
+    assert first == second == third != changed
 
 
 def test_a_dry_run_finds_checks_and_decides_and_starts_nothing() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolwright import records
-from toolwright.records import dataclass, replace
+from toolwright.records import changer, dataclass, maker, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,12 @@ class InOrder:
     def __post_init__(self) -> None:
         if self.first < 0:
             raise ValueError("negative")
+
+
+@dataclass(frozen=True, slots=True)
+class InPlace:
+    first: int
+    second: int = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -209,3 +216,61 @@ def test_a_factory_that_fails_leaves_a_value_of_the_class() -> None:
 def test_replacing_a_field_of_a_record_that_checks_itself_checks_again() -> None:
     with pytest.raises(ValueError, match="negative"):
         replace(InOrder(1), first=-1)
+
+
+@given(st.lists(given_fields, min_size=1, max_size=records._USES_MIN * 3))
+def test_a_maker_makes_what_its_class_does_before_and_after_it_is_compiled(
+    many: list[dict[str, Any]],
+) -> None:
+    make = maker(Ours)
+    for fields in many:
+        made = make(**fields)
+        assert type(made) is Ours
+        assert made == Ours(**fields)
+        assert made.e == Ours(**fields).e
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            made.a = 1  # type: ignore[misc]
+
+
+def test_a_maker_refuses_what_its_class_refuses_before_and_after_it_is_compiled() -> None:
+    make: Any = maker(Ours)
+    for _ in range(records._USES_MIN * 2):
+        for args, kwargs in (((), {}), ((1,), {}), ((), {"a": 1, "z": 2})):
+            with pytest.raises(TypeError):
+                make(*args, **kwargs)
+        assert make(a=1) == Ours(a=1)
+    assert make(a=1).c is not make(a=1).c
+
+
+def test_a_class_that_is_no_plain_record_is_its_own_maker() -> None:
+    assert maker(InOrder) is InOrder
+    assert maker(Theirs) is Theirs
+
+
+def test_many_threads_may_use_a_maker_while_it_is_compiled() -> None:
+    for _ in range(50):
+        make = maker(InPlace)
+        with ThreadPoolExecutor(4) as pool:
+            assert all(found == InPlace(1, 3) for found in pool.map(make, [1] * 40, [3] * 40))
+
+
+@given(st.lists(st.tuples(given_fields, values, values), min_size=1, max_size=records._USES_MIN * 3))
+def test_a_changer_changes_what_replace_does_before_and_after_it_is_compiled(
+    many: list[tuple[dict[str, Any], Any, Any]],
+) -> None:
+    change = changer(Ours, "d", "a")
+    for fields, d, a in many:
+        value = Ours(**fields)
+        changed = change(value, d, a)
+        assert type(changed) is Ours
+        assert changed == replace(value, d=d, a=a)
+        assert changed.e == value.e
+        assert value == Ours(**fields)
+
+
+def test_a_changer_takes_as_many_values_as_it_has_fields() -> None:
+    change = changer(Ours, "d", "a")
+    for _ in range(records._USES_MIN * 2):
+        with pytest.raises((TypeError, ValueError)):
+            change(Ours(a=1), 2)
+        assert change(Ours(a=1), 2, 3) == Ours(a=3, d=2)

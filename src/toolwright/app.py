@@ -56,7 +56,7 @@ from toolwright.model import (
     ToolResult,
     Vetted,
 )
-from toolwright.records import dataclass, replace
+from toolwright.records import dataclass, maker, replace
 from toolwright.sandbox import NEVER, Cancel, Sandbox
 from toolwright.servers import ServerLists
 from toolwright.store.keep import STORE_NAME, Keep
@@ -229,6 +229,9 @@ def _own_tools(
         problems=(*ours.problems, *theirs.problems, *kept.problems),
         functions={**ours.functions, **theirs.functions},
     )
+
+
+_call = maker(ToolCall)
 
 
 class Workshop:
@@ -890,7 +893,7 @@ class Workshop:
                 hint = "use str keys and plain values"
                 raise UsageError(f"arguments must be JSON: {error}", hint) from None
         _check_call(timeout_s, idempotency_key, approval_wait_s)
-        call = ToolCall(
+        call = _call(
             id=self.hands.new_call_id(),
             tool=name,
             arguments=given,
@@ -1079,6 +1082,9 @@ class Workshop:
     @property
     def hands(self) -> Hands:
         """What runs calls; made when first asked for."""
+        hands = self._hands
+        if hands is not None and not self._is_closed:
+            return hands
         with self._lock:
             if self._is_closed:
                 raise UsageError("the workshop is closed", "call before its `with` block ends")

@@ -38,7 +38,7 @@ from toolwright.model import (
     ToolError,
     ToolResult,
 )
-from toolwright.records import dataclass, replace
+from toolwright.records import changer, dataclass, maker, replace
 from toolwright.runtimes import Runtime
 from toolwright.sandbox import Cancel
 
@@ -92,6 +92,8 @@ class _Known:
     seen: str
     how: str
     own_files: tuple[str, ...]
+    facts: dict[str, CallFacts]
+    """By door: what the last call was recorded with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,10 @@ class Over:
     """Whether its begin was: only then does it get an end."""
     interrupt: BaseException | None = None
     """What stopped it from outside, to be raised once the end is recorded."""
+
+
+_begun, _over = maker(Begun), maker(Over)
+_as_checked = changer(ToolCall, "arguments", "raw", "runs_digest", "seen_digest")
 
 
 class _Refused(Exception):
@@ -195,6 +201,7 @@ class Engine:
         """
         started, stock = time.monotonic(), self._stock()
         begun: list[Begun] = []
+        recorded: list[tuple[ToolCall, CallFacts]] = []
         for call, cancel in calls:
             if call.tool.startswith(_OWN):
                 call = self._meant(call)
@@ -204,9 +211,10 @@ class Engine:
                 known, unknown = self._look_up(stock, call)
             is_later = known is None and len(calls) > 1
             facts = self._facts(known, stock.version, door)
-            begun.append(Begun(call, cancel, facts, stock, started, known, unknown, is_later=is_later))
-        pairs = [(each.call, each.facts) for each in begun if not each.is_later]
-        if pairs and not self._audit.begin_all(pairs):
+            begun.append(_begun(call, cancel, facts, stock, started, known, unknown, is_later))
+            if not is_later:
+                recorded.append((call, facts))
+        if recorded and not self._audit.begin_all(recorded):
             why_not = self._audit.why_not
             return [each if each.is_later else replace(each, why_not=why_not) for each in begun]
         return begun
@@ -252,7 +260,7 @@ class Engine:
         if not result.spent.duration_ms:  # nothing ran: what was spent was spent here
             spent = replace(result.spent, duration_ms=round((time.monotonic() - begun.started) * 1000, 3))
             result = replace(result, spent=spent)
-        return Over(call, result, tool, interrupt=interrupt)
+        return _over(call, result, tool, True, interrupt)
 
     def give_up(self, begun: Begun, error: ToolError) -> Over:
         """In the place of ``run``, for a call that has begun and cannot be run."""
@@ -262,34 +270,35 @@ class Engine:
 
     def end(self, over: Sequence[Over]) -> list[ToolResult]:
         """Record how calls ended, in the kernel together, and give the results that may go out."""
-        ended = iter(
-            self._audit.end_all([(one.call, one.result, one.tool) for one in over if one.is_recorded])
-        )
-        return [next(ended) if one.is_recorded else one.result for one in over]
+        recorded = [(one.call, one.result, one.tool) for one in over if one.is_recorded]
+        ended = self._audit.end_all(recorded)
+        if len(ended) == len(over):
+            return ended
+        left = iter(ended)
+        return [next(left) if one.is_recorded else one.result for one in over]
 
     # -- find -----------------------------------------------------------------------------------------------
 
     def _look_up(self, stock: Stock, call: ToolCall) -> tuple[_Known | None, UnknownTool]:
-        found, unknown = self._look_up_any(stock, call.tool)
+        version, known = self._known
+        if version != stock.version:
+            known = {}
+            self._known = (stock.version, known)
+        found, unknown = known.get(call.tool), _NOBODY
+        if found is None:
+            found, unknown = self._find(stock, call.tool, known)
         if call.reach is None or (found is not None and is_within(call.reach, found.tool)):
             return found, unknown
         # Attack: a caller learns from hints and refusals which tools there are beyond its reach.
         return None, UnknownTool(f"there is no tool {call.tool!r}", "`tools/list` shows what there is")
 
-    def _look_up_any(self, stock: Stock, name: str) -> tuple[_Known | None, UnknownTool]:
-        version, known = self._known
-        if version != stock.version:
-            known = {}
-            self._known = (stock.version, known)
-        found = known.get(name)
-        if found is not None:
-            return found, _NOBODY
+    def _find(self, stock: Stock, name: str, known: dict[str, _Known]) -> tuple[_Known | None, UnknownTool]:
         try:
             # Attack: a tool whose bare name is the key of one of the house's own, to get its calls.
             tool = self._served(name, stock.catalog) or stock.catalog.find(name)
         except UnknownTool as error:
             return None, error
-        found = _Known(tool, digests.seen(tool), digests.how(tool.invocation), digests.own_files(tool))
+        found = _Known(tool, digests.seen(tool), digests.how(tool.invocation), digests.own_files(tool), {})
         if len(known) < _KNOWN_MAX:
             known[name] = found
         return found, _NOBODY
@@ -297,14 +306,18 @@ class Engine:
     def _facts(self, known: _Known | None, version: str, door: str) -> CallFacts:
         if known is None:
             return CallFacts(door=door, catalog=version)
-        return CallFacts(
-            door=door,
-            key=known.tool.key,
-            format=known.tool.origin.format,
-            catalog=version,
-            seen_digest=known.seen,
-            runs_digest=self._contents.runs(known.how, known.own_files),
-        )
+        runs = self._contents.runs(known.how, known.own_files) if known.own_files else known.how
+        facts = known.facts.get(door)
+        if facts is None or facts.runs_digest != runs:
+            facts = known.facts[door] = CallFacts(
+                door=door,
+                key=known.tool.key,
+                format=known.tool.origin.format,
+                catalog=version,
+                seen_digest=known.seen,
+                runs_digest=runs,
+            )
+        return facts
 
     # -- check, decide, run, reply --------------------------------------------------------------------------
 
@@ -317,16 +330,10 @@ class Engine:
         checked = arguments.check(tool, call)
         if isinstance(checked, ToolError):
             raise _Refused(checked, tool)
-        call = replace(
-            call,
-            arguments=checked.arguments,
-            raw=checked.raw,
-            runs_digest=facts.runs_digest,
-            seen_digest=facts.seen_digest,
-        )
+        call = _as_checked(call, checked.arguments, checked.raw, facts.runs_digest, facts.seen_digest)
 
         allowed, edited = self._allowed(tool, call, cancel)
-        permit, notes = allowed.permit, (*checked.notes, *allowed.notes)
+        permit, notes = allowed.permit, checked.notes + allowed.notes
         if edited is not None:
             raw = edited.raw or jsontext.compact(edited.arguments).decode("utf-8")
             call = replace(call, arguments=edited.arguments, raw=raw)
@@ -345,24 +352,26 @@ class Engine:
             raise _Refused(_denial(used_up), tool, used_up.rule)
         ending = runtime.run(tool, call, permit, cancel)
         result = self._spill(tool, replies.reply(tool, call, ending, permit=permit))
-        return self._decided(result, notes, allowed)
+        return self._decided(result, notes, allowed) if notes or allowed.rule else result
 
     def _allowed(self, tool: Tool, call: ToolCall, cancel: Cancel) -> tuple[Allow, arguments.Checked | None]:
         """The permit, and the arguments that take the place of the call's, where a person edited them."""
-        until = time.monotonic() + call.approval_wait_s
+        until: float | None = None
         for _ in range(_ROUNDS_MAX):
-            match self._decide(tool, call):
-                case Deny() as denied:
-                    raise _Refused(_denial(denied), tool, denied.rule)
-                case Ask() as ask:
-                    self._ask(tool, call, ask, cancel, until)
-                case Allow() as allowed:
-                    edited = self._edited(tool, allowed)
-                    if edited is not None:
-                        allowed = self._allowed_edited(tool, call, allowed, edited)
-                    self._hold_to_level(tool, allowed)
-                    if not allowed.approval or call.dry_run or self._take(tool, call, allowed.approval):
-                        return allowed, edited
+            decision = self._decide(tool, call)
+            if isinstance(decision, Allow):
+                edited = None if decision.arguments is None else self._edited(tool, decision)
+                if edited is not None:
+                    decision = self._allowed_edited(tool, call, decision, edited)
+                if decision.permit.level is not _LEAST:  # which every machine has
+                    self._hold_to_level(tool, decision)
+                if not decision.approval or call.dry_run or self._take(tool, call, decision.approval):
+                    return decision, edited
+            elif isinstance(decision, Deny):
+                raise _Refused(_denial(decision), tool, decision.rule)
+            else:
+                until = time.monotonic() + call.approval_wait_s if until is None else until
+                self._ask(tool, call, decision, cancel, until)
         error = ToolError(
             kind=Kind.NEEDS_APPROVAL, message="each approval was used by another call", hint="call again"
         )
@@ -412,10 +421,8 @@ class Engine:
         return _Refused(ToolError(kind=Kind.UNAVAILABLE, message=message, hint=error.hint), tool)
 
     @staticmethod
-    def _edited(tool: Tool, allowed: Allow) -> arguments.Checked | None:
+    def _edited(tool: Tool, allowed: Allow) -> arguments.Checked:
         """Attack: edited arguments that do not fit, put into the store past whoever checked them."""
-        if allowed.arguments is None:
-            return None
         checked = arguments.checked(tool, allowed.arguments)
         if isinstance(checked, ToolError):
             hint = f"answer it again: `toolwright approvals approve {allowed.approval}`"
@@ -456,8 +463,6 @@ class Engine:
     @staticmethod
     def _decided(result: ToolResult, notes: tuple[str, ...], allowed: Allow) -> ToolResult:
         """The result with what was noted before it ran, and which rule let it."""
-        if not notes and not allowed.rule:
-            return result
         return replace(result, notes=(*notes, *result.notes), rule=allowed.rule)
 
     def _refusal(self, call: ToolCall, error: ToolError, tool: Tool | None) -> ToolResult:
@@ -480,6 +485,7 @@ def _denial(denied: Deny) -> ToolError:
 
 
 _NOBODY: Final = UnknownTool("")
+_LEAST: Final = LEVELS[0]
 _KINDS_OF_TOOL: Final = {
     "CallJavaScript": "JavaScript",
     "CallHttp": "HTTP",

@@ -147,13 +147,17 @@ class Gate:
         """Whether a tool may run now, and with what. Without a call: whether it might."""
         now = time.time()
         try:
-            disabled = self.disabled(now)
+            disabled = () if self.keep is None else self.keep.disabled(now)
         except StoreError as error:  # Attack: a store that is broken on purpose, to switch a tool on again
             return _unread("what was switched off cannot be read, so nothing runs", error)
         asking = self._user if caller is None else caller
         project, named = self._place(tool)
         vetted = self.vet(tool, call)
         stands = self._ground(tool, project=project, named=named)
+        if not disabled and call is not None:
+            standing = self._policy.standing(tool, call.caller, call.timeout_s, vetted, stands)
+            if standing is not None:
+                return standing
         spent: dict[str, Tally] = {}
         if self._house.budgets:
             charges = self._policy.charges(
@@ -201,11 +205,12 @@ class Gate:
 
     def vet(self, tool: Tool, call: ToolCall | None) -> Vetted:
         """What is known about a tool's bytes, by its signatures and by the lock."""
-        return self._pins.vet(tool, call, self.vet_signature(tool, call))
+        # Most tools have no signature: nothing about signatures is imported for them.
+        vetted = _UNVETTED if tool.signature is None else self.vetter.vet(tool, call)
+        return self._pins.vet(tool, call, vetted)
 
     def vet_signature(self, tool: Tool, call: ToolCall | None = None) -> Vetted:
         """The same by its signatures alone."""
-        # Most tools have none: nothing about signatures is imported for them.
         return _UNVETTED if tool.signature is None else self.vetter.vet(tool, call)
 
     @property
@@ -341,7 +346,7 @@ class Gate:
         if report.version != self._guarded:
             self._guarded = report.version
             self._grounds.guard(_declared(report.catalog))
-        return self._grounds.of(tool, project=project, cwd=self.cwd, named=named)
+        return (self._made or self._grounds).of(tool, project=project, cwd=self.cwd, named=named)
 
     def close(self) -> None:
         if self.keep is not None:

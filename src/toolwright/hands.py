@@ -132,6 +132,7 @@ class Hands:
             raise StoreError(f"{config.state}: others may write it", f"chmod 700 {config.state}")
         self._config = config
         self._report = report
+        self._stock: tuple[loading.LoadReport, Stock] | None = None
         self._cwd = gate.cwd
         self._state = config.state
         self._user = environment.user
@@ -177,13 +178,13 @@ class Hands:
         self._functions = Later(lambda: _function_tools(functions, self._cwd, own))
         self.spill = around.Spill(os.path.join(config.state, "results"), config.result_bytes)
         self.engine = Engine(
-            stock=lambda: Stock(report().catalog, report().version),
+            stock=self._stock_now,
             audit=self.audit,
             decide=gate.decide,
             reserve=gate.reserve,
             runtimes={
                 kind: around.Once(
-                    around.Limited(around.Retrying(around.Watched(runtime)), config.calls_per_tool),
+                    around.Limited(around.Retrying(around.Watched(runtime)), config.calls_per_tool, runtime),
                     self.keep.opened,
                 )
                 for kind, runtime in (
@@ -218,6 +219,12 @@ class Hands:
                     self.keep.opened, note=self.audit.note_durably, redact=self.audit.redaction
                 )
             return self._approvals
+
+    def _stock_now(self) -> Stock:
+        report, made = self._report(), self._stock
+        if made is None or made[0] is not report:
+            made = self._stock = (report, Stock(report.catalog, report.version))
+        return made[1]
 
     @staticmethod
     def new_call_id() -> str:

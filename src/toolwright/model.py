@@ -1236,6 +1236,8 @@ class ToolResult:
     @property
     def content(self) -> str:
         """The text that the model sees."""
+        if len(self.blocks) == 1 and isinstance(only := self.blocks[0], TextBlock):
+            return only.text
         return "\n".join(block.text for block in self.blocks if isinstance(block, TextBlock))
 
 

@@ -318,6 +318,20 @@ def test_d07_names_of_variables_are_recorded_and_their_values_nowhere(tmp_path: 
     assert json.loads(day.read_text(encoding="utf-8"))["envKeys"] == ["GITHUB_TOKEN"]
 
 
+def test_what_a_start_is_told_in_depends_on_what_it_was_handed_however_often_it_is_told(
+    tmp_path: Path,
+) -> None:
+    handed = work.ran("/bin/x", "handed-over", env_names=("PLAIN",), note="handed-over")
+    plain = work.ran("/bin/x", "handed-over", note="handed-over")
+    with opened(tmp_path, variables=SECRETS) as audit:
+        for run in (plain, handed, plain, handed):
+            audit.begin(work.call(), work.FACTS)
+            audit.end(work.call(), work.result(runs=(run,)), work.tool())
+    told = [body["run"] for body in work.bodies(tmp_path) if body["what"] == "end"]
+    assert [start["argv"][1] for start in told] == ["handed-over", MARKER] * 2
+    assert [start["note"] for start in told] == ["handed-over", MARKER] * 2
+
+
 def test_a_secret_that_the_cut_goes_through_is_gone_as_well(tmp_path: Path) -> None:
     long = "x" * (TEXT_CHARS_MAX - 5) + "ghp_secret"
     with opened(tmp_path, variables=SECRETS) as audit:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.strategies import make_tool
-from toolwright.model import Effect, End, Ending, Permit, Reply, Tool, ToolCall, ToolResult
+from toolwright.model import Effect, End, Ending, Permit, Reply, Retry, Tool, ToolCall, ToolResult
 from toolwright.model import TextBlock as Text
 from toolwright.records import replace
 from toolwright.runtimes import around
-from toolwright.runtimes.around import Once, Spill, Watched
+from toolwright.runtimes.around import Limited, Once, Spill, Watched
 from toolwright.sandbox import Cancel
 from toolwright.store import Store
 from toolwright.store.sqlite import SqliteStore
@@ -143,6 +143,16 @@ def test_what_must_not_exist_is_taken_away_and_the_call_is_denied(tmp_path: Path
     assert Path("/etc/passwd").exists()
     quiet = Watched(ScriptedRuntime([GOOD])).run(TOOL, asked("k"), Permit(forbidden=(str(hooks),)), Cancel())
     assert quiet is GOOD
+
+
+def test_every_call_that_is_repeated_or_watched_goes_through_what_does_so() -> None:
+    wrapped, bare = ScriptedRuntime([GOOD, GOOD]), ScriptedRuntime([GOOD])
+    limited = Limited(wrapped, 1, bare)
+    limited.run(replace(TOOL, retry=Retry(max_attempts=2)), asked("repeated"), Permit(), Cancel())
+    limited.run(replace(TOOL, retry=None), asked("watched"), Permit(forbidden=("/p/hooks",)), Cancel())
+    limited.run(replace(TOOL, retry=None), asked("neither"), Permit(), Cancel())
+    assert [call.id for _, call, _ in wrapped.calls] == ["c-repeated", "c-watched"]
+    assert [call.id for _, call, _ in bare.calls] == ["c-neither"]
 
 
 # -- large results ------------------------------------------------------------------------------------------

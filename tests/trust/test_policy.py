@@ -767,3 +767,29 @@ def test_listing_and_calling_never_disagree(what, house, vetted, asked, state, n
         by = {rule.place for rule in house.policy if rule.match.arguments}
         by |= {budget.place for budget in house.budgets}
         assert called.rule in by, "what is offered is refused only for what was not known before"
+
+
+@given(_tools, _houses, st.lists(_vetted, min_size=1, max_size=2), st.lists(_calls, min_size=1, max_size=3))
+def test_a_standing_answer_is_what_every_call_of_the_caller_would_get(what, house, known, asked):
+    one = policy.Policy(house)
+    grounds = (GROUND, replace(GROUND, named=False))
+    for _ in range(2):
+        for vetted, ground, call_ in ((v, g, c) for v in known for g in grounds for c in asked):
+            standing = one.standing(what, call_.caller, call_.timeout_s, vetted, ground)
+            decision = decide(what, house=house, vetted=vetted, ground=ground, asked=call_)
+            assert standing is None or standing == decision
+
+
+def test_nothing_stands_where_a_call_has_to_be_looked_at() -> None:
+    argument = rules.rules_of([{"decision": "deny", "match": {"arguments": {"path": "x"}}}])
+    asking = rules.rules_of([{"decision": "ask"}])
+    bounded = budgets.budgets_of([{"calls": 1, "within": "1m", "because": "r"}])
+    for house in (
+        HouseRules(policy=argument),
+        HouseRules(policy=asking),
+        HouseRules(budgets=bounded),
+    ):
+        assert Policy(house).standing(tool(), "ann", None, Vetted(), GROUND) is None
+    needy = tool(Needs(context=("db",)))
+    assert Policy(HouseRules()).standing(needy, "ann", None, Vetted(), GROUND) is None
+    assert Policy(HouseRules()).standing(tool(), "ann", None, Vetted(), GROUND) is not None

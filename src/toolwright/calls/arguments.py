@@ -31,7 +31,7 @@ from toolwright.model import (
     ToolError,
     Words,
 )
-from toolwright.records import dataclass
+from toolwright.records import dataclass, maker
 from toolwright.schema import COMPLAINTS_MAX, Complaint, complaints, cut, fits
 
 _JSON_SPACE: Final = " \t\r\n"
@@ -51,6 +51,9 @@ class Checked:
     """Their text: as it came, or written anew where something was changed."""
     notes: tuple[str, ...] = ()
     """What was changed that the caller should know of: names dropped, values repaired."""
+
+
+_checked: Final = maker(Checked)
 
 
 def read(text: str) -> tuple[JsonObject | None, str | None]:
@@ -86,9 +89,10 @@ def checked(
     wrong = _not_json(tool, arguments)
     if wrong is not None:
         return _refused(tool, wrong)
-    unmapped = _no_element(tool, arguments)
-    if unmapped is not None:
-        return _refused(tool, unmapped)
+    if isinstance(tool.invocation, RunProcess):
+        unmapped = _no_element(tool.invocation, arguments)
+        if unmapped is not None:
+            return _refused(tool, unmapped)
     intake = tool.intake
     given: JsonObject = arguments
     notes: tuple[str, ...] = ()
@@ -96,13 +100,11 @@ def checked(
         given, notes = _without_reserved(given, intake)
     schema = tool.input_schema
     if schema is not None:
-        planned = plan(schema.text)
         if intake.drop_null_optional and None in given.values():
-            given = {
-                name: value for name, value in given.items() if value is not None or name in planned.required
-            }
-        if intake.fill_defaults and planned.document is not None:
-            given = filled(planned.document, given)
+            required = plan(schema.text).required
+            given = {name: value for name, value in given.items() if value is not None or name in required}
+        if intake.fill_defaults and (document := plan(schema.text).document) is not None:
+            given = filled(document, given)
         asked = as_booleans(given, intake) if intake.lenient_booleans else given
         if not fits(schema, asked):
             given, repairs, found = _repaired(schema, given, asked)
@@ -111,16 +113,15 @@ def checked(
             notes += repairs
     if given is not arguments:
         raw = jsontext.compact(given).decode("utf-8")
-    return Checked(given, raw, notes)
+    return _checked(given, raw, notes)
 
 
 # -- is it an object that JSON can hold? --------------------------------------------------------------------
 
 
-def _no_element(tool: Tool, arguments: JsonObject) -> str | None:
+def _no_element(invocation: RunProcess, arguments: JsonObject) -> str | None:
     """Why a value cannot be an element of argv, in the format's words, which come before the schema's."""
-    invocation = tool.invocation
-    if not isinstance(invocation, RunProcess) or not isinstance(invocation.encoding, AsArgv):
+    if not isinstance(invocation.encoding, AsArgv):
         return None
     for mapping in invocation.encoding.args:
         value = arguments.get(mapping.param, "")
@@ -166,7 +167,10 @@ def _not_json(tool: Tool, arguments: JsonObject) -> str | None:
     except TypeError:
         pass  # an integer beyond 64 bits is fine, other things are not
     else:
-        is_flat = written.count(b"{") + written.count(b"[") <= jsontext.DEPTH_MAX
+        is_flat = (
+            len(written) <= jsontext.DEPTH_MAX
+            or written.count(b"{") + written.count(b"[") <= jsontext.DEPTH_MAX
+        )
         # NUL is written as an escape, and what is no number as null.
         if is_flat and b"\\u0000" not in written and b"null" not in written:
             return None

@@ -25,6 +25,7 @@ from toolwright.model import (
     End,
     Ending,
     Permit,
+    Profile,
     Programs,
     PythonStyle,
     Reply,
@@ -35,8 +36,12 @@ from toolwright.model import (
     ToolError,
     ToolResult,
 )
-from toolwright.records import dataclass, replace
+from toolwright.records import dataclass, maker, replace
 from toolwright.schema import complaints
+
+# A member of an enumeration costs more to look up than a name of this module: for what every call asks.
+_RETURNED: Final = End.RETURNED
+_TOO_LARGE: Final = End.TOO_LARGE
 
 LINE_ERROR_BYTES_MAX: Final = 1000
 """The error of a JSON line; the manifest format says so."""
@@ -117,15 +122,14 @@ def reply(tool: Tool, call: ToolCall, ending: Ending, *, permit: Permit) -> Tool
     """The result of a run, in the words of the tool's format."""
     hygiene = _Hygiene()
     said = _said(tool, ending, permit, hygiene)
-    content, hygiene_notes = _content(said.form, hygiene)
-    blocks: tuple[Block, ...] = (TextBlock(text=content),)
+    content = _content(said.form, hygiene)
+    blocks: tuple[Block, ...] = (_text_block(text=content),)
     if ending.blocks is not None:
         blocks = _with_blocks(tool, ending, content, said, hygiene)
-        hygiene_notes = hygiene.notes()
     error = said.error
     if error is not None and error.hint is None and (hint := _why_refused(tool, ending, permit, error)):
         error = ToolError(kind=error.kind, message=error.message, hint=hint, details=error.details)
-    return ToolResult(
+    return _result(
         call_id=call.id,
         key=tool.key,
         blocks=blocks,
@@ -133,9 +137,12 @@ def reply(tool: Tool, call: ToolCall, ending: Ending, *, permit: Permit) -> Tool
         error=error,
         spent=_spent(ending, content),
         isolation=_isolation(ending.layers, permit),
-        notes=(*ending.notes, *said.notes, *hygiene_notes),
+        notes=ending.notes + said.notes + hygiene.notes(),
         runs=ending.runs,
     )
+
+
+_result, _text_block, _spent_of = maker(ToolResult), maker(TextBlock), maker(Spent)
 
 
 def refusal(call: ToolCall, error: ToolError, *, tool: Tool | None, default: Reply) -> ToolResult:
@@ -150,7 +157,7 @@ def refusal(call: ToolCall, error: ToolError, *, tool: Tool | None, default: Rep
     message = hygiene.visible(message)
     told = ToolError(kind=error.kind, message=message, hint=error.hint, details=error.details)
     name, chain = (tool.name, tool.chain) if tool is not None else (asked, ())
-    content, _ = _content(_failure_form(kind_of_reply, told, name, chain), hygiene)
+    content = _content(_failure_form(kind_of_reply, told, name, chain), hygiene)
     return ToolResult(
         call_id=call.id,
         key=tool.key if tool is not None else "",
@@ -175,14 +182,15 @@ def dry_run(tool: Tool, call: ToolCall, permit: Permit) -> ToolResult:
             form = {"success": True, "result": passed}
         case Reply.PLAIN_TEXT | Reply.BLOCKS:
             form = "validation passed; nothing was run"
-    content, notes = _content(form, _Hygiene())
+    hygiene = _Hygiene()
+    content = _content(form, hygiene)
     return ToolResult(
         call_id=call.id,
         key=tool.key,
         blocks=(TextBlock(text=content),),
         data=passed,
         isolation=_isolation((), permit),
-        notes=notes,
+        notes=hygiene.notes(),
     )
 
 
@@ -205,6 +213,9 @@ class _Said:
     notes: tuple[str, ...] = ()
 
 
+_saying: Final = maker(_Said)
+
+
 def _said(tool: Tool, ending: Ending, permit: Permit, hygiene: _Hygiene) -> _Said:
     kind = _KINDS.get(ending.end)
     if kind is not None:
@@ -214,7 +225,7 @@ def _said(tool: Tool, ending: Ending, permit: Permit, hygiene: _Hygiene) -> _Sai
     if ending.blocks is not None and ending.value is None:
         ending = replace(ending, value=_joined(ending.blocks))
     match tool.reply:
-        case Reply.BLOCKS if ending.end is End.RETURNED:
+        case Reply.BLOCKS if ending.end is _RETURNED:
             return _value(tool, ending, hygiene)
         case Reply.PLAIN_TEXT | Reply.BLOCKS:
             return _plain_text(tool, ending, hygiene)
@@ -243,7 +254,7 @@ def _failed(
     """A failure in the format's form; ``more`` is what its form has room for besides."""
     told = ToolError(kind=kind, message=hygiene.visible(message), hint=hint, details=details)
     form = _failure_form(tool.reply, told, tool.name, tool.chain, more)
-    return _Said(form, data, told, notes)
+    return _saying(form, data, told, notes)
 
 
 def _failure_form(
@@ -349,13 +360,13 @@ def _details(ending: Ending) -> JsonObject:
 
 
 def _plain_text(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
-    if ending.end is End.RETURNED:
+    if ending.end is _RETURNED:
         if isinstance(ending.value, str):
-            return _Said(ending.value)
-        return _Said(hygiene.json(ending.value), ending.value)
+            return _saying(ending.value)
+        return _saying(hygiene.json(ending.value), ending.value)
     stdout = hygiene.text(ending.stdout)
     if _is_good(ending):
-        return _Said(stdout)
+        return _saying(stdout)
     message = f"exit {_status(ending)}: {stdout}\n{hygiene.text(ending.stderr)}"
     return _failed(tool, message, hygiene, details=_details(ending))
 
@@ -372,7 +383,7 @@ def _structured(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
             what = "; ".join(map(str, found[:5])) if ending.value is not None else "there is none"
             message = f"the structured result does not fit its schema: {what}"
             return _failed(tool, message, hygiene, kind=Kind.BAD_OUTPUT, data=ending.value)
-    return _Said(_joined(ending.blocks), ending.value)
+    return _saying(_joined(ending.blocks), ending.value)
 
 
 def _value(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
@@ -432,19 +443,19 @@ _JSON_SPACE: Final = b" \t\r\n"
 
 def _json_line(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
     if ending.end is End.RETURNED:
-        return _Said(hygiene.json(ending.value), ending.value)
+        return _saying(hygiene.json(ending.value), ending.value)
     if not _is_good(ending):
         return _failed(tool, _line_error(ending, hygiene), hygiene, details=_details(ending))
     stdout = ending.stdout.strip()
     if not stdout:
-        return _Said("{}", {})
+        return _saying("{}", {})
     value, defect = _strict(stdout)
     if defect is None:
         if b"\n" in stdout or b"\r" in stdout:
-            return _Said(hygiene.json(value), value)
-        return _Said(hygiene.json_text(stdout.decode("utf-8")), value)
+            return _saying(hygiene.json(value), value)
+        return _saying(hygiene.json_text(stdout.decode("utf-8")), value)
     line = _BLANKS.sub(" ", _BREAKS.sub(" ", hygiene.text(stdout))).strip()
-    return _Said(line or "{}", notes=(f"the output is not JSON, so it is given as text ({defect})",))
+    return _saying(line or "{}", notes=(f"the output is not JSON, so it is given as text ({defect})",))
 
 
 def _line_error(ending: Ending, hygiene: _Hygiene) -> str:
@@ -463,7 +474,7 @@ def _line_error(ending: Ending, hygiene: _Hygiene) -> str:
 
 def _envelope(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
     if ending.end is End.RETURNED:
-        return _Said({"tool_success": True, "result": ending.value}, ending.value)
+        return _saying({"tool_success": True, "result": ending.value}, ending.value)
     if not _is_good(ending):
         stderr = hygiene.text(ending.stderr[-TOLD_BYTES_MAX:], is_tail=True).strip()
         if ending.signal is not None:
@@ -478,7 +489,7 @@ def _envelope(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
         return _failed(tool, "Tool produced no output", hygiene, kind=Kind.BAD_OUTPUT)
     value, defect = _strict(stdout_bytes)
     if defect is None:
-        return _Said({"tool_success": True, "result": value}, value)
+        return _saying({"tool_success": True, "result": value}, value)
     # Where it began as JSON, the author is told what is wrong with it.
     began = stdout_bytes[:1] in (b"{", b"[")
     return _failed(
@@ -514,7 +525,7 @@ def _success_dict(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
         listed = hygiene.visible(", ".join(ignored[:10]))
         notes = (f"what the handler returned besides was left out: {_cut_bytes(listed, 200)}",)
     if main == "result":
-        return _Said({"success": True, "result": value["result"]}, value["result"], notes=notes)
+        return _saying({"success": True, "result": value["result"]}, value["result"], notes=notes)
     return _failed(tool, _words(value["error"], hygiene), hygiene, notes=notes)
 
 
@@ -620,7 +631,7 @@ def _fitting(tool: Tool, ending: Ending, value: JsonValue, hygiene: _Hygiene) ->
         "chain": list(tool.chain),
         "metadata": metadata,
     }
-    return _Said(form, part)
+    return _saying(form, part)
 
 
 # -- text that a model may be given -------------------------------------------------------------------------
@@ -639,9 +650,8 @@ class _Hygiene:
     Attack: instructions for the model in characters that no person sees, or that show in another order.
     """
 
-    def __init__(self) -> None:
-        self.replaced = 0
-        self.escaped = 0
+    replaced = 0
+    escaped = 0
 
     def text(self, content: bytes, *, is_cut: bool = False, is_tail: bool = False) -> str:
         """Bytes as text. Where a limit cut them, a character that is only half there is left out."""
@@ -707,6 +717,8 @@ class _Hygiene:
         return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
     def notes(self) -> tuple[str, ...]:
+        if not self.replaced and not self.escaped:
+            return ()
         found = []
         if self.replaced:
             found.append(f"parts of the output that are no text were replaced: {self.replaced}")
@@ -739,9 +751,8 @@ def _cut_bytes(text: str, limit: int) -> str:
     return text if len(content) <= limit else content[:limit].decode("utf-8", "ignore")
 
 
-def _content(form: JsonObject | str, hygiene: _Hygiene) -> tuple[str, tuple[str, ...]]:
-    content = hygiene.visible(form) if isinstance(form, str) else hygiene.json(form)
-    return content, hygiene.notes()
+def _content(form: JsonObject | str, hygiene: _Hygiene) -> str:
+    return hygiene.visible(form) if isinstance(form, str) else hygiene.json(form)
 
 
 def _strict(content: bytes) -> tuple[JsonValue, str | None]:
@@ -759,15 +770,15 @@ def _strict(content: bytes) -> tuple[JsonValue, str | None]:
 
 
 def _spent(ending: Ending, content: str) -> Spent:
-    output_bytes = ending.stdout_bytes
-    if ending.end is End.RETURNED:  # nothing was printed: what it gave is what the model gets
+    output_bytes, end = ending.stdout_bytes, ending.end
+    if end is _RETURNED:  # nothing was printed: what it gave is what the model gets
         output_bytes = len(content) if content.isascii() else len(content.encode("utf-8", "replace"))
-    duration_ms, truncated, attempts = 0.0, ending.end is End.TOO_LARGE, 0
+    duration_ms, truncated, attempts = 0.0, end is _TOO_LARGE, 0
     for run in ending.runs:
         duration_ms += run.duration_ms
         truncated = truncated or run.truncated
         attempts += run.what in ("call", "attempt")
-    return Spent(
+    return _spent_of(
         duration_ms=duration_ms,
         output_bytes=output_bytes,
         truncated=truncated,
@@ -777,7 +788,10 @@ def _spent(ending: Ending, content: str) -> Spent:
 
 
 def _isolation(layers: tuple[str, ...], permit: Permit) -> tuple[str, ...]:
-    return layers if permit.profile is None else (*layers, f"profile:{permit.profile.value}")
+    return layers if permit.profile is None else (*layers, _PROFILES[permit.profile])
+
+
+_PROFILES: Final = {profile: f"profile:{profile.value}" for profile in Profile}
 
 
 # -- what was missing ---------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import orjson
 
@@ -39,6 +39,8 @@ RUNS_MAX: Final = 100
 OWED_MAX: Final = 10_000
 """Ends that wait in memory for a journal that works again."""
 _BODY_BYTES_MAX: Final = 256 << 10
+_WORDS_MAX: Final = 512
+_WORDS_CHARS_MAX: Final = 1000
 
 _DECIDED: Final = (Kind.NEEDS_APPROVAL, Kind.DENIED)
 """Kinds whose details are the house's own words: the rule, the question. Others may hold arguments."""
@@ -46,6 +48,12 @@ _DECIDED: Final = (Kind.NEEDS_APPROVAL, Kind.DENIED)
 RESULTS: Final = "results"
 DAYS: Final = "audit"
 """Folders of the state folder beside the journal's: long results by call, and the day files."""
+
+
+_Started: TypeAlias = tuple[tuple[str, ...], str, tuple[str, ...], str]
+"""What is told of a start in words: argv, folder, names of variables, note."""
+_Words: TypeAlias = tuple[list[str], str, list[str], str]
+"""The same as it is recorded."""
 
 
 class Audit:
@@ -65,9 +73,13 @@ class Audit:
         self._clock = clock
         self._owed: deque[bytes] = deque()
         self._owing = threading.Lock()
+        self._words: dict[_Started, _Words] = {}
+        """Of short starts that were recorded lately: the calls of a tool repeat theirs."""
         self._begun = 0
-        self._settled = threading.Condition()
-        """Told whenever nothing that began is without its end."""
+        self._counting = threading.Lock()
+        self._settled = threading.Condition(self._counting)
+        """Told whenever nothing that began is without its end, and somebody waits for that."""
+        self._settling = 0
         self.trouble: Trouble | None = None
         """Why the last record could not be written; None while the journal works."""
 
@@ -94,7 +106,7 @@ class Audit:
             self.trouble = trouble
             return False
         self.trouble = None
-        with self._settled:
+        with self._counting:
             self._begun += len(bodies)
         return True
 
@@ -135,18 +147,20 @@ class Audit:
         """As ``end``, for calls that are over together: one write for all."""
         bodies: list[bytes] = []
         lines: list[tuple[ToolResult, Tool, Run, JsonObject]] = []
+        results: list[ToolResult] = []
         for call, result, tool in calls:
+            results.append(result)
             last: Run | None = None
             if runs := result.runs:
                 last = runs[-1] if runs[-1].what == "call" else None
-                bodies += [self._run(call, result, run) for run in runs[-RUNS_MAX:] if run is not last]
+                if last is None or len(runs) > 1:
+                    bodies += [self._run(call, result, run) for run in runs[-RUNS_MAX:] if run is not last]
             start = self._start(last) if last is not None else None
             bodies.append(self._end(call, result, tool, last, start))
             if tool is None or last is None or start is None:  # what started nothing has no line
                 continue
             if tool.habits.day_line:
                 lines.append((result, tool, last, start))
-        results = [result for _call, result, _tool in calls]
         try:
             if self._owed:
                 self._pay()
@@ -164,9 +178,9 @@ class Audit:
             )
             note = f"the end of this call could not be written to the audit journal; {lost}"
             results = [replace(result, notes=(*result.notes, note)) for result in results]
-        with self._settled:
+        with self._counting:
             self._begun -= len(results)
-            if self._begun <= 0:
+            if self._settling and self._begun <= 0:
                 self._settled.notify_all()
         if self._day_file is not None:
             for line in lines:
@@ -203,8 +217,12 @@ class Audit:
 
     def settle(self, timeout_s: float) -> bool:
         """Wait until whatever began has its end, at most so long; whether it has."""
-        with self._settled:
-            return self._settled.wait_for(lambda: self._begun <= 0, timeout_s)
+        with self._counting:
+            self._settling += 1
+            try:
+                return self._settled.wait_for(lambda: self._begun <= 0, timeout_s)
+            finally:
+                self._settling -= 1
 
     def close(self) -> None:
         """Write what is owed and let go of the journal."""
@@ -250,17 +268,17 @@ class Audit:
         }
         if error is not None:
             body["kind"] = error.kind.value
-            body["error"] = _cut(self._redaction(error.message, handed))
+            body["error"] = self._shown(error.message, handed)
             if error.kind in _DECIDED and isinstance(error.details, dict):
                 body["details"] = self._told(error.details)
         if result.rule:
-            body["rule"] = _cut(self._redaction(result.rule))
+            body["rule"] = self._shown(result.rule)
         if spent.attempts != 1:
             body["attempts"] = spent.attempts
         if result.isolation:
             body["layers"] = result.isolation
         if result.notes:
-            body["notes"] = [_cut(self._redaction(note, handed)) for note in result.notes[:ITEMS_MAX]]
+            body["notes"] = [self._shown(note, handed) for note in result.notes[:ITEMS_MAX]]
         if start is not None:
             body["run"] = start
         if tool is not None:
@@ -282,29 +300,44 @@ class Audit:
         )
 
     def _start(self, run: Run) -> JsonObject:
-        clean, handed = self._redaction, run.env_names
-        # Redacted first: half of a secret that the cut goes through would not be found.
-        argv = [_cut(clean(element, handed)) for element in run.argv[:ITEMS_MAX]]
-        if len(run.argv) > ITEMS_MAX:
-            argv.append(f"… {len(run.argv) - ITEMS_MAX} more")
+        started = (run.argv, run.cwd, run.env_names, run.note)
+        argv, cwd, env, note = self._words.get(started) or self._in_words(started)
         start: JsonObject = {
             "argv": argv,
-            "cwd": _cut(clean(run.cwd, handed)),
-            "env": [_cut(name) for name in handed[: ITEMS_MAX * 4]],
+            "cwd": cwd,
+            "env": env,
             "exit": run.exit_status,
             "ms": run.duration_ms if run.duration_ms > 0 else 0.0,
             "stdout_bytes": run.stdout_bytes,
             "stderr_bytes": run.stderr_bytes,
             "truncated": run.truncated,
         }
-        if run.note:
-            start["note"] = _cut(clean(run.note, handed))
+        if note:
+            start["note"] = note
         return start
+
+    def _in_words(self, started: _Started) -> _Words:
+        given, cwd, handed, note = started
+        argv = [self._shown(element, handed) for element in given[:ITEMS_MAX]]
+        if len(given) > ITEMS_MAX:
+            argv.append(f"… {len(given) - ITEMS_MAX} more")
+        env = [_cut(name) for name in handed[: ITEMS_MAX * 4]]
+        words = argv, self._shown(cwd, handed), env, self._shown(note, handed)
+        if len(cwd) + len(note) + sum(map(len, given)) + sum(map(len, handed)) <= _WORDS_CHARS_MAX:
+            if len(self._words) >= _WORDS_MAX:
+                self._words.clear()
+            self._words[started] = words
+        return words
+
+    def _shown(self, text: str, handed: tuple[str, ...] = ()) -> str:
+        """A text without secrets, and no longer than a record's may be."""
+        # Redacted first: half of a secret that the cut goes through would not be found.
+        return _cut(self._redaction(text, handed))
 
     def _told(self, value: Any) -> Any:
         """A value of a note: texts redacted and bounded, also inside lists and objects."""
         if isinstance(value, str):
-            return _cut(self._redaction(value))
+            return self._shown(value)
         if isinstance(value, Mapping):
             return {_cut(str(key)): self._told(item) for key, item in value.items()}
         if isinstance(value, Sequence):

@@ -442,6 +442,7 @@ class Redaction:
 
 
 _SHAPE_CHARS_MIN: Final = 20
+_REMEMBERED_CHARS_MAX: Final = 200
 _SHAPES: Final = re.compile(
     r"(?<![A-Za-z0-9])(?:"
     r"A(?:KI|SI|BI|CC)A[A-Z0-9]{16}(?![A-Za-z0-9])"  # AWS
@@ -463,12 +464,20 @@ _SHAPES: Final = re.compile(
 
 def has_credential(text: str) -> bool:
     """Whether there is something in a text that looks like a well-known credential."""
-    return len(text) >= _SHAPE_CHARS_MIN and _SHAPES.search(text) is not None
+    return without_credentials(text) != text
 
 
 def without_credentials(text: str) -> str:
     """A text without what looks like a well-known credential."""
-    return _SHAPES.sub(MARKER, text) if len(text) >= _SHAPE_CHARS_MIN else text
+    if len(text) < _SHAPE_CHARS_MIN:
+        return text
+    return _looked_through(text) if len(text) <= _REMEMBERED_CHARS_MAX else _SHAPES.sub(MARKER, text)
+
+
+@lru_cache(maxsize=1024)
+def _looked_through(text: str) -> str:
+    """Short texts come again: names of tools, callers and arguments stand in the record of every call."""
+    return _SHAPES.sub(MARKER, text)
 
 
 def _worth(values: Iterable[str]) -> Iterable[str]:

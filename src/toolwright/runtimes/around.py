@@ -52,8 +52,10 @@ _NOTHING_RAN: Final = (End.NOT_STARTED, End.UNAVAILABLE, End.DENIED, End.REFUSED
 class Limited:
     """At most so many calls of one tool at once; the others wait, no longer than they may run."""
 
-    def __init__(self, inner: Runtime, per_tool: int) -> None:
+    def __init__(self, inner: Runtime, per_tool: int, bare: Runtime | None = None) -> None:
+        """``bare`` is what ``inner`` wraps, for calls that are neither repeated nor watched: most are not."""
         self._inner = inner
+        self._bare = bare or inner
         self._per_tool = per_tool
         self._running: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -66,7 +68,8 @@ class Limited:
         if refused is not None:
             return refused
         try:
-            return self._inner.run(tool, call, permit, cancel)
+            inner = self._bare if tool.retry is None and not permit.forbidden else self._inner
+            return inner.run(tool, call, permit, cancel)
         finally:
             with self._lock:
                 left = self._running[tool.key] - 1

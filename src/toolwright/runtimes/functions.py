@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
@@ -22,15 +23,16 @@ from toolwright.errors import Failed
 from toolwright.functions import PROGRESS, Context, Function, results
 from toolwright.functions.shapes import Mismatch
 from toolwright.model import CallFunction, End, Ending, Permit, Run, Tool, ToolCall
-from toolwright.records import replace
+from toolwright.records import maker, replace
 from toolwright.runtimes import _loops
 from toolwright.sandbox import Cancel
 
 Own: TypeAlias = Callable[[ToolCall], Ending]
 _LOG: Final = logging.getLogger("toolwright.functions")
 _LAYERS: Final = ("in-process",)
+_RETURNED: Final = End.RETURNED  # a member of an enumeration costs more to look up
 _REASON_CHARS_MAX: Final = 20_000
-_PLAIN: Final = (str, int, bool)
+_PLAIN: Final = frozenset({str, int, bool})
 _INT_BITS_MAX: Final = 63
 """What every reader of JSON can hold; longer ones may not even have a text."""
 
@@ -65,32 +67,18 @@ class FunctionTools:
             )
         limit_s = permit.limits.timeout_s
         began = time.monotonic()
-
-        def context() -> Context:
-            report = PROGRESS.get()
-            heard = {} if report is None else {"report": report}
-            return Context(
-                call_id=call.id,
-                tool=tool.key,
-                caller=call.caller,
-                conversation=call.conversation,
-                context=MappingProxyType(dict(call.context)),
-                deadline=began + limit_s,
-                is_stopped=lambda: cancel.is_set,
-                **heard,
-            )
-
+        told: dict[str, object]
         notes: tuple[str, ...] = ()
         try:
+            context = partial(_context, tool, call, cancel, began + limit_s)
             value = function.run(call.arguments or {}, context)
-            is_async = _loops.is_awaitable(value)
+            is_async = type(value) not in _PLAIN and _loops.is_awaitable(value)
             if is_async:
                 value = self._loops.finish(value, limit_s - (time.monotonic() - began), cancel)
             took_s = time.monotonic() - began
             if took_s <= limit_s:
-                told = _given(value, permit)
-            else:
-                told = {"end": End.TIMED_OUT, "hint": _loops.late_hint(took_s, is_async=is_async)}
+                return _given(value, permit, self._runs(function.where, took_s))
+            told = {"end": End.TIMED_OUT, "hint": _loops.late_hint(took_s, is_async=is_async)}
         except Mismatch as mismatch:
             took_s = time.monotonic() - began
             told = {"end": End.REFUSED, "reason": str(mismatch)}
@@ -110,53 +98,77 @@ class FunctionTools:
         except BaseException as error:  # noqa: BLE001 - whatever else it raises, leaving included, is an ending
             took_s = time.monotonic() - began
             told = _raised(error, function)
-        run = Run(argv=(function.where,), cwd=self._cwd, duration_ms=took_s * 1e3, note="in process")
-        return Ending(layers=_LAYERS, runs=(run,), notes=notes, **told)  # type: ignore[arg-type]
+        runs = self._runs(function.where, took_s)
+        return Ending(layers=_LAYERS, runs=runs, notes=notes, **told)  # type: ignore[arg-type]
 
     def _run_own(self, own: Own, tool: Tool, call: ToolCall, permit: Permit) -> Ending:
         began = time.monotonic()
         ending = own(call)
         if ending.end is End.RETURNED:
-            ending = Ending(**_given(ending.value, permit))  # type: ignore[arg-type]
-        took_ms = (time.monotonic() - began) * 1e3
-        run = Run(argv=(tool.key,), cwd=self._cwd, duration_ms=took_ms, note="in process")
-        return replace(ending, layers=_LAYERS, runs=(run,))
+            ending = _given(ending.value, permit, ())
+        return replace(ending, layers=_LAYERS, runs=self._runs(tool.key, time.monotonic() - began))
+
+    def _runs(self, what: str, took_s: float) -> tuple[Run, ...]:
+        return (_run(argv=(what,), cwd=self._cwd, duration_ms=took_s * 1e3, note="in process"),)
 
     def close(self) -> None:
         self._loops.close()
 
 
-def _given(value: object, permit: Permit) -> dict[str, object]:
+_run, _ending = maker(Run), maker(Ending)
+
+
+def _context(tool: Tool, call: ToolCall, cancel: Cancel, deadline: float) -> Context:
+    report = PROGRESS.get()
+    heard = {} if report is None else {"report": report}
+    return Context(
+        call_id=call.id,
+        tool=tool.key,
+        caller=call.caller,
+        conversation=call.conversation,
+        context=MappingProxyType(dict(call.context)),
+        deadline=deadline,
+        is_stopped=lambda: cancel.is_set,
+        **heard,
+    )
+
+
+def _given(value: object, permit: Permit, runs: tuple[Run, ...]) -> Ending:
     """What a function returned, as an ending. A copy: nothing of the host's own objects goes on."""
     if value is None:
-        return {"end": End.RETURNED, "blocks": ()}
-    most = permit.limits.stdout_bytes_max
-    kind = type(value).__name__
-    if type(value) in _PLAIN and not (isinstance(value, int) and value.bit_length() > _INT_BITS_MAX):
-        size = _size(value) if isinstance(value, str) else 0
-        if size > most:
-            return {"end": End.TOO_LARGE, "stdout_bytes": size}
-        return {"end": End.RETURNED, "value": value, "kind_of_value": kind}
+        return _ending(end=_RETURNED, blocks=(), layers=_LAYERS, runs=runs)
+    kind = type(value)
+    if kind in _PLAIN and not (isinstance(value, int) and value.bit_length() > _INT_BITS_MAX):
+        most = permit.limits.stdout_bytes_max
+        if isinstance(value, str) and len(value) * 4 > most and (size := _size(value)) > most:
+            return _too_large(size, runs)  # no character has more than four bytes
+        return _ending(end=_RETURNED, value=value, kind_of_value=kind.__name__, layers=_LAYERS, runs=runs)
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return {
-            "end": End.RAISED,
-            "reason": "it returned bytes, which no model can read",
-            "hint": "return a text, or content such as toolwright.ImageBlock(data=BASE64, media_type=…)",
-        }
+        reason = "it returned bytes, which no model can read"
+        hint = "return a text, or content such as toolwright.ImageBlock(data=BASE64, media_type=…)"
+        return Ending(end=End.RAISED, reason=reason, hint=hint, layers=_LAYERS, runs=runs)
+    most = permit.limits.stdout_bytes_max
     try:
         blocks = results.as_blocks(value)
         if blocks:
             size = results.bytes_of(blocks)
             if size > most:
-                return {"end": End.TOO_LARGE, "stdout_bytes": size}
-            return {"end": End.RETURNED, "blocks": blocks, "kind_of_value": kind}
+                return _too_large(size, runs)
+            return _ending(
+                end=_RETURNED, blocks=blocks, kind_of_value=kind.__name__, layers=_LAYERS, runs=runs
+            )
         body = results.as_bytes(value)
     except results.Unwritable as unwritable:
         hint = "return texts, numbers, lists, mappings, dataclasses, or content blocks"
-        return {"end": End.RAISED, "reason": str(unwritable), "hint": hint}
+        return Ending(end=End.RAISED, reason=str(unwritable), hint=hint, layers=_LAYERS, runs=runs)
     if len(body) > most:
-        return {"end": End.TOO_LARGE, "stdout_bytes": len(body)}
-    return {"end": End.RETURNED, "value": jsontext.loads_own(body), "kind_of_value": kind}
+        return _too_large(len(body), runs)
+    data = jsontext.loads_own(body)
+    return _ending(end=_RETURNED, value=data, kind_of_value=kind.__name__, layers=_LAYERS, runs=runs)
+
+
+def _too_large(size: int, runs: tuple[Run, ...]) -> Ending:
+    return Ending(end=End.TOO_LARGE, stdout_bytes=size, layers=_LAYERS, runs=runs)
 
 
 def _size(text: str) -> int:

@@ -47,7 +47,7 @@ from toolwright.model import (
     ToolCall,
     ToolError,
 )
-from toolwright.records import dataclass, replace
+from toolwright.records import dataclass, maker, replace
 from toolwright.runtimes import (
     Environments,
     Host,
@@ -450,8 +450,8 @@ def _inside(
     except BaseException as error:  # noqa: BLE001 - whatever else a tool raises, leaving included, is an ending
         end, reason, kind = End.RAISED, str(error), type(error).__name__
     duration_ms = (time.perf_counter() - began) * 1e3
-    run = Run(argv=(file or tool.key,), cwd=cwd, duration_ms=duration_ms, note="in process")
-    return Ending(
+    run = _run(argv=(file or tool.key,), cwd=cwd, duration_ms=duration_ms, note="in process")
+    return _ending(
         end=end,
         reason=reason,
         hint=hint,
@@ -464,6 +464,7 @@ def _inside(
     )
 
 
+_run, _ending = maker(Run), maker(Ending)
 _COPIED_BYTES_MAX: Final = 64 << 10
 
 

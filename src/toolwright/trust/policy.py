@@ -180,6 +180,26 @@ class Policy:
         by = approval.answered_by if approval.edited is not None else ""
         return replace(allow, approval=approval.id, arguments=approval.edited, edited_by=by)
 
+    def standing(
+        self, tool: Tool, caller: str, timeout_s: float | None, vetted: Vetted, ground: Ground
+    ) -> Allow | None:
+        """The answer to any call of a tool by a caller while nothing is switched off, where neither its
+        arguments and context nor anything that changes with time has a say; None: ``decide`` has to look."""
+        known = self._of(tool, named=ground.named)
+        found = known.standing.get((caller, timeout_s))
+        if found is not None and found[0] is ground and found[1] is vetted:
+            return found[2]
+        ruling = known.ruling(vetted.trust, caller)
+        answer: Decision | None = None
+        if ruling.by_argument is None and not ruling.budgets and not tool.needs.context:
+            call = ToolCall(id="", tool=tool.key, arguments=None, caller=caller, timeout_s=timeout_s)
+            answer = self.decide(tool, call, vetted=vetted, ground=ground, state=_NOTHING_OFF)
+        allow = answer if isinstance(answer, Allow) else None
+        if len(known.standing) >= _RULINGS_MAX:
+            known.standing.clear()
+        known.standing[caller, timeout_s] = (ground, vetted, allow)
+        return allow
+
     def refusal(
         self, tool: Tool, *, vetted: Vetted, state: HostState, named: bool, caller: str = ""
     ) -> Deny | None:
@@ -292,6 +312,7 @@ def span(seconds: float) -> str:
 
 # -- the same question again --------------------------------------------------------------------------------
 
+_NOTHING_OFF: Final = HostState()
 _KNOWN_MAX: Final = 4096
 _ALLOWED_MAX: Final = 16
 _RULINGS_MAX: Final = 256
@@ -348,6 +369,8 @@ class _Known:
     rulings: dict[tuple[Trust, str], _Ruling]
     permits: dict[float | None, tuple[Ground, Vetted, Allow]]
     """By the time a call asked for: the last one, and for what it was worked out."""
+    standing: dict[tuple[str, float | None], tuple[Ground, Vetted, Allow | None]]
+    """The same by the caller as well, with what the rules say, where they need not look at a call."""
 
     def ruling(self, trust: Trust, caller: str) -> _Ruling:
         found = self.rulings.get((trust, caller))
@@ -403,7 +426,7 @@ def _open_ones(rules: Sequence[Rule]) -> tuple[Rule, ...]:
 def _know(tool: Tool, house: HouseRules, rules: Index, named: bool) -> _Known:
     asked = _asked(tool, house.grants)
     if not rules and not house.budgets:
-        return _Known(tool, named, asked, (), (), {}, {})
+        return _Known(tool, named, asked, (), (), {}, {}, {})
     seen = {
         # Attack: a tool that escapes a rule by the name it is called by.
         "name": names_of(tool),
@@ -418,7 +441,7 @@ def _know(tool: Tool, house: HouseRules, rules: Index, named: bool) -> _Known:
         if not rule.match.arguments and not rule.match.asks_about(PASSING):
             break  # whatever else is known, it decides before those behind it
     fitting = tuple(budget for budget in house.budgets if budget.match.fits(seen, LASTING))
-    return _Known(tool, named, asked, tuple(kept), fitting, {}, {})
+    return _Known(tool, named, asked, tuple(kept), fitting, {}, {}, {})
 
 
 def names_of(tool: Tool) -> tuple[str, ...]:
