@@ -23,9 +23,10 @@ from toolwright.doors._mcp_wire import Fault, Id
 from toolwright.errors import KINDS, ApprovalError, Kind, StoreError
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import Guest, Reach, Right, ToolCall, ToolError, ToolResult
-from toolwright.records import dataclass
+from toolwright.records import dataclass, maker
 
 DOOR: Final = "mcp"
+_call_of: Final = maker(ToolCall)
 _KEPT_BYTES_MAX: Final = 64 << 20
 """Of listings, for all callers together; one is always kept."""
 _ARGUMENTS_CHARS_MAX: Final = 4000
@@ -198,7 +199,7 @@ class Desk:
         elif type(arguments) is not dict:
             return Fault(wire.INVALID_PARAMS, "arguments: must be an object")
         key = keys.get(name)
-        return ToolCall(
+        return _call_of(
             id=self.workshop.new_call_id(),
             tool=name if key is None else key,
             arguments=arguments,
