@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import select
@@ -500,6 +501,39 @@ def test_a_synchronous_handler_that_takes_everything_gets_what_can_travel(bench:
     ending = bench.call(bench.handler("notes"), context={"user_id": "u", "memory": object()})
     assert ending.value == {"success": True, "result": {"user_id": "u"}}
     assert any("memory" in note for note in ending.notes)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda name, given: None,
+        lambda name, given, user, limit=1: None,
+        lambda name, given, user=1, *more, key, other=2: None,
+        lambda name, given, /, user, *, key=1: None,
+        lambda name, given, user, limit=1, /, key=2: None,
+        lambda name, given=1, user=2, **context: None,
+        lambda name, *more, key: None,
+        lambda *, name, given, key: None,
+        lambda *more, **context: None,
+    ],
+)
+def test_the_names_of_a_context_are_those_that_inspect_finds(function: Callable[..., object]) -> None:
+    @functools.wraps(function)
+    def wrapped(*given: object, **named: object) -> object:
+        return function(*given, **named)
+
+    assert _loader.context_names(function) == _loader.context_names(wrapped)
+
+
+def test_a_handler_s_process_holds_no_modules_that_nobody_asked_for(bench: Bench) -> None:
+    bench.write(
+        "handlers/bare.py",
+        "import sys\n"
+        "def execute_bare_tool(tool_name, tool_input, **context):\n"
+        "    large = {'asyncio', 'inspect', 'signal', 'socket', 'subprocess', 'typing'}\n"
+        "    return {'success': True, 'result': sorted(large & set(sys.modules))}\n",
+    )
+    assert bench.call(bench.handler("bare")).value == {"success": True, "result": []}
 
 
 def test_a_live_object_that_a_handler_needs_is_refused_by_name(bench: Bench) -> None:

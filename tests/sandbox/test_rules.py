@@ -75,6 +75,14 @@ def test_the_open_profile_allows_everything_but_devices_and_still_makes_a_domain
     assert "network:none" not in made.layers
 
 
+def test_what_the_root_gives_needs_no_rule_of_its_own():
+    found = allowed(Permit(profile=Profile.OPEN, read=("/",), write=("/",)))
+    assert list(found) == ["/"]
+    found = allowed(Permit(profile=Profile.OPEN, read=("/",), write=("/p",)))
+    assert set(found) == {"/", "/p", "/scratch", "/dev/null"}
+    assert not found["/"] & Fs.WRITE_FILE
+
+
 @pytest.mark.parametrize(
     ("version", "fs", "net", "scoped"),
     [(0, 0, 0, 0), (1, 0x1FFF, 0, 0), (2, 0x3FFF, 0, 0), (3, 0x7FFF, 0, 0), (4, 0x7FFF, 3, 0),

@@ -8,6 +8,7 @@ with a spawner that has the sanitizers in it.
 from __future__ import annotations
 
 import os
+import platform
 import select
 import shutil
 import signal
@@ -243,6 +244,27 @@ def test_f01_f02_output_over_its_cap_stops_the_program(host, what):
     # What came after the cap was passed is what pipes hold, not what it could have written.
     assert ending.stdout_bytes + ending.stderr_bytes < 1 << 20
     assert duration_s(ending) < 2
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="others do not keep long blocks")
+def test_a_host_does_not_keep_the_memory_of_long_output():
+    code = (
+        "import os\n"
+        "from toolwright.sandbox import _kernel\n"
+        "def held(): return int(open('/proc/self/statm').read().split()[1]) * os.sysconf('SC_PAGE_SIZE')\n"
+        "del (long := [bytes(8 << 20)])[:]\n"  # the C library learns to keep as much
+        "before = held()\n"
+        "long.append(b'x' * (4 << 20))\n"
+        "del long[:]\n"
+        "kept = held() - before\n"
+        "_kernel.keep_no_long_blocks()\n"
+        "long.append(b'x' * (4 << 20))\n"
+        "del long[:]\n"
+        "print(kept, held() - before)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    left_alone, told = map(int, ran.stdout.split())
+    assert told < 1 << 20 <= left_alone
 
 
 def test_output_of_exactly_the_cap_is_whole(host):

@@ -41,11 +41,13 @@ PIPED_BYTES_MAX = 60_000
 # -- values as JSON -----------------------------------------------------------------------------------------
 
 
+_encode = json.JSONEncoder(default=str, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
+
+
 def as_json(value: object) -> bytes:
     """Any value as JSON: what JSON cannot carry becomes its ``str``, a number that is none becomes null."""
     try:
-        text = json.dumps(value, default=str, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-        return text.encode("utf-8")
+        return _encode(value).encode("utf-8")
     except (TypeError, ValueError):  # keys that are no text, NaN, half a surrogate pair
         plain = _plain(value, ())
         return json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
@@ -117,7 +119,8 @@ class Program:
             if getattr(getattr(self.function, "__code__", None), "co_flags", 0) & 0x80:
                 importlib.import_module("asyncio")
             if self.style == "handler":
-                importlib.import_module("inspect")
+                with suppress(Exception):  # the call will meet it as well
+                    context_names(self.function)
         return self.function
 
     def find(self, module: types.ModuleType) -> Callable[..., object]:
@@ -311,6 +314,8 @@ def named_context(function: Callable[..., object], context: dict[str, Any]) -> d
 @lru_cache(maxsize=256)
 def context_names(function: Callable[..., object]) -> tuple[frozenset[str] | None, tuple[str, ...]]:
     """The names of the context that a handler takes (None: whatever there is) and those it must have."""
+    if type(function) is types.FunctionType and not function.__dict__ and function.__code__.co_argcount >= 2:
+        return plain_context_names(function)
     inspect = importlib.import_module("inspect")
     parameters = list(inspect.signature(function).parameters.values())[2:]
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
@@ -318,6 +323,24 @@ def context_names(function: Callable[..., object]) -> tuple[frozenset[str] | Non
     return (
         None if takes_all else frozenset(p.name for p in named),
         tuple(p.name for p in named if p.default is p.empty),
+    )
+
+
+def plain_context_names(function: types.FunctionType) -> tuple[frozenset[str] | None, tuple[str, ...]]:
+    """The same of a function that nothing wraps, read off its code: ``inspect`` takes longer to import than a
+    call takes, and every child of a zygote would carry it."""
+    code = function.__code__
+    names = code.co_varnames
+    first = max(2, code.co_posonlyargcount)
+    has_default = code.co_argcount - len(function.__defaults__ or ())
+    keywords = names[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+    takes_all = code.co_flags & 0x08
+    return (
+        None if takes_all else frozenset((*names[first : code.co_argcount], *keywords)),
+        (
+            *names[first : max(first, has_default)],
+            *(name for name in keywords if name not in (function.__kwdefaults__ or {})),
+        ),
     )
 
 

@@ -14,6 +14,7 @@ or number: the host watches, and kills T. If the host goes away, every socket en
 
 from __future__ import annotations
 
+import _socket
 import ctypes
 import gc
 import importlib
@@ -22,8 +23,6 @@ import json
 import os
 import resource
 import select
-import signal
-import socket
 import struct
 import sys
 import time
@@ -44,7 +43,10 @@ from toolwright.runtimes._loader import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal as _signal
     from typing import Any
+else:
+    import _signal  # the public modules make enums of everything, in each child again
 
 CHANNEL_FD = 3
 CHUNK_BYTES = 65536
@@ -53,11 +55,14 @@ ENDED = struct.Struct("!ciddq")
 SWEEP_S = 2.0
 """How long the killed may take to die before the host is told that they did not."""
 
+_DESCRIPTOR = struct.Struct("i")
 _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
 _REFER = 1 << 13
 _FILE_RIGHTS = 0b1100000000000111
 _ONLY_AST = 0x400
+_REHEARSALS = 20
+"""More than the interpreter waits for before it adapts a piece of code."""
 
 
 # -- Z: the tool, loaded once -------------------------------------------------------------------------------
@@ -65,8 +70,8 @@ _ONLY_AST = 0x400
 
 def zygote() -> None:
     """Load the tool, tell the host what became of it, and fork slots until the channel ends."""
-    channel = socket.socket(fileno=CHANNEL_FD)
-    channel.set_inheritable(False)
+    channel = _socket.socket(fileno=CHANNEL_FD)
+    os.set_inheritable(CHANNEL_FD, False)
     speak_utf8()
     spec = json.loads(_recv_chunks(channel))
     program = Program(spec, _recv_chunks(channel))
@@ -98,9 +103,11 @@ def zygote() -> None:
     # Attack: a call that reads or changes the memory of the process that later calls are forked from. The
     # child's own Landlock layer stops it; where there is none, this does.
     _libc().prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    for _ in range(_REHEARSALS):
+        _rehearse(program.style)
     gc.collect()
     gc.freeze()  # so that collecting in a child does not copy every page
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # slots that end are nobody's to wait for
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN)  # slots that end are nobody's to wait for
     number = 0
     while channel.recv(1):
         number += 1
@@ -109,7 +116,7 @@ def zygote() -> None:
     os._exit(0)
 
 
-def _recv_chunks(channel: socket.socket) -> bytes:
+def _recv_chunks(channel: _socket.socket) -> bytes:
     size = int(channel.recv(32))
     body = bytearray()
     while len(body) < size:
@@ -193,27 +200,32 @@ def watched(program: Program) -> list[tuple[str, int, int, int, int]]:
 class _Slot:
     """One call at a time, and nothing of it left when the next begins."""
 
-    def __init__(self, channel: socket.socket, program: Program, spec: dict[str, Any], number: int) -> None:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    def __init__(self, channel: _socket.socket, program: Program, spec: dict[str, Any], number: int) -> None:
+        _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, [_signal.SIGCHLD])
         _libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self.program = program
         self.spec = spec
         self.number = number
-        theirs, self.control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        theirs, self.control = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         # The host learns who we are from the kernel, not from us, and lends us the list of our children,
         # which the rules do not let us open.
         try:
-            socket.send_fds(channel, [b"S"], [theirs.fileno()])
+            _send_fds(channel, b"S", theirs.fileno())
         except OSError:  # too many are on their way already
             channel.send(b"S")
             os._exit(0)
         channel.close()
         theirs.close()
-        _, fds, _, _ = socket.recv_fds(self.control, 16, 1)
-        self.children = fds[0] if fds else -1
+        _, lent, _, _ = self.control.recvmsg(
+            16, _socket.CMSG_SPACE(_DESCRIPTOR.size), _socket.MSG_CMSG_CLOEXEC
+        )
+        self.children = _DESCRIPTOR.unpack(lent[0][2])[0] if lent else -1
         self.scratch = ""
         self.ruleset = -1
+        self.rlimits = [
+            (number, (value, value)) for number, value in spec["rlimits"] if _is_narrower(number, value)
+        ]
         self.new_scratch()
 
     def new_scratch(self) -> None:
@@ -237,7 +249,7 @@ class _Slot:
 
     def one_call(self) -> bool:
         """Keep a child ready, wait for its end, and sweep up after it; False: the host is gone."""
-        theirs, talk = socket.socketpair()
+        theirs, talk = _socket.socketpair()
         out_end, out = os.pipe()
         err_end, err = os.pipe()
         pid = os.fork()
@@ -248,14 +260,14 @@ class _Slot:
                 if fd >= 0:
                     os.close(fd)
             try:
-                _be_tool(self.program, self.spec, talk, out, err, self.ruleset, self.scratch)
+                self.be_tool(talk, out, err)
             finally:
                 os._exit(1)
         watch = os.pidfd_open(pid)
         ready = b"R%d %s" % (pid, os.fsencode(self.scratch))
         host_is_there = True
         try:
-            socket.send_fds(self.control, [ready], [theirs.fileno(), out_end, err_end, watch])
+            _send_fds(self.control, ready, theirs.fileno(), out_end, err_end, watch)
         except OSError:
             host_is_there = False
         theirs.close()
@@ -267,7 +279,7 @@ class _Slot:
         # The host ends a call by killing T; all that comes on the control socket now is its end.
         if not host_is_there or watch not in [fd for fd, _ in poll.poll()]:
             host_is_there = False
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, _signal.SIGKILL)
         _, status, usage = os.wait4(pid, 0)
         os.close(watch)
         swept = self.sweep(pid)
@@ -285,6 +297,37 @@ class _Slot:
             return False
         return host_is_there and swept
 
+    def be_tool(self, talk: _socket.socket, out: int, err: int) -> None:
+        """T: restricted first, then the one call. Does not return."""
+        os.setpgid(0, 0)
+        os.dup2(out, 1)
+        os.dup2(err, 2)
+        os.close(out)
+        os.close(err)
+        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGCHLD])
+        for number, both in self.rlimits:
+            resource.setrlimit(number, both)
+        if self.ruleset >= 0:
+            if _syscall(_LANDLOCK_RESTRICT, self.ruleset, 0) < 0:
+                raise OSError(ctypes.get_errno(), "the child cannot be restricted")
+            os.close(self.ruleset)
+        _libc().prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)  # its own /proc/self is its own
+        numpy = sys.modules.get("numpy.random")
+        if numpy is not None:
+            numpy.seed()  # else every child draws the same numbers
+        _rehearse(self.program.style)
+        (size,) = LENGTH.unpack(_recv_exactly(talk, LENGTH.size))
+        request: dict[str, Any] = json.loads(_recv_exactly(talk, size).decode("ascii"))
+        wanted = request["env"]
+        if "TMPDIR" in wanted:
+            wanted["TMPDIR"] = self.scratch
+        _set_environment(wanted)
+        talk.sendall(self.program.answer(request))
+        # The host has its answer, and ends us. Leaving by ourselves would make it wait until our memory is
+        # gone.
+        talk.recv(1)
+        os._exit(0)
+
     def sweep(self, group: int) -> bool:
         """Kill every descendant: whoever loses its parent becomes our child, so an end comes."""
         deadline = time.monotonic() + SWEEP_S
@@ -296,13 +339,13 @@ class _Slot:
             if pid:
                 continue
             with suppress(OSError):
-                os.killpg(group, signal.SIGKILL)
+                os.killpg(group, _signal.SIGKILL)
             for child in self.listed():
                 with suppress(OSError):
-                    os.kill(child, signal.SIGKILL)
+                    os.kill(child, _signal.SIGKILL)
             if time.monotonic() > deadline:
                 return False
-            signal.sigtimedwait([signal.SIGCHLD], 0.02)
+            _signal.sigtimedwait([_signal.SIGCHLD], 0.02)
 
     def listed(self) -> list[int]:
         if self.children < 0:
@@ -338,63 +381,26 @@ def empty_folder(folder: str) -> bool:
 # -- T: one call --------------------------------------------------------------------------------------------
 
 
-def _be_tool(
-    program: Program,
-    spec: dict[str, Any],
-    talk: socket.socket,
-    out: int,
-    err: int,
-    ruleset: int,
-    scratch: str,
-) -> None:
-    """Restricted first, then the one call. Does not return."""
-    os.setpgid(0, 0)
-    os.dup2(out, 1)
-    os.dup2(err, 2)
-    os.close(out)
-    os.close(err)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
-    for number, value in spec["rlimits"]:
-        _, hard = resource.getrlimit(number)
-        if hard == resource.RLIM_INFINITY or value < hard:
-            resource.setrlimit(number, (value, value))
-    if ruleset >= 0:
-        if _syscall(_LANDLOCK_RESTRICT, ruleset, 0) < 0:
-            raise OSError(ctypes.get_errno(), "the child cannot be restricted")
-        os.close(ruleset)
-    _libc().prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)  # its own /proc/self is its own
-    numpy = sys.modules.get("numpy.random")
-    if numpy is not None:
-        numpy.seed()  # else every child draws the same numbers
-    _rehearse()
-    (size,) = LENGTH.unpack(_recv_exactly(talk, LENGTH.size))
-    request: dict[str, Any] = json.loads(_recv_exactly(talk, size))
-    wanted = request["env"]
-    if "TMPDIR" in wanted:
-        wanted["TMPDIR"] = scratch
-    _set_environment(wanted)
-    talk.sendall(program.answer(request))
-    # The host has its answer, and ends us. Leaving by ourselves would make it wait until our memory is gone.
-    talk.recv(1)
-    os._exit(0)
-
-
 _SAMPLE = '{"name":"","params":{"a":[1,2.5,true,null,"text"]},"project":"","context":{},"env":{"A":"b"}}'
 
 
-def _rehearse() -> None:
-    """Go the way of an answer once or twice before a call waits for it.
+def _rehearse(style: str) -> None:
+    """Go the way of an answer before a call waits for it, in the zygote and in each child.
 
-    What is touched is copied from the zygote now and not then, which is a third of a call's time.
+    In the zygote many times, so that the interpreter has adapted its code when it is forked: adapting writes
+    to pages that each child would have to copy. In a child once: what it touches is copied now and not then.
     """
-    for _ in range(2):
-        request = json.loads(_SAMPLE)
-        env = dict(os.environ)
-        _set_environment(env | request["env"])
-        _set_environment(env)
-        value = call_function(lambda params, project: {"result": params}, "function", request)
-        framed(b"V", as_json(value))
-        flush()
+    request = json.loads(_SAMPLE)
+    env = dict(os.environ)
+    _set_environment(env | request["env"])
+    _set_environment(env)
+    value = call_function(_sample_tool, style if style == "handler" else "function", request)
+    framed(b"V", as_json(value))
+    flush()
+
+
+def _sample_tool(first: object, second: object) -> object:
+    return {"result": [first, second]}
 
 
 def _set_environment(wanted: dict[str, str]) -> None:
@@ -406,7 +412,7 @@ def _set_environment(wanted: dict[str, str]) -> None:
             environ[name] = value
 
 
-def _recv_exactly(talk: socket.socket, size: int) -> bytes:
+def _recv_exactly(talk: _socket.socket, size: int) -> bytes:
     body = bytearray()
     while len(body) < size:
         part = talk.recv(min(size - len(body), 1 << 20))
@@ -432,6 +438,16 @@ def _libc() -> Any:
 def _syscall(number: int, *arguments: object) -> int:
     converted = [ctypes.c_long(part) if isinstance(part, int) else part for part in arguments]
     return int(_libc().syscall(ctypes.c_long(number), *converted))
+
+
+def _send_fds(to: _socket.socket, message: bytes, *fds: int) -> None:
+    packed = b"".join(map(_DESCRIPTOR.pack, fds))
+    to.sendmsg([message], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)])
+
+
+def _is_narrower(number: int, value: int) -> bool:
+    _, hard = resource.getrlimit(number)
+    return hard == resource.RLIM_INFINITY or value < hard
 
 
 def nested_ruleset(rules: dict[str, Any], scratch: str) -> int:

@@ -33,6 +33,8 @@ _O_PATH: Final = getattr(os, "O_PATH", 0)
 _CAPABILITY_VERSION_3: Final = 0x20080522
 _F_ADD_SEALS: Final = 1033
 _SEAL_EVERYTHING: Final = 0x1 | 0x2 | 0x4 | 0x8
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_LONG_BLOCK_BYTES: Final = 1 << 20
 
 # setgroups, setresgid, setresuid, capset. Raw, because libc's change the user of every thread.
 _CREDENTIALS: Final = {"x86_64": (116, 119, 117, 126), "aarch64": (159, 149, 147, 91)}
@@ -188,14 +190,17 @@ def _status(name: str) -> int:
     return 0
 
 
-def give_memory_back() -> None:
-    """Let the C library hand free memory back to the kernel, where it knows how to.
+@cache
+def keep_no_long_blocks() -> None:
+    """From now on let the C library give a long block back when it is freed, where it knows how to.
 
-    After large outputs it keeps what was freed, in pieces, and a host that lives long grows with them.
+    Left alone, it takes the first one that is freed as a sign that more will come, and from then on keeps
+    twice as much for each thread; what ends a thread's memory it does not give back when asked, either.
     """
-    trim = getattr(_libc(), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    adjust = getattr(_libc(), "mallopt", None)
+    if adjust is not None:
+        adjust(_M_MMAP_THRESHOLD, _LONG_BLOCK_BYTES)
+        adjust(_M_TRIM_THRESHOLD, _LONG_BLOCK_BYTES)
 
 
 # -- sealed files -------------------------------------------------------------------------------------------

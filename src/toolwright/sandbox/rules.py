@@ -248,7 +248,10 @@ def _allowed(
         for path, bits in _carved(root, _READ | run, carve_read, int(Fs.READ_DIR), facts.entries):
             give(path, bits)
     give(facts.scratch, _READ | _WRITE | run | sockets)
-    return found
+    # Whatever has a path lies below the root, so what the root gives needs no rule of its own. The kernel
+    # copies every rule at every start, and again for each call of a zygote.
+    everywhere = found.get("/", 0)
+    return {path: bits for path, bits in found.items() if path == "/" or bits & ~everywhere}
 
 
 def _carved(

@@ -355,7 +355,7 @@ class Supervised:
             if exchange is not None:
                 exchange.close()
                 if exchange.stdout_bytes + exchange.stderr_bytes > LARGE_BYTES:
-                    _kernel.give_memory_back()
+                    _kernel.keep_no_long_blocks()
             if is_sent and (report is None or report.survivors):
                 self._abandon(slot)
             elif is_stale:
