@@ -1,4 +1,7 @@
-"""The threads that run the calls of a served workshop, for doors that live on an event loop.
+"""The threads that run the calls of a served workshop.
+
+A door orders calls from its event loop; or it has these threads read for it (``Source``): whoever read a call
+runs it, so that no thread has to be woken for it.
 
 Calls that arrive while others are being recorded share one sync of the journal, and quick ones (functions of
 the host's) that are over together share one write. Whatever may wait gets a thread of its own at once; a
@@ -34,6 +37,8 @@ WAITING_MAX: Final = 4096
 TOGETHER_MAX: Final = 64
 """Calls that begin with one sync, or end with one write."""
 _STUCK_S: Final = 0.002
+_UNREAD_S: Final = 0.01
+"""After so long another thread reads on: the one that read last is busy with what it read."""
 _LOOK_S: Final = 0.003
 _DRAIN_LOOK_S: Final = 0.02
 _SLOW_S: Final = 0.005
@@ -73,6 +78,22 @@ class _Order:
     over: Over | None = None
     trace: str = ""
     span: Span | None = None
+
+
+class Source(Protocol):
+    """Where one client's messages come from. One thread at a time reads and takes, now this one, now that."""
+
+    def read(self) -> bytes:
+        """Wait for what comes. Empty: nothing will any more, and nobody asks again."""
+        ...
+
+    def take(self, chunk: bytes) -> None:
+        """Order what was read."""
+        ...
+
+    def flush(self) -> None:
+        """Send what ``done`` was told: once for all that ended together, in any thread. Never raises."""
+        ...
 
 
 class Mailbox:
@@ -131,6 +152,12 @@ class Crew:
         self._free = 0
         """Threads that are awake and in no call that may wait."""
         self._moved_at = 0.0
+        self._source: Source | None = None
+        self._is_open = False
+        """Whether the source may still bring something."""
+        self._is_read = False
+        """Whether a thread reads it, or takes what it read."""
+        self._read_at = 0.0
         self._paces: dict[str, float] = {}
         """How long the last calls of a quick tool took, on the whole: one that waits gets threads of its own,
         one that was held up once by a busy machine does not."""
@@ -154,6 +181,11 @@ class Crew:
     def under_way(self) -> int:
         """How many calls were taken and are not over."""
         return len(self._under_way)
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether a thread still uses the source."""
+        return self._is_read
 
     def mailbox(self) -> Mailbox:
         """The mailbox of the running loop."""
@@ -249,10 +281,16 @@ class Crew:
             await asyncio.shield(asyncio.wait([future]))
             raise
 
+    def serve(self, source: Source) -> None:
+        """Read a source to its end, in the threads that run what it brings."""
+        with self._lock:
+            self._source, self._is_open = source, True
+            self._wake()
+
     def look(self) -> None:
-        """Wake another thread where calls wait and nobody moves them on: one that seemed quick is not.
-        Called every few milliseconds by whoever serves, while anything is under way."""
-        if not (self._arrived or self._begun or self._over):
+        """Wake another thread where calls wait, or a source, and nobody moves them on: one that seemed quick
+        is not. Called every few milliseconds by whoever serves, while anything is under way."""
+        if not (self._arrived or self._begun or self._over or self._is_unread):
             return
         with self._lock:
             if self._is_stuck():
@@ -275,12 +313,10 @@ class Crew:
     def abandon(self) -> None:
         """After ``drain``: answer for the calls that nothing could stop. Their records have no end, which
         reads as interrupted; should one end after all, that is recorded, and its answer comes too late."""
-        for order in tuple(self._under_way):
-            error = ToolError(kind=Kind.CANCELLED, message="the server stopped before the call was over")
-            try:
-                order.done(ToolResult(call_id=order.call.id, error=error))
-            except Exception:  # noqa: BLE001 - one door's mistake must not keep the others waiting
-                _LOG.exception("the answer to %s could not be handed over", order.call.id)
+        error = ToolError(kind=Kind.CANCELLED, message="the server stopped before the call was over")
+        self._hand_over(
+            [(order, ToolResult(call_id=order.call.id, error=error)) for order in tuple(self._under_way)]
+        )
 
     def _settle(self, timeout_s: float) -> bool:
         """Under the lock: wait until nothing is under way, and look after what waits, as nobody else may do
@@ -288,29 +324,34 @@ class Crew:
         until = time.monotonic() + timeout_s
         while self._under_way and (left_s := until - time.monotonic()) > 0:
             self._settled.wait(min(left_s, _DRAIN_LOOK_S))
-            if (self._arrived or self._begun or self._over) and self._is_stuck():
+            if self._is_stuck():
                 self._wake()
         return not self._under_way
 
+    @property
+    def _is_unread(self) -> bool:
+        return self._is_open and not self._is_read and not self._is_closing
+
     def _is_stuck(self) -> bool:
-        return time.monotonic() - self._moved_at > _STUCK_S
+        now = time.monotonic()
+        if (self._arrived or self._begun or self._over) and now - self._moved_at > _STUCK_S:
+            return True
+        return self._is_unread and now - self._read_at > _UNREAD_S
 
     # -- in the threads -------------------------------------------------------------------------------------
 
     def _wake(self) -> None:
         """Under the lock: one more thread, where there may be one."""
-        self._moved_at = time.monotonic()
+        self._moved_at = self._read_at = time.monotonic()
         if self._idle:
             self._free += 1
             self._idle.pop().release()
         elif self._threads < self._threads_max:
-            try:
-                threading.Thread(target=self._work, name="call", daemon=True).start()
-            except RuntimeError as error:  # none is to be had now: whoever looks after us tries again
-                _LOG.warning("calls wait for a thread: %s", error)
-                return
-            self._threads += 1
-            self._free += 1
+            if _started(self._work):
+                self._threads += 1
+                self._free += 1
+        elif self._is_unread and _started(self._only_read):
+            self._is_read = True
 
     def _work(self) -> None:
         gate = threading.Lock()
@@ -322,10 +363,55 @@ class Crew:
                 fresh = self._taken()
                 if fresh:
                     self._begin(fresh)
-                elif not self._rest(gate):
+                elif not (self._read() or self._rest(gate)):
                     return
             except Exception:  # noqa: BLE001 - the thread counts as one that works: it must not just end
                 _LOG.exception("a thread that runs calls met a mistake of ours")
+
+    def _read(self) -> bool:
+        """Read, where nobody else does. False: there is nothing to read for this thread."""
+        with self._lock:
+            if not self._is_unread:
+                return False
+            if self._arrived or self._begun or self._over:
+                return True
+            self._is_read = True
+            self._free -= 1
+        self._read_once()
+        return True
+
+    def _only_read(self) -> None:
+        """Read, and run nothing. Attack: as many calls as there are threads, none of which ends, so that
+        nobody hears any more that they are called off."""
+        while True:
+            self._read_once()
+            with self._lock:
+                self._free -= 1
+                if not self._is_unread:
+                    return
+                if self._idle or self._threads < self._threads_max:
+                    self._wake()
+                    return
+                self._is_read = True
+
+    def _read_once(self) -> None:
+        """By the one thread that reads; whatever it orders, it is free to run itself."""
+        source, chunk = self._source, b""
+        assert source is not None
+        try:
+            try:
+                chunk = source.read()
+            finally:
+                with self._lock:
+                    self._free += 1
+                    self._moved_at = time.monotonic()
+            if chunk:
+                source.take(chunk)
+        finally:
+            with self._lock:
+                self._is_open = bool(chunk)
+                self._is_read = False
+                self._read_at = time.monotonic()
 
     def _run_begun(self) -> None:
         """Run what has begun, quick ones one after the other. Taking from a deque needs no lock."""
@@ -341,7 +427,7 @@ class Crew:
                 continue
             with self._lock:
                 self._free -= 1
-                if self._free == 0 and (begun or self._arrived or self._over):
+                if self._free == 0 and (begun or self._arrived or self._over or self._is_unread):
                     self._wake()
             try:
                 self._go_on(order)
@@ -480,12 +566,17 @@ class Crew:
             if heard is not None:
                 PROGRESS.reset(heard)
 
-    def _tell(self, ended: Sequence[tuple[_Order, ToolResult]]) -> None:
+    def _hand_over(self, ended: Sequence[tuple[_Order, ToolResult]]) -> None:
         for order, result in ended:
             try:
                 order.done(result)
-            except Exception:  # noqa: BLE001 - one door's mistake must not end the thread of all
+            except Exception:  # noqa: BLE001 - one door's mistake must not keep the others waiting
                 _LOG.exception("the answer to %s could not be handed over", order.call.id)
+        if self._source is not None:
+            self._source.flush()
+
+    def _tell(self, ended: Sequence[tuple[_Order, ToolResult]]) -> None:
+        self._hand_over(ended)
         for order, result in ended:
             # Not by the collector: a door's exchange lies in cycles, and their pipes would fill the table of
             # descriptors long before it comes by.
@@ -505,6 +596,15 @@ class Crew:
             self._under_way.difference_update([order for order, _result in ended])
             if not self._under_way:
                 self._settled.notify_all()
+
+
+def _started(work: Callable[[], None]) -> bool:
+    try:
+        threading.Thread(target=work, name="call", daemon=True).start()
+    except RuntimeError as error:  # none is to be had now: whoever looks after us tries again
+        _LOG.warning("calls wait for a thread: %s", error)
+        return False
+    return True
 
 
 def _shown(call: ToolCall) -> str:
