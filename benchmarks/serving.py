@@ -234,9 +234,8 @@ def _speaking(name: str, state: str) -> Iterator[Pipe]:
             "capabilities": {},
             "clientInfo": {"name": "b", "version": "1"},
         }
-        pipe.write({"jsonrpc": "2.0", "id": "hello", "method": "initialize", "params": hello})
-        pipe.read()
-        pipe.write({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        pipe.ask({"jsonrpc": "2.0", "id": "hello", "method": "initialize", "params": hello})
+        pipe.send(_line({"jsonrpc": "2.0", "method": "notifications/initialized"}))
         yield pipe
         pipe.close()
         server.wait(30)
@@ -250,47 +249,48 @@ class Pipe:
         assert server.stdout is not None
         self._name = name
         self._said, self._heard = server.stdin, server.stdout
-        self._rest = b""
 
-    def write(self, *messages: dict) -> None:
-        """All in one write."""
-        self._said.write(b"".join(json.dumps(message).encode() + b"\n" for message in messages))
+    def send(self, text: bytes) -> None:
+        self._said.write(text)
         self._said.flush()
 
-    def call(self, *numbers: int) -> None:
-        self.write(
-            *(
-                {
-                    "jsonrpc": "2.0",
-                    "id": number,
-                    "method": "tools/call",
-                    "params": {"name": "echo", "arguments": {"text": f"text {number}"}},
-                }
-                for number in numbers
-            )
-        )
+    def receive(self) -> bytes:
+        """What has come, whether it is whole lines or not."""
+        chunk = os.read(self._heard.fileno(), 1 << 20)
+        if not chunk:
+            raise WrongAnswer(f"{self._name} ended")
+        return chunk
 
-    def read(self) -> list[dict]:
-        """The answers that came together; at least one."""
-        answers: list[dict] = []
-        while not answers:
-            chunk = os.read(self._heard.fileno(), 1 << 20)
-            if not chunk:
-                raise WrongAnswer(f"{self._name} ended")
-            *lines, self._rest = (self._rest + chunk).split(b"\n")
-            answers = [message for message in map(json.loads, lines) if "id" in message]
-        return answers
+    def ask(self, message: dict) -> dict:
+        """The answer to the only request."""
+        self.send(_line(message))
+        heard = b""
+        while True:
+            heard += self.receive()
+            *lines, heard = heard.split(b"\n")
+            for answer in map(json.loads, lines):
+                if "id" in answer:
+                    return answer
 
-    def answered(self) -> list[int]:
-        """The numbers of the calls that were answered together, and rightly."""
-        answers = self.read()
+    def check(self, numbers: list[int], answers: list[dict]) -> None:
+        """Whether each of these calls was answered once, and rightly."""
         for answer in answers:
             if answer["result"]["content"][0]["text"] != f"text {answer['id']}":
                 raise WrongAnswer(f"{self._name}: {answer}")
-        return [answer["id"] for answer in answers]
+        if sorted(answer["id"] for answer in answers) != numbers:
+            raise WrongAnswer(f"{self._name}: not every call was answered once")
 
     def close(self) -> None:
         self._said.close()
+
+
+def _line(message: dict) -> bytes:
+    return json.dumps(message).encode() + b"\n"
+
+
+def _call(number: int) -> dict:
+    params = {"name": "echo", "arguments": {"text": f"text {number}"}}
+    return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
 
 
 def _spoken(name: str, state: str) -> tuple[float, float]:
@@ -301,34 +301,34 @@ def _spoken(name: str, state: str) -> tuple[float, float]:
         times = []
         for number in range(STDIO_CALLS):
             asked = time.perf_counter()
-            pipe.call(number)
-            answered = pipe.answered()
+            answer = pipe.ask(_call(number))
             times.append(time.perf_counter() - asked)
             if number == 0:
                 first = time.perf_counter() - began
-            if answered != [number]:
-                raise WrongAnswer(f"{name} answered {answered}")
+            pipe.check([number], [answer])
     return first, statistics.median(times[STDIO_CALLS // 10 :])
 
 
 def _at_once(name: str, state: str) -> float:
-    """Calls a second while 16 wait for their answers: as many as are answered together are asked together."""
+    """Calls a second while 16 wait for their answers: as many as are answered together are asked together.
+    Written before and read after the time is taken, because a client in Python costs as much as a server."""
     with _speaking(name, state) as pipe:
-        for counted in (STDIO_AT_ONCE, STDIO_CALLS_AT_ONCE):  # the first ones are not measured
-            waiting = set(range(STDIO_AT_ONCE))
-            began, asked = time.perf_counter(), STDIO_AT_ONCE
-            pipe.call(*waiting)
-            while waiting:
-                answered = pipe.answered()
-                if not waiting.issuperset(answered) or len(set(answered)) != len(answered):
-                    raise WrongAnswer(f"{name} answered {answered}")
-                waiting.difference_update(answered)
-                more = range(asked, min(asked + len(answered), counted))
-                if more:
-                    pipe.call(*more)
-                    waiting.update(more)
-                    asked = more.stop
+        for count in (STDIO_AT_ONCE, STDIO_CALLS_AT_ONCE):  # the first ones are not measured
+            requests = [_line(_call(number)) for number in range(count)]
+            heard: list[bytes] = []
+            answered, asked = 0, STDIO_AT_ONCE
+            began = time.perf_counter()
+            pipe.send(b"".join(requests[:asked]))
+            while answered < count:
+                chunk = pipe.receive()
+                heard.append(chunk)
+                lines = chunk.count(b"\n")
+                answered += lines
+                if asked < count:
+                    pipe.send(b"".join(requests[asked : asked + lines]))
+                    asked += lines
             taken = time.perf_counter() - began
+            pipe.check(list(range(count)), list(map(json.loads, b"".join(heard).splitlines())))
     return STDIO_CALLS_AT_ONCE / taken
 
 
