@@ -436,6 +436,8 @@ class Crew:
                     self._free += 1
 
     def _end_over(self) -> None:
+        if not self._over:  # before this thread rests or reads, it looks again under the lock
+            return
         with self._lock:
             over, self._over = self._over, []
         if over:
@@ -444,6 +446,8 @@ class Crew:
     def _taken(self) -> list[_Order]:
         arrived = self._arrived
         fresh: list[_Order] = []
+        if not arrived:
+            return fresh
         with self._lock:
             while arrived and len(fresh) < TOGETHER_MAX:
                 fresh.append(arrived.popleft())
