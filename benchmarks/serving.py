@@ -30,6 +30,8 @@ ECHOES = str(Path(__file__).parent / "echoes.py")
 CONNECTIONS = 16
 ROUND_S = 3
 STDIO_CALLS = 400
+STDIO_AT_ONCE = 16
+STDIO_CALLS_AT_ONCE = 1600
 TOOLS = 10_000
 VERSION = "2026-07-28"
 META = {
@@ -178,16 +180,22 @@ def _disk() -> str:
 def _over_stdio(rounds: int) -> list[Row]:
     found: dict[str, list[float]] = {"ours": [], "fastmcp": [], "floor": []}
     first: dict[str, list[float]] = {"ours": [], "fastmcp": [], "floor": []}
+    rates: dict[str, list[float]] = {"ours": [], "fastmcp": [], "sdk-low": [], "sdk": []}
     with tempfile.TemporaryDirectory(prefix="toolwright-bench-", dir=_disk()) as folder:
         for _ in range(rounds):
             for name in found:
                 began, taken = _spoken(name, os.path.join(folder, name))
                 first[name].append(began)
                 found[name].append(taken)
+            for name in rates:
+                rates[name].append(_at_once(name, os.path.join(folder, name)))
     ours, theirs, floor = (statistics.median(found[name]) for name in ("ours", "fastmcp", "floor"))
     value = round(theirs / ours, 2)
     start = round(statistics.median(first["ours"]), 3)
     beside = f"FastMCP {statistics.median(first['fastmcp']):.2f} s"
+    pairs = zip(rates["ours"], rates["fastmcp"], strict=True)
+    together = round(statistics.median(ours / theirs for ours, theirs in pairs), 2)
+    rate, other, low, high = (f"{statistics.median(each):,.0f}/s" for each in rates.values())
     return [
         Row(
             "MCP tools/call over stdio, FastMCP's time to ours",
@@ -198,54 +206,130 @@ def _over_stdio(rounds: int) -> list[Row]:
             f"{ours * 1e6:.0f} µs to {theirs * 1e6:.0f} µs; an echo that only syncs: {floor * 1e6:.0f} µs",
             at_least=True,
         ),
+        Row(
+            f"MCP tools/call over stdio, {STDIO_AT_ONCE} at once, to FastMCP",
+            together,
+            "x",
+            10.0,
+            together >= 10.0,
+            f"{rate} to {other}; the SDK's low-level server {low}, its MCPServer {high}",
+            at_least=True,
+        ),
         Row("MCP over stdio, start to first answer", start, "s", 0.3, start < 0.3, beside),
     ]
 
 
-def _spoken(name: str, state: str) -> tuple[float, float]:
-    """Seconds from the start to the first answer, and the median of a call after that."""
-    began = time.perf_counter()
+@contextmanager
+def _speaking(name: str, state: str) -> Iterator[Pipe]:
+    """A server of its own process, initialized."""
     with subprocess.Popen(
         [sys.executable, ECHOES, name, "stdio", state],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     ) as server:
-        assert server.stdin is not None
-        assert server.stdout is not None
-
-        def ask(message: dict) -> dict:
-            server.stdin.write(json.dumps(message).encode() + b"\n")
-            server.stdin.flush()
-            while True:
-                line = server.stdout.readline()
-                if not line:
-                    raise WrongAnswer(f"{name} ended")
-                answer = json.loads(line)
-                if "id" in answer:
-                    return answer
-
+        pipe = Pipe(name, server)
         hello = {
             "protocolVersion": "2025-11-25",
             "capabilities": {},
             "clientInfo": {"name": "b", "version": "1"},
         }
-        ask({"jsonrpc": "2.0", "id": "hello", "method": "initialize", "params": hello})
-        server.stdin.write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
+        pipe.ask({"jsonrpc": "2.0", "id": "hello", "method": "initialize", "params": hello})
+        pipe.send(_line({"jsonrpc": "2.0", "method": "notifications/initialized"}))
+        yield pipe
+        pipe.close()
+        server.wait(30)
+
+
+class Pipe:
+    """What a client says to a server, and hears of it."""
+
+    def __init__(self, name: str, server: subprocess.Popen) -> None:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        self._name = name
+        self._said, self._heard = server.stdin, server.stdout
+
+    def send(self, text: bytes) -> None:
+        self._said.write(text)
+        self._said.flush()
+
+    def receive(self) -> bytes:
+        """What has come, whether it is whole lines or not."""
+        chunk = os.read(self._heard.fileno(), 1 << 20)
+        if not chunk:
+            raise WrongAnswer(f"{self._name} ended")
+        return chunk
+
+    def ask(self, message: dict) -> dict:
+        """The answer to the only request."""
+        self.send(_line(message))
+        heard = b""
+        while True:
+            heard += self.receive()
+            *lines, heard = heard.split(b"\n")
+            for answer in map(json.loads, lines):
+                if "id" in answer:
+                    return answer
+
+    def check(self, numbers: list[int], answers: list[dict]) -> None:
+        """Whether each of these calls was answered once, and rightly."""
+        for answer in answers:
+            if answer["result"]["content"][0]["text"] != f"text {answer['id']}":
+                raise WrongAnswer(f"{self._name}: {answer}")
+        if sorted(answer["id"] for answer in answers) != numbers:
+            raise WrongAnswer(f"{self._name}: not every call was answered once")
+
+    def close(self) -> None:
+        self._said.close()
+
+
+def _line(message: dict) -> bytes:
+    return json.dumps(message).encode() + b"\n"
+
+
+def _call(number: int) -> dict:
+    params = {"name": "echo", "arguments": {"text": f"text {number}"}}
+    return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+
+
+def _spoken(name: str, state: str) -> tuple[float, float]:
+    """Seconds from the start to the first answer, and the median of a call after that."""
+    began = time.perf_counter()
+    with _speaking(name, state) as pipe:
         first = 0.0
         times = []
         for number in range(STDIO_CALLS):
-            params = {"name": "echo", "arguments": {"text": f"text {number}"}}
             asked = time.perf_counter()
-            answer = ask({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params})
+            answer = pipe.ask(_call(number))
             times.append(time.perf_counter() - asked)
             if number == 0:
                 first = time.perf_counter() - began
-            if answer["id"] != number or answer["result"]["content"][0]["text"] != f"text {number}":
-                raise WrongAnswer(f"{name}: {answer}")
-        server.stdin.close()
-        server.wait(30)
+            pipe.check([number], [answer])
     return first, statistics.median(times[STDIO_CALLS // 10 :])
+
+
+def _at_once(name: str, state: str) -> float:
+    """Calls a second while 16 wait for their answers: as many as are answered together are asked together.
+    Written before and read after the time is taken, because a client in Python costs as much as a server."""
+    with _speaking(name, state) as pipe:
+        for count in (STDIO_AT_ONCE, STDIO_CALLS_AT_ONCE):  # the first ones are not measured
+            requests = [_line(_call(number)) for number in range(count)]
+            heard: list[bytes] = []
+            answered, asked = 0, STDIO_AT_ONCE
+            began = time.perf_counter()
+            pipe.send(b"".join(requests[:asked]))
+            while answered < count:
+                chunk = pipe.receive()
+                heard.append(chunk)
+                lines = chunk.count(b"\n")
+                answered += lines
+                if asked < count:
+                    pipe.send(b"".join(requests[asked : asked + lines]))
+                    asked += lines
+            taken = time.perf_counter() - began
+            pipe.check(list(range(count)), list(map(json.loads, b"".join(heard).splitlines())))
+    return STDIO_CALLS_AT_ONCE / taken
 
 
 # -- many tools ----------------------------------------------------------------------------------------------

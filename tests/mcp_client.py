@@ -181,8 +181,7 @@ def serving(
 
         express = open_express() if short else None
         if express is not None:
-            express.boarded = crew.man
-            crew.wait_at(express)
+            crew.serve(express)
             served.express = express
         protocol = direct(Limits(), b"/mcp", take, served.short.append, express) if short else "httptools"
         config = uvicorn.Config(app, http=protocol, lifespan="off", log_level="warning", access_log=False)
@@ -205,8 +204,15 @@ def serving(
         thread.join(WAIT_S)
         crew.drain(WAIT_S)
         listening.close()
-        if held["served"].express is not None:
-            held["served"].express.close()
+        if (express := held["served"].express) is not None:
+            express.ring()
+            pause = threading.Event()
+            for _ in range(int(WAIT_S * 100)):
+                if not crew.is_reading:
+                    break
+                pause.wait(0.01)
+            assert not crew.is_reading
+            express.close()
     assert not thread.is_alive()
 
 

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -460,3 +461,151 @@ def test_stopping_a_call_that_nobody_can_stop_stops_no_other(tmp_path: Path) -> 
             gate.free.set()
         assert not NEVER.is_set
         assert workshop.call("echo", {"text": "still"}).content == "still"
+
+
+# -- reading for a door --------------------------------------------------------------------------------------
+
+
+class Lines:
+    """A source whose lines are names of tools; what they answer is written back, whatever is flushed at once
+    in one go."""
+
+    def __init__(self, workshop: Workshop, crew: Crew) -> None:
+        self._workshop, self._crew = workshop, crew
+        self._heard, self.said = os.pipe()
+        self._told: list[str] = []
+        self._flushed = threading.Condition()
+        self.flushes: list[list[str]] = []
+        self.readers: list[int] = []
+        self.is_over = threading.Event()
+
+    def read(self) -> bytes:
+        self.readers.append(threading.get_ident())
+        chunk = os.read(self._heard, 1 << 16)
+        if not chunk:
+            os.close(self._heard)
+            self.is_over.set()
+        return chunk
+
+    def take(self, chunk: bytes) -> None:
+        for name in chunk.decode("utf-8").split():
+            made = call(self._workshop, name)
+            self._crew.order(made, door="test", done=self._done, cancel=NEVER)
+
+    def _done(self, result: ToolResult) -> None:
+        self._told.append(str(result.content))
+
+    def flush(self) -> None:
+        with self._flushed:
+            told, self._told = self._told, []
+            if told:
+                self.flushes.append(told)
+                self._flushed.notify_all()
+
+    def say(self, *names: str) -> None:
+        os.write(self.said, (" ".join(names) + "\n").encode())
+
+    def wait(self, count: int) -> list[list[str]]:
+        """What was flushed, once so many answers were; the crew is looked after, as a server does."""
+        until = time.monotonic() + WAIT_S
+        with self._flushed:
+            while sum(map(len, self.flushes)) < count and time.monotonic() < until:
+                self._crew.look()
+                self._flushed.wait(0.005)
+            assert sum(map(len, self.flushes)) >= count
+            return list(self.flushes)
+
+    def end(self) -> None:
+        os.close(self.said)
+        assert self.is_over.wait(WAIT_S)
+
+
+@contextmanager
+def reading(tmp_path: Path, *tools: object, threads_max: int = 16) -> Iterator[tuple[Lines, Crew]]:
+    with crewed(tmp_path, *tools, threads_max=threads_max) as (crew, workshop, _events):
+        lines = Lines(workshop, crew)
+        crew.serve(lines)
+        yield lines, crew
+
+
+def ping() -> str:
+    return "pong"
+
+
+def test_whoever_reads_quick_calls_runs_them_and_reads_on(tmp_path: Path) -> None:
+    ran: list[int] = []
+
+    def where() -> str:
+        ran.append(threading.get_ident())
+        return "here"
+
+    with reading(tmp_path, where) as (lines, _crew):
+        for count in range(1, 6):
+            lines.say("where")
+            lines.wait(count)
+        lines.end()
+    assert ran == lines.readers[: len(ran)]
+
+
+def test_what_is_read_together_begins_together_and_is_sent_at_once(tmp_path: Path) -> None:
+    with reading(tmp_path, ping) as (lines, _crew):
+        lines.say(*["ping"] * 16)
+        assert lines.wait(16) == [["pong"] * 16]
+        lines.end()
+    what = [entry.what for entry in entries(str(tmp_path / "state" / "journal")) if entry.call]
+    assert what == ["begin"] * 16 + ["end"] * 16
+
+
+def test_reading_goes_on_while_a_function_waits_that_seemed_quick(tmp_path: Path) -> None:
+    gate = Gate()
+    with reading(tmp_path, gate.hold, ping) as (lines, _crew):
+        try:
+            lines.say("hold")
+            assert gate.entered.acquire(timeout=WAIT_S)
+            lines.say("ping")
+            assert lines.wait(1) == [["pong"]]
+        finally:
+            gate.free.set()
+        assert lines.wait(2) == [["pong"], ["held"]]
+        lines.end()
+
+
+def test_attack_calls_that_never_end_keep_nobody_from_hearing_that_they_are_called_off(
+    tmp_path: Path,
+) -> None:
+    gate = Gate()
+    with reading(tmp_path, gate.hold, ping, threads_max=2) as (lines, crew):
+        try:
+            lines.say("hold", "hold")
+            until, entered = time.monotonic() + WAIT_S, 0
+            while entered < 2 and time.monotonic() < until:
+                crew.look()
+                entered += gate.entered.acquire(timeout=0.005)
+            lines.say("ping")
+            while crew.under_way < 3 and time.monotonic() < until:
+                crew.look()
+                gate.entered.acquire(timeout=0.005)
+            assert crew.under_way == 3  # it was read
+            assert lines.flushes == []
+        finally:
+            gate.free.set()
+        assert sorted(chain.from_iterable(lines.wait(3))) == ["held", "held", "pong"]
+        lines.say("ping")  # and whoever runs calls reads again
+        assert lines.wait(4)[-1] == ["pong"]
+        lines.end()
+
+
+def test_what_was_read_before_the_end_is_answered_after_it(tmp_path: Path) -> None:
+    gate = Gate()
+    with reading(tmp_path, gate.hold) as (lines, crew):
+        lines.say("hold")
+        assert gate.entered.acquire(timeout=WAIT_S)
+        os.close(lines.said)
+        until = time.monotonic() + WAIT_S
+        while not lines.is_over.is_set() and time.monotonic() < until:
+            crew.look()
+            lines.is_over.wait(0.005)
+        gate.free.set()
+        assert crew.drain(WAIT_S)
+        assert lines.flushes == [["held"]]
+        assert not crew.is_reading

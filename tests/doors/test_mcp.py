@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ from tests.mcp_client import (
 from toolwright.config import Config, Environment, resolve
 from toolwright.doors._entrance import Guest, Right
 from toolwright.functions import Context
+from toolwright.journal.reading import entries
 from toolwright.model import Reach
 
 ASKED = '[[policy]]\nmatch = { name = "pay" }\ndecision = "ask"\nbecause = "costs money"\n'
@@ -873,6 +875,27 @@ def test_lines_of_a_pipe_have_limits(pipe: Pipe) -> None:
     pipe.write(b"[" + b",".join(json.dumps(request("ping")).encode() for _ in range(1000)) + b"]")
     assert pipe.read()["error"]["code"] == -32600
     assert pipe.ask("ping", None, 2)["id"] == 2
+
+
+def test_calls_that_lie_in_a_pipe_together_begin_together(pipe: Pipe, tmp_path: Path) -> None:
+    """One sync for all of them, and each gets its own answer."""
+    pipe.begin()
+    asked = [request("tools/call", call("echo", text=f"text {number}"), number) for number in range(1, 17)]
+    pipe.write(b"\n".join(json.dumps(each).encode() for each in asked))
+    heard = {answer["id"]: text_of(answer) for answer in (pipe.read() for _ in asked)}
+    assert heard == {number: f"text {number}" for number in range(1, 17)}
+    assert pipe.end()[2] == 0
+    what = [entry.what for entry in entries(str(tmp_path / "state" / "journal")) if entry.call]
+    assert what == ["begin"] * 16 + ["end"] * 16
+
+
+def test_a_signal_stops_the_server_of_a_pipe_and_no_function(pipe: Pipe) -> None:
+    """Whatever runs is finished, and answered: a signal's exception must not be raised inside it."""
+    pipe.begin()
+    pipe.write(request("tools/call", call("wait", s=0.5), 1))
+    assert text_of(pipe.ask("tools/call", call("echo", text="runs"), 2)) == "runs"
+    pipe.process.send_signal(signal.SIGINT)
+    assert text_of(pipe.read()) == "over"
 
 
 def test_what_was_asked_is_answered_after_the_last_line(pipe: Pipe) -> None:

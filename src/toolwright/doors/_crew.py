@@ -1,4 +1,7 @@
-"""The threads that run the calls of a served workshop, for doors that live on an event loop.
+"""The threads that run the calls of a served workshop.
+
+A door orders calls from its event loop; or it has these threads read for it (``Source``): whoever read a call
+runs it, so that no thread has to be woken for it.
 
 Calls that arrive while others are being recorded share one sync of the journal, and quick ones (functions of
 the host's) that are over together share one write. Whatever may wait gets a thread of its own at once; a
@@ -13,7 +16,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from typing import Any, Final, Protocol, TypeVar
@@ -35,11 +38,12 @@ TOGETHER_MAX: Final = 64
 """Calls that begin with one sync, or end with one write."""
 _STUCK_S: Final = 0.002
 _SYNC_S: Final = 0.05
+_UNREAD_S: Final = 0.01
+"""After so long another thread reads on: the one that read last is busy with what it read."""
 _LOOK_S: Final = 0.003
 _LOOKS_IDLE: Final = 40
 """After so many looks with nothing to see nobody looks any more."""
 _DRAIN_LOOK_S: Final = 0.02
-_DRAIN_WAKE_S: Final = 2.0
 _SLOW_S: Final = 0.005
 _PACES_MAX: Final = 4096
 _NAME_CHARS_MAX: Final = 512
@@ -79,19 +83,22 @@ class _Order:
     span: Span | None = None
 
 
-class Source(Protocol):
-    """Where orders come from besides the doors' own threads: one that has nothing else to do waits there."""
+Came = TypeVar("Came", bound=Sized)
 
-    def __len__(self) -> int:
-        """How many there are to wait for."""
+
+class Source(Protocol[Came]):
+    """Where messages of clients come from. One thread at a time reads and takes, now this one, now that."""
+
+    def read(self) -> Came:
+        """Wait for what comes. Empty: nothing will any more, and nobody asks again."""
         ...
 
-    def wait(self) -> None:
-        """Wait until something comes, or nothing does for long; orders are given meanwhile."""
+    def take(self, came: Came, /) -> None:
+        """Order what was read."""
         ...
 
-    def wake(self) -> None:
-        """Have whoever waits come back."""
+    def flush(self) -> None:
+        """Send what ``done`` was told: once for all that ended together, in any thread. Never raises."""
         ...
 
 
@@ -151,6 +158,14 @@ class Crew:
         self._free = 0
         """Threads that are awake and in no call that may wait."""
         self._moved_at = 0.0
+        self._source: Source[Any] | None = None
+        self._is_open = False
+        """Whether the source may still bring something."""
+        self._is_read = False
+        """Whether a thread reads it, or takes what it read."""
+        self._reader: int | None = None
+        """The thread that takes what it read."""
+        self._read_at = 0.0
         self._paces: dict[str, float] = {}
         """How long the last calls of a quick tool took, on the whole: one that waits gets threads of its own,
         one that was held up once by a busy machine does not."""
@@ -164,9 +179,6 @@ class Crew:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_attended = False
         self._ordered = 0
-        self._source: Source | None = None
-        self._waiter: int | None = None
-        """The thread that waits at the source."""
 
     @cached_property
     def _engine(self) -> Engine:
@@ -178,10 +190,15 @@ class Crew:
         """How many calls were taken and are not over."""
         return len(self._under_way)
 
+    @property
+    def is_reading(self) -> bool:
+        """Whether a thread still uses the source."""
+        return self._is_read
+
     def mailbox(self) -> Mailbox:
-        """The mailbox of the running loop."""
+        """The mailbox of the running loop; in the threads that read, of the last one that ran."""
         box = self._mailbox
-        if box is not None and self._waiter == threading.get_ident():
+        if box is not None and self._reader == threading.get_ident():
             return box
         loop = asyncio.get_running_loop()
         if box is None or box.loop is not loop:
@@ -214,7 +231,7 @@ class Crew:
                 return False
             self._under_way.add(order)
             self._arrived.append(order)
-            if self._free or self._is_waking or self._waiter == threading.get_ident():
+            if self._free or self._is_waking:
                 return True
             self._is_waking = True
         try:
@@ -233,7 +250,7 @@ class Crew:
 
     def attend(self, loop: asyncio.AbstractEventLoop) -> None:
         """Have ``look`` called on this loop while anything is under way. From then on, calls are ordered in
-        the loop's own thread, or in the one that waits at the source."""
+        the loop's own thread, or by a source."""
         self._loop = loop
 
     def _attend(self, idle: int) -> None:
@@ -245,19 +262,6 @@ class Crew:
             self._loop.call_later(_LOOK_S, self._attend, idle)
         else:
             self._is_attended = False
-
-    def wait_at(self, source: Source) -> None:
-        """Have a thread wait there from now on, whenever there is something to wait for."""
-        self._source = source
-
-    def man(self) -> None:
-        """There is something to wait for at the source."""
-        with self._lock:
-            if self._is_unmanned() and self._free == 0:
-                self._wake()
-
-    def _is_unmanned(self) -> bool:
-        return self._waiter is None and self._source is not None and len(self._source) > 0
 
     async def call(
         self,
@@ -289,10 +293,16 @@ class Crew:
             await asyncio.shield(asyncio.wait([future]))
             raise
 
+    def serve(self, source: Source[Any]) -> None:
+        """Read a source to its end, in the threads that run what it brings."""
+        with self._lock:
+            self._source, self._is_open = source, True
+            self._wake()
+
     def look(self) -> None:
-        """Wake another thread where calls wait and nobody moves them on: one that seemed quick is not.
-        Called every few milliseconds by whoever serves, while anything is under way."""
-        if not (self._arrived or self._begun or self._over or self._is_unmanned()):
+        """Wake another thread where calls wait, or a source, and nobody moves them on: one that seemed quick
+        is not. Called every few milliseconds by whoever serves, while anything is under way."""
+        if not (self._arrived or self._begun or self._over or self._is_unread):
             return
         with self._lock:
             if self._is_stuck():
@@ -310,20 +320,15 @@ class Crew:
             while self._idle:
                 self._free += 1
                 self._idle.pop().release()
-            if self._source is not None:
-                self._source.wake()
-                self._settled.wait_for(lambda: self._waiter is None, _DRAIN_WAKE_S)
         return by_itself
 
     def abandon(self) -> None:
         """After ``drain``: answer for the calls that nothing could stop. Their records have no end, which
         reads as interrupted; should one end after all, that is recorded, and its answer comes too late."""
-        for order in tuple(self._under_way):
-            error = ToolError(kind=Kind.CANCELLED, message="the server stopped before the call was over")
-            try:
-                order.done(ToolResult(call_id=order.call.id, error=error))
-            except Exception:  # noqa: BLE001 - one door's mistake must not keep the others waiting
-                _LOG.exception("the answer to %s could not be handed over", order.call.id)
+        error = ToolError(kind=Kind.CANCELLED, message="the server stopped before the call was over")
+        self._hand_over(
+            [(order, ToolResult(call_id=order.call.id, error=error)) for order in tuple(self._under_way)]
+        )
 
     def _settle(self, timeout_s: float) -> bool:
         """Under the lock: wait until nothing is under way, and look after what waits, as nobody else may do
@@ -331,29 +336,34 @@ class Crew:
         until = time.monotonic() + timeout_s
         while self._under_way and (left_s := until - time.monotonic()) > 0:
             self._settled.wait(min(left_s, _DRAIN_LOOK_S))
-            if (self._arrived or self._begun or self._over) and self._is_stuck():
+            if self._is_stuck():
                 self._wake()
         return not self._under_way
 
+    @property
+    def _is_unread(self) -> bool:
+        return self._is_open and not self._is_read and not self._is_closing
+
     def _is_stuck(self) -> bool:
-        return time.monotonic() - self._moved_at > _STUCK_S
+        now = time.monotonic()
+        if (self._arrived or self._begun or self._over) and now - self._moved_at > _STUCK_S:
+            return True
+        return self._is_unread and now - self._read_at > _UNREAD_S
 
     # -- in the threads -------------------------------------------------------------------------------------
 
     def _wake(self) -> None:
         """Under the lock: one more thread, where there may be one."""
-        self._moved_at = time.monotonic()
+        self._moved_at = self._read_at = time.monotonic()
         if self._idle:
             self._free += 1
             self._idle.pop().release()
         elif self._threads < self._threads_max:
-            try:
-                threading.Thread(target=self._work, name="call", daemon=True).start()
-            except RuntimeError as error:  # none is to be had now: whoever looks after us tries again
-                _LOG.warning("calls wait for a thread: %s", error)
-                return
-            self._threads += 1
-            self._free += 1
+            if _started(self._work):
+                self._threads += 1
+                self._free += 1
+        elif self._is_unread and _started(self._only_read):
+            self._is_read = True
 
     def _work(self) -> None:
         gate = threading.Lock()
@@ -365,10 +375,57 @@ class Crew:
                 fresh = self._taken()
                 if fresh:
                     self._begin(fresh)
-                elif not self._rest(gate):
+                elif not (self._read() or self._rest(gate)):
                     return
             except Exception:  # noqa: BLE001 - the thread counts as one that works: it must not just end
                 _LOG.exception("a thread that runs calls met a mistake of ours")
+
+    def _read(self) -> bool:
+        """Read, where nobody else does. False: there is nothing to read for this thread."""
+        with self._lock:
+            if not self._is_unread:
+                return False
+            if self._arrived or self._begun or self._over:
+                return True
+            self._is_read = True
+            self._free -= 1
+        self._read_once()
+        return True
+
+    def _only_read(self) -> None:
+        """Read, and run nothing. Attack: as many calls as there are threads, none of which ends, so that
+        nobody hears any more that they are called off."""
+        while True:
+            self._read_once()
+            with self._lock:
+                self._free -= 1
+                if not self._is_unread:
+                    return
+                if self._idle or self._threads < self._threads_max:
+                    self._wake()
+                    return
+                self._is_read = True
+
+    def _read_once(self) -> None:
+        """By the one thread that reads; whatever it orders, it is free to run itself."""
+        source, came = self._source, b""
+        assert source is not None
+        try:
+            try:
+                came = source.read()
+            finally:
+                with self._lock:
+                    self._free += 1
+                    self._reader = threading.get_ident()
+                    self._moved_at = time.monotonic()
+            if came:
+                source.take(came)
+        finally:
+            with self._lock:
+                self._is_open = bool(came)
+                self._is_read = False
+                self._reader = None
+                self._read_at = time.monotonic()
 
     def _run_begun(self) -> None:
         """Run what has begun, quick ones one after the other. Taking from a deque needs no lock."""
@@ -384,7 +441,7 @@ class Crew:
                 continue
             with self._lock:
                 self._free -= 1
-                if self._free == 0 and (begun or self._arrived or self._over or self._is_unmanned()):
+                if self._free == 0 and (begun or self._arrived or self._over or self._is_unread):
                     self._wake()
             try:
                 self._go_on(order)
@@ -393,6 +450,8 @@ class Crew:
                     self._free += 1
 
     def _end_over(self) -> None:
+        if not self._over:  # before this thread rests or reads, it looks again under the lock
+            return
         with self._lock:
             over, self._over = self._over, []
         if over:
@@ -401,6 +460,8 @@ class Crew:
     def _taken(self) -> list[_Order]:
         arrived = self._arrived
         fresh: list[_Order] = []
+        if not arrived:
+            return fresh
         with self._lock:
             while arrived and len(fresh) < TOGETHER_MAX:
                 fresh.append(arrived.popleft())
@@ -415,22 +476,7 @@ class Crew:
             if self._is_closing:
                 self._threads -= 1
                 return False
-            waits = self._is_unmanned()
-            if waits:
-                self._waiter = threading.get_ident()
-            else:
-                self._idle.append(gate)
-        if waits:
-            assert self._source is not None
-            try:
-                self._source.wait()
-            finally:
-                with self._settled:
-                    self._waiter = None
-                    self._free += 1
-                    self._moved_at = time.monotonic()
-                    self._settled.notify_all()
-            return True
+            self._idle.append(gate)
         if gate.acquire(timeout=_IDLE_S):
             return True
         with self._lock:
@@ -463,7 +509,7 @@ class Crew:
         taken: list[_Order] = []
         for door, some in by_door.items():
             # A slow disk is no reason for another thread: what comes meanwhile shares the next sync.
-            self._moved_at = time.monotonic() + _SYNC_S
+            self._moved_at = self._read_at = time.monotonic() + _SYNC_S
             try:
                 begun = self._engine.begin([(order.call, order.cancel) for order in some], door=door)
             except Exception as broken:  # noqa: BLE001 - the catch-all of this thread: nobody may wait for ever
@@ -472,7 +518,7 @@ class Crew:
             for order, each in zip(some, begun, strict=True):
                 order.begun = each
             taken += some
-        self._moved_at = time.monotonic()
+        self._moved_at = self._read_at = time.monotonic()
         with self._lock:
             self._begun.extend(taken)
         is_heard = self._events.listening > 0
@@ -541,12 +587,17 @@ class Crew:
             if heard is not None:
                 PROGRESS.reset(heard)
 
-    def _tell(self, ended: Sequence[tuple[_Order, ToolResult]]) -> None:
+    def _hand_over(self, ended: Sequence[tuple[_Order, ToolResult]]) -> None:
         for order, result in ended:
             try:
                 order.done(result)
-            except Exception:  # noqa: BLE001 - one door's mistake must not end the thread of all
+            except Exception:  # noqa: BLE001 - one door's mistake must not keep the others waiting
                 _LOG.exception("the answer to %s could not be handed over", order.call.id)
+        if self._source is not None:
+            self._source.flush()
+
+    def _tell(self, ended: Sequence[tuple[_Order, ToolResult]]) -> None:
+        self._hand_over(ended)
         for order, result in ended:
             # Not by the collector: a door's exchange lies in cycles, and their pipes would fill the table of
             # descriptors long before it comes by.
@@ -566,6 +617,15 @@ class Crew:
             self._under_way.difference_update([order for order, _result in ended])
             if not self._under_way:
                 self._settled.notify_all()
+
+
+def _started(work: Callable[[], None]) -> bool:
+    try:
+        threading.Thread(target=work, name="call", daemon=True).start()
+    except RuntimeError as error:  # none is to be had now: whoever looks after us tries again
+        _LOG.warning("calls wait for a thread: %s", error)
+        return False
+    return True
 
 
 def _shown(call: ToolCall) -> str:

@@ -25,7 +25,6 @@ SEATS_MAX: Final = 256
 _RECEIVED_BYTES_MAX: Final = 16 * 1024
 """Of one look at a connection; what is longer goes back to the event loop."""
 _TOGETHER_MAX: Final = 64
-_WAIT_S: Final = 30.0
 
 Arrived = Callable[["Seat", bytes], bool]
 """In the waiting thread: what came in one piece, and whether it was taken. Its answer goes to the seat."""
@@ -115,16 +114,19 @@ class Seat:
                 self._loop.call_soon_threadsafe(self._back, received, unsent)
 
 
+Arrivals = list[tuple[int, int]]
+"""Of which descriptors, and what."""
+
+
 class Express:
-    """All such connections of one server. One thread at a time waits for them."""
+    """All such connections of one server: where a crew reads from (``_crew.Source``)."""
 
     def __init__(self) -> None:
         self._seats: dict[int, Seat] = {}
         self._epoll = select.epoll()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._bell, select.EPOLLIN)
-        self.boarded: Callable[[], object] = lambda: None
-        """Told when there is something to wait for."""
+        self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._seats)
@@ -133,7 +135,7 @@ class Express:
         self, sock: socket.socket, loop: AbstractEventLoop, arrived: Arrived, back: Back
     ) -> Seat | None:
         """Watch a connection here, which the event loop must watch no longer. None: there is no room."""
-        if len(self._seats) >= SEATS_MAX:
+        if self._is_closed or len(self._seats) >= SEATS_MAX:
             return None
         try:
             own = socket.socket(fileno=os.dup(sock.fileno()))
@@ -144,7 +146,6 @@ class Express:
         self._seats[own.fileno()] = seat
         # Edge triggered: each arrival is told once, also one that was there before.
         self._epoll.register(own.fileno(), select.EPOLLIN | select.EPOLLET)
-        self.boarded()
         return seat
 
     def forget(self, seat: Seat) -> None:
@@ -153,27 +154,31 @@ class Express:
         del self._seats[number]
         self._epoll.unregister(number)
 
-    def wait(self) -> None:
-        """Wait until something comes, or nothing does for long, and hand it on; what comes meanwhile as well:
-        what is handed on together shares one sync."""
-        arrived, count = self._epoll.poll(_WAIT_S), 0
-        while arrived:
-            for number, _ in arrived:
+    def read(self) -> Arrivals:
+        """Wait until something comes. Empty: it was closed."""
+        return [] if self._is_closed else self._epoll.poll()
+
+    def take(self, arrivals: Arrivals) -> None:
+        """Hand on what has come, and what comes meanwhile: what is handed on together shares one sync."""
+        count = 0
+        while arrivals:
+            for number, _ in arrivals:
                 seat = self._seats.get(number)
                 if seat is not None:
                     seat.read()
-                else:
-                    with suppress(BlockingIOError):
-                        os.eventfd_read(self._bell)
-            count += len(arrived)
-            arrived = self._epoll.poll(0) if count < _TOGETHER_MAX else []
+            count += len(arrivals)
+            arrivals = self._epoll.poll(0) if count < _TOGETHER_MAX and not self._is_closed else []
 
-    def wake(self) -> None:
-        """Have whoever waits come back."""
+    def flush(self) -> None:
+        """Every answer was sent when it was there."""
+
+    def ring(self) -> None:
+        """Have nobody read any more: whoever does comes back."""
+        self._is_closed = True
         os.eventfd_write(self._bell, 1)
 
     def close(self) -> None:
-        """When nobody waits any more."""
+        """After ``ring``, when nobody reads."""
         for seat in tuple(self._seats.values()):
             seat.drop()
         self._epoll.close()

@@ -1,7 +1,9 @@
 """The MCP server over a pipe: one client, one message on each line, in the era that its first request speaks.
 
-The thread that serves reads; those that run calls write their own answers. Nothing else of this process, or
-of what it starts, may write to the client or read what it says: see ``serve_stdio``.
+The crew's threads read, one at a time: whoever read a call runs it and writes its answer, and where it turns
+out to take long, another one reads on. The thread that serves only looks after them, and hears signals.
+Nothing else of this process, or of what it starts, may write to the client or read what it says: see
+``serve_stdio``.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import secrets
 import select
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from enum import Enum
@@ -36,9 +39,9 @@ DRAIN_S: Final = 10.0
 _READ_BYTES: Final = 1 << 16
 _ASKED_MAX: Final = 256
 _LISTENS_MAX: Final = 16
-_TICK_MS: Final = 2
-_TICK_MS_MAX: Final = 50
-_IDLE_MS: Final = 2000
+_TICK_S: Final = 0.005
+_TICK_S_MAX: Final = 0.05
+_IDLE_S: Final = 2.0
 """So often it is looked whether something was switched off or on."""
 _LANE_S: Final = 120.0
 _LAST_S: Final = 2.0
@@ -63,12 +66,13 @@ def serve_stdio(
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    connection = _Connection(workshop, crew, guest, said, approval_wait_s=approval_wait_s)
+    connection = _Connection(workshop, crew, guest, heard, said, approval_wait_s=approval_wait_s)
     try:
-        connection.serve(heard)
+        connection.serve()
     finally:
         connection.close(drain_s)
-        os.close(heard)
+        if not crew.is_reading:  # else it is held up while it writes, and must not find another file there
+            os.close(heard)
         os.close(said)
 
 
@@ -111,6 +115,7 @@ class _Connection:
         workshop: Workshop,
         crew: Crew,
         guest: Guest,
+        heard: int,
         out: int,
         *,
         approval_wait_s: float,
@@ -118,12 +123,26 @@ class _Connection:
         self._workshop = workshop
         self._crew = crew
         self._guest = guest
+        self._heard = heard
+        self._left = Cancel()
+        """Pressed where nothing more shall be read."""
+        self._waiting = select.poll()
+        for descriptor in (heard, self._left.fileno()):
+            self._waiting.register(descriptor, select.POLLIN)
+        self._lines = _Lines()
         self._out = out
+        self._outbox: deque[bytes] = deque()
+        """What is to be written, in this order; whoever flushes writes all of it."""
         self._approval_wait_s = approval_wait_s
         self._has_lane = has_lane()
         self.desk = Desk(workshop, is_whole=self._has_lane)
         self._writing = threading.Lock()
         self._is_gone = False
+        self._ordered = 0
+        self._bell = threading.Event()
+        """Rung where the thread that looks after calls shall not sleep on."""
+        self._sleeps = False
+        """Whether it sleeps longer than a call may hold up others."""
         self._era = _Era.UNKNOWN
         self._version = ""
         """The protocol's, of the older era; empty: not initialized."""
@@ -139,36 +158,52 @@ class _Connection:
 
     # -- reading --------------------------------------------------------------------------------------------
 
-    def serve(self, descriptor: int) -> None:
+    def serve(self) -> None:
+        """Look after what is under way, until the client has left. Called by the main thread, which runs no
+        call: a signal that comes must stop us, not a tool."""
         self._seen = self._workshop.version
         self._workshop.watch(self._tell_changes)
-        waiting = select.poll()
-        waiting.register(descriptor, select.POLLIN)
-        lines, tick_ms = _Lines(), _TICK_MS
-        while not self._is_gone:
-            timeout_ms = tick_ms if self._crew.under_way else _IDLE_MS
-            if not waiting.poll(timeout_ms):
-                tick_ms = min(tick_ms * 2, _TICK_MS_MAX)
-                self._tick(is_idle=timeout_ms == _IDLE_MS)
-                continue
-            tick_ms = _TICK_MS
-            chunk = os.read(descriptor, _READ_BYTES)
-            if not chunk:
-                return
-            for line in lines.add(chunk):
-                self._take(line)
+        self._crew.serve(self)
+        ordered, tick_s, told_at = 0, _TICK_S, time.monotonic()
+        while not (self._left.is_set or self._is_gone):
+            self._sleeps = tick_s > _TICK_S
+            if self._ordered != ordered:  # from here on, whoever orders sees whether we sleep
+                ordered, tick_s, self._sleeps = self._ordered, _TICK_S, False
+            self._bell.wait(tick_s)
+            self._bell.clear()
+            tick_s = min(tick_s * 2, _TICK_S_MAX if self._crew.under_way else _IDLE_S)
             self._crew.look()
+            self._give_up_late()
+            if time.monotonic() >= told_at + _IDLE_S:
+                told_at = time.monotonic()
+                self._tell_changes()
 
-    def _tick(self, *, is_idle: bool) -> None:
-        self._crew.look()
-        if is_idle:
-            self._tell_changes()
+    def _give_up_late(self) -> None:
         if self._asked:
             now = time.monotonic()
             for number, (call, until) in tuple(self._asked.items()):
                 if now >= until:
                     self._asked.pop(number, None)
                     call.give_up()
+
+    def read(self) -> bytes:
+        try:
+            self._waiting.poll()
+            chunk = b"" if self._left.is_set else os.read(self._heard, _READ_BYTES)
+        except OSError:  # it cannot be read any more
+            chunk = b""
+        if not chunk:
+            self._leave()
+        return chunk
+
+    def _leave(self) -> None:
+        """Nothing more is read."""
+        self._left.set()
+        self._bell.set()
+
+    def take(self, chunk: bytes) -> None:
+        for line in self._lines.add(chunk):
+            self._take(line)
 
     def _take(self, line: bytes | None) -> None:
         if line is None:
@@ -183,14 +218,18 @@ class _Connection:
         assert type(message) is Message
         match message.shape:
             case Shape.REQUEST:
-                fault = self._request(message)
+                try:
+                    fault = self._request(message)
+                except Exception as broken:  # noqa: BLE001 - what was read with it must be taken all the same
+                    text = f"the request cannot be answered: {type(broken).__name__}"
+                    fault = Fault(wire.INTERNAL_ERROR, text)
                 if fault is not None:
                     self.write(wire.failure(message.id, fault))
             case Shape.NOTIFICATION:
                 if message.method == "notifications/cancelled":
                     self._cancel(message.params.get("requestId"))
             case Shape.RESPONSE:
-                self._heard(message)
+                self._hear(message)
 
     def _request(self, message: Message) -> Fault | None:
         is_newer = message.method != "initialize" and wire.has_envelope(message.params)
@@ -283,6 +322,10 @@ class _Connection:
     def order(self, call: ToolCall, done: Done, cancel: Cancel, report: Report | None, trace: str) -> None:
         if not self._crew.order(call, door=DOOR, done=done, cancel=cancel, progress=report, trace=trace):
             done(refused(call))
+            self.flush()
+        self._ordered += 1
+        if self._sleeps:
+            self._bell.set()
 
     def _hand_over(self, message: Message, version: str) -> Fault | None:
         if not self._has_lane:
@@ -329,7 +372,7 @@ class _Connection:
         self.write(wire.request(number, "elicitation/create", question.params))
         return True
 
-    def _heard(self, message: Message) -> None:
+    def _hear(self, message: Message) -> None:
         found = self._asked.pop(message.id, None) if message.id is not None else None
         if found is not None:
             said = message.params.get("result")
@@ -376,8 +419,8 @@ class _Connection:
 
     def write(self, message: bytes) -> None:
         """One message, whole, from any thread."""
-        with self._writing:
-            self._write(message + b"\n")
+        self._outbox.append(message)
+        self.flush()
 
     def write_long(self, pieces: Iterable[bytes]) -> None:
         """The same with a message that is put together while it is written."""
@@ -388,9 +431,23 @@ class _Connection:
 
     def write_of(self, number: Id, call: _Call, message: bytes) -> None:
         """A message that belongs to a request, and must not come after its answer."""
-        with self._writing:  # whoever answers forgets first, and writes then
-            if self.is_under_way(number, call):
-                self._write(message + b"\n")
+        with self._lock:  # whoever answers forgets first, and writes then
+            if not self.is_under_way(number, call):
+                return
+            self._outbox.append(message)
+        self.flush()
+
+    def put(self, answer: bytes) -> None:
+        """An answer, to be written when the crew has told all that ended together."""
+        self._outbox.append(answer)
+
+    def flush(self) -> None:
+        outbox = self._outbox
+        with self._writing:
+            messages = [outbox.popleft() for _ in range(len(outbox))]  # nobody else takes any meanwhile
+            if messages:
+                messages.append(b"")
+                self._write(b"\n".join(messages))
 
     def _write(self, text: bytes) -> None:
         rest = memoryview(text)
@@ -399,9 +456,11 @@ class _Connection:
                 rest = rest[os.write(self._out, rest) :]
             except OSError:  # the client is gone: there is nobody to tell
                 self._is_gone = True
+                self._bell.set()
 
     def close(self, drain_s: float) -> None:
         """The client said all that it will say: finish what it asked for."""
+        self._leave()
         self._crew.drain(drain_s)
         if self._asked or self._listens:
             last = threading.Thread(target=self._say_last, name="last words", daemon=True)
@@ -468,7 +527,7 @@ class _Call:
             fault = Fault(wire.INTERNAL_ERROR, f"the answer cannot be written: {type(broken).__name__}")
             answer = wire.failure(self._number, fault)
         if answer is not None and self._connection.forget(self._number, self):
-            self._connection.write(answer)
+            self._connection.put(answer)
 
     def _answer(self, result: ToolResult) -> bytes | None:
         """The response; None: a person is being asked first."""
