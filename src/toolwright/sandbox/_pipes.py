@@ -26,22 +26,55 @@ wake up, and finds its caches cold."""
 LARGE_BYTES: Final = 1 << 20
 PIPE_BYTES: Final = 65_536
 CHUNK_BYTES: Final = 65_536
-QUICK_MS: Final = 5
+OUTPUT_MS: Final = 5
 """How long output is left in the pipes before anybody looks at it."""
+LITTLE_OUTPUT_MS: Final = 100
+"""The same for a tool that wrote little the last time, among many callers: there each wake costs a turn of the
+interpreter, and calls take longer than their tools do."""
 PIPE_BYTES_MIN: Final = 4096
 """What every pipe takes at once."""
+
+
+class Ends:
+    """The control socket and the pipes of one call, which nobody has used yet.
+
+    Attack: descriptors that serve a second call, while somebody outside still holds those of the first. They
+    may be made ahead, but they are never used again.
+    """
+
+    __slots__ = ("ours", "pipes", "theirs")
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = _socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.pipes: list[int] = []
+        """Reading and writing end of stdin, of stdout and of stderr."""
+        try:
+            self.pipes += os.pipe()
+            self.pipes += os.pipe()
+            self.pipes += os.pipe()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self.ours.close()
+        self.theirs.close()
+        for fd in self.pipes:
+            os.close(fd)
+        self.pipes = []
 
 
 class Exchange:
     """The pipes of one call and what came through them; used by one thread.
 
-    We keep our copies of the tool's ends until the report is there. So the pipes never hang up, which would
-    only wake us for nothing: the report alone says that the tool and all it started are dead, and by then
-    everything they wrote lies in the pipes. Attack: a process that holds a pipe open, here or elsewhere; it
-    is not waited for.
+    The report alone says that the tool and all it started are dead, and by then everything they wrote lies in
+    the pipes. Attack: a process that holds a pipe open, here or elsewhere; it is not waited for.
+
+    Our copies of the tool's ends of stdout and stderr are kept until then. So the pipes never hang up, which
+    would only wake us for nothing. Who looks for the report need not be woken, and lets go of them at once.
     """
 
-    def __init__(self, start: Start, cancel: Cancel) -> None:
+    def __init__(self, start: Start, cancel: Cancel, ends: Ends) -> None:
         self.start = start
         self.cancelled = cancel.fileno()
         self.unsent = memoryview(start.stdin)
@@ -52,22 +85,18 @@ class Exchange:
         self.stdout_bytes = self.stderr_bytes = 0
         self.stopped: End | None = None
         self.is_silent = False
-        self._opened: list[int] = []
-        self.ours, self.theirs = _socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        opened = self._opened
+        self.ours, self.theirs = ends.ours, ends.theirs
+        self._opened = ends.pipes
+        (
+            self.stdin_read, self.stdin_write, self.stdout_read, self.stdout_write,
+            self.stderr_read, self.stderr_write,
+        ) = ends.pipes  # fmt: skip
         try:
-            opened += os.pipe()
-            opened += os.pipe()
-            opened += os.pipe()
-            (
-                self.stdin_read, self.stdin_write, self.stdout_read, self.stdout_write,
-                self.stderr_read, self.stderr_write,
-            ) = opened  # fmt: skip
             if len(self.unsent) > PIPE_BYTES_MIN:
                 os.set_blocking(self.stdin_write, False)
             self.feed()
             if not self.unsent:
-                self._close_stdin()
+                self._close(self.stdin_write)
         except BaseException:
             self.close()
             raise
@@ -91,9 +120,9 @@ class Exchange:
             os.close(fd)
         self._opened = []
 
-    def _close_stdin(self) -> None:
-        self._opened.remove(self.stdin_write)
-        os.close(self.stdin_write)
+    def _close(self, fd: int) -> None:
+        self._opened.remove(fd)
+        os.close(fd)
 
     def feed(self) -> None:
         """Write what the pipe takes now."""
@@ -101,10 +130,11 @@ class Exchange:
             while self.unsent:
                 self.unsent = self.unsent[os.write(self.stdin_write, self.unsent[:PIPE_BYTES]) :]
 
-    def until_report(self, until: float, *, looking: bool = False) -> Report | None:
+    def until_report(self, until: float, *, output_ms: int, looking: bool = False) -> Report | None:
         """Carry bytes until the report comes. None: contact is lost, or (``is_silent``) nobody speaks.
 
-        ``looking``: first look for the report again and again, for as long as a quick call takes.
+        ``output_ms``: how long output may lie in the pipes. ``looking``: first look for the report again and
+        again, for as long as a quick call takes.
         """
         wait = select.poll()
         control, stop = self.ours.fileno(), self.cancelled
@@ -114,11 +144,15 @@ class Exchange:
             wait.register(self.stdin_write, select.POLLOUT)
         ready: list[tuple[int, int]] = []
         if looking:
+            if not self.unsent:
+                self._close(self.stdin_read)
+            self._close(self.stdout_write)
+            self._close(self.stderr_write)
             enough = time.monotonic() + QUICK_S
             while not (ready := wait.poll(0)) and time.monotonic() < enough:
                 pass
-        # A quick tool's output fits into the pipes: until then, being woken for it would only cost time.
-        ready = ready or wait.poll(QUICK_MS)
+        # Output that fits into the pipes can be read when the report is there: being woken for it costs time.
+        ready = ready or wait.poll(output_ms)
         wait.register(self.stdout_read, select.POLLIN)
         wait.register(self.stderr_read, select.POLLIN)
         while True:
@@ -135,15 +169,14 @@ class Exchange:
                     wait.unregister(stop)
                     self._stop(End.CANCELLED)
                 elif fd == self.stdout_read or fd == self.stderr_read:
-                    if self.stopped is None:
-                        self._read(fd)
-                    else:
-                        wait.unregister(fd)  # a flood is not read while it is being stopped
+                    # A flood is not read while it is being stopped.
+                    if self.stopped is not None or self._read(fd) == 0:
+                        wait.unregister(fd)
                 else:
                     self.feed()
                     if not self.unsent:
                         wait.unregister(fd)
-                        self._close_stdin()
+                        self._close(self.stdin_write)
             ready = []
 
     def _stop(self, end: End) -> None:

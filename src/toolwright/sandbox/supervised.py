@@ -31,7 +31,16 @@ from toolwright.model import End, Ending, Level, Permit, Run
 from toolwright.records import dataclass, replace
 from toolwright.sandbox import Cancel, Standing, Start, _exchange, _kernel, _standing
 from toolwright.sandbox._connection import GRACE_S, Connection
-from toolwright.sandbox._pipes import LARGE_BYTES, PIPE_BYTES, QUICK_S, Exchange
+from toolwright.sandbox._pipes import (
+    LARGE_BYTES,
+    LITTLE_OUTPUT_MS,
+    OUTPUT_MS,
+    PIPE_BYTES,
+    PIPE_BYTES_MIN,
+    QUICK_S,
+    Ends,
+    Exchange,
+)
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox._wire import (
     LIMIT,
@@ -63,8 +72,8 @@ CALLS_MAX: Final = 1024
 
 _FILES_PER_CALL: Final = 12
 """Descriptors that a running call holds here, its slot's included."""
-_FILES_OF_HOST: Final = 40
-"""Descriptors that are not counted on: the interpreter's, the journal's, the spawner's."""
+_FILES_OF_HOST: Final = 48
+"""Descriptors that are not counted on: the interpreter's, the journal's, the spawner's, those made ahead."""
 _ATTEMPTS_MAX: Final = 20
 """Starts that are tried where the spawner died, or a protected file is replaced again and again."""
 _IS_PARALLEL: Final = len(os.sched_getaffinity(0)) > 1 if hasattr(os, "sched_getaffinity") else False
@@ -150,6 +159,8 @@ class _Slot:
     """A number for all of this: the spawner may restrict the next process of the same kit in advance."""
     is_quick: bool = False
     """The call before this one was over so soon that looking for its end is cheaper than being woken."""
+    writes_little: bool = False
+    """What the call before this one wrote would have fitted into any pipe."""
     changed_ns: int = -1
     """When the scratch folder last changed, as of when it was last seen to be empty."""
     taken_ns: int = 0
@@ -257,6 +268,8 @@ class Supervised:
         self._idle = 0
         self._namespaces: dict[object, _Namespace] = {}
         self._mounts: tuple[int, select.poll] | None = None
+        self._spare: list[Ends] = []
+        """For the next call, made while the tool of the last one ran; one at most."""
         self._kits = itertools.count(1)
         self._alike: dict[int, tuple[Permit, int]] = {}
         self._numbers: dict[Permit, int] = {}
@@ -330,14 +343,21 @@ class Supervised:
         report: Report | None = None
         is_sent = is_stale = False
         try:
-            exchange = Exchange(start, cancel)
+            exchange = Exchange(start, cancel, self._ends())
             place = connection.take_place()
             try:
                 timeout_s = start.permit.limits.timeout_s
                 is_sent = self._send(connection, start, slot, exchange, place, timeout_s)
                 sent = time.monotonic()
-                looking = slot.is_quick and connection.is_alone()
-                report = exchange.until_report(sent + timeout_s + GRACE_S, looking=looking)
+                is_alone = connection.is_alone()
+                looking = slot.is_quick and is_alone
+                if looking:
+                    self._make_spare()
+                output_ms = LITTLE_OUTPUT_MS if slot.writes_little and not is_alone else OUTPUT_MS
+                report = exchange.until_report(
+                    sent + timeout_s + GRACE_S, output_ms=output_ms, looking=looking
+                )
+                slot.writes_little = max(exchange.stdout_bytes, exchange.stderr_bytes) <= PIPE_BYTES_MIN
                 slot.is_quick = _IS_PARALLEL and time.monotonic() - sent < QUICK_S
                 may_have_started = is_sent and bool(connection.started[place])
             finally:
@@ -411,6 +431,18 @@ class Supervised:
         # Only the supervisor's copy is left: when it closes, we hear it.
         exchange.theirs.close()
         return is_sent
+
+    def _ends(self) -> Ends:
+        try:
+            return self._spare.pop()
+        except IndexError:
+            return Ends()
+
+    def _make_spare(self) -> None:
+        """Whoever calls one quick tool after the other is spared this before the next start."""
+        with suppress(OSError), self._lock:
+            if not self._spare and not self._is_closed:
+                self._spare.append(Ends())
 
     # -- services -------------------------------------------------------------------------------------------
 
@@ -519,6 +551,7 @@ class Supervised:
         connection.close()
 
     def _forget(self) -> None:
+        self._drop_spare()
         for namespace in self._namespaces.values():
             namespace.close()
         self._namespaces.clear()
@@ -686,6 +719,7 @@ class Supervised:
     def let_go(self) -> None:
         """Close every descriptor that is only kept for later."""
         with self._lock:
+            self._drop_spare()
             waiting = [slot for slots in self._slots.values() for slot in slots]
             self._slots.clear()
             self._idle = 0
@@ -703,6 +737,10 @@ class Supervised:
         _kernel.close_all(slot.fds)
         slot.fds = ()
         self._leave(slot.namespace)
+
+    def _drop_spare(self) -> None:
+        while self._spare:
+            self._spare.pop().close()
 
     def _drop(self, slot: _Slot) -> None:
         _kernel.close_all(slot.fds)
@@ -805,6 +843,7 @@ _MADE: Final[weakref.WeakSet[Supervised]] = weakref.WeakSet()
 def _after_fork() -> None:
     for made in list(_MADE):
         made._renew_locks()
+        made._drop_spare()  # it is the original's as well
 
 
 os.register_at_fork(after_in_child=_after_fork)
