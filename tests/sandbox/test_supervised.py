@@ -690,6 +690,20 @@ def test_a_script_and_the_files_it_reads_are_the_bytes_that_were_checked(host, r
     assert (ending.exit_status, ending.stdout) == (0, b"checked\n"), ending
 
 
+@pytest.mark.parametrize("way", ["{place}/real", "real", "deep/../real"])
+def test_a_script_below_a_link_is_the_bytes_that_were_checked(host, place, way):
+    for folder in ("real", "deep"):
+        (place / folder).mkdir(mode=0o755)
+        (place / folder).chmod(0o755)
+    (place / "link").symlink_to(way.format(place=place))
+    script = place / "link" / "script"
+    script.write_bytes(b"#!/bin/sh\necho swapped\n")
+    script.chmod(0o755)
+    sealed = [(str(script), b"#!/bin/sh\necho checked\n")]
+    ending = host.run([str(script)], sealed=sealed, env={"PATH": "/usr/bin:/bin"})
+    assert (ending.exit_status, ending.stdout) == (0, b"checked\n"), ending
+
+
 def test_a_script_whose_file_is_replaced_while_it_starts_is_not_believed(here, place):
     """Attack: a rename takes our mount away between our look and the interpreter's."""
     if not here.sandbox.probe().works("mount-namespace"):

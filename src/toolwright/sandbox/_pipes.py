@@ -29,8 +29,8 @@ CHUNK_BYTES: Final = 65_536
 OUTPUT_MS: Final = 5
 """How long output is left in the pipes before anybody looks at it."""
 LITTLE_OUTPUT_MS: Final = 100
-"""The same for a tool that wrote little the last time, among many callers: there each wake costs a turn of the
-interpreter, and calls take longer than their tools do."""
+"""The same for a tool that wrote little the last time, among many callers: there each wake costs a turn of
+the interpreter, and calls take longer than their tools do."""
 PIPE_BYTES_MIN: Final = 4096
 """What every pipe takes at once."""
 

@@ -124,7 +124,7 @@ class _Namespace:
     """
 
     fds: tuple[int, ...]
-    """The user namespace, where there is one, and the mount namespace."""
+    """Its root folder, the user namespace, where there is one, and the mount namespace."""
     sealed: tuple[int, ...]
     """The files with checked bytes that it shows: Landlock must allow these."""
     paths: tuple[str, ...]
@@ -642,7 +642,7 @@ class Supervised:
             program, shown = self._sealed(start, rules)
             if rules.binds or shown:
                 slot.namespace = self._namespace(connection, rules.binds, shown)
-                slot.flags |= Flag.MOUNT_NS | (Flag.USER_NS if len(slot.namespace.fds) == 2 else 0)
+                slot.flags |= Flag.MOUNT_NS | (Flag.USER_NS if len(slot.namespace.fds) == 3 else 0)
             if rules.fs_handled or rules.net_handled or rules.scoped:
                 fds.append(_kernel.landlock_ruleset(rules))
                 slot.flags |= Flag.RULESET
