@@ -26,11 +26,8 @@ wake up, and finds its caches cold."""
 LARGE_BYTES: Final = 1 << 20
 PIPE_BYTES: Final = 65_536
 CHUNK_BYTES: Final = 65_536
-OUTPUT_MS: Final = 5
+QUICK_MS: Final = 5
 """How long output is left in the pipes before anybody looks at it."""
-LITTLE_OUTPUT_MS: Final = 100
-"""The same for a tool that wrote little the last time, among many callers: there each wake costs a turn of
-the interpreter, and calls take longer than their tools do."""
 PIPE_BYTES_MIN: Final = 4096
 """What every pipe takes at once."""
 
@@ -130,11 +127,10 @@ class Exchange:
             while self.unsent:
                 self.unsent = self.unsent[os.write(self.stdin_write, self.unsent[:PIPE_BYTES]) :]
 
-    def until_report(self, until: float, *, output_ms: int, looking: bool = False) -> Report | None:
+    def until_report(self, until: float, *, looking: bool = False) -> Report | None:
         """Carry bytes until the report comes. None: contact is lost, or (``is_silent``) nobody speaks.
 
-        ``output_ms``: how long output may lie in the pipes. ``looking``: first look for the report again and
-        again, for as long as a quick call takes.
+        ``looking``: first look for the report again and again, for as long as a quick call takes.
         """
         wait = select.poll()
         control, stop = self.ours.fileno(), self.cancelled
@@ -151,8 +147,8 @@ class Exchange:
             enough = time.monotonic() + QUICK_S
             while not (ready := wait.poll(0)) and time.monotonic() < enough:
                 pass
-        # Output that fits into the pipes can be read when the report is there: being woken for it costs time.
-        ready = ready or wait.poll(output_ms)
+        # A quick tool's output fits into the pipes: until then, being woken for it would only cost time.
+        ready = ready or wait.poll(QUICK_MS)
         wait.register(self.stdout_read, select.POLLIN)
         wait.register(self.stderr_read, select.POLLIN)
         while True:

@@ -31,16 +31,7 @@ from toolwright.model import End, Ending, Level, Permit, Run
 from toolwright.records import dataclass, replace
 from toolwright.sandbox import Cancel, Standing, Start, _exchange, _kernel, _standing
 from toolwright.sandbox._connection import GRACE_S, Connection
-from toolwright.sandbox._pipes import (
-    LARGE_BYTES,
-    LITTLE_OUTPUT_MS,
-    OUTPUT_MS,
-    PIPE_BYTES,
-    PIPE_BYTES_MIN,
-    QUICK_S,
-    Ends,
-    Exchange,
-)
+from toolwright.sandbox._pipes import LARGE_BYTES, PIPE_BYTES, QUICK_S, Ends, Exchange
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox._wire import (
     LIMIT,
@@ -159,8 +150,6 @@ class _Slot:
     """A number for all of this: the spawner may restrict the next process of the same kit in advance."""
     is_quick: bool = False
     """The call before this one was over so soon that looking for its end is cheaper than being woken."""
-    writes_little: bool = False
-    """What the call before this one wrote would have fitted into any pipe."""
     changed_ns: int = -1
     """When the scratch folder last changed, as of when it was last seen to be empty."""
     taken_ns: int = 0
@@ -349,15 +338,10 @@ class Supervised:
                 timeout_s = start.permit.limits.timeout_s
                 is_sent = self._send(connection, start, slot, exchange, place, timeout_s)
                 sent = time.monotonic()
-                is_alone = connection.is_alone()
-                looking = slot.is_quick and is_alone
+                looking = slot.is_quick and connection.is_alone()
                 if looking:
                     self._make_spare()
-                output_ms = LITTLE_OUTPUT_MS if slot.writes_little and not is_alone else OUTPUT_MS
-                report = exchange.until_report(
-                    sent + timeout_s + GRACE_S, output_ms=output_ms, looking=looking
-                )
-                slot.writes_little = max(exchange.stdout_bytes, exchange.stderr_bytes) <= PIPE_BYTES_MIN
+                report = exchange.until_report(sent + timeout_s + GRACE_S, looking=looking)
                 slot.is_quick = _IS_PARALLEL and time.monotonic() - sent < QUICK_S
                 may_have_started = is_sent and bool(connection.started[place])
             finally:
