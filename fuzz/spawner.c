@@ -51,6 +51,7 @@ static size_t put_message(unsigned char *bytes, unsigned *nfds)
         ++*nfds;
     }
     if (head.flags & HAS_USER_NS && !(head.flags & HAS_MOUNT_NS)) head.flags |= HAS_MOUNT_NS, ++*nfds;
+    if (head.flags & HAS_MOUNT_NS) ++*nfds;  /* its root comes along */
     if (head.flags & HAS_PROGRAM && below(2)) head.flags |= KEEP_PROGRAM;
     if (below(2)) head.flags |= SET_UID | SET_GID;
     head.slot = any();
@@ -114,8 +115,8 @@ static uint64_t sink;
 
 static void use(const struct request *r, unsigned nfds)
 {
-    const int places[] = {r->control, r->in, r->out, r->err, r->ruleset, r->sealed, r->channel, r->user_ns,
-                          r->mount_ns, r->payload};
+    const int places[] = {r->control, r->in, r->out, r->err, r->ruleset, r->sealed, r->channel, r->root,
+                          r->user_ns, r->mount_ns, r->payload};
     uint64_t seen = 0;
     for (unsigned i = 0; i < sizeof places / sizeof *places; i++) {
         if (places[i] < 0) continue;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -441,6 +442,73 @@ def test_a_call_that_waits_too_long_for_its_turn_is_told_so() -> None:
     held.set()
     first.join(10)
     assert (late.end, gone.end) == (End.UNAVAILABLE, End.CANCELLED)
+
+
+def test_a_place_that_is_free_goes_to_the_call_that_waits_and_not_to_one_that_gave_up() -> None:
+    class Handing:
+        """Each call runs until it is told to end."""
+
+        def __init__(self) -> None:
+            self.entered: queue.Queue[str] = queue.Queue()
+            self.ends = {name: threading.Event() for name in ("first", "second", "other")}
+
+        def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+            self.entered.put(call.id)
+            assert self.ends[call.id].wait(10)
+            return GOOD
+
+    inner = Handing()
+    limited = Limited(inner, per_tool=1)
+    brief = Permit(limits=Limits(timeout_s=0.05))
+
+    def called(name: str, tool: Tool) -> threading.Thread:
+        call = replace(a_call(), id=name)
+        thread = threading.Thread(target=lambda: limited.run(tool, call, Permit(), Cancel()), daemon=True)
+        thread.start()
+        return thread
+
+    threads = [called("first", a_tool())]
+    assert inner.entered.get(timeout=10) == "first"
+    gave_up = limited.run(a_tool(), a_call(), brief, Cancel())
+    threads.append(called("second", a_tool()))
+    # Another tool has places of its own.
+    threads.append(called("other", a_tool(key="manifest:other/add")))
+    assert inner.entered.get(timeout=10) == "other"
+    inner.ends["first"].set()
+    assert inner.entered.get(timeout=10) == "second"
+    still_full = limited.run(a_tool(), a_call(), brief, Cancel())
+    for end in inner.ends.values():
+        end.set()
+    for thread in threads:
+        thread.join(10)
+    assert (gave_up.end, still_full.end) == (End.UNAVAILABLE, End.UNAVAILABLE)
+    inner.ends["c1"] = inner.ends["first"]
+    assert limited.run(a_tool(), a_call(), brief, Cancel()).end is End.EXITED
+
+
+def test_an_interrupt_while_waiting_keeps_no_place() -> None:
+    held, entered = threading.Event(), threading.Event()
+
+    class Holding:
+        def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+            entered.set()
+            held.wait(10)
+            return GOOD
+
+    class Interrupted(Cancel):
+        @property
+        def is_set(self) -> bool:
+            raise KeyboardInterrupt
+
+    limited = Limited(Holding(), per_tool=1)
+    first = threading.Thread(target=lambda: limited.run(a_tool(), a_call(), Permit(), Cancel()), daemon=True)
+    first.start()
+    assert entered.wait(10)
+    with pytest.raises(KeyboardInterrupt):
+        limited.run(a_tool(), a_call(), Permit(), Interrupted())
+    held.set()
+    first.join(10)
+    assert limited.run(a_tool(), a_call(), Permit(), Cancel()).end is End.EXITED
 
 
 @pytest.mark.battery("K06")

@@ -51,7 +51,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the wire format is li
 /* Headers older than the kernel lack these; from 424 on, numbers are the same on every architecture. */
 enum {
     NR_pidfd_send_signal = 424, NR_open_tree = 428, NR_move_mount = 429, NR_fsopen = 430, NR_fsconfig = 431,
-    NR_fsmount = 432, NR_pidfd_open = 434, NR_close_range = 436, NR_mount_setattr = 442,
+    NR_fsmount = 432, NR_pidfd_open = 434, NR_close_range = 436, NR_openat2 = 437, NR_mount_setattr = 442,
     NR_landlock_restrict_self = 446,
 };
 #define TREE_CLONE 1u
@@ -63,6 +63,7 @@ enum {
 #define CONFIG_SET_STRING 1u
 #define CONFIG_CREATE 6u
 #define ATTR_IS_MOUNT_ROOT 0x2000ull
+#define RESOLVE_BELOW_ROOT 0x10ull  /* RESOLVE_IN_ROOT: absolute links too */
 #define CLOSE_UNSHARED (1u << 1)
 #define CLOSE_ON_EXEC (1u << 2)
 #ifndef PR_SET_NO_NEW_PRIVS
@@ -88,7 +89,7 @@ enum {
     HAS_PROGRAM = 1u << 1,  /* a sealed program, executed instead of what lies at the path */
     HAS_CHANNEL = 1u << 2,  /* becomes the tool's descriptor 3 */
     HAS_USER_NS = 1u << 3,  /* namespaces to enter, as KIND_NAMESPACE made them */
-    HAS_MOUNT_NS = 1u << 4,
+    HAS_MOUNT_NS = 1u << 4, /* before both: the root folder inside */
     HAS_PAYLOAD = 1u << 5,  /* the whole message lies in this memfd: too long for a datagram */
     SET_UID = 1u << 8,
     SET_GID = 1u << 9,
@@ -166,7 +167,7 @@ struct request {
     const char *program, *cwd, *scratch;
     char **argv, **envp, **binds;   /* binds: source, target, source, target, ... */
     /* Positions among the received descriptors; -1: not there. */
-    int control, in, out, err, ruleset, sealed, channel, user_ns, mount_ns, payload, contents;
+    int control, in, out, err, ruleset, sealed, channel, root, user_ns, mount_ns, payload, contents;
 };
 
 /* `bytes` is aligned to 8 and stays as it is; `pointers` has room for STRINGS_MAX + 8. 0: fine. */
@@ -191,6 +192,7 @@ static int parse(const unsigned char *bytes, size_t size, unsigned nfds, char **
     out->ruleset = flags & HAS_RULESET ? next++ : -1;
     out->sealed = flags & HAS_PROGRAM ? next++ : -1;
     out->channel = flags & HAS_CHANNEL ? next++ : -1;
+    out->root = flags & HAS_MOUNT_NS ? next++ : -1;
     out->user_ns = flags & HAS_USER_NS ? next++ : -1;
     out->mount_ns = flags & HAS_MOUNT_NS ? next++ : -1;
     out->contents = next;
@@ -276,6 +278,7 @@ enum {
     ALARM_EVERY_MS = 20,
     TASKS_PER_PROCESS = 8,        /* threads count as well, but programs have a few each */
     OPENED_MS = 1000,             /* by then an interpreter has opened its script */
+    SHOWN_TRIES = 8,
     FEW_PROCESSES = 8,
     SWEEP_MS = 2000,              /* then the report goes out and says how many are left; killing goes on */
     REAPS_PER_KILL = 64,
@@ -404,13 +407,11 @@ static int forget_capabilities(void)
 }
 
 /* The namespace was made for these binds, perhaps long ago. Attack, or just `git config`: a protected file is
- * replaced by rename outside, which takes the mount away with the old file. So look, each time. `wanted`: 0, or
- * only binds with this flag. */
-static int check_binds(const struct request *r, uint32_t wanted, uint32_t *which)
+ * replaced by rename outside, which takes the mount away with the old file. So look, each time. */
+static int check_binds(const struct request *r, uint32_t *which)
 {
     for (uint32_t i = 0; i < r->head.bindc; i++) {
         struct statx found;
-        if (wanted && !(r->bind_flags[i] & wanted)) continue;
         *which = i;
         bool there = statx(AT_FDCWD, r->binds[2 * i + 1], AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, 0, &found) == 0;
         if (r->bind_flags[i] & BIND_ABSENT) {
@@ -513,7 +514,7 @@ UNCHECKED static _Noreturn void become_tool(struct birth *birth)
     }
     if (r->mount_ns >= 0) {
         uint32_t which = 0;
-        errno = check_binds(r, 0, &which);
+        errno = check_binds(r, &which);
         if (errno != 0) {
             birth->detail = which;
             FAIL(STAGE_STALE);
@@ -926,22 +927,30 @@ static uint32_t sample(const struct request *r, struct report *report, pid_t too
 
 /* Attack: somebody outside renames a file over the tool's script after we looked and before its interpreter opens
  * it, which takes our mount away. Nothing can prevent that while the interpreter goes by the path. But the mount
- * does not come back, so looking once more afterwards tells, and what the tool said is not believed. */
+ * does not come back, so looking once more afterwards tells, and what the tool said is not believed. Paths are
+ * walked from the namespace's own root: entering it would take another process. */
 static bool is_still_shown(const struct request *r, const int *fds)
 {
-    bool sealed = false;
-    for (uint32_t i = 0; i < r->head.bindc; i++) sealed = sealed || r->bind_flags[i] & BIND_SEALED;
-    if (!sealed || r->mount_ns < 0) return true;
-    pid_t checker = fork_plain();
-    if (checker == 0) {
-        uint32_t which = 0;
-        if (r->user_ns >= 0 && setns(fds[r->user_ns], CLONE_NEWUSER) != 0) _exit(1);
-        if (setns(fds[r->mount_ns], CLONE_NEWNS) != 0) _exit(1);
-        _exit(check_binds(r, BIND_SEALED, &which) != 0);
+    if (r->mount_ns < 0) return true;
+    for (uint32_t i = 0; i < r->head.bindc; i++) {
+        struct { uint64_t flags, mode, resolve; } how = {O_PATH | O_NOFOLLOW | O_CLOEXEC, 0, RESOLVE_BELOW_ROOT};
+        struct statx found;
+        if (!(r->bind_flags[i] & BIND_SEALED)) continue;
+        int fd = -1;
+        /* Where links lead up, the kernel wants to be asked again when anything was renamed meanwhile. */
+        for (int tries = 0; fd < 0 && tries < SHOWN_TRIES; tries++) {
+            fd = (int)syscall(NR_openat2, fds[r->root], r->binds[2 * i + 1], &how, sizeof how);
+            if (fd < 0 && errno != EAGAIN && errno != EINTR) break;
+        }
+        if (fd < 0) {
+            if (r->bind_flags[i] & BIND_ABSENT && (errno == ENOENT || errno == ENOTDIR)) continue;
+            return false;
+        }
+        bool is_root = statx(fd, "", AT_EMPTY_PATH, 0, &found) == 0 && found.stx_attributes & ATTR_IS_MOUNT_ROOT;
+        close(fd);
+        if (r->bind_flags[i] & BIND_ABSENT || !is_root) return false;
     }
-    int status = -1;
-    while (checker > 0 && waitpid(checker, &status, __WALL) < 0 && errno == EINTR) {}
-    return status == 0;
+    return true;
 }
 
 /* How many tasks the whole machine has: one quick call, while looking for our own takes a while. The kernel
@@ -1154,7 +1163,7 @@ static void send_report(int control, struct report *report, const void *tail, si
     report->magic = REPORT_MAGIC;
     report->version = VERSION;
     struct iovec parts[2] = {{report, sizeof *report}, {(void *)(uintptr_t)tail, tail_size}};
-    union { char bytes[CMSG_SPACE((2 + SEALED_MAX) * sizeof(int))]; struct cmsghdr align; } ancillary = {{0}};
+    union { char bytes[CMSG_SPACE((3 + SEALED_MAX) * sizeof(int))]; struct cmsghdr align; } ancillary = {{0}};
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = tail_size > 0 ? 2 : 1};
     if (nfds > 0) {
         message.msg_control = ancillary.bytes;
@@ -1168,8 +1177,8 @@ static void send_report(int control, struct report *report, const void *tail, si
     while (sendmsg(control, &message, MSG_NOSIGNAL) < 0 && errno == EINTR) {}
 }
 
-/* The maker answers with descriptors (sealed files, the user namespace where there is one, the mount namespace)
- * and, per bind, whether there was nothing to cover. The namespaces live as long as somebody holds the
+/* The maker answers with descriptors (sealed files, the root, the user namespace where there is one, the mount
+ * namespace) and, per bind, whether there was nothing to cover. The namespaces live as long as somebody holds the
  * descriptors. False: there was no answer. */
 static bool serve_namespace(const struct request *r, const int *fds, struct report *report)
 {
@@ -1179,11 +1188,12 @@ static bool serve_namespace(const struct request *r, const int *fds, struct repo
     pid_t maker = fork_plain();
     if (maker == 0) {
         memset(absent, 0, sizeof absent);
-        int made[2 + SEALED_MAX];
+        int made[3 + SEALED_MAX];
         unsigned count = 0;
         report->error = make_namespace(r, fds, report, absent, made, &count);
         if (!report->error) {
             report->reason = REASON_DONE;
+            made[count++] = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
             if (report->layers & LAYER_USER_NS) made[count++] = open("/proc/self/ns/user", O_RDONLY | O_CLOEXEC);
             made[count++] = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
         } else {

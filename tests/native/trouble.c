@@ -101,6 +101,8 @@ int main(int argc, char **argv)
         copy_stdin();
         return 0;
     }
+    if (!strcmp(what, "pause")) { usleep((useconds_t)number * 1000); fputs("late", stdout); return 0; }
+    if (!strcmp(what, "close-output")) { close(1); close(2); usleep(20000); return 0; }
     if (!strcmp(what, "close-stdin")) { close(0); usleep(20000); return 0; }
     if (!strcmp(what, "hang")) { if (*with) hold(with); sleep_for_ever(); }
     if (!strcmp(what, "deaf")) {  /* ignores every signal it can, but its own alarm */

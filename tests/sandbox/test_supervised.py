@@ -712,6 +712,20 @@ def test_a_script_and_the_files_it_reads_are_the_bytes_that_were_checked(host, r
     assert (ending.exit_status, ending.stdout) == (0, b"checked\n"), ending
 
 
+@pytest.mark.parametrize("way", ["{place}/real", "real", "deep/../real"])
+def test_a_script_below_a_link_is_the_bytes_that_were_checked(host, place, way):
+    for folder in ("real", "deep"):
+        (place / folder).mkdir(mode=0o755)
+        (place / folder).chmod(0o755)
+    (place / "link").symlink_to(way.format(place=place))
+    script = place / "link" / "script"
+    script.write_bytes(b"#!/bin/sh\necho swapped\n")
+    script.chmod(0o755)
+    sealed = [(str(script), b"#!/bin/sh\necho checked\n")]
+    ending = host.run([str(script)], sealed=sealed, env={"PATH": "/usr/bin:/bin"})
+    assert (ending.exit_status, ending.stdout) == (0, b"checked\n"), ending
+
+
 def test_a_script_whose_file_is_replaced_while_it_starts_is_not_believed(here, place):
     """Attack: a rename takes our mount away between our look and the interpreter's."""
     if not here.sandbox.probe().works("mount-namespace"):
@@ -775,6 +789,38 @@ def test_each_of_many_equal_calls_is_a_call_of_its_own(host):
         found = host.run([trouble(), "state"], **request).stdout.decode("ascii").strip()
         assert "blocked=0 ignored=0 umask=022 group=1 nnp=1 cwd=/usr" in found
         assert found.endswith("fds=0,1,2,")
+
+
+def test_a_slow_or_a_wordy_call_after_many_quick_ones_comes_through_whole(host):
+    """After quick calls the next one's end is looked for, and its pipes are let go of while it runs."""
+    sent = os.urandom(1 << 20)
+    for what, stdin, stdout in (
+        (["pause", "20"], b"", b"late"),
+        (["out-first", "16"], sent, b"o" * (1 << 20) + sent),
+        (["close-stdin"], sent, b""),
+        (["close-output"], b"", b""),
+    ):
+        for _ in range(OFTEN):
+            assert host.run([trouble(), "echo"], stdin=b"little").stdout == b"little"
+        ending = host.run([trouble(), *what], stdin=stdin)
+        assert (ending.end, ending.exit_status, ending.stdout) == (End.EXITED, 0, stdout)
+
+
+def test_descriptors_made_ahead_are_one_calls_alone_and_go_with_the_level(new_host):
+    made = new_host()
+    made.run([trouble(), "echo"], stdin=b"little")
+    made.sandbox._make_spare()  # as while a quick tool runs
+    (spare,) = made.sandbox._spare
+    # A copy of the host must not speak through the descriptors of the original.
+    pid = os.fork()
+    if pid == 0:
+        os._exit(len(made.sandbox._spare))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert made.sandbox._spare == [spare]
+    made.run([trouble(), "echo"], stdin=b"little")
+    assert spare not in made.sandbox._spare
+    made.close()
+    assert made.sandbox._spare == []
 
 
 def test_restrictions_hold_in_each_of_many_equal_calls(host, place):

@@ -13,6 +13,7 @@ import os
 import shutil
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -50,7 +51,11 @@ _NOTHING_RAN: Final = (End.NOT_STARTED, End.UNAVAILABLE, End.DENIED, End.REFUSED
 
 
 class Limited:
-    """At most so many calls of one tool at once; the others wait, no longer than they may run."""
+    """At most so many calls of one tool at once; the others wait, no longer than they may run.
+
+    Who leaves hands its place to the one that waits longest: waking all of them for one place would cost more
+    than many a tool.
+    """
 
     def __init__(self, inner: Runtime, per_tool: int, bare: Runtime | None = None) -> None:
         """``bare`` is what ``inner`` wraps, for calls that are neither repeated nor watched: most are not."""
@@ -58,45 +63,80 @@ class Limited:
         self._bare = bare or inner
         self._per_tool = per_tool
         self._running: dict[str, int] = {}
+        self._waiting: dict[str, deque[threading.Lock]] = {}
+        """Per tool, those that wait: each holds a lock, whose release gives it a place."""
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._waiting = 0
 
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
-        waited_s = permit.limits.timeout_s
-        refused = self._enter(tool.key, time.monotonic() + waited_s, cancel)
+        refused = self._enter(tool.key, permit.limits.timeout_s, cancel)
         if refused is not None:
             return refused
         try:
             inner = self._bare if tool.retry is None and not permit.forbidden else self._inner
             return inner.run(tool, call, permit, cancel)
         finally:
-            with self._lock:
-                left = self._running[tool.key] - 1
-                if left:
-                    self._running[tool.key] = left
-                else:
-                    del self._running[tool.key]
-                if self._waiting:
-                    self._changed.notify_all()
+            self._leave(tool.key)
 
-    def _enter(self, key: str, deadline: float, cancel: Cancel) -> Ending | None:
+    def _enter(self, key: str, timeout_s: float, cancel: Cancel) -> Ending | None:
         with self._lock:
-            while self._running.get(key, 0) >= self._per_tool:
-                left_s = deadline - time.monotonic()
-                if cancel.is_set:
-                    return Ending(end=End.CANCELLED)
-                if left_s <= 0:
-                    return Ending(
-                        end=End.UNAVAILABLE,
-                        reason=f"{self._per_tool} calls of this tool are running, and none ended in time",
-                        hint="call it again later, or raise [limits] calls_per_tool",
-                    )
-                self._waiting += 1
-                self._changed.wait(min(left_s, _WAIT_STEP_S))
-                self._waiting -= 1
-            self._running[key] = self._running.get(key, 0) + 1
-        return None
+            running = self._running.get(key, 0)
+            if running < self._per_tool:
+                self._running[key] = running + 1
+                return None
+            place = threading.Lock()
+            place.acquire()
+            self._waiting.setdefault(key, deque()).append(place)
+        try:
+            has_place = _given(place, time.monotonic() + timeout_s, cancel)
+        except BaseException:  # an interrupt, say: nobody may wait behind a place that is never used
+            if not self._give_up(key, place):
+                self._leave(key)
+            raise
+        if has_place or not self._give_up(key, place):
+            return None
+        if cancel.is_set:
+            return Ending(end=End.CANCELLED)
+        return Ending(
+            end=End.UNAVAILABLE,
+            reason=f"{self._per_tool} calls of this tool are running, and none ended in time",
+            hint="call it again later, or raise [limits] calls_per_tool",
+        )
+
+    def _give_up(self, key: str, place: threading.Lock) -> bool:
+        """False: the place was given just now."""
+        with self._lock:
+            waiting = self._waiting.get(key)
+            if waiting is None or place not in waiting:
+                return False
+            waiting.remove(place)
+            if not waiting:
+                del self._waiting[key]
+            return True
+
+    def _leave(self, key: str) -> None:
+        with self._lock:
+            waiting = self._waiting.get(key)
+            if waiting is not None:
+                waiting.popleft().release()
+                if not waiting:
+                    del self._waiting[key]
+                return
+            left = self._running[key] - 1
+            if left:
+                self._running[key] = left
+            else:
+                del self._running[key]
+
+
+def _given(place: threading.Lock, deadline: float, cancel: Cancel) -> bool:
+    """Whether the place came before the deadline, or before somebody cancelled."""
+    while not cancel.is_set:
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            break
+        if place.acquire(timeout=min(left_s, _WAIT_STEP_S)):
+            return True
+    return False
 
 
 # -- nothing made that must not be --------------------------------------------------------------------------

@@ -104,7 +104,7 @@ class Connection:
                 self.post(message, [theirs.fileno(), *fds])
             ours.settimeout(GRACE_S)
             try:
-                answer, found, _, _ = socket.recv_fds(ours, 8192, 2 + SEALED_MAX, socket.MSG_CMSG_CLOEXEC)
+                answer, found, _, _ = socket.recv_fds(ours, 8192, 3 + SEALED_MAX, socket.MSG_CMSG_CLOEXEC)
             except OSError:
                 return b"", []
             return answer, found

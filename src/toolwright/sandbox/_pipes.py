@@ -32,16 +32,46 @@ PIPE_BYTES_MIN: Final = 4096
 """What every pipe takes at once."""
 
 
+class Ends:
+    """The control socket and the pipes of one call, which nobody has used yet.
+
+    Attack: descriptors that serve a second call, while somebody outside still holds those of the first. They
+    may be made ahead, but they are never used again.
+    """
+
+    __slots__ = ("ours", "pipes", "theirs")
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = _socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.pipes: list[int] = []
+        """Reading and writing end of stdin, of stdout and of stderr."""
+        try:
+            self.pipes += os.pipe()
+            self.pipes += os.pipe()
+            self.pipes += os.pipe()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self.ours.close()
+        self.theirs.close()
+        for fd in self.pipes:
+            os.close(fd)
+        self.pipes = []
+
+
 class Exchange:
     """The pipes of one call and what came through them; used by one thread.
 
-    We keep our copies of the tool's ends until the report is there. So the pipes never hang up, which would
-    only wake us for nothing: the report alone says that the tool and all it started are dead, and by then
-    everything they wrote lies in the pipes. Attack: a process that holds a pipe open, here or elsewhere; it
-    is not waited for.
+    The report alone says that the tool and all it started are dead, and by then everything they wrote lies in
+    the pipes. Attack: a process that holds a pipe open, here or elsewhere; it is not waited for.
+
+    Our copies of the tool's ends of stdout and stderr are kept until then. So the pipes never hang up, which
+    would only wake us for nothing. Who looks for the report need not be woken, and lets go of them at once.
     """
 
-    def __init__(self, start: Start, cancel: Cancel) -> None:
+    def __init__(self, start: Start, cancel: Cancel, ends: Ends) -> None:
         self.start = start
         self.cancelled = cancel.fileno()
         self.unsent = memoryview(start.stdin)
@@ -52,22 +82,18 @@ class Exchange:
         self.stdout_bytes = self.stderr_bytes = 0
         self.stopped: End | None = None
         self.is_silent = False
-        self._opened: list[int] = []
-        self.ours, self.theirs = _socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        opened = self._opened
+        self.ours, self.theirs = ends.ours, ends.theirs
+        self._opened = ends.pipes
+        (
+            self.stdin_read, self.stdin_write, self.stdout_read, self.stdout_write,
+            self.stderr_read, self.stderr_write,
+        ) = ends.pipes  # fmt: skip
         try:
-            opened += os.pipe()
-            opened += os.pipe()
-            opened += os.pipe()
-            (
-                self.stdin_read, self.stdin_write, self.stdout_read, self.stdout_write,
-                self.stderr_read, self.stderr_write,
-            ) = opened  # fmt: skip
             if len(self.unsent) > PIPE_BYTES_MIN:
                 os.set_blocking(self.stdin_write, False)
             self.feed()
             if not self.unsent:
-                self._close_stdin()
+                self._close(self.stdin_write)
         except BaseException:
             self.close()
             raise
@@ -91,9 +117,9 @@ class Exchange:
             os.close(fd)
         self._opened = []
 
-    def _close_stdin(self) -> None:
-        self._opened.remove(self.stdin_write)
-        os.close(self.stdin_write)
+    def _close(self, fd: int) -> None:
+        self._opened.remove(fd)
+        os.close(fd)
 
     def feed(self) -> None:
         """Write what the pipe takes now."""
@@ -114,6 +140,10 @@ class Exchange:
             wait.register(self.stdin_write, select.POLLOUT)
         ready: list[tuple[int, int]] = []
         if looking:
+            if not self.unsent:
+                self._close(self.stdin_read)
+            self._close(self.stdout_write)
+            self._close(self.stderr_write)
             enough = time.monotonic() + QUICK_S
             while not (ready := wait.poll(0)) and time.monotonic() < enough:
                 pass
@@ -135,15 +165,14 @@ class Exchange:
                     wait.unregister(stop)
                     self._stop(End.CANCELLED)
                 elif fd == self.stdout_read or fd == self.stderr_read:
-                    if self.stopped is None:
-                        self._read(fd)
-                    else:
-                        wait.unregister(fd)  # a flood is not read while it is being stopped
+                    # A flood is not read while it is being stopped.
+                    if self.stopped is not None or self._read(fd) == 0:
+                        wait.unregister(fd)
                 else:
                     self.feed()
                     if not self.unsent:
                         wait.unregister(fd)
-                        self._close_stdin()
+                        self._close(self.stdin_write)
             ready = []
 
     def _stop(self, end: End) -> None:

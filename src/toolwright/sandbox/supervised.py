@@ -31,7 +31,7 @@ from toolwright.model import End, Ending, Level, Permit, Run
 from toolwright.records import dataclass, replace
 from toolwright.sandbox import Cancel, Standing, Start, _exchange, _kernel, _standing
 from toolwright.sandbox._connection import GRACE_S, Connection
-from toolwright.sandbox._pipes import LARGE_BYTES, PIPE_BYTES, QUICK_S, Exchange
+from toolwright.sandbox._pipes import LARGE_BYTES, PIPE_BYTES, QUICK_S, Ends, Exchange
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox._wire import (
     LIMIT,
@@ -63,8 +63,8 @@ CALLS_MAX: Final = 1024
 
 _FILES_PER_CALL: Final = 12
 """Descriptors that a running call holds here, its slot's included."""
-_FILES_OF_HOST: Final = 40
-"""Descriptors that are not counted on: the interpreter's, the journal's, the spawner's."""
+_FILES_OF_HOST: Final = 48
+"""Descriptors that are not counted on: the interpreter's, the journal's, the spawner's, those made ahead."""
 _ATTEMPTS_MAX: Final = 20
 """Starts that are tried where the spawner died, or a protected file is replaced again and again."""
 _IS_PARALLEL: Final = len(os.sched_getaffinity(0)) > 1 if hasattr(os, "sched_getaffinity") else False
@@ -115,7 +115,7 @@ class _Namespace:
     """
 
     fds: tuple[int, ...]
-    """The user namespace, where there is one, and the mount namespace."""
+    """Its root folder, the user namespace, where there is one, and the mount namespace."""
     sealed: tuple[int, ...]
     """The files with checked bytes that it shows: Landlock must allow these."""
     paths: tuple[str, ...]
@@ -257,6 +257,8 @@ class Supervised:
         self._idle = 0
         self._namespaces: dict[object, _Namespace] = {}
         self._mounts: tuple[int, select.poll] | None = None
+        self._spare: list[Ends] = []
+        """For the next call, made while the tool of the last one ran; one at most."""
         self._kits = itertools.count(1)
         self._alike: dict[int, tuple[Permit, int]] = {}
         self._numbers: dict[Permit, int] = {}
@@ -330,13 +332,15 @@ class Supervised:
         report: Report | None = None
         is_sent = is_stale = False
         try:
-            exchange = Exchange(start, cancel)
+            exchange = Exchange(start, cancel, self._ends())
             place = connection.take_place()
             try:
                 timeout_s = start.permit.limits.timeout_s
                 is_sent = self._send(connection, start, slot, exchange, place, timeout_s)
                 sent = time.monotonic()
                 looking = slot.is_quick and connection.is_alone()
+                if looking:
+                    self._make_spare()
                 report = exchange.until_report(sent + timeout_s + GRACE_S, looking=looking)
                 slot.is_quick = _IS_PARALLEL and time.monotonic() - sent < QUICK_S
                 may_have_started = is_sent and bool(connection.started[place])
@@ -411,6 +415,18 @@ class Supervised:
         # Only the supervisor's copy is left: when it closes, we hear it.
         exchange.theirs.close()
         return is_sent
+
+    def _ends(self) -> Ends:
+        try:
+            return self._spare.pop()
+        except IndexError:
+            return Ends()
+
+    def _make_spare(self) -> None:
+        """Whoever calls one quick tool after the other is spared this before the next start."""
+        with suppress(OSError), self._lock:
+            if not self._spare and not self._is_closed:
+                self._spare.append(Ends())
 
     # -- services -------------------------------------------------------------------------------------------
 
@@ -519,6 +535,7 @@ class Supervised:
         connection.close()
 
     def _forget(self) -> None:
+        self._drop_spare()
         for namespace in self._namespaces.values():
             namespace.close()
         self._namespaces.clear()
@@ -609,7 +626,7 @@ class Supervised:
             program, shown = self._sealed(start, rules)
             if rules.binds or shown:
                 slot.namespace = self._namespace(connection, rules.binds, shown)
-                slot.flags |= Flag.MOUNT_NS | (Flag.USER_NS if len(slot.namespace.fds) == 2 else 0)
+                slot.flags |= Flag.MOUNT_NS | (Flag.USER_NS if len(slot.namespace.fds) == 3 else 0)
             if rules.fs_handled or rules.net_handled or rules.scoped:
                 fds.append(_kernel.landlock_ruleset(rules))
                 slot.flags |= Flag.RULESET
@@ -686,6 +703,7 @@ class Supervised:
     def let_go(self) -> None:
         """Close every descriptor that is only kept for later."""
         with self._lock:
+            self._drop_spare()
             waiting = [slot for slots in self._slots.values() for slot in slots]
             self._slots.clear()
             self._idle = 0
@@ -703,6 +721,10 @@ class Supervised:
         _kernel.close_all(slot.fds)
         slot.fds = ()
         self._leave(slot.namespace)
+
+    def _drop_spare(self) -> None:
+        while self._spare:
+            self._spare.pop().close()
 
     def _drop(self, slot: _Slot) -> None:
         _kernel.close_all(slot.fds)
@@ -805,6 +827,7 @@ _MADE: Final[weakref.WeakSet[Supervised]] = weakref.WeakSet()
 def _after_fork() -> None:
     for made in list(_MADE):
         made._renew_locks()
+        made._drop_spare()  # it is the original's as well
 
 
 os.register_at_fork(after_in_child=_after_fork)
