@@ -4,7 +4,10 @@ The version is answered before anything else is imported, because scripts ask fo
 every call.
 """
 
+import gc
 import sys
+
+_UNCOLLECTED_MAX = 50_000
 
 
 def main() -> None:
@@ -13,6 +16,9 @@ def main() -> None:
 
         print(f"toolwright {__version__}")
         return
+    # Most commands are over before there is anything to collect, and looking for it while modules are loaded is
+    # a twentieth of their time.
+    gc.set_threshold(_UNCOLLECTED_MAX)
     from toolwright.doors import cli
 
     sys.exit(cli.run(sys.argv[1:]))
