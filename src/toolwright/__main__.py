@@ -16,8 +16,8 @@ def main() -> None:
 
         print(f"toolwright {__version__}")
         return
-    # Most commands are over before there is anything to collect, and looking for it while modules are loaded is
-    # a twentieth of their time.
+    # Most commands are over before there is anything to collect; looking for it while modules are loaded would
+    # be a twentieth of their time.
     gc.set_threshold(_UNCOLLECTED_MAX)
     from toolwright.doors import cli
 
