@@ -16,7 +16,7 @@ def main() -> None:
 
         print(f"toolwright {__version__}")
         return
-    # Most commands are over before there is anything to collect; looking for it while modules are loaded would
+    # Most commands are over before there is anything to collect; looking for it while they load would
     # be a twentieth of their time.
     gc.set_threshold(_UNCOLLECTED_MAX)
     from toolwright.doors import cli
