@@ -111,6 +111,8 @@ class _Segment:
     """Batches on the disk."""
     unsigned: int = 0
     failed: str = ""
+    seen: int = 0
+    """Up to here everything was there when it was last looked at."""
 
     @property
     def head(self) -> Head:
@@ -239,6 +241,8 @@ class Segments:
         self._tended = False
         self._left_behind = False
         self._look_again = 0.0
+        self._cut_off: Head | None = None
+        """Of a segment that was cut off under us: what we write next names it, so that it is missed."""
 
     def _leave_to_parent(self) -> None:
         """In a fork: two processes that number and link in one file would break its chain for good.
@@ -347,15 +351,21 @@ class Segments:
     def _look(self, segment: _Segment) -> None:
         """Whether people still find what is written: Trouble where they do not."""
         # Attack: the journal moved away under a running host, so that records go where nobody looks; or cut
-        # off, so that what is missing looks like pages that a power failure left empty.
+        # off, so that what is missing looks like pages that a power failure left empty. The next record makes
+        # a file that was cut as long as before, with zeros in between, and no record ends in one.
         path = self._path(segment.name + OPEN)
         size = segment.size
         with suppress(OSError):
             own, found = os.fstat(segment.descriptor), os.stat(path, follow_symlinks=False)
             folder = os.stat(self.folder, follow_symlinks=False)
             is_same = (own.st_dev, own.st_ino) == (found.st_dev, found.st_ino)
-            if is_same and own.st_size >= size and stat.S_ISDIR(folder.st_mode):
+            last = os.pread(segment.descriptor, 1, segment.seen - 1) if segment.seen else b""
+            is_whole = own.st_size >= size and last != b"\0"
+            if is_same and is_whole and stat.S_ISDIR(folder.st_mode):
+                segment.seen = size
                 return
+            if not is_whole:
+                self._cut_off = segment.head
         raise Trouble(f"{path}: it was taken away, or cut off, while it was being written")
 
     def _abandon(self, segment: _Segment, why: str) -> None:
@@ -410,7 +420,8 @@ class Segments:
                     if segment is not None:
                         break
                 else:
-                    segment = self._begun(folder, now, names, before=())
+                    segment = self._begun(folder, now, names, before=self._missed())
+                self._cut_off = None
         except OSError as error:
             raise Trouble(
                 f"{error.filename if isinstance(error.filename, str) else self.folder}: "
@@ -418,6 +429,9 @@ class Segments:
             ) from None
         self._segment = segment
         return segment
+
+    def _missed(self) -> Sequence[Head]:
+        return () if self._cut_off is None else (self._cut_off,)
 
     @contextmanager
     def _opened_folder(self) -> Iterator[int]:
@@ -489,7 +503,8 @@ class Segments:
                 return None
             segment, mended = self._recovered(folder, name, descriptor, size, made_at)
             keep = True
-            self._link(segment, self._batch, [_own("open", now, host=self._host, **mended)])
+            before = _plain(self._missed())
+            self._link(segment, self._batch, [_own("open", now, host=self._host, before=before, **mended)])
             return segment
         finally:
             if not keep:
@@ -528,6 +543,7 @@ class Segments:
             made_at,
         )
         segment.unsigned = _unsigned(scanned.records)
+        segment.seen = segment.size
         return segment, mended
 
     def _begun(self, folder: int, now: float, names: Sequence[str], before: Sequence[Head]) -> _Segment:
