@@ -177,6 +177,60 @@ def test_a_thread_that_is_interrupted_while_it_waits_leaves_nobody_waiting_for_i
     assert calls(tmp_path) == ["a", "b", "c"]
 
 
+def test_a_thread_that_is_interrupted_while_it_syncs_for_others_leaves_that_to_the_next(
+    tmp_path: Path,
+) -> None:
+    running, release = threading.Event(), threading.Event()
+    said: list[str] = []
+
+    def sync(descriptor: int) -> None:
+        running.set()
+        assert release.wait(WAIT)
+        said.append("sync")
+        if said.count("sync") == 2:
+            raise KeyboardInterrupt
+
+    def append(call: str) -> None:
+        with suppress(KeyboardInterrupt):
+            journal.append([body(call)], durable=True)
+            said.append("durable")
+
+    with opened(tmp_path, disk=Disk(sync=sync), bounds=Bounds(flush_s=WAIT)) as journal:
+        threads = [threading.Thread(target=append, args=(call,)) for call in "abc"]
+        threads[0].start()
+        assert running.wait(WAIT)
+        for thread in threads[1:]:
+            thread.start()
+        while journal.head is None or journal.head.number < 4 or len(journal._syncs._waiting) < 2:
+            threading.Event().wait(0.001)
+        release.set()
+        for thread in threads:
+            thread.join(WAIT)
+        assert (said.count("sync"), said.count("durable"), said[-1]) == (3, 2, "durable")
+
+
+def test_a_write_that_is_interrupted_is_taken_back(tmp_path: Path) -> None:
+    """Ctrl-C is raised when the bytes are in the file already."""
+    interrupted: list[int] = []
+
+    def write(descriptor: int, data: bytes) -> int:
+        done = os.write(descriptor, data)
+        if b'"call":"b"' in data:
+            interrupted.append(done)
+            raise KeyboardInterrupt
+        return done
+
+    with opened(tmp_path, disk=Disk(write=write), bounds=ROOMY) as journal:
+        journal.append([body("a")], durable=True)
+        with pytest.raises(KeyboardInterrupt):
+            journal.append([body("b")], durable=True)
+        journal.append([body("c")], durable=True)
+    assert interrupted
+    assert calls(tmp_path) == ["a", "c"]
+    verdict = work.verdict(tmp_path)
+    assert (verdict.flaws, verdict.torn) == ((), ())
+
+
 def test_threads_without_order_make_one_chain(tmp_path: Path) -> None:
     with opened(tmp_path) as journal:
 

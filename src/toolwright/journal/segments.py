@@ -178,13 +178,17 @@ class _Together:
 
     def _lead(self) -> None:
         covered: list[_Waiter] = []
+        is_done = False
         try:
             with self.turn:
                 with self._state:
                     covered, self._waiting = self._waiting, []
                 self._work()
+            is_done = True
         finally:
             with self._state:
+                if not is_done:  # an interrupt: the others wait for the next one
+                    covered, self._waiting = [], covered + self._waiting
                 leader = self._waiting.pop(0) if self._waiting else None
                 self._is_busy = leader is not None
                 if leader is not None:
@@ -294,26 +298,31 @@ class Segments:
     def _write(self) -> None:
         """Write all that waits. Runs in one thread at a time."""
         lock = self._lock
-        lock.acquire()
+        taken: _Batch | None = None
+        next_batch = _Batch()
         try:
-            segment, batch = self._segment, self._batch
-            if segment is None or not batch:
-                return
-            self._batch = _Batch()
-        finally:
-            lock.release()
-        data = batch[0] if len(batch) == 1 else b"".join(batch)
-        try:
+            lock.acquire()
+            try:
+                segment, batch = self._segment, self._batch
+                if segment is None or not batch:
+                    return
+                self._batch = next_batch
+                taken = batch
+            finally:
+                lock.release()
+            data = batch[0] if len(batch) == 1 else b"".join(batch)
             done = self._disk.write(segment.descriptor, data)
             if done != len(data):
                 self._write_whole(segment, data[max(done, 0) :])
-        except OSError as error:
-            why = self._complaint(segment.name + OPEN, error)
-            with self._lock:
-                self._give_up(segment, why, batch)
-            return
-        segment.size += len(data)
-        segment.written = batch.written = segment.written + 1
+            segment.size += len(data)
+            segment.written = batch.written = segment.written + 1
+        except BaseException as error:  # an interrupt, too: what was taken would be missing in the chain
+            if taken is not None and segment is not None:
+                why = self._complaint(segment.name + OPEN, error)
+                with self._lock:
+                    self._give_up(segment, why, taken)
+            if not isinstance(error, OSError):
+                raise
 
     def _write_whole(self, segment: _Segment, data: bytes) -> None:
         while data:  # after a short write: the rest, or the reason why it does not fit
@@ -397,8 +406,9 @@ class Segments:
         while self._discarded:
             os.close(self._discarded.pop())
 
-    def _complaint(self, name: str, error: OSError) -> str:
-        return f"{self._path(name)}: {(error.strerror or 'cannot be written').lower()}"
+    def _complaint(self, name: str, error: BaseException) -> str:
+        told = error.strerror if isinstance(error, OSError) else "writing was interrupted"
+        return f"{self._path(name)}: {(told or 'cannot be written').lower()}"
 
     def _path(self, name: str) -> str:
         return os.path.join(self.folder, name)
