@@ -14,6 +14,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -773,6 +774,29 @@ def test_damage_after_opening_is_noticed_when_it_is_met(simple: Bench) -> None:
         assert everything(warm) == expected
         file.write_bytes(good)
         file.chmod(0o600)
+
+
+@pytest.mark.parametrize("is_reloaded", [False, True])
+def test_whoever_meets_damage_while_another_reads_anew_gets_the_answer_too(
+    simple: Bench, is_reloaded: bool
+) -> None:
+    simple.load()
+    warm = simple.load()
+    if is_reloaded:
+        simple.put("n/tools.json", {"tools": [{**TOOL, "name": "new"}]})
+        warm = simple.load(keep=False, earlier=warm)
+    expected = everything(simple.load(keep=False))
+    file = simple.file()
+    with file.open("r+b") as opened:
+        opened.write(b"\xff" * file.stat().st_size)
+    together = threading.Barrier(8)
+
+    def one(_: int) -> tuple[Any, ...]:
+        together.wait(60)
+        return everything(warm)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert [*pool.map(one, range(8))] == [expected] * 8
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc to count open files")

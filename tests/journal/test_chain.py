@@ -177,6 +177,25 @@ def test_a_hole_is_a_flaw_where_no_power_failure_explains_it() -> None:
     assert chain.scan(NAME, changed, left=True).flaw is not None
 
 
+@pytest.mark.parametrize(
+    ("behind", "is_flaw"),
+    [
+        (["begin a", "begin b"], False),
+        (["end a", "end b", "end a"], False),  # they began before, or in the segment before
+        (["end a", "begin a"], False),
+        (["begin a", "begin b", "end a"], True),
+    ],
+)
+def test_attack_a_hole_made_before_calls_that_were_synced_is_told_as_a_power_failure(
+    behind: list[str], is_flaw: bool
+) -> None:
+    bodies = [b'{"what":"%b","call":"%b"}' % (*one.encode().split(),) for one in behind]
+    first, second, *rest = chained([text(what="open"), text(what="begin", long="x" * 2000), *bodies])
+    scanned = chain.scan(NAME, first + bytes(len(second)) + b"".join(rest), left=True)
+    assert (scanned.flaw is not None) is is_flaw
+    assert len(scanned.records) == 1
+
+
 # -- whoever can write the file can chain it anew -----------------------------------------------------------
 
 

@@ -177,6 +177,60 @@ def test_a_thread_that_is_interrupted_while_it_waits_leaves_nobody_waiting_for_i
     assert calls(tmp_path) == ["a", "b", "c"]
 
 
+def test_a_thread_that_is_interrupted_while_it_syncs_for_others_leaves_that_to_the_next(
+    tmp_path: Path,
+) -> None:
+    running, release = threading.Event(), threading.Event()
+    said: list[str] = []
+
+    def sync(descriptor: int) -> None:
+        running.set()
+        assert release.wait(WAIT)
+        said.append("sync")
+        if said.count("sync") == 2:
+            raise KeyboardInterrupt
+
+    def append(call: str) -> None:
+        with suppress(KeyboardInterrupt):
+            journal.append([body(call)], durable=True)
+            said.append("durable")
+
+    with opened(tmp_path, disk=Disk(sync=sync), bounds=Bounds(flush_s=WAIT)) as journal:
+        threads = [threading.Thread(target=append, args=(call,)) for call in "abc"]
+        threads[0].start()
+        assert running.wait(WAIT)
+        for thread in threads[1:]:
+            thread.start()
+        while journal.head is None or journal.head.number < 4 or len(journal._syncs._waiting) < 2:
+            threading.Event().wait(0.001)
+        release.set()
+        for thread in threads:
+            thread.join(WAIT)
+        assert (said.count("sync"), said.count("durable"), said[-1]) == (3, 2, "durable")
+
+
+def test_a_write_that_is_interrupted_is_taken_back(tmp_path: Path) -> None:
+    """Ctrl-C is raised when the bytes are in the file already."""
+    interrupted: list[int] = []
+
+    def write(descriptor: int, data: bytes) -> int:
+        done = os.write(descriptor, data)
+        if b'"call":"b"' in data:
+            interrupted.append(done)
+            raise KeyboardInterrupt
+        return done
+
+    with opened(tmp_path, disk=Disk(write=write), bounds=ROOMY) as journal:
+        journal.append([body("a")], durable=True)
+        with pytest.raises(KeyboardInterrupt):
+            journal.append([body("b")], durable=True)
+        journal.append([body("c")], durable=True)
+    assert interrupted
+    assert calls(tmp_path) == ["a", "c"]
+    verdict = work.verdict(tmp_path)
+    assert (verdict.flaws, verdict.torn) == ((), ())
+
+
 def test_threads_without_order_make_one_chain(tmp_path: Path) -> None:
     with opened(tmp_path) as journal:
 
@@ -513,6 +567,19 @@ def test_a_hole_where_a_host_left_room_is_what_a_power_failure_leaves_and_is_nam
     assert work.verdict(tmp_path).ok
 
 
+def test_attack_a_segment_with_room_is_blanked_from_its_beginning(tmp_path: Path) -> None:
+    """The records behind are those of calls that ended: a hole before them is no accident of the power."""
+    path = killed_with_room(tmp_path)
+    with opened(tmp_path) as journal:
+        journal.append([body("b", "end")], durable=True)
+        found = path.read_bytes()
+    path.write_bytes((bytes(70) + found[70:]).ljust(ROOM_BYTES, b"\0"))
+    (flaw,) = work.verdict(tmp_path).flaws
+    assert flaw.number == 1
+    with pytest.raises(Trouble, match="is damaged"), opened(tmp_path) as journal:
+        journal.append([body("c")], durable=True)
+
+
 @pytest.mark.parametrize("done", [0, 1000])
 def test_k03_where_there_is_no_room_to_be_had_records_are_appended(tmp_path: Path, done: int) -> None:
     tried = threading.Event()
@@ -544,6 +611,43 @@ def test_j04_a_journal_cut_off_under_a_running_host_is_noticed(tmp_path: Path) -
         with pytest.raises(Trouble, match="cut off"):
             journal.append([], durable=True)
     assert "a new segment is begun" in told[0]
+
+
+@pytest.mark.battery("J04")
+@pytest.mark.parametrize("is_roomy", [False, True])
+def test_j04_a_journal_cut_off_before_the_next_record_is_noticed_and_missed(
+    tmp_path: Path, is_roomy: bool
+) -> None:
+    told: list[str] = []
+    bounds = Bounds(room_after=1 if is_roomy else 1000, flush_s=0)
+    filling = Filling()
+    with opened(tmp_path, told=told.append, bounds=bounds, disk=Disk(fill=filling)) as journal:
+        journal.append([body("a"), body("b")], durable=not is_roomy)
+        assert not is_roomy or filling.done.wait(WAIT)
+        journal.append([body("c")], durable=True)
+        (path,) = work.segment_paths(tmp_path)
+        os.truncate(path, 100)
+        with pytest.raises(Trouble, match="cut off"):
+            journal.append([body("d")], durable=True)
+        journal.append([body("after")], durable=True)
+    assert "a new segment is begun" in told[0]
+    assert {flaw.segment for flaw in work.verdict(tmp_path).flaws} == {path.stem}
+
+
+@pytest.mark.battery("J04")
+def test_j04_a_journal_cut_off_after_the_last_record_is_missed(tmp_path: Path) -> None:
+    with opened(tmp_path, bounds=Bounds(flush_s=0)) as journal:
+        journal.append([body("a"), body("b")], durable=True)
+        (path,) = work.segment_paths(tmp_path)
+        whole = path.stat().st_size
+        journal.append([body("c")], durable=False)
+        os.truncate(path, whole)
+        with pytest.raises(Trouble, match="cut off"):
+            journal.append([], durable=True)
+        journal.append([body("after")], durable=True)
+    (flaw,) = work.verdict(tmp_path).flaws
+    assert flaw.segment == path.stem
+    assert "the end was cut off" in flaw.why
 
 
 def test_whoever_reads_beside_a_writer_sees_no_damage(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -100,15 +101,19 @@ class Shelves:
     def __init__(self, snapshot: Snapshot | Fresh, again: Callable[[], Loaded]) -> None:
         self._held = snapshot
         self._again: Callable[[], Loaded] | None = again
+        self._reading = threading.Lock()
 
     def ask(self, question: Callable[[Snapshot | Fresh], _Answer]) -> _Answer:
+        held = self._held
         try:
-            return question(self._held)
+            return question(held)
         except _UNREADABLE:
-            again, self._again = self._again, None
-            if again is None:
-                raise
-            self._held = Fresh(again())
+            with self._reading:  # one reads for all who meet the damage
+                if held is self._held:
+                    again, self._again = self._again, None
+                    if again is None:
+                        raise
+                    self._held = Fresh(again())
             return question(self._held)
 
     @property

@@ -13,6 +13,7 @@ checked by a function that is handed in.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from hashlib import sha256
@@ -38,6 +39,7 @@ _PAGE_BYTES: Final = 4096
 _SECTOR_BYTES: Final = 512
 UNSYNCED_BYTES_MAX: Final = 1 << 20
 """More than this, behind a place that a power failure left empty, is not explained by the failure."""
+_OF_CALL: Final = re.compile(rb'\{"what":"(begin|end)"')
 _SEED: Final = b"toolwright journal 1\n"
 _SIGNED: Final = b"toolwright checkpoint 1\n"
 
@@ -167,20 +169,39 @@ def _is_unsynced(data: bytes, at: int, end: int) -> bool:
     Records that were written and not synced come to the disk in any order where there was room for them.
     """
     # Attack: a hole made on purpose where a host left room. What is behind it is then not counted, as if it
-    # were cut off, but named, and kept when a host goes on. Without room a hole is a flaw.
+    # were cut off, but named, and kept when a host goes on. Without room, or with whole calls behind it, a
+    # hole is a flaw.
     bounds = [at, *range(at - at % _SECTOR_BYTES + _SECTOR_BYTES, end, _SECTOR_BYTES), end]
     pieces = (data[start:stop] for start, stop in pairwise(bounds))
-    return len(data) - at <= UNSYNCED_BYTES_MAX and any(not piece.strip(b"\0") for piece in pieces)
+    is_empty = any(not piece.strip(b"\0") for piece in pieces)
+    return is_empty and len(data) - at <= UNSYNCED_BYTES_MAX and not _is_synced_behind(data, at)
 
 
-def alone(data: bytes, offset: int) -> Record | None:
+def _is_synced_behind(data: bytes, at: int) -> bool:
+    """Whether a call begins and ends behind a place. Its begin was synced, with all that stood before it,
+    when its end was written: no failure of the power explains what is missing before such a call."""
+    begun: set[str] = set()
+    for found in _OF_CALL.finditer(data, at + HEAD_BYTES):
+        start, end = found.start() - HEAD_BYTES, found.start() + BODY_BYTES_MAX
+        record = alone(memoryview(data)[start:end], start)
+        call = None if record is None else (body_of(record) or {}).get("call")
+        if not isinstance(call, str):
+            continue
+        if found[1] == b"begin":
+            begun.add(call)
+        elif call in begun:
+            return True
+    return False
+
+
+def alone(data: bytes | memoryview, offset: int) -> Record | None:
     """The record at the beginning of some bytes, without its neighbours, so that its link is not checked."""
     if len(data) < HEAD_BYTES:
         return None
     length, number, link, checksum = _WHOLE_HEAD.unpack_from(data)
     if crc32(data[: HEAD_BYTES - 4]) != checksum or len(data) < HEAD_BYTES + length:
         return None
-    return Record(number, offset, link, data[HEAD_BYTES : HEAD_BYTES + length])
+    return Record(number, offset, link, bytes(data[HEAD_BYTES : HEAD_BYTES + length]))
 
 
 # -- checkpoints and anchors --------------------------------------------------------------------------------

@@ -111,6 +111,8 @@ class _Segment:
     """Batches on the disk."""
     unsigned: int = 0
     failed: str = ""
+    seen: int = 0
+    """Up to here everything was there when it was last looked at."""
 
     @property
     def head(self) -> Head:
@@ -176,13 +178,17 @@ class _Together:
 
     def _lead(self) -> None:
         covered: list[_Waiter] = []
+        is_done = False
         try:
             with self.turn:
                 with self._state:
                     covered, self._waiting = self._waiting, []
                 self._work()
+            is_done = True
         finally:
             with self._state:
+                if not is_done:  # an interrupt: the others wait for the next one
+                    covered, self._waiting = [], covered + self._waiting
                 leader = self._waiting.pop(0) if self._waiting else None
                 self._is_busy = leader is not None
                 if leader is not None:
@@ -239,6 +245,8 @@ class Segments:
         self._tended = False
         self._left_behind = False
         self._look_again = 0.0
+        self._cut_off: Head | None = None
+        """Of a segment that was cut off under us: what we write next names it, so that it is missed."""
 
     def _leave_to_parent(self) -> None:
         """In a fork: two processes that number and link in one file would break its chain for good.
@@ -290,26 +298,31 @@ class Segments:
     def _write(self) -> None:
         """Write all that waits. Runs in one thread at a time."""
         lock = self._lock
-        lock.acquire()
+        taken: _Batch | None = None
+        next_batch = _Batch()
         try:
-            segment, batch = self._segment, self._batch
-            if segment is None or not batch:
-                return
-            self._batch = _Batch()
-        finally:
-            lock.release()
-        data = batch[0] if len(batch) == 1 else b"".join(batch)
-        try:
+            lock.acquire()
+            try:
+                segment, batch = self._segment, self._batch
+                if segment is None or not batch:
+                    return
+                self._batch = next_batch
+                taken = batch
+            finally:
+                lock.release()
+            data = batch[0] if len(batch) == 1 else b"".join(batch)
             done = self._disk.write(segment.descriptor, data)
             if done != len(data):
                 self._write_whole(segment, data[max(done, 0) :])
-        except OSError as error:
-            why = self._complaint(segment.name + OPEN, error)
-            with self._lock:
-                self._give_up(segment, why, batch)
-            return
-        segment.size += len(data)
-        segment.written = batch.written = segment.written + 1
+            segment.size += len(data)
+            segment.written = batch.written = segment.written + 1
+        except BaseException as error:  # an interrupt, too: what was taken would be missing in the chain
+            if taken is not None and segment is not None:
+                why = self._complaint(segment.name + OPEN, error)
+                with self._lock:
+                    self._give_up(segment, why, taken)
+            if not isinstance(error, OSError):
+                raise
 
     def _write_whole(self, segment: _Segment, data: bytes) -> None:
         while data:  # after a short write: the rest, or the reason why it does not fit
@@ -347,15 +360,21 @@ class Segments:
     def _look(self, segment: _Segment) -> None:
         """Whether people still find what is written: Trouble where they do not."""
         # Attack: the journal moved away under a running host, so that records go where nobody looks; or cut
-        # off, so that what is missing looks like pages that a power failure left empty.
+        # off, so that what is missing looks like pages that a power failure left empty. The next record makes
+        # a file that was cut as long as before, with zeros in between, and no record ends in one.
         path = self._path(segment.name + OPEN)
         size = segment.size
         with suppress(OSError):
             own, found = os.fstat(segment.descriptor), os.stat(path, follow_symlinks=False)
             folder = os.stat(self.folder, follow_symlinks=False)
             is_same = (own.st_dev, own.st_ino) == (found.st_dev, found.st_ino)
-            if is_same and own.st_size >= size and stat.S_ISDIR(folder.st_mode):
+            last = os.pread(segment.descriptor, 1, segment.seen - 1) if segment.seen else b""
+            is_whole = own.st_size >= size and last != b"\0"
+            if is_same and is_whole and stat.S_ISDIR(folder.st_mode):
+                segment.seen = size
                 return
+            if not is_whole:
+                self._cut_off = segment.head
         raise Trouble(f"{path}: it was taken away, or cut off, while it was being written")
 
     def _abandon(self, segment: _Segment, why: str) -> None:
@@ -387,8 +406,9 @@ class Segments:
         while self._discarded:
             os.close(self._discarded.pop())
 
-    def _complaint(self, name: str, error: OSError) -> str:
-        return f"{self._path(name)}: {(error.strerror or 'cannot be written').lower()}"
+    def _complaint(self, name: str, error: BaseException) -> str:
+        told = error.strerror if isinstance(error, OSError) else "writing was interrupted"
+        return f"{self._path(name)}: {(told or 'cannot be written').lower()}"
 
     def _path(self, name: str) -> str:
         return os.path.join(self.folder, name)
@@ -410,7 +430,8 @@ class Segments:
                     if segment is not None:
                         break
                 else:
-                    segment = self._begun(folder, now, names, before=())
+                    segment = self._begun(folder, now, names, before=self._missed())
+                self._cut_off = None
         except OSError as error:
             raise Trouble(
                 f"{error.filename if isinstance(error.filename, str) else self.folder}: "
@@ -418,6 +439,9 @@ class Segments:
             ) from None
         self._segment = segment
         return segment
+
+    def _missed(self) -> Sequence[Head]:
+        return () if self._cut_off is None else (self._cut_off,)
 
     @contextmanager
     def _opened_folder(self) -> Iterator[int]:
@@ -489,7 +513,8 @@ class Segments:
                 return None
             segment, mended = self._recovered(folder, name, descriptor, size, made_at)
             keep = True
-            self._link(segment, self._batch, [_own("open", now, host=self._host, **mended)])
+            before = _plain(self._missed())
+            self._link(segment, self._batch, [_own("open", now, host=self._host, before=before, **mended)])
             return segment
         finally:
             if not keep:
@@ -528,6 +553,7 @@ class Segments:
             made_at,
         )
         segment.unsigned = _unsigned(scanned.records)
+        segment.seen = segment.size
         return segment, mended
 
     def _begun(self, folder: int, now: float, names: Sequence[str], before: Sequence[Head]) -> _Segment:
