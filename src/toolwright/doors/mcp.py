@@ -194,8 +194,7 @@ class McpDoor:
         self._waiting[exchange] = None
         self._has_waited = True
         if not self._is_ticking:
-            self._is_ticking = True
-            exchange.loop.call_soon_threadsafe(exchange.loop.call_later, _LONG_S, self._tick)
+            exchange.loop.call_soon_threadsafe(self._tick_on)
 
     def forget(self, exchange: _Exchange) -> None:
         self._waiting.pop(exchange, None)
@@ -416,10 +415,16 @@ class McpDoor:
             if exchange.tick < self._ticks:
                 exchange.wake()
         self._ticks += 1
+        self._is_ticking = False  # first: whoever saw it tick still is waiting already
         # While calls come one after the other it goes on, so that none of them pays for starting it.
-        self._is_ticking = self._has_waited or bool(self._waiting)
-        self._has_waited = False
-        if self._is_ticking:
+        if self._has_waited or self._waiting:
+            self._has_waited = False
+            self._tick_on()
+
+    def _tick_on(self) -> None:
+        """On the loop, which alone begins and ends it: else it would tick twice."""
+        if not self._is_ticking:
+            self._is_ticking = True
             asyncio.get_running_loop().call_later(_LONG_S, self._tick)
 
     async def _stream(self, exchange: _Exchange) -> None:
