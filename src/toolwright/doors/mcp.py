@@ -14,7 +14,7 @@ import secrets
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from toolwright.app import Workshop
 from toolwright.doors import _mcp_wire as wire
@@ -621,13 +621,11 @@ class _Said:
     trace: str
 
 
-def _said(head: Head) -> _Said | bool:
+def _said(head: Head) -> _Said | Literal[False]:
     """False: the request is not plain."""
     headers = head.headers
-    if len(headers) != len(head.scope["headers"]) or wire.accepts(headers.get(b"accept", b"")) != (
-        True,
-        True,
-    ):
+    is_said_once = len(headers) == len(head.scope["headers"])
+    if not is_said_once or wire.accepts(headers.get(b"accept", b"")) != (True, True):
         return False
     version, session = headers.get(wire.VERSION_HEADER), headers.get(SESSION_HEADER)
     newer = version is not None and version not in _OLDER_HEADERS
@@ -687,6 +685,7 @@ class _Exchange:
         self.events: deque[bytes] = deque()
         """What is to be sent before the answer; the call's thread adds to it."""
         self._claims = [None]
+        """Empty: somebody ends the short way. Taking the one there is needs no lock."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
