@@ -156,15 +156,19 @@ def test_a_known_head_with_another_body_behind_it_is_read_as_a_row(served: Serve
 
 
 def test_one_that_takes_long_keeps_nobody_waiting(served: Served) -> None:
-    GO_ON.clear()
+    GO_ON.set()
     with Line(served) as slow, Line(served) as quick:
+        assert text_of(slow.ask(wire(tool="hold"))) == "held"  # from here on its head is known
+        assert ENTERED.acquire(timeout=WAIT_S)
         aboard(served, slow)
         aboard(served, quick, 2)
+        GO_ON.clear()
         slow.socket.sendall(wire(tool="hold"))
         assert ENTERED.acquire(timeout=WAIT_S)
         for number in range(20):
             assert text_of(quick.ask(wire(f"{number:05}"))) == f"{number:05}"
-        threading.Timer(0.5, GO_ON.set).start()  # after it has gone back to the event loop
+        until(served, 1)  # it has gone back to the event loop
+        GO_ON.set()
         assert text_of(slow.read()) == "held"
         aboard(served, slow, 2)
 
