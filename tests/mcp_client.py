@@ -64,6 +64,7 @@ class Served:
     short: list[int] = field(default_factory=list)
     """The statuses of what was answered the short way."""
     express: Express | None = None
+    loop: asyncio.AbstractEventLoop | None = None
 
     def connect(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_S)
@@ -186,7 +187,8 @@ def serving(
         protocol = direct(Limits(), b"/mcp", take, served.short.append, express) if short else "httptools"
         config = uvicorn.Config(app, http=protocol, lifespan="off", log_level="warning", access_log=False)
         server = uvicorn.Server(config)
-        held["server"], held["door"], held["loop"] = server, door, asyncio.get_running_loop()
+        held["server"], held["door"] = server, door
+        held["loop"] = served.loop = asyncio.get_running_loop()
         serving = asyncio.create_task(server.serve([listening]))
         ready.set()
         while not serving.done():

@@ -260,7 +260,7 @@ class Engine:
         if not result.spent.duration_ms:  # nothing ran: what was spent was spent here
             spent = replace(result.spent, duration_ms=round((time.monotonic() - begun.started) * 1000, 3))
             result = replace(result, spent=spent)
-        return _over(call, result, tool, True, interrupt)
+        return _over(call, result, tool, interrupt=interrupt)
 
     def give_up(self, begun: Begun, error: ToolError) -> Over:
         """In the place of ``run``, for a call that has begun and cannot be run."""

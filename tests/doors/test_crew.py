@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import toolwright
+from tests.moments import before_storing
 from tests.program import WAIT_S
 from toolwright.app import Workshop
 from toolwright.config import Config
@@ -507,10 +509,14 @@ class Lines:
 
     def wait(self, count: int) -> list[list[str]]:
         """What was flushed, once so many answers were; the crew is looked after, as a server does."""
+        return self.flushed(count, look=self._crew.look)
+
+    def flushed(self, count: int, look: Callable[[], None] = lambda: None) -> list[list[str]]:
+        """The same where somebody else looks after the crew."""
         until = time.monotonic() + WAIT_S
         with self._flushed:
             while sum(map(len, self.flushes)) < count and time.monotonic() < until:
-                self._crew.look()
+                look()
                 self._flushed.wait(0.005)
             assert sum(map(len, self.flushes)) >= count
             return list(self.flushes)
@@ -542,7 +548,7 @@ def test_whoever_reads_quick_calls_runs_them_and_reads_on(tmp_path: Path) -> Non
     with reading(tmp_path, where) as (lines, _crew):
         for count in range(1, 6):
             lines.say("where")
-            lines.wait(count)
+            lines.flushed(count)  # nobody looks, who might have another thread help on a busy machine
         lines.end()
     assert ran == lines.readers[: len(ran)]
 
@@ -550,7 +556,7 @@ def test_whoever_reads_quick_calls_runs_them_and_reads_on(tmp_path: Path) -> Non
 def test_what_is_read_together_begins_together_and_is_sent_at_once(tmp_path: Path) -> None:
     with reading(tmp_path, ping) as (lines, _crew):
         lines.say(*["ping"] * 16)
-        assert lines.wait(16) == [["pong"] * 16]
+        assert lines.flushed(16) == [["pong"] * 16]
         lines.end()
     what = [entry.what for entry in entries(str(tmp_path / "state" / "journal")) if entry.call]
     assert what == ["begin"] * 16 + ["end"] * 16
@@ -567,6 +573,36 @@ def test_reading_goes_on_while_a_function_waits_that_seemed_quick(tmp_path: Path
         finally:
             gate.free.set()
         assert lines.wait(2) == [["pong"], ["held"]]
+        lines.end()
+
+
+def test_a_call_that_comes_when_the_loop_looks_no_longer_is_looked_after(tmp_path: Path) -> None:
+    """The loop stops looking while there is nothing to do, and a call comes in that very moment."""
+    gate = Gate()
+    with reading(tmp_path, gate.hold, ping) as (lines, crew):
+
+        def hold() -> None:
+            sys.settrace(None)
+            lines.say("hold")
+            is_held.append(gate.entered.acquire(timeout=WAIT_S))
+
+        async def main() -> None:
+            crew.attend(asyncio.get_running_loop())
+            lines.say("ping")
+            sys.settrace(before_storing(Crew._attend, "_is_attended", hold))
+            until = time.monotonic() + WAIT_S
+            while not is_held and time.monotonic() < until:
+                await asyncio.sleep(0.005)
+            assert is_held == [True]
+            lines.say("ping")
+            assert await asyncio.to_thread(lines.flushed, 2) == [["pong"], ["pong"]]
+
+        is_held: list[bool] = []
+        try:
+            asyncio.run(main())
+        finally:
+            gate.free.set()
+        lines.wait(3)
         lines.end()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -363,6 +364,35 @@ def test_a_revoked_token_is_refused_within_a_second(
     clock.now += 0.9
     assert ask(guarded, bearer(value)).status == 401
     assert len(door.guests) == 1
+
+
+def test_attack_a_token_revoked_while_it_is_decided_about_is_remembered(
+    tmp_path: Path, store: Store, clock: Clock, door: Door
+) -> None:
+    """The loop decides about a request while a thread that serves a kept connection sees the change."""
+
+    class Asked(Tokens):
+        def find(self, value: str, now: float) -> tokens.Token | None:
+            found = super().find(value, now)
+            if found is not None:
+                tokens.revoke(store, "ci")
+                clock.now += _entrance.LOOK_EVERY_S
+                looking = threading.Thread(target=look)
+                looking.start()
+                looking.join(10)
+                assert not looking.is_alive()
+            return found
+
+    def look() -> None:
+        head = Head({"headers": [(b"host", HOST.encode())]}, 0)
+        assert entrance.admit(head, Place(None, SERVER, Peer(None, None))) is None
+
+    _, value = tokens.create(store, "ci", now=1.0)
+    keep = Keep(str(tmp_path / "state" / STORE_NAME))
+    entrance = Entrance(door, tokens=Asked(keep), clock=clock, now=clock)
+    assert ask(entrance, bearer(value)).status == 200
+    assert ask(entrance, bearer(value)).status == 401
+    keep.close()
 
 
 def test_a_token_is_over_when_its_time_is(guarded: Entrance, store: Store, clock: Clock) -> None:

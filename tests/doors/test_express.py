@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,8 +15,10 @@ import pytest
 import toolwright
 from tests.doors.test_shortcut import Line, text_of, wire
 from tests.mcp_client import WAIT_S, Served, enveloped, serving
+from tests.moments import before_storing
 from toolwright.config import Config
 from toolwright.doors._express import SEATS_MAX, Seat, open_express
+from toolwright.doors.mcp import McpDoor
 
 pytestmark = pytest.mark.skipif(open_express() is None, reason="needs epoll and eventfd, which Linux has")
 
@@ -153,25 +156,58 @@ def test_a_known_head_with_another_body_behind_it_is_read_as_a_row(served: Serve
 
 
 def test_one_that_takes_long_keeps_nobody_waiting(served: Served) -> None:
-    GO_ON.clear()
+    GO_ON.set()
     with Line(served) as slow, Line(served) as quick:
+        assert text_of(slow.ask(wire(tool="hold"))) == "held"  # from here on its head is known
+        assert ENTERED.acquire(timeout=WAIT_S)
         aboard(served, slow)
         aboard(served, quick, 2)
+        GO_ON.clear()
         slow.socket.sendall(wire(tool="hold"))
         assert ENTERED.acquire(timeout=WAIT_S)
         for number in range(20):
             assert text_of(quick.ask(wire(f"{number:05}"))) == f"{number:05}"
-        threading.Timer(0.5, GO_ON.set).start()  # after it has gone back to the event loop
+        until(served, 1)  # it has gone back to the event loop
+        GO_ON.set()
         assert text_of(slow.read()) == "held"
         aboard(served, slow, 2)
 
 
-def test_leaving_cancels_a_call(served: Served) -> None:
+def linger_and_leave(served: Served) -> None:
     STOPPED.clear()
     with Line(served) as line:
         aboard(served, line)
         line.socket.sendall(wire(tool="linger"))
         assert ENTERED.acquire(timeout=WAIT_S)
+    assert STOPPED.wait(WAIT_S)
+    until(served, 0)
+
+
+def test_leaving_cancels_a_call(served: Served) -> None:
+    linger_and_leave(served)
+
+
+def test_leaving_cancels_a_call_that_began_when_nobody_watched_any_more(served: Served) -> None:
+    """What watches long calls stops while there are none, and a call comes in that very moment."""
+    linger_and_leave(served)  # from here on its head is known
+    STOPPED.clear()
+    answered = [-1]
+    with Line(served) as line:
+
+        def call() -> None:
+            answered.append(len(served.short))
+            if answered[-1] == answered[-2] and not is_called.is_set():  # there was none since the last look
+                line.socket.sendall(wire(tool="linger"))
+                assert ENTERED.acquire(timeout=WAIT_S)
+                is_called.set()
+
+        is_called = threading.Event()
+        aboard(served, line)
+        assert served.loop is not None
+        served.loop.call_soon_threadsafe(sys.settrace, before_storing(McpDoor._tick, "_is_ticking", call))
+        assert text_of(line.ask(wire())) == "hello"
+        assert is_called.wait(WAIT_S)
+        served.loop.call_soon_threadsafe(sys.settrace, None)
     assert STOPPED.wait(WAIT_S)
     until(served, 0)
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import toolwright
+from tests.program import WAIT_S
 from toolwright.app import Workshop
 from toolwright.config import Config
 from toolwright.doors._crew import Crew
@@ -209,11 +210,11 @@ def test_attack_many_slow_clients_each_have_a_long_list_kept_for_them(
         door = McpDoor(workshop, Crew(workshop, Events()))
         scope = {"method": "POST", "headers": head, "guest": ANN}
         serving = asyncio.create_task(door(scope, receive, send))
-        await has_part.wait()
+        await asyncio.wait_for(has_part.wait(), WAIT_S)
         assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
         assert len(sent[1]["body"]) < PIECE_BYTES + 60_000
         reads.set()
-        await serving
+        await asyncio.wait_for(serving, WAIT_S)
 
     asyncio.run(main())
     body = b"".join(message["body"] for message in sent[1:])

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import textwrap
 import threading
+import time
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -153,7 +154,9 @@ def test_a_thread_that_is_interrupted_while_it_waits_leaves_nobody_waiting_for_i
         assert release.wait(WAIT)
 
     def interrupt() -> None:
+        until = time.monotonic() + WAIT
         while journal.head is None or journal.head.number < 3:  # the main thread has linked, and waits
+            assert time.monotonic() < until
             threading.Event().wait(0.001)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
@@ -161,7 +164,7 @@ def test_a_thread_that_is_interrupted_while_it_waits_leaves_nobody_waiting_for_i
         first = threading.Thread(target=journal.append, args=([body("a")],), kwargs={"durable": True})
         first.start()
         assert running.wait(WAIT)
-        interrupting = threading.Thread(target=interrupt)
+        interrupting = threading.Thread(target=interrupt, daemon=True)
         interrupting.start()
         with pytest.raises(KeyboardInterrupt):
             journal.append([body("b")], durable=True)

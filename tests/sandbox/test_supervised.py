@@ -262,7 +262,7 @@ def test_a_host_does_not_keep_the_memory_of_long_output():
         "del long[:]\n"
         "print(kept, held() - before)\n"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     left_alone, told = map(int, ran.stdout.split())
     assert told < 1 << 20 <= left_alone
 

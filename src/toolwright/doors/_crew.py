@@ -17,7 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence, Sized
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cached_property
 from typing import Any, Final, Protocol, TypeVar
 
@@ -222,14 +222,14 @@ class Crew:
         much to do already, or the house is closing, and nothing was or will be done. ``trace``: the
         traceparent that came with the call."""
         order = _Order(call, cancel, done, door, progress, trace=trace)
-        self._ordered += 1
-        if not self._is_attended and self._loop is not None:
-            self._is_attended = True
-            self._loop.call_soon_threadsafe(self._attend, 0)
         with self._lock:
             if self._is_closing or len(self._arrived) >= WAITING_MAX:
                 return False
             self._under_way.add(order)
+            self._ordered += 1
+            if not self._is_attended and self._loop is not None:
+                with suppress(RuntimeError):  # the loop has ended: whoever drains us looks
+                    self._loop.call_soon_threadsafe(self._begin_looking)
             self._arrived.append(order)
             if self._free or self._is_waking:
                 return True
@@ -253,15 +253,24 @@ class Crew:
         the loop's own thread, or by a source."""
         self._loop = loop
 
+    def _begin_looking(self) -> None:
+        """On the loop, which alone begins and ends it: else it would be begun twice."""
+        if not self._is_attended:
+            self._is_attended = True
+            self._attend(0)
+
     def _attend(self, idle: int) -> None:
         self.look()
         # While calls come one after the other it stays, so that none of them pays for starting it.
         idle = 0 if self._under_way or self._ordered else idle + 1
-        self._ordered = 0
-        if self._loop is not None and idle < _LOOKS_IDLE:
+        if idle < _LOOKS_IDLE:
+            self._ordered = 0
+            assert self._loop is not None
             self._loop.call_later(_LOOK_S, self._attend, idle)
-        else:
-            self._is_attended = False
+            return
+        self._is_attended = False  # first: whatever was ordered by one that saw us look still is there
+        if self._under_way or self._ordered:
+            self._begin_looking()
 
     async def call(
         self,

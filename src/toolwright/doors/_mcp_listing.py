@@ -1,5 +1,6 @@
-"""What ``tools/list`` gives to one caller, written once and kept: of ten thousand tools, one at a time is in
-memory, after a reload only what changed is written again, and the list as a whole is nowhere.
+"""What ``tools/list`` gives to one caller, written once and kept, tool by tool: of ten thousand one at a
+time is read, after a reload only what changed is written again, and the list is put together while it is
+sent.
 
 Decides nothing: what is offered to whom is the workshop's answer. What a request makes of it is
 ``_mcp_desk.py``'s business.

@@ -14,7 +14,7 @@ import secrets
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from toolwright.app import Workshop
 from toolwright.doors import _mcp_wire as wire
@@ -194,8 +194,7 @@ class McpDoor:
         self._waiting[exchange] = None
         self._has_waited = True
         if not self._is_ticking:
-            self._is_ticking = True
-            exchange.loop.call_soon_threadsafe(exchange.loop.call_later, _LONG_S, self._tick)
+            exchange.loop.call_soon_threadsafe(self._tick_on)
 
     def forget(self, exchange: _Exchange) -> None:
         self._waiting.pop(exchange, None)
@@ -416,10 +415,16 @@ class McpDoor:
             if exchange.tick < self._ticks:
                 exchange.wake()
         self._ticks += 1
+        self._is_ticking = False  # first: whoever saw it tick still is waiting already
         # While calls come one after the other it goes on, so that none of them pays for starting it.
-        self._is_ticking = self._has_waited or bool(self._waiting)
-        self._has_waited = False
-        if self._is_ticking:
+        if self._has_waited or self._waiting:
+            self._has_waited = False
+            self._tick_on()
+
+    def _tick_on(self) -> None:
+        """On the loop, which alone begins and ends it: else it would tick twice."""
+        if not self._is_ticking:
+            self._is_ticking = True
             asyncio.get_running_loop().call_later(_LONG_S, self._tick)
 
     async def _stream(self, exchange: _Exchange) -> None:
@@ -616,13 +621,11 @@ class _Said:
     trace: str
 
 
-def _said(head: Head) -> _Said | bool:
+def _said(head: Head) -> _Said | Literal[False]:
     """False: the request is not plain."""
     headers = head.headers
-    if len(headers) != len(head.scope["headers"]) or wire.accepts(headers.get(b"accept", b"")) != (
-        True,
-        True,
-    ):
+    is_said_once = len(headers) == len(head.scope["headers"])
+    if not is_said_once or wire.accepts(headers.get(b"accept", b"")) != (True, True):
         return False
     version, session = headers.get(wire.VERSION_HEADER), headers.get(SESSION_HEADER)
     newer = version is not None and version not in _OLDER_HEADERS
@@ -682,6 +685,7 @@ class _Exchange:
         self.events: deque[bytes] = deque()
         """What is to be sent before the answer; the call's thread adds to it."""
         self._claims = [None]
+        """Empty: somebody ends the short way. Taking the one there is needs no lock."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

@@ -247,7 +247,8 @@ def _lines(path: str, content: bytes) -> Iterator[tuple[int, str, str]]:
 
 
 class Tokens:
-    """The tokens that count now: those of the store and those of a file. Belongs to one thread."""
+    """The tokens that count now: those of the store and those of a file. One thread at a time looks; any may
+    ask meanwhile."""
 
     def __init__(self, keep: Keep | None = None, file: str | None = None) -> None:
         self._keep = keep
