@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from toolwright.model import Effect, Reach, Right
 from toolwright.store import Store, tokens
 from toolwright.store.keep import STORE_NAME, Keep
 from toolwright.store.sqlite import SqliteStore
-from toolwright.store.tokens import Tokens
+from toolwright.store.tokens import Token, Tokens
 
 SERVER = ("127.0.0.1", 8321)
 HOST = "127.0.0.1:8321"
@@ -363,6 +365,36 @@ def test_a_revoked_token_is_refused_within_a_second(
     clock.now += 0.9
     assert ask(guarded, bearer(value)).status == 401
     assert len(door.guests) == 1
+
+
+def test_a_token_that_is_revoked_while_it_is_found_is_not_remembered(
+    tmp_path: Path, store: Store, clock: Clock, door: Door
+) -> None:
+    """Attack: a client that rides the express comes by while another one's token is being looked up."""
+    _, value = tokens.create(store, "ci", now=1.0)
+
+    class Found(Tokens):
+        """Revokes what was found, and has another thread look."""
+
+        def find(self, value: str, now: float) -> Token | None:
+            found = super().find(value, now)
+            if found is not None:
+                tokens.revoke(store, "ci")
+                clock.now += 0.9
+                riding = threading.Thread(target=ride)
+                riding.start()
+                riding.join()
+            return found
+
+    def ride() -> None:
+        scope = {"headers": [(b"host", HOST.encode())]}
+        place = Place(("127.0.0.1", 5), SERVER, Peer(None, None))
+        assert entrance.admit(Head(scope, 0), place) is None
+
+    with closing(Keep(str(tmp_path / "state" / STORE_NAME))) as keep:
+        entrance = Entrance(door, tokens=Found(keep), clock=clock, now=clock)
+        assert ask(entrance, bearer(value)).status == 200
+        assert ask(entrance, bearer(value)).status == 401
 
 
 def test_a_token_is_over_when_its_time_is(guarded: Entrance, store: Store, clock: Clock) -> None:

@@ -8,7 +8,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -330,6 +332,62 @@ def on_the_loop(served: Served, do: Callable[[], None]) -> None:
 
     assert served.loop is not None
     asyncio.run_coroutine_threadsafe(done(), served.loop).result(WAIT_S)
+
+
+def test_what_comes_after_the_last_answer_here_is_for_the_event_loop() -> None:
+    """Attack: a request that comes in the moment in which its connection leaves. Whoever read it here would
+    answer nobody, or in the middle of an answer of which a part is still to be sent."""
+    express = open_express()
+    assert express is not None
+    answering: SimpleQueue[Seat | None] = SimpleQueue()
+    came: list[bytes] = []
+
+    def arrived(seat: Seat, data: bytes) -> bool:
+        came.append(data)
+        answering.put(seat)
+        return True
+
+    def read() -> None:
+        while arrivals := express.read():
+            express.take(arrivals)
+
+    def answer() -> None:
+        while (seat := answering.get()) is not None:
+            seat.answer(b"answer", stays=False)
+
+    def talk(clients: list[socket.socket]) -> None:
+        for client in clients:
+            client.sendall(b"first")
+            assert client.recv(100) == b"answer"
+            client.sendall(b"second")
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        with ExitStack() as stack:
+            pairs = [socket.socketpair() for _ in range(SEATS_MAX)]
+            backs = [loop.create_future() for _ in pairs]
+            for back, (ours, theirs) in zip(backs, pairs, strict=True):
+                stack.enter_context(ours)
+                stack.enter_context(theirs).settimeout(WAIT_S)
+                ours.setblocking(False)
+                express.board(ours, loop, arrived, lambda *told, back=back: back.set_result(told))
+            await asyncio.to_thread(talk, [theirs for _, theirs in pairs])
+            assert {*await asyncio.wait_for(asyncio.gather(*backs), WAIT_S)} == {(b"", b"")}
+            assert {ours.recv(100) for ours, _ in pairs} == {b"second"}
+
+    threads = [threading.Thread(target=each, daemon=True) for each in (read, answer)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(10):
+            asyncio.run(main())
+    finally:
+        express.ring()
+        answering.put(None)
+        for thread in threads:
+            thread.join(WAIT_S)
+        express.close()
+    assert came == [b"first"] * SEATS_MAX * 10
 
 
 def ride(

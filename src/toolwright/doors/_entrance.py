@@ -303,7 +303,8 @@ class Entrance:
         if clock >= self._look_at:
             self._look(clock)
         host_guest, cookie, key = self._place(scope, seen, is_relayed=is_relayed)
-        passed = self._passed.get(key)
+        kept = self._passed
+        passed = kept.get(key)
         if passed is None or (passed.until is not _NOT_OVER and passed.until <= self._now()):
             decided = self._decide(scope, seen, cookie, host_guest, clock)
             if isinstance(decided, Answer):
@@ -311,9 +312,9 @@ class Entrance:
                 return
             passed = decided
             if passed.guest is not None:
-                if len(self._passed) >= _PASSED_MAX:
-                    self._passed.clear()
-                self._passed[key] = passed
+                if len(kept) >= _PASSED_MAX:
+                    kept.clear()
+                kept[key] = passed
         path, method = scope["path"], scope["method"]
         is_plain = path == "/mcp" and len(headers) <= HEADERS_MAX and not scope["query_string"]
         if not is_plain and (odd := _odd(scope)) is not None:
@@ -482,7 +483,9 @@ class Entrance:
         self._look_at = clock + LOOK_EVERY_S
         with self._turn:
             if self._tokens.look():
-                self._passed.clear()
+                # Attack: a token that is found while another thread sees that it was revoked, and remembered
+                # after all was forgotten. So whoever decides remembers where it was looked up before.
+                self._passed = {}
 
     def hold(self, token_id: str, told: asyncio.Future[None]) -> None:
         """Have ``told`` done when the token counts no more. Looked at once for all who wait."""

@@ -89,8 +89,8 @@ class Seat:
             _LOG.exception("a request on the express could not be taken")
             data, is_taken = b"", False
             self._end()
-        if not is_taken:
-            self._leave(data)
+        if not is_taken and self.drop():
+            self._go_back(data)
 
     def answer(self, data: bytes, *, stays: bool) -> None:
         """Send the answer to what came; in any thread. Not ``stays``: it was the last one."""
@@ -104,10 +104,13 @@ class Seat:
             except OSError:  # the client has gone: the event loop finds that out by itself
                 sent = len(data)
                 stays = False
-            self._is_busy = False
-            stays = stays and sent == len(data) and not self._is_late
-        if not stays:
-            self._leave(b"", data[sent:])
+            # Attack: a request that comes now. Whoever read it before the connection has left would answer
+            # nobody, or in the middle of this answer; so it is not free in between.
+            if stays and sent == len(data) and not self._is_late:
+                self._is_busy = False
+                return
+            self._drop()
+        self._go_back(b"", data[sent:])
 
     def call_back(self) -> bool:
         """Have it come back after the answer that is on its way. False: there is none, so that it would not;
@@ -129,17 +132,20 @@ class Seat:
     def drop(self) -> bool:
         """Watch it here no longer; whether it still was."""
         with self._turn:
-            if self._is_left:
-                return False
-            self._is_left = True
-            self._express.forget(self)
-            self.socket.close()
+            return self._drop()
+
+    def _drop(self) -> bool:
+        """In its turn."""
+        if self._is_left:
+            return False
+        self._is_left = True
+        self._express.forget(self)
+        self.socket.close()
         return True
 
-    def _leave(self, received: bytes, unsent: bytes = b"") -> None:
-        if self.drop():
-            with suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self._back, received, unsent)
+    def _go_back(self, received: bytes, unsent: bytes = b"") -> None:
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._back, received, unsent)
 
 
 Arrivals = list[tuple[int, int]]
