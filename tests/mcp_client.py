@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,6 +64,7 @@ class Served:
     short: list[int] = field(default_factory=list)
     """The statuses of what was answered the short way."""
     express: Express | None = None
+    server: uvicorn.Server | None = None
     loop: asyncio.AbstractEventLoop | None = None
 
     def connect(self) -> http.client.HTTPConnection:
@@ -156,10 +157,16 @@ def next_message(response: http.client.HTTPResponse) -> Any:
 
 @contextmanager
 def serving(
-    workshop: Workshop, guest: Guest = CALLER, *, short: bool = False, **options: Any
+    workshop: Workshop,
+    guest: Guest = CALLER,
+    *,
+    short: bool = False,
+    told: Callable[[int], object] | None = None,
+    **options: Any,
 ) -> Iterator[Served]:
     """The door on a real server in a thread of its own. A bearer token names the guest of a request.
-    ``short``: requests are offered to the short way first, as ``serve`` does."""
+    ``short``: requests are offered to the short way first, as ``serve`` does; ``told`` hears the status of
+    each that it answers."""
     crew = Crew(workshop, Events())
     listening = socket.create_server(("127.0.0.1", 0))
     ready = threading.Event()
@@ -184,11 +191,12 @@ def serving(
         if express is not None:
             crew.serve(express)
             served.express = express
-        protocol = direct(Limits(), b"/mcp", take, served.short.append, express) if short else "httptools"
+        heard = told or served.short.append
+        protocol = direct(Limits(), b"/mcp", take, heard, express) if short else "httptools"
         config = uvicorn.Config(app, http=protocol, lifespan="off", log_level="warning", access_log=False)
         server = uvicorn.Server(config)
-        held["server"], held["door"] = server, door
-        held["loop"] = served.loop = asyncio.get_running_loop()
+        served.server, served.loop = server, asyncio.get_running_loop()
+        held["server"], held["door"], held["loop"] = server, door, served.loop
         serving = asyncio.create_task(server.serve([listening]))
         ready.set()
         while not serving.done():

@@ -8,7 +8,11 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
 
 import pytest
 
@@ -17,7 +21,7 @@ from tests.doors.test_shortcut import Line, text_of, wire
 from tests.mcp_client import WAIT_S, Served, enveloped, serving
 from tests.moments import before_storing
 from toolwright.config import Config
-from toolwright.doors._express import SEATS_MAX, Seat, open_express
+from toolwright.doors._express import RECEIVED_BYTES_MAX, SEATS_MAX, Seat, open_express
 from toolwright.doors.mcp import McpDoor
 
 pytestmark = pytest.mark.skipif(open_express() is None, reason="needs epoll and eventfd, which Linux has")
@@ -25,11 +29,17 @@ pytestmark = pytest.mark.skipif(open_express() is None, reason="needs epoll and 
 GO_ON = threading.Event()
 ENTERED = threading.Semaphore(0)
 STOPPED = threading.Event()
+FILL_CHARS = 900_000
 
 
 def echo(text: str) -> str:
     """Give back what was given."""
     return text
+
+
+def fill() -> str:
+    """More than fits into the buffers of a connection."""
+    return "x" * FILL_CHARS
 
 
 def hold() -> str:
@@ -244,6 +254,208 @@ def test_an_answer_that_does_not_fit_is_sent_on_by_the_event_loop() -> None:
 
     try:
         asyncio.run(main())
+    finally:
+        ours.close()
+        theirs.close()
+        express.close()
+
+
+def test_what_lies_behind_a_request_of_the_longest_kind_is_read(served: Served) -> None:
+    """Attack: a request that ends where one look at the connection ends. Of what came with it nothing is told
+    any more, and its client would wait for ever."""
+    longest = wire("x" * (RECEIVED_BYTES_MAX - len(wire("x" * 10_000)) + 10_000))
+    assert len(longest) == RECEIVED_BYTES_MAX
+    with Line(served) as line:
+        for _ in range(2):
+            assert len(text_of(line.ask(longest))) > 10_000
+        aboard(served, line)
+        line.socket.sendall(longest + wire("behind"))
+        assert len(text_of(line.read())) > 10_000
+        assert text_of(line.read()) == "behind"
+
+
+def test_a_client_that_says_no_more_is_left_when_it_has_its_answer() -> None:
+    """The end of what it says comes with its last request, and is told together with it: once."""
+    came, told = ride(b"request", is_last=True)
+    assert (came, told) == ([b"request"], (b"", b""))
+
+
+def test_a_mistake_of_ours_ends_one_connection_and_holds_up_none(caplog: pytest.LogCaptureFixture) -> None:
+    """What came on others with it is told once, so that it must be read; and who is not answered must not
+    wait for ever."""
+    came, told = ride(b"request", breaks=True)
+    assert (came, told) == ([b"request"], (b"", b""))
+    assert "could not be taken" in caplog.text
+
+
+BEING_TOLD = threading.Event()
+TOLD = threading.Event()
+
+
+def test_an_answer_that_is_about_to_be_sent_when_the_server_stops_is_sent(tmp_path: Path) -> None:
+    def told(_status: int) -> None:
+        BEING_TOLD.set()
+        assert TOLD.wait(WAIT_S)
+
+    TOLD.set()
+    with (
+        toolwright.open(Config(state=str(tmp_path / "state")), tools=[echo]) as workshop,
+        serving(workshop, short=True, told=told) as served,
+    ):
+        assert served.ask("tools/list").status == 200
+        with Line(served) as line:
+            aboard(served, line)
+            BEING_TOLD.clear()
+            TOLD.clear()
+            line.socket.sendall(wire("final"))
+            assert BEING_TOLD.wait(WAIT_S)
+            on_the_loop(served, lambda: end_connections(served))
+            on_the_loop(served, lambda: None)  # whatever closes at once has closed now
+            TOLD.set()
+            assert text_of(line.read()) == "final"
+            assert line.reading.read() == b""
+
+
+def test_an_answer_that_does_not_fit_is_whole_when_the_server_stops(tmp_path: Path) -> None:
+    with (
+        toolwright.open(
+            Config(state=str(tmp_path / "state"), result_bytes=2 * FILL_CHARS), tools=[echo, fill]
+        ) as workshop,
+        serving(workshop, short=True) as served,
+    ):
+        assert served.ask("tools/list").status == 200
+        with Line(served) as line:
+            for _ in range(2):  # its head is known from here on
+                assert len(line.ask(wire(tool="fill")).body) > FILL_CHARS
+            aboard(served, line)
+
+            def end() -> None:
+                """Nothing comes back to the loop meanwhile."""
+                for connection in connections(served):
+                    own = connection.transport.get_extra_info("socket")
+                    own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+                line.socket.sendall(wire(tool="fill"))
+                until(served, 0)
+                end_connections(served)
+
+            on_the_loop(served, end)
+            assert len(line.read().body) > FILL_CHARS
+            assert line.reading.read() == b""
+
+
+def test_a_rider_that_waits_is_closed_when_the_server_stops(served: Served) -> None:
+    with Line(served) as line:
+        aboard(served, line)
+        on_the_loop(served, lambda: end_connections(served))
+        assert line.reading.read() == b""
+    until(served, 0)
+
+
+def end_connections(served: Served) -> None:
+    """As the server does when it stops."""
+    for connection in connections(served):
+        connection.shutdown()
+
+
+def connections(served: Served) -> tuple[Any, ...]:
+    assert served.server is not None
+    return tuple(served.server.server_state.connections)
+
+
+def on_the_loop(served: Served, do: Callable[[], None]) -> None:
+    async def done() -> None:
+        do()
+
+    assert served.loop is not None
+    asyncio.run_coroutine_threadsafe(done(), served.loop).result(WAIT_S)
+
+
+def test_what_comes_after_the_last_answer_here_is_for_the_event_loop() -> None:
+    """Attack: a request that comes in the moment in which its connection leaves. Whoever read it here would
+    answer nobody, or in the middle of an answer of which a part is still to be sent."""
+    express = open_express()
+    assert express is not None
+    answering: SimpleQueue[Seat | None] = SimpleQueue()
+    came: list[bytes] = []
+
+    def arrived(seat: Seat, data: bytes) -> bool:
+        came.append(data)
+        answering.put(seat)
+        return True
+
+    def read() -> None:
+        while arrivals := express.read():
+            express.take(arrivals)
+
+    def answer() -> None:
+        while (seat := answering.get()) is not None:
+            seat.answer(b"answer", stays=False)
+
+    def talk(clients: list[socket.socket]) -> None:
+        for client in clients:
+            client.sendall(b"first")
+            assert client.recv(100) == b"answer"
+            client.sendall(b"second")
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        with ExitStack() as stack:
+            pairs = [socket.socketpair() for _ in range(SEATS_MAX)]
+            backs = [loop.create_future() for _ in pairs]
+            for back, (ours, theirs) in zip(backs, pairs, strict=True):
+                stack.enter_context(ours)
+                stack.enter_context(theirs).settimeout(WAIT_S)
+                ours.setblocking(False)
+                express.board(ours, loop, arrived, lambda *told, back=back: back.set_result(told))
+            await asyncio.to_thread(talk, [theirs for _, theirs in pairs])
+            assert {*await asyncio.wait_for(asyncio.gather(*backs), WAIT_S)} == {(b"", b"")}
+            assert {ours.recv(100) for ours, _ in pairs} == {b"second"}
+
+    threads = [threading.Thread(target=each, daemon=True) for each in (read, answer)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(10):
+            asyncio.run(main())
+    finally:
+        express.ring()
+        answering.put(None)
+        for thread in threads:
+            thread.join(WAIT_S)
+        express.close()
+    assert came == [b"first"] * SEATS_MAX * 10
+
+
+def ride(
+    request: bytes, *, is_last: bool = False, breaks: bool = False
+) -> tuple[list[bytes], tuple[bytes, bytes]]:
+    """Send a request to a seat, which answers it. What came there, and what went back to the event loop."""
+    express = open_express()
+    assert express is not None
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    came: list[bytes] = []
+
+    async def main() -> tuple[bytes, bytes]:
+        loop = asyncio.get_running_loop()
+        back: asyncio.Future[tuple[bytes, bytes]] = loop.create_future()
+
+        def arrived(seat: Seat, data: bytes) -> bool:
+            came.append(data)
+            if breaks:
+                raise ValueError("broken")
+            seat.answer(b"answer", stays=True)
+            return True
+
+        theirs.sendall(request)
+        if is_last:
+            theirs.shutdown(socket.SHUT_WR)
+        express.board(ours, loop, arrived, lambda received, unsent: back.set_result((received, unsent)))
+        express.take(express.read())
+        return await asyncio.wait_for(back, WAIT_S)
+
+    try:
+        return came, asyncio.run(main())
     finally:
         ours.close()
         theirs.close()

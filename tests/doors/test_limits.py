@@ -5,14 +5,16 @@ from __future__ import annotations
 import gc
 import socket
 import struct
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 
-from tests.wire import asked, connected, heard, request, serving
+from tests.wire import WAIT_S, asked, connected, heard, request, serving
 from toolwright.doors._entrance import Entrance, Guest
-from toolwright.doors._limits import Limits, connections_max, guarded, server_settings
+from toolwright.doors._limits import Guarded, Limits, connections_max, guarded, server_settings
 from toolwright.doors._web import Receive, Scope, Send, read_body
 
 QUICK = Limits(
@@ -40,6 +42,10 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         for _ in range(200):  # once the client is gone, what is sent goes nowhere and takes no time
             await send({"type": "http.response.body", "body": LONG, "more_body": True})
+        return
+    if scope["path"] == "/piece":
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"16384")]})
+        await send({"type": "http.response.body", "body": LONG[:16384]})
         return
     size = 0 if scope["path"] == "/deaf" else len(await read_body(receive, 1 << 30))
     body = str(size).encode()
@@ -164,6 +170,31 @@ def test_an_answer_that_nobody_reads_is_given_up(port: int) -> None:
         except ConnectionError:
             pass
         assert received < 64 << 20
+
+
+@pytest.mark.battery("I14")
+def test_the_end_of_an_answer_that_nobody_reads_holds_no_connection(port: int) -> None:
+    """Attack: so little is left to be sent that nobody calls it stalled, and a connection that is closed
+    waits for its client, as long as that likes, in a place that nobody else gets."""
+    with connected(port) as client:
+        client.sendall(request("GET", "/", port))
+        assert heard(client) is not None
+        (connection,) = (
+            found
+            for found in gc.get_objects()
+            if isinstance(found, Guarded) and found.client == client.getsockname()
+        )
+        until, pause = time.monotonic() + WAIT_S, threading.Event()
+        while not connection.transport.get_write_buffer_size():
+            answered = connection.server_state.total_requests
+            client.sendall(request("GET", "/piece", port))
+            while connection.server_state.total_requests == answered:
+                assert time.monotonic() < until
+                pause.wait(0.001)
+        assert connection.stalled_at is None
+        while connection in connection.watch.held:
+            assert time.monotonic() < until, "it is still there"
+            pause.wait(0.01)
 
 
 def test_attack_a_long_answer_is_read_a_piece_at_a_time(port: int) -> None:

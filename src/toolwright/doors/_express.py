@@ -12,6 +12,7 @@ event loop may close its own at any time.
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import socket
@@ -22,9 +23,10 @@ from contextlib import suppress
 from typing import Final
 
 SEATS_MAX: Final = 256
-_RECEIVED_BYTES_MAX: Final = 16 * 1024
+RECEIVED_BYTES_MAX: Final = 16 * 1024
 """Of one look at a connection; what is longer goes back to the event loop."""
 _TOGETHER_MAX: Final = 64
+_LOG: Final = logging.getLogger("toolwright.doors")
 
 Arrived = Callable[["Seat", bytes], bool]
 """In the waiting thread: what came in one piece, and whether it was taken. Its answer goes to the seat."""
@@ -63,7 +65,7 @@ class Seat:
         """Something came while a request was under way: the event loop knows what to do about that."""
         self._is_left = False
 
-    def read(self) -> None:
+    def read(self, event: int) -> None:
         """In the thread that waits: something has come."""
         with self._turn:
             if self._is_left:
@@ -72,14 +74,23 @@ class Seat:
                 self._is_late = True
                 return
             try:
-                data = self.socket.recv(_RECEIVED_BYTES_MAX)
+                data = self.socket.recv(RECEIVED_BYTES_MAX)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:
                 data = b""
             self._is_busy = True
-        if not data or not self._arrived(self, data):
-            self._leave(data)
+            # Attack: more than one look takes, or the end of what the client says behind its last request.
+            # Both were told with what was read now, and are not told again: the event loop finds them.
+            self._is_late = len(data) == RECEIVED_BYTES_MAX or event != select.EPOLLIN
+        try:
+            is_taken = bool(data) and self._arrived(self, data)
+        except Exception:  # noqa: BLE001 - what came on the other connections must be read all the same
+            _LOG.exception("a request on the express could not be taken")
+            data, is_taken = b"", False
+            self._end()
+        if not is_taken and self.drop():
+            self._go_back(data)
 
     def answer(self, data: bytes, *, stays: bool) -> None:
         """Send the answer to what came; in any thread. Not ``stays``: it was the last one."""
@@ -93,25 +104,48 @@ class Seat:
             except OSError:  # the client has gone: the event loop finds that out by itself
                 sent = len(data)
                 stays = False
-            self._is_busy = False
-            stays = stays and sent == len(data) and not self._is_late
-        if not stays:
-            self._leave(b"", data[sent:])
+            # Attack: a request that comes now. Whoever read it before the connection has left would answer
+            # nobody, or in the middle of this answer; so it is not free in between.
+            if stays and sent == len(data) and not self._is_late:
+                self._is_busy = False
+                return
+            self._drop()
+        self._go_back(b"", data[sent:])
+
+    def call_back(self) -> bool:
+        """Have it come back after the answer that is on its way. False: there is none, so that it would not;
+        else nobody may close the connection before."""
+        with self._turn:
+            self._is_late = True
+            return self._is_busy or self._is_left
+
+    @property
+    def is_left(self) -> bool:
+        return self._is_left
+
+    def _end(self) -> None:
+        """Have the event loop find that the connection is over."""
+        with self._turn, suppress(OSError):
+            if not self._is_left:
+                self.socket.shutdown(socket.SHUT_RDWR)
 
     def drop(self) -> bool:
         """Watch it here no longer; whether it still was."""
         with self._turn:
-            if self._is_left:
-                return False
-            self._is_left = True
-            self._express.forget(self)
-            self.socket.close()
+            return self._drop()
+
+    def _drop(self) -> bool:
+        """In its turn."""
+        if self._is_left:
+            return False
+        self._is_left = True
+        self._express.forget(self)
+        self.socket.close()
         return True
 
-    def _leave(self, received: bytes, unsent: bytes = b"") -> None:
-        if self.drop():
-            with suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self._back, received, unsent)
+    def _go_back(self, received: bytes, unsent: bytes = b"") -> None:
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._back, received, unsent)
 
 
 Arrivals = list[tuple[int, int]]
@@ -145,7 +179,7 @@ class Express:
         seat = Seat(self, own, loop, arrived, back)
         self._seats[own.fileno()] = seat
         # Edge triggered: each arrival is told once, also one that was there before.
-        self._epoll.register(own.fileno(), select.EPOLLIN | select.EPOLLET)
+        self._epoll.register(own.fileno(), select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
         return seat
 
     def forget(self, seat: Seat) -> None:
@@ -162,10 +196,10 @@ class Express:
         """Hand on what has come, and what comes meanwhile: what is handed on together shares one sync."""
         count = 0
         while arrivals:
-            for number, _ in arrivals:
+            for number, event in arrivals:
                 seat = self._seats.get(number)
                 if seat is not None:
-                    seat.read()
+                    seat.read(event)
             count += len(arrivals)
             arrivals = self._epoll.poll(0) if count < _TOGETHER_MAX and not self._is_closed else []
 

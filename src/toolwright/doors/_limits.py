@@ -175,6 +175,10 @@ class Guarded(HttpToolsProtocol):
     def look(self, now: float) -> None:
         """End the connection where its time is over."""
         limits = self.limits
+        if self.stalled_at is None and self.transport.is_closing():
+            # Attack: the end of an answer that is never read, for which a connection that is closed waits as
+            # long as its client likes. It is too little to be told of as stalled.
+            self.stalled_at = now
         if self.stalled_at is not None and now - self.stalled_at > limits.stalled_s:
             # Attack: an answer that is never read, and stays in our memory.
             self.transport.abort()

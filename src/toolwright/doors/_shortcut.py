@@ -90,8 +90,9 @@ class Passage:
 
     def set(self) -> None:
         """The connection was lost."""
-        if not self.response_complete and self.left is not None:
-            self.left()
+        left = self.left  # read once: the thread that has the answer takes it away
+        if not self.response_complete and left is not None:
+            left()
 
     def answer(self, status: int, headers: bytes, body: bytes) -> None:
         """``headers`` are whole lines, without the length."""
@@ -139,6 +140,8 @@ class Direct(Guarded):
     """What came in one piece when no request was under way."""
     is_known: bool = False
     """Whether its client is likely to send a head that is known."""
+    is_ending: bool = False
+    """Whether the server stops: it is closed as soon as it is back from the express."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.gathering = Gathering(transport)
@@ -174,6 +177,10 @@ class Direct(Guarded):
         self.is_answered = False
         self.busy()
         self.is_known = True
+        if seat is not None:  # after ``cycle``, which the event loop looks at once it has said one of these
+            way.keep_alive = not self.is_ending
+            if seat.is_left:
+                return True  # closed meanwhile: nobody waits for an answer
         if self.take(head, self.located, body, way):
             return True
         self.is_known = False
@@ -290,6 +297,14 @@ class Direct(Guarded):
         """In the thread that waits."""
         return self._take_known(data, seat)
 
+    def shutdown(self) -> None:
+        """The server stops."""
+        self.is_ending = True
+        if self.seat is None or not self.seat.call_back():
+            super().shutdown()
+        elif self.cycle is not None:
+            self.cycle.keep_alive = False
+
     def _come_back(self, received: bytes, unsent: bytes) -> None:
         """On the event loop: what is not ours to take."""
         self.seat = None
@@ -298,7 +313,7 @@ class Direct(Guarded):
             return
         if unsent:
             transport.write(unsent)
-        if cycle is not None and not cycle.keep_alive:
+        if self.is_ending or (cycle is not None and not cycle.keep_alive):
             transport.close()
             return
         transport.resume_reading()
