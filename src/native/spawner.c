@@ -278,7 +278,7 @@ enum {
     ALARM_EVERY_MS = 20,
     TASKS_PER_PROCESS = 8,        /* threads count as well, but programs have a few each */
     OPENED_MS = 1000,             /* by then an interpreter has opened its script */
-    SHOWN_TRIES = 8,
+    SHOWN_TRIES = 1000,           /* a microsecond each; on a busy machine one in five fails */
     FEW_PROCESSES = 8,
     SWEEP_MS = 2000,              /* then the report goes out and says how many are left; killing goes on */
     REAPS_PER_KILL = 64,
@@ -925,30 +925,35 @@ static uint32_t sample(const struct request *r, struct report *report, pid_t too
     return 0;
 }
 
+/* Whether something is mounted right at the path, walked from the root of a namespace: entering it would take
+ * another process. 0, or what is wrong: ENOENT, ENOTDIR, ESTALE where nothing is mounted there. */
+static int find_mount(int root, const char *path)
+{
+    struct { uint64_t flags, mode, resolve; } how = {O_PATH | O_NOFOLLOW | O_CLOEXEC, 0, RESOLVE_BELOW_ROOT};
+    struct statx found;
+    int fd = -1;
+    /* Where links lead up, the kernel wants to be asked again when anything was renamed meanwhile, anywhere. */
+    for (int tries = 0; fd < 0 && tries < SHOWN_TRIES; tries++) {
+        fd = (int)syscall(NR_openat2, root, path, &how, sizeof how);
+        if (fd < 0 && errno != EAGAIN && errno != EINTR) break;
+    }
+    if (fd < 0) return errno;
+    int error = statx(fd, "", AT_EMPTY_PATH, 0, &found) != 0 ? errno
+                : found.stx_attributes & ATTR_IS_MOUNT_ROOT ? 0 : ESTALE;
+    close(fd);
+    return error;
+}
+
 /* Attack: somebody outside renames a file over the tool's script after we looked and before its interpreter opens
  * it, which takes our mount away. Nothing can prevent that while the interpreter goes by the path. But the mount
- * does not come back, so looking once more afterwards tells, and what the tool said is not believed. Paths are
- * walked from the namespace's own root: entering it would take another process. */
+ * does not come back, so looking once more afterwards tells, and what the tool said is not believed. */
 static bool is_still_shown(const struct request *r, const int *fds)
 {
     if (r->mount_ns < 0) return true;
     for (uint32_t i = 0; i < r->head.bindc; i++) {
-        struct { uint64_t flags, mode, resolve; } how = {O_PATH | O_NOFOLLOW | O_CLOEXEC, 0, RESOLVE_BELOW_ROOT};
-        struct statx found;
         if (!(r->bind_flags[i] & BIND_SEALED)) continue;
-        int fd = -1;
-        /* Where links lead up, the kernel wants to be asked again when anything was renamed meanwhile. */
-        for (int tries = 0; fd < 0 && tries < SHOWN_TRIES; tries++) {
-            fd = (int)syscall(NR_openat2, fds[r->root], r->binds[2 * i + 1], &how, sizeof how);
-            if (fd < 0 && errno != EAGAIN && errno != EINTR) break;
-        }
-        if (fd < 0) {
-            if (r->bind_flags[i] & BIND_ABSENT && (errno == ENOENT || errno == ENOTDIR)) continue;
-            return false;
-        }
-        bool is_root = statx(fd, "", AT_EMPTY_PATH, 0, &found) == 0 && found.stx_attributes & ATTR_IS_MOUNT_ROOT;
-        close(fd);
-        if (r->bind_flags[i] & BIND_ABSENT || !is_root) return false;
+        int error = find_mount(fds[r->root], r->binds[2 * i + 1]);
+        if (r->bind_flags[i] & BIND_ABSENT ? error != ENOENT && error != ENOTDIR : error != 0) return false;
     }
     return true;
 }
@@ -1290,6 +1295,9 @@ static int probe_mounts(const struct request *r, const int *fds, bool user)
     int error = make_namespace(r, fds, &ignored, absent, NULL, &count);
     if (error) return error;
     if (absent[0]) return ENOENT;
+    /* Without this look, every call that shows checked files would be taken for swapped. */
+    error = find_mount(open("/", O_PATH | O_DIRECTORY | O_CLOEXEC), r->binds[1]);
+    if (error) return error;
     if (chdir(r->binds[1]) != 0) return errno;
     if (open(".toolwright-probe", O_CREAT | O_WRONLY | O_CLOEXEC, 0600) >= 0) return EBADE;
     return errno == EROFS ? 0 : errno;

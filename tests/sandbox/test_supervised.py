@@ -7,6 +7,7 @@ with a spawner that has the sanitizers in it.
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import select
@@ -25,7 +26,7 @@ from pathlib import Path
 import pytest
 
 from tests.native.compiling import checked_spawner, spawner, trouble
-from tests.sandbox.hosting import NOBODY, Elsewhere, Here, request_of, start_of
+from tests.sandbox.hosting import NOBODY, ROOT, Elsewhere, Here, request_of, start_of
 from toolwright.model import End, Ending
 from toolwright.sandbox import Cancel, _wire, supervised
 
@@ -823,6 +824,52 @@ def test_descriptors_made_ahead_are_one_calls_alone_and_go_with_the_level(new_ho
     assert made.sandbox._spare == []
 
 
+FEW_FILES = """
+import json, os, resource, sys
+from tests.sandbox.hosting import Here
+
+kind, tool, script = sys.argv[1:]
+sealed = [(script, b"#!/bin/sh\\necho checked\\n")]
+more = {"sealed": sealed, "env": {"PATH": "/usr/bin:/bin"}}
+asked = ([script], more) if kind == "sealed" else ([tool, "echo"], {})
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+found = []
+for room in range(24):
+    before = set(os.listdir("/proc/self/fd"))
+    host = Here()
+    host.run([tool, "echo"])
+    most = max(map(int, os.listdir("/proc/self/fd")))
+    taken = [os.dup(0)]
+    while taken[-1] < most:
+        taken.append(os.dup(0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[-1] + 1 + room, hard))
+    ends = {host.run(asked[0], **asked[1]).end.value for _ in range(3)}
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    for fd in taken:
+        os.close(fd)
+    ends_later = host.run(asked[0], **asked[1]).end.value
+    host.close()
+    found.append([sorted(ends), ends_later, len(set(os.listdir("/proc/self/fd")) - before)])
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize("kind", ["plain", "sealed"])
+def test_calls_for_which_no_descriptors_are_left_cost_none_and_spoil_no_later_call(place, kind):
+    script = place / "script"
+    script.write_bytes(b"#!/bin/sh\necho swapped\n")
+    script.chmod(0o755)
+    ran = subprocess.run(
+        [sys.executable, "-c", FEW_FILES, kind, trouble(), str(script)],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    assert found[0][0] == ["not_started"]
+    assert found[-1][0] == ["exited"]
+    assert [(later, left) for _, later, left in found] == [("exited", 0)] * len(found)
+
+
 def test_restrictions_hold_in_each_of_many_equal_calls(host, place):
     secret = place / "secret"
     secret.write_bytes(b"x")
@@ -899,17 +946,21 @@ def until(holds: Callable[[], bool]) -> bool:
 
 def test_a_process_that_waits_may_be_killed_or_stopped_and_the_call_still_comes_through(new_host):
     made = new_host()
+    signalled: set[int] = set()
     for number in (signal.SIGKILL, signal.SIGUSR1, signal.SIGTERM):
         for _ in range(OFTEN):
             assert made.run([trouble(), "exit", "3"]).exit_status == 3
         assert until(lambda: bool(waiting(made.sandbox)))
         for pid in waiting(made.sandbox):
             os.kill(pid, number)
+            signalled.add(pid)
         for _ in range(OFTEN):
             ending = made.run([trouble(), "state"])
             # A signal that was sent while it waited is the tool's when it starts; SIGKILL came before.
             assert ending.end is End.EXITED
             assert (ending.exit_status, ending.signal) in ((0, None), (128 + number, number))
+        # Where there are several supervisors, one of them may have kept its own for a later call.
+        assert until(lambda: signalled.isdisjoint(waiting(made.sandbox)))
         assert made.run([trouble(), "exit", "3"]).exit_status == 3
     made.close()
 

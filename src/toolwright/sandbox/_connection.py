@@ -5,6 +5,7 @@ What is said over the socket is ``_wire.py``'s; who calls what is ``supervised.p
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -97,16 +98,22 @@ class Connection:
             os.close(payload)
 
     def ask(self, message: bytes, fds: list[int]) -> tuple[bytes, list[int]]:
-        """Send a request that starts no tool; the answer and its descriptors, or nothing."""
+        """Send a request that starts no tool; the answer and its descriptors, all of them, or nothing.
+
+        Raises OSError where there is no room for them.
+        """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
             with theirs:
                 self.post(message, [theirs.fileno(), *fds])
             ours.settimeout(GRACE_S)
             try:
-                answer, found, _, _ = socket.recv_fds(ours, 8192, 3 + SEALED_MAX, socket.MSG_CMSG_CLOEXEC)
+                answer, found, flags, _ = socket.recv_fds(ours, 8192, 3 + SEALED_MAX, socket.MSG_CMSG_CLOEXEC)
             except OSError:
                 return b"", []
+            if flags & socket.MSG_CTRUNC:  # one taken for another would be kept for every later call
+                _kernel.close_all(found)
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             return answer, found
 
     def close(self, wait_s: float = 2.0) -> None:

@@ -73,7 +73,6 @@ class Exchange:
 
     def __init__(self, start: Start, cancel: Cancel, ends: Ends) -> None:
         self.start = start
-        self.cancelled = cancel.fileno()
         self.unsent = memoryview(start.stdin)
         self.stdout: list[bytes] = []
         self.large: mmap.mmap | None = None
@@ -89,6 +88,7 @@ class Exchange:
             self.stderr_read, self.stderr_write,
         ) = ends.pipes  # fmt: skip
         try:
+            self.cancelled = cancel.fileno()  # perhaps made now, and there may be no descriptor left
             if len(self.unsent) > PIPE_BYTES_MIN:
                 os.set_blocking(self.stdin_write, False)
             self.feed()
