@@ -290,6 +290,7 @@ class Server:
             resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         held = Counter(re.sub(r"[0-9a-f]{6,}|\d+", "N", link) for link in links)
         others = sum(many for what, many in held.items() if not POOL.fullmatch(what))
+        others -= min(held["/"], held["mnt:[N]"])  # the pool holds the root of each namespace with it
         return Look(others, connections, len(os.listdir(f"{base}/task")), resident, self.children(), held)
 
     def children(self) -> int:
