@@ -16,9 +16,10 @@ def main() -> None:
 
         print(f"toolwright {__version__}")
         return
-    # Most commands are over before there is anything to collect; looking for it while they load would
-    # be a twentieth of their time.
-    gc.set_threshold(_UNCOLLECTED_MAX)
+    if "serve" not in sys.argv:
+        # Others are over before there is anything to collect; looking for it while they load would be a
+        # fortieth of their time.
+        gc.set_threshold(_UNCOLLECTED_MAX)
     from toolwright.doors import cli
 
     sys.exit(cli.run(sys.argv[1:]))

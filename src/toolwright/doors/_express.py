@@ -172,14 +172,18 @@ class Express:
         if self._is_closed or len(self._seats) >= SEATS_MAX:
             return None
         try:
-            own = socket.socket(fileno=os.dup(sock.fileno()))
+            own = sock.dup()
         except OSError:
             return None
-        own.setblocking(False)
-        seat = Seat(self, own, loop, arrived, back)
-        self._seats[own.fileno()] = seat
-        # Edge triggered: each arrival is told once, also one that was there before.
-        self._epoll.register(own.fileno(), select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
+        number = own.fileno()
+        seat = self._seats[number] = Seat(self, own, loop, arrived, back)
+        try:
+            # Edge triggered: each arrival is told once, also one that was there before.
+            self._epoll.register(number, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
+        except OSError:  # more than the kernel watches for one user
+            del self._seats[number]
+            own.close()
+            return None
         return seat
 
     def forget(self, seat: Seat) -> None:

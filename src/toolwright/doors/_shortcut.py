@@ -68,7 +68,7 @@ class Passage:
     @property
     def scope(self) -> Scope:
         if self._scope is None:
-            place = self._connection.located
+            place = self._connection.place
             self._scope = {
                 **self._head.scope,
                 "client": place.client,
@@ -126,11 +126,10 @@ class Direct(Guarded):
     """A connection that offers some requests to a plain function first."""
 
     path: bytes
-    place: str
-    """The path as a text."""
+    path_text: str
     take: Take
     gathering: Gathering
-    located: Place
+    place: Place
     told: Callable[[int], object]
     heads: dict[bytes, Head]
     express: Express | None
@@ -146,7 +145,7 @@ class Direct(Guarded):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.gathering = Gathering(transport)
         super().connection_made(self.gathering)  # type: ignore[arg-type]
-        self.located = Place(self.client, self.server, self.peer)
+        self.place = Place(self.client, self.server, self.peer)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.seat is not None:
@@ -181,7 +180,7 @@ class Direct(Guarded):
             way.keep_alive = not self.is_ending
             if seat.is_left:
                 return True  # closed meanwhile: nobody waits for an answer
-        if self.take(head, self.located, body, way):
+        if self.take(head, self.place, body, way):
             return True
         self.is_known = False
         self.cycle = earlier
@@ -220,7 +219,7 @@ class Direct(Guarded):
             return
         parser, scope = self.parser, cast(Scope, self.scope)
         version = parser.get_http_version()
-        scope["method"], scope["path"], scope["raw_path"] = "POST", self.place, self.path
+        scope["method"], scope["path"], scope["raw_path"] = "POST", self.path_text, self.path
         scope["query_string"] = b""
         if version != "1.1":
             scope["http_version"] = version
@@ -228,7 +227,7 @@ class Direct(Guarded):
         way = Passage(self, head, body, keep_alive=version != "1.0" and parser.should_keep_alive())
         earlier, self.cycle = self.cycle, way  # type: ignore[assignment]
         self.busy()
-        if self.take(head, self.located, body, way):
+        if self.take(head, self.place, body, way):
             self.held = None
             if way.keep_alive and version == "1.1":
                 self._remember(head)
@@ -359,7 +358,7 @@ def direct(
         "limits": limits,
         "watch": Watch(limits),
         "path": path,
-        "place": path.decode("ascii"),
+        "path_text": path.decode("ascii"),
         "take": staticmethod(take),
         "told": staticmethod(told),
         "heads": {},

@@ -6,7 +6,6 @@ may take ``_limits.py``'s, what a request means the door's it is for. ``--stdio`
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 
 _BACKLOG: Final = 512
 _ANY: Final = ("", "0.0.0.0", "::")
-_UNCOLLECTED_MAX: Final = 700
 _M_ARENA_MAX: Final = -8
 _ARENAS: Final = 2
 _NAMES_MAX: Final = 100
@@ -78,7 +76,6 @@ def command(shared: Shared, host: str | None, port: int | None, stdio: bool, tok
     On loopback no token is needed; any other address needs one (`toolwright token create`). Changed files are
     read again by themselves. SIGINT and SIGTERM let calls under way finish; a second one ends at once.
     """
-    gc.set_threshold(_UNCOLLECTED_MAX)  # again as it is by default: this command lasts
     if stdio:
         if host is not None or port is not None or token_file is not None:
             raise click.UsageError("--stdio listens nowhere: leave out --host, --port and --token-file.")
