@@ -338,9 +338,10 @@ class Supervised:
                 timeout_s = start.permit.limits.timeout_s
                 is_sent = self._send(connection, start, slot, exchange, place, timeout_s)
                 sent = time.monotonic()
-                looking = slot.is_quick and connection.is_alone()
-                if looking:
+                is_alone = connection.is_alone()
+                if is_alone:
                     self._make_spare()
+                looking = slot.is_quick and is_alone
                 report = exchange.until_report(sent + timeout_s + GRACE_S, looking=looking)
                 slot.is_quick = _IS_PARALLEL and time.monotonic() - sent < QUICK_S
                 may_have_started = is_sent and bool(connection.started[place])
@@ -423,7 +424,7 @@ class Supervised:
             return Ends()
 
     def _make_spare(self) -> None:
-        """Whoever calls one quick tool after the other is spared this before the next start."""
+        """Whoever calls one tool after the other is spared this before the next start."""
         with suppress(OSError), self._lock:
             if not self._spare and not self._is_closed:
                 self._spare.append(Ends())
