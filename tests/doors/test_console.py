@@ -51,7 +51,7 @@ from toolwright.store.sqlite import SqliteStore
 ANN = Guest(name="ann")
 FOLDER = Path(toolwright.__file__).parent / "doors" / "console"
 
-HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"' {{ 7*7 }}"
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"' {{ 7919*6827 }}"
 REVERSED = "safe\u202egnissop\u200b\u2066"
 SKILL = """---
 name: notes
@@ -402,8 +402,8 @@ def test_attack_a_description_that_brings_a_script_is_text(pages: Pages) -> None
         text = pages.get(path)
         assert "<script>alert" not in text
         assert "<img src=x" not in text
-        assert "{{ 7*7 }}" in text.replace("&#34;", '"'), "it is shown, not evaluated"
-        assert "49" not in Page(text).text.replace(pages.key("hostile"), "")
+        assert "{{ 7919*6827 }}" in text.replace("&#34;", '"'), "it is shown, not evaluated"
+        assert str(7919 * 6827) not in text
         page = Page(text)
         assert page.wrong == []
         assert all(given.get("src", "").startswith("/static/") for given in page.all("script"))

@@ -149,7 +149,7 @@ def test_a_short_value_is_kept_with_a_warning(tmp_path: Path) -> None:
     said = toolwright("secret", "set", "pin", cwd=tmp_path, stdin=b"1234")
     assert said.status == 0
     assert "too short or too common" in said.err
-    assert "1234" not in said.err
+    assert "1234" not in said.err.replace(str(tmp_path), "")
 
 
 def test_a_vault_with_a_passphrase(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_state_folder_that_others_may_write_keeps_no_secrets(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     "line",
-    ['OPENAI_API_KEY = "sk-itself-0815"', "OPENAI_API_KEY = 4711", 'HOME = "vault:x"',
+    ['OPENAI_API_KEY = "sk-itself-0815"', "OPENAI_API_KEY = 471108154711", 'HOME = "vault:x"',
      'LD_PRELOAD = "vault:x"', 'LC_ALL = "vault:x"', '"a b" = "vault:x"', 'A = "vault:../x"', 'A = "vault:"'],
 )  # fmt: skip
 def test_a_reference_that_is_none_is_refused_and_not_repeated(line: str, tmp_path: Path) -> None:
@@ -184,4 +184,4 @@ def test_a_reference_that_is_none_is_refused_and_not_repeated(line: str, tmp_pat
     assert said.status == 78
     assert "secrets." in said.err
     assert "sk-itself" not in said.err
-    assert "4711" not in said.err
+    assert "4711081" not in said.err
