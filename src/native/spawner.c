@@ -81,6 +81,8 @@ enum {
     VERSION = 1,
 };
 
+enum { LEAVE = 'g' };  /* what the host says on the control socket of a call that is HELD; all else is a stop */
+
 enum kind { KIND_RUN = 1, KIND_NAMESPACE = 2, KIND_PROBE = 3 };
 
 /* Which descriptors came along, in this order, after the control socket and (RUN) stdin, stdout, stderr. */
@@ -94,7 +96,8 @@ enum {
     SET_UID = 1u << 8,
     SET_GID = 1u << 9,
     KEEP_PROGRAM = 1u << 10,  /* the sealed program is a script: its interpreter reads it as descriptor 4 */
-    FLAGS_KNOWN = 0x73f,
+    HELD = 1u << 11,          /* everything is done but the start, which waits for LEAVE on the control socket */
+    FLAGS_KNOWN = 0xf3f,
 };
 
 struct head {
@@ -129,7 +132,7 @@ enum {
 enum stage {  /* where a start failed */
     STAGE_NONE, STAGE_REQUEST, STAGE_CLONE, STAGE_GROUP, STAGE_DESCRIPTORS, STAGE_NAMESPACE, STAGE_STALE,
     STAGE_RLIMIT, STAGE_IDENTITY, STAGE_CAPABILITIES, STAGE_CWD, STAGE_NO_NEW_PRIVS, STAGE_LANDLOCK,
-    STAGE_SECCOMP, STAGE_EXEC, STAGE_BIND,
+    STAGE_SECCOMP, STAGE_EXEC, STAGE_BIND, STAGE_HELD,
 };
 
 enum reason {  /* why it ended */
@@ -302,6 +305,8 @@ static _Alignas(16) unsigned char payload[MESSAGE_MAX];
 static char *pointers[STRINGS_MAX + 8];
 static struct member { pid_t pid, parent; } members[MEMBERS_MAX];
 static _Alignas(16) unsigned char tool_stack[32 << 10];
+
+static volatile bool has_leave;                      /* the tool of this request may start; set in its own process */
 
 static int64_t now_us(void)
 {
@@ -521,6 +526,18 @@ UNCHECKED static _Noreturn void become_tool(struct birth *birth)
         }
     }
     if (chdir(r->cwd) != 0) FAIL(STAGE_CWD);
+    if (!has_leave) {
+        /* Attack: a tool that starts although its call could not be recorded. Anything but this word means no, and
+         * so does the end of the host. */
+        char word = 0;
+        ssize_t got;
+        do got = read(fds[r->control], &word, 1); while (got < 0 && errno == EINTR);
+        if (got != 1 || word != LEAVE) {
+            errno = ECANCELED;
+            FAIL(STAGE_HELD);
+        }
+        has_leave = true;
+    }
 
     sigset_t none;
     sigemptyset(&none);
@@ -624,9 +641,11 @@ static pid_t hatch(const struct request *r, const int *fds, struct birth *birth,
     embryo.birth.fds = fds;
     atomic_store(&embryo.go, 1);
     futex_wake(&embryo.go);
-    if (!has_changed(&embryo.tid, ALIVE, &embryo.tid, ALIVE)) {
+    bool has_moved = has_changed(&embryo.tid, ALIVE, &embryo.tid, ALIVE);
+    while (!has_moved && !has_leave) has_moved = has_changed(&embryo.tid, ALIVE, &embryo.tid, ALIVE);
+    if (!has_moved) {
         kill(embryo.pid, SIGKILL);  /* it may have become the tool just now: then that was the call */
-    } else if (embryo.birth.stage != STAGE_NONE) {
+    } else if (embryo.birth.stage != STAGE_NONE && embryo.birth.stage != STAGE_HELD) {
         discard_embryo();  /* it certainly did not; starting again says what is wrong */
         return 0;
     }
@@ -1025,6 +1044,7 @@ static bool run_tool(const struct request *r, const int *fds, struct report *rep
     struct birth birth = {.request = r, .fds = fds};
     int pidfd = -1;
     if (r->head.slot < started_size) started[r->head.slot] = 1;
+    has_leave = !(r->head.flags & HELD);
     pid_t tool = hatch(r, fds, &birth, &pidfd);
     if (tool == 0)
         tool = clone(tool_main, tool_stack + sizeof tool_stack, CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD,
@@ -1046,6 +1066,7 @@ static bool run_tool(const struct request *r, const int *fds, struct report *rep
         close(pidfd);
         return true;
     }
+    if (r->head.flags & HELD) began = now_us();
     /* Nothing of the tool's stays open here: its readers see its end when it ends. */
     close(fds[r->in]);
     close(fds[r->out]);

@@ -955,7 +955,7 @@ class Workshop:
         return self.hands.new_call_id()
 
     def _run(self, call: ToolCall, cancel: Cancel, door: str = "python") -> ToolResult:
-        (begun,) = self.hands.engine.begin([(call, cancel)], door=door)
+        (begun,) = self.hands.engine.begin([(call, cancel)], door=door, promised=True)
         return self.go_on(begun)
 
     def go_on(self, begun: Begun) -> ToolResult:

@@ -110,6 +110,33 @@ class Audit:
             self._begun += len(bodies)
         return True
 
+    def promise(self, call: ToolCall, facts: CallFacts) -> Callable[[], bool]:
+        """As ``begin``, in two steps: what this gives makes the record durable and says whether it is.
+
+        Until then nothing may start. It must be asked, once, whatever becomes of the call.
+        """
+        body = self._begin(call, facts)
+        try:
+            if self._owed:
+                self._pay()
+            promise = self._segments.promise((body,))
+        except Trouble as trouble:
+            self.trouble = trouble
+            return _is_not
+
+        def is_kept() -> bool:
+            try:
+                self._segments.keep(promise)
+            except Trouble as trouble:
+                self.trouble = trouble
+                return False
+            self.trouble = None
+            with self._counting:
+                self._begun += 1
+            return True
+
+        return is_kept
+
     def _begin(self, call: ToolCall, facts: CallFacts) -> bytes:
         names, digest = _arguments(call)
         # Attack: a credential as the name of an argument or a tool.
@@ -423,6 +450,10 @@ def cost_of(notes: Notes) -> JsonObject:
 
 
 # -- small parts --------------------------------------------------------------------------------------------
+
+
+def _is_not() -> bool:
+    return False
 
 
 def _arguments(call: ToolCall) -> tuple[list[str] | None, str]:

@@ -17,7 +17,7 @@ from typing import Final
 
 from toolwright.model import End, Ending, Run, Usage
 from toolwright.sandbox import Cancel, Start
-from toolwright.sandbox._wire import STAGES, TASKS_PER_PROCESS, Reason, Report, Stage, received
+from toolwright.sandbox._wire import LEAVE, STAGES, STOP, TASKS_PER_PROCESS, Reason, Report, Stage, received
 from toolwright.sandbox.rules import KernelRules
 
 QUICK_S: Final = 0.0015
@@ -175,11 +175,24 @@ class Exchange:
                         self._close(self.stdin_write)
             ready = []
 
+    def let_start(self) -> bool:
+        """Let a tool that is held start. False: whoever held it is gone, and it never will."""
+        try:
+            self.ours.send(LEAVE)
+        except OSError:
+            return False
+        return True
+
+    def stop(self, until: float) -> Report | None:
+        """End the call, and wait for the report."""
+        self._stop(End.CANCELLED)
+        return self.until_report(until)
+
     def _stop(self, end: End) -> None:
         if self.stopped is None:
             self.stopped = end
             with suppress(OSError):
-                self.ours.send(b"c")
+                self.ours.send(STOP)
 
     def _read(self, fd: int) -> int:
         limits = self.start.permit.limits

@@ -21,6 +21,8 @@ REPORT: Final = struct.Struct("<4I2i2I4Q4IQ8i")
 LIMIT: Final = struct.Struct("<IIQ")
 FLAGS_AT: Final = 12
 REQUEST_MAGIC, REPORT_MAGIC = 0x51535754, 0x52535754
+LEAVE, STOP = b"g", b"c"
+"""What the host says on the control socket: a call that is held may start; a call is to end."""
 SEALED_MAX: Final = 16
 """Files of one start whose checked bytes are shown in place of what lies at their paths."""
 NO_LIMIT: Final = (1 << 64) - 1
@@ -53,6 +55,7 @@ class Flag(IntFlag):
     SET_UID = 1 << 8
     SET_GID = 1 << 9
     KEEP_PROGRAM = 1 << 10
+    HELD = 1 << 11
 
 
 class Reason(IntEnum):
@@ -84,6 +87,7 @@ class Stage(IntEnum):
     SECCOMP = 13
     EXEC = 14
     BIND = 15
+    HELD = 16
 
 
 STAGES: Final = {
@@ -100,6 +104,7 @@ STAGES: Final = {
     Stage.LANDLOCK: "Landlock",
     Stage.SECCOMP: "seccomp",
     Stage.BIND: "protecting",
+    Stage.HELD: "it had no leave to start",
 }
 
 

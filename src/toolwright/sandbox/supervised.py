@@ -39,6 +39,7 @@ from toolwright.sandbox._wire import (
     REQUEST,
     REQUEST_MAGIC,
     SEALED_MAX,
+    STOP,
     VERSION,
     Flag,
     Kind,
@@ -218,7 +219,7 @@ class Service:
     def kill(self) -> None:
         """End it and everything it started. Returns when that is done."""
         with suppress(OSError):
-            self._control.send(b"c")
+            self._control.send(STOP)
         self.ended(GRACE_S)
         with self._lock:
             self._is_over = True
@@ -334,17 +335,30 @@ class Supervised:
         try:
             exchange = Exchange(start, cancel, self._ends())
             place = connection.take_place()
+            is_alone = connection.is_alone()
+            # While the disk writes, the tool is made ready. With many callers at once there is no time to gain.
+            is_held = cancel.is_held and is_alone
             try:
+                if not is_held:
+                    cancel.leave()
                 timeout_s = start.permit.limits.timeout_s
-                is_sent = self._send(connection, start, slot, exchange, place, timeout_s)
+                is_sent = self._send(connection, start, slot, exchange, place, timeout_s, is_held=is_held)
+                is_free = True
+                if is_held:
+                    try:
+                        cancel.leave()
+                    except BaseException:
+                        report = exchange.stop(time.monotonic() + GRACE_S)
+                        raise
+                    is_free = exchange.let_start()
+                    began = time.monotonic()
                 sent = time.monotonic()
-                is_alone = connection.is_alone()
                 if is_alone:
                     self._make_spare()
                 looking = slot.is_quick and is_alone
                 report = exchange.until_report(sent + timeout_s + GRACE_S, looking=looking)
                 slot.is_quick = _IS_PARALLEL and time.monotonic() - sent < QUICK_S
-                may_have_started = is_sent and bool(connection.started[place])
+                may_have_started = is_sent and is_free and bool(connection.started[place])
             finally:
                 connection.give_place_back(place)
             if report is None and not may_have_started and not exchange.is_silent:
@@ -377,9 +391,13 @@ class Supervised:
         place: int,
         timeout_s: float,
         channel: int = -1,
+        *,
+        is_held: bool = False,
     ) -> bool:
         """False: the spawner is gone and nobody has the request. The control socket says so as well."""
         flags, namespace, rules = slot.flags, slot.namespace, slot.rules
+        if is_held:
+            flags |= Flag.HELD
         fds = [exchange.theirs.fileno(), exchange.stdin_read, exchange.stdout_write, exchange.stderr_write]
         fds += slot.fds
         if channel >= 0:
