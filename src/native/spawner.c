@@ -33,6 +33,7 @@
 #include <linux/futex.h>
 #include <linux/seccomp.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -78,14 +79,16 @@ enum {
 enum {
     REQUEST_MAGIC = 0x51535754, /* "TWSQ" */
     REPORT_MAGIC = 0x52535754,  /* "TWSR" */
-    VERSION = 1,
+    VERSION = 2,
 };
 
 enum { LEAVE = 'g' };  /* what the host says on the control socket of a call that is HELD; all else is a stop */
 
 enum kind { KIND_RUN = 1, KIND_NAMESPACE = 2, KIND_PROBE = 3 };
 
-/* Which descriptors came along, in this order, after the control socket and (RUN) stdin, stdout, stderr. */
+/* Which descriptors came along, in this order, after the control socket and, where there are any, stdin (HAS_STDIN),
+ * stdout and stderr (HAS_OUTPUT). Of a RUN without them we make the pipes: the message ends in the bytes for stdin,
+ * and what the tool wrote comes back with the report. */
 enum {
     HAS_RULESET = 1u << 0,  /* a Landlock ruleset */
     HAS_PROGRAM = 1u << 1,  /* a sealed program, executed instead of what lies at the path */
@@ -93,11 +96,13 @@ enum {
     HAS_USER_NS = 1u << 3,  /* namespaces to enter, as KIND_NAMESPACE made them */
     HAS_MOUNT_NS = 1u << 4, /* before both: the root folder inside */
     HAS_PAYLOAD = 1u << 5,  /* the whole message lies in this memfd: too long for a datagram */
+    HAS_STDIN = 1u << 6,
+    HAS_OUTPUT = 1u << 7,
     SET_UID = 1u << 8,
     SET_GID = 1u << 9,
     KEEP_PROGRAM = 1u << 10,  /* the sealed program is a script: its interpreter reads it as descriptor 4 */
     HELD = 1u << 11,          /* everything is done but the start, which waits for LEAVE on the control socket */
-    FLAGS_KNOWN = 0xf3f,
+    FLAGS_KNOWN = 0xfff,
 };
 
 struct head {
@@ -111,10 +116,11 @@ struct head {
     uint32_t argc, envc, bindc, rlimitc, filter_size, strings_size;
     uint32_t sealedc;        /* NAMESPACE: descriptors with the bytes for BIND_SEALED, in their order */
     uint32_t kit;            /* not 0: everything a tool is restricted by is as in other requests of this number */
+    uint32_t stdin_size, zero;
 };
-_Static_assert(sizeof(struct head) == 88, "no padding");
+_Static_assert(sizeof(struct head) == 96, "no padding");
 
-/* After the head: rlimits, the seccomp filter, one word per bind, strings. */
+/* After the head: rlimits, the seccomp filter, one word per bind, strings, bytes for stdin. */
 struct limit { uint32_t resource, zero; uint64_t value; };
 enum {
     BIND_READ_ONLY = 1u << 0,
@@ -127,6 +133,8 @@ enum {
 enum {
     FDS_MAX = 32, SEALED_MAX = 16, LIMITS_MAX = 32, BINDS_MAX = 1024, FILTER_MAX = 4096 * 8,
     STRINGS_MAX = 1 << 18, DATAGRAM_MAX = 1 << 16, MESSAGE_MAX = 4 << 20, SCRIPT_FD = 4,
+    STDIN_MAX = 4096,        /* what every pipe takes at once */
+    OUTPUT_MAX = 16 << 10,   /* what comes back in a report; of more, the pipes do */
 };
 
 enum stage {  /* where a start failed */
@@ -139,6 +147,7 @@ enum reason {  /* why it ended */
     REASON_EXITED = 1, REASON_NOT_STARTED, REASON_DEADLINE, REASON_CANCELLED, REASON_PROCESSES,
     REASON_MEMORY, REASON_SCRATCH, REASON_DONE /* a namespace or a probe */,
     REASON_SWAPPED /* what was shown in place of a file is not shown any more */,
+    REASON_RUNNING /* no end yet: with this come the pipes, stdout and stderr, for the host to read from now on */,
 };
 
 enum {  /* layers that were in force */
@@ -154,7 +163,8 @@ struct report {
     int32_t status, error;        /* as wait4 gives it; errno of the stage */
     uint32_t layers, strays;      /* strays: descendants that had to be killed after the tool's own end */
     uint64_t user_us, system_us, memory_bytes, duration_us;
-    uint32_t processes_peak, survivors, detail, zero;
+    uint32_t processes_peak, survivors, detail;
+    uint32_t stdout_size;         /* of what follows; the rest of it is stderr */
     uint64_t memory_peak;         /* the largest sum seen when sampling */
     int32_t probes[PROBES];       /* errno of each, 0: works */
 };
@@ -168,6 +178,7 @@ struct request {
     const void *filter;
     const uint32_t *bind_flags;
     const char *program, *cwd, *scratch;
+    const unsigned char *given;     /* for stdin */
     char **argv, **envp, **binds;   /* binds: source, target, source, target, ... */
     /* Positions among the received descriptors; -1: not there. */
     int control, in, out, err, ruleset, sealed, channel, root, user_ns, mount_ns, payload, contents;
@@ -182,16 +193,17 @@ static int parse(const unsigned char *bytes, size_t size, unsigned nfds, char **
     const struct head *head = &out->head;
     if (head->magic != REQUEST_MAGIC || head->version != VERSION) return EPROTO;
     if (head->kind < KIND_RUN || head->kind > KIND_PROBE || (head->flags & ~(uint32_t)FLAGS_KNOWN)) return EPROTO;
-    if (head->sealedc > SEALED_MAX) return EPROTO;
+    if (head->sealedc > SEALED_MAX || head->zero != 0) return EPROTO;
 
     /* Descriptors are found by counting, so that none can be taken for another. */
     int next = 0;
     bool run = head->kind == KIND_RUN;
     uint32_t flags = head->flags;
     out->control = next++;
-    out->in = run ? next++ : -1;
-    out->out = run ? next++ : -1;
-    out->err = run ? next++ : -1;
+    out->in = flags & HAS_STDIN ? next++ : -1;
+    out->out = flags & HAS_OUTPUT ? next++ : -1;
+    out->err = flags & HAS_OUTPUT ? next++ : -1;
+    if (!run && flags & (HAS_STDIN | HAS_OUTPUT | HELD)) return EPROTO;
     out->ruleset = flags & HAS_RULESET ? next++ : -1;
     out->sealed = flags & HAS_PROGRAM ? next++ : -1;
     out->channel = flags & HAS_CHANNEL ? next++ : -1;
@@ -207,11 +219,13 @@ static int parse(const unsigned char *bytes, size_t size, unsigned nfds, char **
 
     if (head->rlimitc > LIMITS_MAX || head->bindc > BINDS_MAX || head->filter_size > FILTER_MAX) return E2BIG;
     if (head->filter_size % sizeof(struct sock_filter) != 0) return EPROTO;
+    if (head->stdin_size > STDIN_MAX || (head->stdin_size > 0 && (!run || flags & HAS_STDIN))) return E2BIG;
     if (head->argc > STRINGS_MAX || head->envc > STRINGS_MAX) return E2BIG;
     uint64_t strings = 3ull + head->argc + head->envc + 2ull * head->bindc;
     if (strings > STRINGS_MAX) return E2BIG;
     uint64_t limits_size = head->rlimitc * (uint64_t)sizeof(struct limit);
-    uint64_t body = limits_size + head->filter_size + head->bindc * 4ull + head->strings_size;
+    uint64_t body = limits_size + head->filter_size + head->bindc * 4ull + head->strings_size
+                    + head->stdin_size;
     if (body != size - sizeof *head) return EMSGSIZE;
 
     const unsigned char *at = bytes + sizeof *head;
@@ -247,6 +261,7 @@ static int parse(const unsigned char *bytes, size_t size, unsigned nfds, char **
         pointers[index] = string;
     }
     if (at != end) return EPROTO;
+    out->given = end;
     out->program = first[0];
     out->cwd = first[1];
     out->scratch = first[2];
@@ -277,6 +292,9 @@ enum {
     SUPERVISOR_CALLS_MAX = 256,   /* then it is replaced: nothing may grow for ever */
     IDLE_MIN = 2, IDLE_MAX = 16, SEATS = 4096,
     SAMPLE_EVERY_MS = 100,
+    GLANCE_FIRST_MS = 5,          /* then twice as late each time: has the tool written so much that it may wait? */
+    GLANCE_LAST_MS = 80,          /* then the host reads, whatever there is */
+    GLANCE_BYTES = 2048,          /* a pipe holds a page at least */
     ALARM_FIRST_MS = 5,           /* between samples: does the machine have many more tasks than before? */
     ALARM_EVERY_MS = 20,
     TASKS_PER_PROCESS = 8,        /* threads count as well, but programs have a few each */
@@ -307,6 +325,9 @@ static struct member { pid_t pid, parent; } members[MEMBERS_MAX];
 static _Alignas(16) unsigned char tool_stack[32 << 10];
 
 static volatile bool has_leave;                      /* the tool of this request may start; set in its own process */
+
+static int output[2] = {-1, -1};                     /* ours to read: stdout and stderr, until the host has them */
+static unsigned char output_bytes[OUTPUT_MAX];
 
 static int64_t now_us(void)
 {
@@ -985,6 +1006,77 @@ static uint16_t tasks(void)
     return sysinfo(&machine) == 0 ? machine.procs : 0;
 }
 
+/* == What the tool writes ================================================================================== */
+
+static void send_report(int control, struct report *report, const void *tail, size_t tail_size, const int *fds,
+                        unsigned nfds);
+
+/* The pipes of a call that came without: the tool's ends go among its descriptors, ours stay here. 0, or errno.
+ * Attack: pipes that serve a second call, while somebody outside still holds those of the first. So these are made
+ * for each. */
+static int make_pipes(struct request *r, int *fds, unsigned *nfds)
+{
+    int ends[2];
+    if (*nfds + 3 > FDS_MAX) return EMFILE;
+    if (r->in < 0) {
+        if (pipe2(ends, O_CLOEXEC) != 0) return errno;
+        r->in = (int)*nfds;
+        fds[(*nfds)++] = ends[0];
+        ssize_t done = r->head.stdin_size ? write(ends[1], r->given, r->head.stdin_size) : 0;
+        close(ends[1]);
+        if (done != (ssize_t)r->head.stdin_size) return EIO;
+    }
+    if (r->out >= 0) return 0;
+    for (int i = 0; i < 2; i++) {
+        if (pipe2(ends, O_CLOEXEC) != 0) return errno;
+        output[i] = ends[0];
+        *(i == 0 ? &r->out : &r->err) = (int)*nfds;
+        fds[(*nfds)++] = ends[1];
+    }
+    return 0;
+}
+
+static void close_output(void)
+{
+    close_fds(output, 2);
+    output[0] = output[1] = -1;
+}
+
+static size_t pending(int fd)
+{
+    int count = 0;
+    return ioctl(fd, FIONREAD, &count) == 0 && count > 0 ? (size_t)count : 0;
+}
+
+/* From now on the host reads what the tool writes. */
+static void hand_over(int control)
+{
+    struct report running = {.reason = REASON_RUNNING};
+    send_report(control, &running, NULL, 0, output, 2);
+    close_output();
+}
+
+/* The report with what the tool wrote, or with the pipes, where that is long. Those that wrote it are dead, so all
+ * of it lies there. Attack: somebody outside who holds the pipes and writes on. We read what there is, once. */
+static void send_all(int control, struct report *report)
+{
+    size_t size[2] = {0, 0};
+    if (output[0] >= 0) for (int i = 0; i < 2; i++) size[i] = pending(output[i]);
+    if (size[0] > OUTPUT_MAX || size[1] > OUTPUT_MAX - size[0]) {
+        send_report(control, report, NULL, 0, output, 2);
+    } else {
+        size_t have = 0;
+        for (int i = 0; i < 2; i++) {
+            ssize_t got = size[i] ? read(output[i], output_bytes + have, size[i]) : 0;
+            if (got > 0) have += (size_t)got;
+            if (i == 0) report->stdout_size = (uint32_t)have;
+        }
+        send_report(control, report, output_bytes, have, NULL, 0);
+        explicit_bzero(output_bytes, have);
+    }
+    close_output();
+}
+
 /* Waits until the tool ends or has to end. 0: the host is gone, and nobody waits for a report. */
 static uint32_t watch(const struct request *r, const int *fds, struct report *report, int pidfd, pid_t tool,
                       int64_t began_us)
@@ -996,6 +1088,7 @@ static uint32_t watch(const struct request *r, const int *fds, struct report *re
     bool samples = r->head.processes_max || r->head.memory_max || r->head.scratch_max;
     int64_t look = samples ? began_us + SAMPLE_EVERY_MS * 1000 : INT64_MAX;
     int64_t alarm = r->head.processes_max ? began_us + ALARM_FIRST_MS * 1000 : INT64_MAX;
+    int64_t glance = output[0] >= 0 ? began_us + GLANCE_FIRST_MS * 1000 : INT64_MAX;
     bool has_counted = false;
     uint16_t before = 0;
     struct pollfd waits[3] = {{pidfd, POLLIN, 0}, {control, POLLIN, 0}, {HOST_PIDFD, POLLIN, 0}};
@@ -1003,6 +1096,7 @@ static uint32_t watch(const struct request *r, const int *fds, struct report *re
         int64_t now = now_us(), next = deadline < look ? deadline : look;
         if (alarm < next) next = alarm;
         if (opened < next) next = opened;
+        if (glance < next) next = glance;
         int64_t wait_ms = next == INT64_MAX ? -1 : next <= now ? 0 : (next - now + 999) / 1000;
         int ready = poll(waits, 3, wait_ms > 1 << 30 ? 1 << 30 : (int)wait_ms);
         if (ready < 0 && errno != EINTR) return REASON_CANCELLED;
@@ -1014,6 +1108,12 @@ static uint32_t watch(const struct request *r, const int *fds, struct report *re
         }
         now = now_us();
         if (now >= deadline) return REASON_DEADLINE;
+        if (now >= glance) {
+            bool is_long = now >= began_us + GLANCE_LAST_MS * 1000;
+            bool is_much = pending(output[0]) > GLANCE_BYTES || pending(output[1]) > GLANCE_BYTES;
+            if (is_long || is_much) hand_over(control);
+            glance = is_long || is_much ? INT64_MAX : now + (now - began_us);
+        }
         if (now >= opened) {
             if (!is_still_shown(r, fds)) return REASON_SWAPPED;
             opened = INT64_MAX;
@@ -1442,12 +1542,19 @@ static bool serve(ssize_t size, int *fds, unsigned nfds)
     } else if (request.head.kind == KIND_PROBE) {
         serve_probe(&request, &report, fds);
     } else {
-        clean = run_tool(&request, fds, &report, &send);
+        report.reason = REASON_NOT_STARTED;
+        report.stage = STAGE_DESCRIPTORS;
+        report.error = make_pipes(&request, fds, &nfds);
+        if (!report.error) {
+            report.stage = STAGE_NONE;
+            clean = run_tool(&request, fds, &report, &send);
+        }
         if (report.reason != REASON_NOT_STARTED)
-            for (int i = request.in; i <= request.err; i++) fds[i] = -1;  /* closed already */
+            fds[request.in] = fds[request.out] = fds[request.err] = -1;  /* closed already */
     }
     int control = fds[0];
-    if (send) send_report(control, &report, NULL, 0, NULL, 0);
+    if (send) send_all(control, &report);
+    close_output();
     bool again = clean && report.reason == REASON_EXITED;
     while (!clean) clean = sweep(&report, now_us() + SWEEP_MS * 1000);  /* until they are gone, however long */
     take_precedence(false);

@@ -22,7 +22,7 @@ import threading
 import time
 import weakref
 from _socket import socket as _Socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
 from typing import Final
@@ -31,7 +31,7 @@ from toolwright.model import End, Ending, Level, Permit, Run
 from toolwright.records import dataclass, replace
 from toolwright.sandbox import Cancel, Standing, Start, _exchange, _kernel, _standing
 from toolwright.sandbox._connection import GRACE_S, Connection
-from toolwright.sandbox._pipes import LARGE_BYTES, PIPE_BYTES, QUICK_S, Ends, Exchange
+from toolwright.sandbox._pipes import LARGE_BYTES, PIPE_BYTES, QUICK_S, Ends, Exchange, new_ends
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox._wire import (
     LIMIT,
@@ -342,7 +342,11 @@ class Supervised:
                 if not is_held:
                     cancel.leave()
                 timeout_s = start.permit.limits.timeout_s
-                is_sent = self._send(connection, start, slot, exchange, place, timeout_s, is_held=is_held)
+                stdio = (exchange.stdin_read,) if exchange.stdin_read >= 0 else ()
+                is_sent = self._send(
+                    connection, start, slot, exchange.theirs, stdio,
+                    stdin=exchange.stdin, place=place, timeout_s=timeout_s, is_held=is_held,
+                )  # fmt: skip
                 is_free = True
                 if is_held:
                     try:
@@ -387,19 +391,25 @@ class Supervised:
         connection: Connection,
         start: Start,
         slot: _Slot,
-        exchange: Exchange,
-        place: int,
-        timeout_s: float,
-        channel: int = -1,
+        theirs: _Socket,
+        stdio: Sequence[int],
         *,
+        stdin: bytes = b"",
+        place: int = 0,
+        timeout_s: float = 0.0,
+        channel: int = -1,
         is_held: bool = False,
     ) -> bool:
-        """False: the spawner is gone and nobody has the request. The control socket says so as well."""
+        """False: the spawner is gone and nobody has the request. The control socket says so as well.
+
+        ``stdio``: the program's own ends of stdin, or of stdin, stdout and stderr; the spawner makes the rest.
+        """
         flags, namespace, rules = slot.flags, slot.namespace, slot.rules
         if is_held:
             flags |= Flag.HELD
-        fds = [exchange.theirs.fileno(), exchange.stdin_read, exchange.stdout_write, exchange.stderr_write]
-        fds += slot.fds
+        if stdio:
+            flags |= Flag.STDIN if len(stdio) == 1 else Flag.STDIN | Flag.OUTPUT
+        fds = [theirs.fileno(), *stdio, *slot.fds]
         if channel >= 0:
             flags |= Flag.CHANNEL
             fds.append(channel)
@@ -416,36 +426,36 @@ class Supervised:
         limits = rules.limits
         head = REQUEST.pack(
             REQUEST_MAGIC, VERSION, Kind.RUN, flags,
-            REQUEST.size + len(slot.prefix) + len(bind_flags) + len(text),
+            REQUEST.size + len(slot.prefix) + len(bind_flags) + len(text) + len(stdin),
             place, max(1, round(timeout_s * 1000)) if timeout_s else 0, limits.processes_max,
             limits.memory_bytes_max, limits.scratch_bytes_max,
             rules.uid or 0, (rules.uid or 0) if rules.gid is None else rules.gid,
             len(start.argv), len(variables), len(bind_flags) // 4, len(rules.rlimits), len(rules.seccomp),
-            len(text), 0, slot.kit,
+            len(text), 0, slot.kit, len(stdin), 0,
         )  # fmt: skip
         is_sent = True
         try:
-            connection.post(b"".join((head, slot.prefix, bind_flags, text)), fds)
+            connection.post(b"".join((head, slot.prefix, bind_flags, text, stdin)), fds)
         except OSError as error:
             # EBADF: another thread found the spawner gone, and has closed our end.
             if error.errno not in (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF):
                 raise
             is_sent = False
         # Only the supervisor's copy is left: when it closes, we hear it.
-        exchange.theirs.close()
+        theirs.close()
         return is_sent
 
     def _ends(self) -> Ends:
         try:
             return self._spare.pop()
         except IndexError:
-            return Ends()
+            return new_ends()
 
     def _make_spare(self) -> None:
         """Whoever calls one tool after the other is spared this before the next start."""
         with suppress(OSError), self._lock:
             if not self._spare and not self._is_closed:
-                self._spare.append(Ends())
+                self._spare.append(new_ends())
 
     # -- services -------------------------------------------------------------------------------------------
 
@@ -468,15 +478,9 @@ class Supervised:
             # A service that writes more than anybody reads loses the rest instead of standing still.
             os.set_blocking(opened[0], False)
             os.set_blocking(opened[1], False)
-            exchange = Exchange.of_service(null, opened[1])
-            try:
-                self._send(connection, start, slot, exchange, 0, 0.0, channel.fileno())
-            except BaseException:
-                exchange.close()
-                raise
-            return Service(
-                exchange.ours, opened.pop(0), lambda: self._give_back(slot), slot.rules, slot.scratch
-            )
+            stdio = (null, null, opened[1])
+            control = self._posted(connection, start, slot, stdio, channel=channel.fileno())
+            return Service(control, opened.pop(0), lambda: self._give_back(slot), slot.rules, slot.scratch)
         except BaseException as error:
             self._give_back(slot)
             if isinstance(error, Refused):
@@ -484,6 +488,19 @@ class Supervised:
             raise
         finally:
             _kernel.close_all(opened)
+
+    def _posted(
+        self, connection: Connection, start: Start, slot: _Slot, stdio: tuple[int, int, int], channel: int = -1
+    ) -> _Socket:
+        """Send the request for a program that stays; our end of its control socket."""
+        ours, theirs = new_ends()
+        try:
+            self._send(connection, start, slot, theirs, stdio, channel=channel)
+        except BaseException:
+            ours.close()
+            theirs.close()
+            raise
+        return ours
 
     def open(self, start: Start) -> Standing | Ending:
         """Start a program that stays, with three pipes, no deadline and its whole tree held."""
@@ -506,15 +523,9 @@ class Supervised:
             for _ in range(3):
                 opened += os.pipe()
             stdin_read, stdin_write, stdout_read, stdout_write, stderr_read, stderr_write = opened
-            exchange = Exchange.of_service(stdin_read, stderr_write)
-            exchange.stdout_write = stdout_write
-            try:
-                self._send(connection, start, slot, exchange, 0, 0.0)
-            except BaseException:
-                exchange.close()
-                raise
+            control = self._posted(connection, start, slot, (stdin_read, stdout_write, stderr_write))
             own = os.dup(stderr_read)
-            service = Service(exchange.ours, own, lambda: self._give_back(slot), slot.rules, slot.scratch)
+            service = Service(control, own, lambda: self._give_back(slot), slot.rules, slot.scratch)
         except BaseException:
             _kernel.close_all(opened)
             self._give_back(slot)
@@ -743,7 +754,8 @@ class Supervised:
 
     def _drop_spare(self) -> None:
         while self._spare:
-            self._spare.pop().close()
+            for end in self._spare.pop():
+                end.close()
 
     def _drop(self, slot: _Slot) -> None:
         _kernel.close_all(slot.fds)
