@@ -139,6 +139,7 @@ class Over:
 
 
 _begun, _over = maker(Begun), maker(Over)
+_as_promised = changer(Begun, "promise")
 _as_checked = changer(ToolCall, "arguments", "raw", "runs_digest", "seen_digest")
 
 
@@ -225,7 +226,7 @@ class Engine:
             if not is_later:
                 recorded.append((call, facts))
         if promised and recorded and _is_held(begun[0]):
-            return [replace(begun[0], promise=self._audit.promise(*recorded[0]))]
+            return [_as_promised(begun[0], self._audit.promise(*recorded[0]))]
         if recorded and not self._audit.begin_all(recorded):
             why_not = self._audit.why_not
             return [each if each.is_later else replace(each, why_not=why_not) for each in begun]

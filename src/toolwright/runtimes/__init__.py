@@ -16,7 +16,7 @@ from toolwright.catalog.digests import Contents
 from toolwright.catalog.sources import Spaces
 from toolwright.journal.redaction import secret_parts
 from toolwright.model import End, Ending, Permit, Tool, ToolCall, Vetted
-from toolwright.records import dataclass
+from toolwright.records import dataclass, maker
 from toolwright.runtimes._cleaning import cleaned
 from toolwright.sandbox import Cancel, Sandbox
 from toolwright.trust.secrets import Secrets, Withheld
@@ -105,6 +105,9 @@ class Handed:
         return cleaned(ending, self.secrets) if self.secrets else ending
 
 
+_handed: Final = maker(Handed)
+
+
 @dataclass(frozen=True, slots=True)
 class _Known:
     """What follows from a tool and its permit alone."""
@@ -145,7 +148,7 @@ class Environments:
             secrets = {**secrets, **values}
         if "TMPDIR" in tool.needs.base_env:
             env["TMPDIR"] = ""  # the sandbox names the call's scratch folder here
-        return Handed(env=env, secrets=secrets)
+        return _handed(env=env, secrets=secrets)
 
 
 def project_of(tool: Tool, host: Host) -> str:
@@ -159,7 +162,7 @@ def find_program(name: str, path: str) -> str | None:
     Attack: a PATH whose entry is ``.`` or relative, in a folder that holds a fake ``git``: such entries are
     passed over.
     """
-    if os.path.isabs(name):
+    if name.startswith("/"):
         return name
     if "/" in name:
         return None

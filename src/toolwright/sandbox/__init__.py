@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import select
 import threading
+from _queue import Empty, SimpleQueue  # in C, and without what `queue` brings along
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import field
@@ -38,6 +39,26 @@ class Start:
     """Memory that the program sets aside when it starts and never uses: the kernel's limit leaves room."""
     what: str = "call"
     """For the record: ``call``, ``resolver`` or ``schema``."""
+
+
+class Room:
+    """So many may be inside at once; the others wait for their turn."""
+
+    def __init__(self, places: int) -> None:
+        self._free: SimpleQueue[None] = SimpleQueue()
+        for _ in range(places):
+            self._free.put(None)
+
+    def enter(self, timeout_s: float) -> bool:
+        """Whether there was a place, waited for at most so long."""
+        try:
+            self._free.get(timeout=timeout_s)
+        except Empty:
+            return False
+        return True
+
+    def leave(self) -> None:
+        self._free.put(None)
 
 
 class NoLeave(Exception):

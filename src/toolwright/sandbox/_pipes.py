@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Final, TypeAlias
 
 from toolwright.model import End, Ending, Run, Usage
+from toolwright.records import maker
 from toolwright.sandbox import Cancel, Start
 from toolwright.sandbox._wire import (
     LEAVE,
@@ -43,6 +44,9 @@ Ends: TypeAlias = tuple[Socket, Socket]
 while somebody still holds those of the first. They may be made ahead, but they are never used again."""
 
 
+_run, _ending = maker(Run), maker(Ending)
+
+
 def new_ends() -> Ends:
     return socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
@@ -50,8 +54,8 @@ def new_ends() -> Ends:
 class Exchange:
     """What goes to the tool of one call and what comes from it; used by one thread.
 
-    Little input goes with the request, and what a quick tool writes comes back with the report. Of a tool that
-    takes its time, or writes more, the supervisor hands us the pipes, and long input has one of ours.
+    Little input goes with the request, and what a quick tool writes comes back with the report. Of a tool
+    that takes its time, or writes more, the supervisor hands us the pipes, and long input has one of ours.
 
     The report alone says that the tool and all it started are dead, and by then everything they wrote lies in
     the pipes. Attack: a process that holds a pipe open, here or elsewhere; it is not waited for.
@@ -257,7 +261,7 @@ class Exchange:
         end, reason, status, number, hint = self._outcome(report, rules)
         is_own = end is End.EXITED
         limits = self.start.permit.limits
-        run = Run(
+        run = _run(
             argv=self.start.argv,
             cwd=self.start.cwd,
             env_names=tuple(self.start.env),
@@ -274,7 +278,7 @@ class Exchange:
             notes = (f"{report.strays} process(es) that it left behind were killed",)
         if report is not None and report.survivors:
             notes = (*notes, f"{report.survivors} process(es) could not be killed yet")
-        return Ending(
+        return _ending(
             end=end,
             exit_status=status,
             signal=number,

@@ -13,7 +13,7 @@ from enum import IntEnum, IntFlag
 from typing import Final
 
 from toolwright.model import End, Usage
-from toolwright.records import dataclass
+from toolwright.records import dataclass, maker
 from toolwright.sandbox import NOT_STARTED, _kernel
 
 VERSION: Final = 2
@@ -23,12 +23,14 @@ LIMIT: Final = struct.Struct("<IIQ")
 FLAGS_AT: Final = 12
 REQUEST_MAGIC, REPORT_MAGIC = 0x51535754, 0x52535754
 _RIGHTS_BYTES: Final = socket.CMSG_SPACE(2 * 4)
+_CLOSE_ON_EXEC, _CUT = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)
 LEAVE, STOP = b"g", b"c"
 """What the host says on the control socket: a call that is held may start; a call is to end."""
 STDIN_BYTES_MAX: Final = 4096
 """What goes with a request; for more, the tool gets a pipe of the host's."""
 OUTPUT_BYTES_MAX: Final = 16 << 10
 """What comes back with a report; of more, the pipes do."""
+_HEARD_BYTES: Final = REPORT.size + OUTPUT_BYTES_MAX
 SEALED_MAX: Final = 16
 """Files of one start whose checked bytes are shown in place of what lies at their paths."""
 NO_LIMIT: Final = (1 << 64) - 1
@@ -140,11 +142,14 @@ class Report:
         found = REPORT.unpack_from(message)
         if found[0] != REPORT_MAGIC or found[1] != VERSION:
             return None
-        usage = Usage(user_ms=found[8] / 1000, system_ms=found[9] / 1000, memory_bytes=found[10])
-        return Report(
-            found[2], found[3], found[4], found[5], found[7], usage, found[13], found[14], found[15], found[17:],
-            message[REPORT.size :],
+        usage = _usage(user_ms=found[8] / 1000, system_ms=found[9] / 1000, memory_bytes=found[10])
+        return _report(
+            found[2], found[3], found[4], found[5], found[7], usage, found[13], found[14], found[15],
+            found[17:], message[REPORT.size :],
         )  # fmt: skip
+
+
+_usage, _report = maker(Usage), maker(Report)
 
 
 def heard(control: Socket) -> tuple[bytes, tuple[int, ...], bool]:
@@ -152,15 +157,13 @@ def heard(control: Socket) -> tuple[bytes, tuple[int, ...], bool]:
     for them. An empty message: the supervisor hung up."""
     for _ in range(2):
         try:
-            message, parts, flags, _ = control.recvmsg(
-                REPORT.size + OUTPUT_BYTES_MAX, _RIGHTS_BYTES, socket.MSG_CMSG_CLOEXEC
-            )
+            message, parts, flags, _ = control.recvmsg(_HEARD_BYTES, _RIGHTS_BYTES, _CLOSE_ON_EXEC)
         except ConnectionResetError:
             # It ended without having read our "stop". The kernel says so once, then hands over what it sent.
             continue
         except OSError:
             break
-        is_cut = bool(flags & socket.MSG_CTRUNC)
+        is_cut = flags & _CUT != 0
         if not parts:
             return message, (), is_cut
         rights = parts[0][2]

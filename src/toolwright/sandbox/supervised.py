@@ -29,7 +29,7 @@ from typing import Final
 
 from toolwright.model import End, Ending, Level, Permit, Run
 from toolwright.records import dataclass, replace
-from toolwright.sandbox import Cancel, Standing, Start, _exchange, _kernel, _standing
+from toolwright.sandbox import Cancel, Room, Standing, Start, _exchange, _kernel, _standing
 from toolwright.sandbox._connection import GRACE_S, Connection
 from toolwright.sandbox._pipes import LARGE_BYTES, PIPE_BYTES, QUICK_S, Ends, Exchange, new_ends
 from toolwright.sandbox._scratch import Scratch
@@ -92,6 +92,8 @@ PROBES: Final = (
 """The layers that ``Supervised.probe`` tries, by name."""
 
 _READ_ONLY, _ABSENT, _SEALED = 1, 2, 4
+_HELD, _STDIN, _STDIO = int(Flag.HELD), int(Flag.STDIN), int(Flag.STDIN | Flag.OUTPUT)
+_RUN: Final = int(Kind.RUN)
 _READ_AND_EXECUTE: Final = int(Fs.READ_FILE | Fs.EXECUTE)
 
 
@@ -273,10 +275,10 @@ class Supervised:
         files = CALLS_MAX * _FILES_PER_CALL if files == resource.RLIM_INFINITY else files
         self._lock = threading.Lock()
         self._slots_max = max(1, min(SLOTS_MAX, files // 16))
-        self._room = threading.Semaphore(max(1, min(CALLS_MAX, (files - _FILES_OF_HOST) // _FILES_PER_CALL)))
+        self._room = Room(max(1, min(CALLS_MAX, (files - _FILES_OF_HOST) // _FILES_PER_CALL)))
 
     @property
-    def room(self) -> threading.Semaphore:
+    def room(self) -> Room:
         """How many calls there may be at once, those in zygotes included: descriptors are what runs out."""
         return self._room
 
@@ -289,13 +291,12 @@ class Supervised:
         if no is not None:
             return no
         room = self._room
-        if not room.acquire(blocking=False):
-            while not room.acquire(timeout=_QUEUE_S):
-                if cancel.is_set:
-                    return _ending(start, End.CANCELLED, began, "cancelled before it started")
-                if time.monotonic() - began > start.permit.limits.timeout_s:
-                    hint = "call fewer tools at once, or raise the limit of open files (ulimit -n)"
-                    return _ending(start, End.NOT_STARTED, began, "too many calls at once", hint)
+        while not room.enter(_QUEUE_S):
+            if cancel.is_set:
+                return _ending(start, End.CANCELLED, began, "cancelled before it started")
+            if time.monotonic() - began > start.permit.limits.timeout_s:
+                hint = "call fewer tools at once, or raise the limit of open files (ulimit -n)"
+                return _ending(start, End.NOT_STARTED, began, "too many calls at once", hint)
         try:
             try:
                 return self._run(start, cancel, began)
@@ -310,7 +311,7 @@ class Supervised:
             # Nothing was started, and the next call may fare better.
             return _ending(start, End.NOT_STARTED, began, _words(error))
         finally:
-            room.release()
+            room.leave()
 
     def _run(self, start: Start, cancel: Cancel, began: float) -> Ending:
         """Raises OSError only where nothing was started."""
@@ -336,7 +337,7 @@ class Supervised:
             exchange = Exchange(start, cancel, self._ends())
             place = connection.take_place()
             is_alone = connection.is_alone()
-            # While the disk writes, the tool is made ready. With many callers at once there is no time to gain.
+            # While the disk writes, the tool is made ready. Many callers at once have no time to gain by it.
             is_held = cancel.is_held and is_alone
             try:
                 if not is_held:
@@ -402,16 +403,16 @@ class Supervised:
     ) -> bool:
         """False: the spawner is gone and nobody has the request. The control socket says so as well.
 
-        ``stdio``: the program's own ends of stdin, or of stdin, stdout and stderr; the spawner makes the rest.
+        ``stdio``: the program's own ends of stdin, or of all three; the spawner makes those that are missing.
         """
         flags, namespace, rules = slot.flags, slot.namespace, slot.rules
         if is_held:
-            flags |= Flag.HELD
+            flags |= _HELD
         if stdio:
-            flags |= Flag.STDIN if len(stdio) == 1 else Flag.STDIN | Flag.OUTPUT
+            flags |= _STDIN if len(stdio) == 1 else _STDIO
         fds = [theirs.fileno(), *stdio, *slot.fds]
         if channel >= 0:
-            flags |= Flag.CHANNEL
+            flags |= int(Flag.CHANNEL)
             fds.append(channel)
         paths: tuple[str, ...] = ()
         bind_flags = b""
@@ -425,7 +426,7 @@ class Supervised:
         text = strings([start.program, start.cwd, slot.scratch, *start.argv, *variables, *paths])
         limits = rules.limits
         head = REQUEST.pack(
-            REQUEST_MAGIC, VERSION, Kind.RUN, flags,
+            REQUEST_MAGIC, VERSION, _RUN, flags,
             REQUEST.size + len(slot.prefix) + len(bind_flags) + len(text) + len(stdin),
             place, max(1, round(timeout_s * 1000)) if timeout_s else 0, limits.processes_max,
             limits.memory_bytes_max, limits.scratch_bytes_max,
@@ -453,9 +454,18 @@ class Supervised:
 
     def _make_spare(self) -> None:
         """Whoever calls one tool after the other is spared this before the next start."""
-        with suppress(OSError), self._lock:
+        if self._spare:
+            return
+        try:
+            ends = new_ends()
+        except OSError:
+            return
+        with self._lock:
             if not self._spare and not self._is_closed:
-                self._spare.append(new_ends())
+                self._spare.append(ends)
+                return
+        for end in ends:
+            end.close()
 
     # -- services -------------------------------------------------------------------------------------------
 
@@ -490,7 +500,7 @@ class Supervised:
             _kernel.close_all(opened)
 
     def _posted(
-        self, connection: Connection, start: Start, slot: _Slot, stdio: tuple[int, int, int], channel: int = -1
+        self, connection: Connection, start: Start, slot: _Slot, stdio: Sequence[int], *, channel: int = -1
     ) -> _Socket:
         """Send the request for a program that stays; our end of its control socket."""
         ours, theirs = new_ends()
@@ -672,6 +682,7 @@ class Supervised:
             limits = [
                 LIMIT.pack(number, 0, value if value >= 0 else NO_LIMIT) for number, value in rules.rlimits
             ]
+            slot.flags = int(slot.flags)
             slot.prefix = b"".join((*limits, rules.seccomp))
             slot.fds = tuple(fds)
             slot.kit = next(self._kits) & 0xFFFFFFFF
@@ -706,11 +717,13 @@ class Supervised:
     def _give_back(self, slot: _Slot) -> None:
         """Keep it for the next call of its kind, if nothing of this one is left in it."""
         is_clean = False
-        with suppress(OSError):
+        try:
             is_clean = slot.is_untouched()
             if not is_clean:
                 is_clean = not os.listdir(slot.scratch) or self._scratch.empty(slot.scratch)
                 slot.changed_ns = _changed_ns(slot.scratch)
+        except OSError:
+            pass
         out: _Slot | None = slot
         if is_clean:
             with self._lock:
