@@ -8,7 +8,7 @@ above it and puts their answers together. What calls it (doors, the agent loop) 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol
 
 from toolwright import jsontext
@@ -33,7 +33,6 @@ from toolwright.model import (
     NotCallable,
     Permit,
     Reply,
-    RunProcess,
     Tool,
     ToolCall,
     ToolError,
@@ -173,12 +172,14 @@ class Engine:
         lacks: Callable[[Tool, Permit], ToolError | None] = lambda _tool, _permit: None,
         served: Callable[[str, Catalog], Tool | None] = lambda _key, _catalog: None,
         meant: Callable[[ToolCall], ToolCall] = lambda call: call,
+        asking: Collection[type[Invocation]] = (),
     ) -> None:
         """``arrives`` waits for a tool that is on its way; True: it may be there now. ``absence``: why there
         is no tool of a name, where that is not the name's fault. ``lacks``: what a tool could not start
         without, for calls that start nothing. ``served`` knows tools that stand in no list, by their keys;
         ``meant`` the call that a call of one of them stands for: rye's ``execute`` begins as the call of the
-        tool that it names."""
+        tool that it names. ``asking``: what is run by runtimes that start nothing before they asked for leave
+        (``Cancel.leave``)."""
         self._stock = stock
         self._audit = audit
         self._decide = decide
@@ -193,6 +194,7 @@ class Engine:
         self._lacks = lacks
         self._served = served
         self._meant = meant
+        self._asking = asking
         self._known: tuple[str, dict[str, _Known]] = ("", {})
 
     def call(self, call: ToolCall, cancel: Cancel, *, door: str = "python") -> ToolResult:
@@ -225,7 +227,7 @@ class Engine:
             begun.append(_begun(call, cancel, facts, stock, started, known, unknown, is_later))
             if not is_later:
                 recorded.append((call, facts))
-        if promised and recorded and _is_held(begun[0]):
+        if promised and recorded and self._may_wait(known, call):
             return [_as_promised(begun[0], self._audit.promise(*recorded[0]))]
         if recorded and not self._audit.begin_all(recorded):
             why_not = self._audit.why_not
@@ -338,6 +340,13 @@ class Engine:
                 runs_digest=runs,
             )
         return facts
+
+    def _may_wait(self, known: _Known | None, call: ToolCall) -> bool:
+        """Whether the begin of a call need not be durable until its runtime asks. An idempotency key is
+        claimed before anything starts, and that too must come after the begin."""
+        if known is None or call.idempotency_key is not None or call.dry_run:
+            return False
+        return type(known.tool.invocation) in self._asking
 
     # -- check, decide, run, reply --------------------------------------------------------------------------
 
@@ -503,20 +512,6 @@ class Engine:
         """How an unknown name is answered: as the tools there are, where they are all of one kind."""
         catalog = self._stock().catalog
         return catalog.tools[0].reply if len(catalog.formats) == 1 else Reply.PLAIN_TEXT
-
-
-def _is_held(begun: Begun) -> bool:
-    """Whether its runtime starts nothing but by a level of the sandbox, which asks for leave.
-
-    An idempotency key is claimed before anything starts, and that too must come after the begin.
-    """
-    known, call = begun.known, begun.call
-    return (
-        known is not None
-        and isinstance(known.tool.invocation, RunProcess)
-        and call.idempotency_key is None
-        and not call.dry_run
-    )
 
 
 def _denial(denied: Deny) -> ToolError:

@@ -206,6 +206,7 @@ class Hands:
             lacks=self._lacks,
             served=served,
             meant=meant,
+            asking=(RunProcess,),  # the levels of the sandbox ask
         )
 
     @property
