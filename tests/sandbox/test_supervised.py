@@ -311,6 +311,33 @@ def test_a_quick_flood_is_read_before_its_program_stands_still(host):
     assert duration_s(ending) < 5
 
 
+@pytest.mark.parametrize("argv", [["pause", "300"], ["out-first", "1"]])
+def test_a_host_without_a_descriptor_for_what_a_tool_writes_says_so_and_goes_on(argv):
+    """Of a slow tool the pipes come while it runs, of long output with the report."""
+    code = (
+        "import os, resource, sys\n"
+        "from tests.sandbox.hosting import Here, request_of, start_of\n"
+        "from toolwright.sandbox import NEVER, Held\n"
+        "host, taken = Here(sys.argv[1]), []\n"
+        "def leave():\n"
+        "    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+        "    resource.setrlimit(resource.RLIMIT_NOFILE, (64, most))\n"
+        "    try:\n"
+        "        while True: taken.append(os.dup(0))\n"
+        "    except OSError: return True\n"
+        "ending = host.sandbox.run(start_of(request_of(sys.argv[2:])), Held(NEVER, leave))\n"
+        "for fd in taken: os.close(fd)\n"
+        "after = host.run([sys.argv[2], 'exit', '3'])\n"
+        "print(ending.end.value, ending.reason, ending.hint, after.exit_status)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, spawner(), trouble(), *argv],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    hint = "raise the limit of open files (ulimit -n)"
+    assert ran.stdout == f"lost no descriptor was left for what it wrote {hint} 3\n", ran.stderr
+
+
 # -- held until its call is recorded ------------------------------------------------------------------------
 
 

@@ -156,12 +156,13 @@ class Exchange:
 
         None: it hung up.
         """
-        message, rights, self.is_cut = heard(self.ours)
+        message, rights, is_cut = heard(self.ours)
         report = Report.read(message)
         if rights:
             self.stdout_read, self.stderr_read = rights
             self._opened += rights
-        if self.is_cut:
+        if is_cut:
+            self.is_cut = True
             self._stop(End.LOST)
         if report is None or report.reason == Reason.RUNNING:
             return report
