@@ -17,7 +17,6 @@ import hashlib
 import os
 import stat
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -457,7 +456,8 @@ class Cache:
         with suppress(OSError, Damaged):
             folder = os.path.dirname(path)
             os.makedirs(folder, mode=0o700, exist_ok=True)
-            descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=".new-")
+            temporary = os.path.join(folder, f".new-{os.urandom(8).hex()}")
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
                 with os.fdopen(descriptor, "wb") as file:
                     file.writelines(_render(loaded, os.path.basename(path)))
