@@ -31,7 +31,7 @@ def write_json(value: Any) -> None:
     """One JSON document on stdout, and nothing else."""
     text = jsontext.compact(value).decode("utf-8")
     # As bytes: JSON is UTF-8, whatever the terminal speaks.
-    click.echo(HIDDEN.sub(_json_escape, text).encode("utf-8"))
+    click.echo(re.sub(HIDDEN, _json_escape, text).encode("utf-8"))
 
 
 def write_file(path: str, value: Any) -> None:
