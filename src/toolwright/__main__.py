@@ -7,7 +7,7 @@ every call.
 import gc
 import sys
 
-_UNCOLLECTED_MAX = 50_000
+_UNCOLLECTED_MAX = 100_000
 
 
 def main() -> None:
