@@ -7,7 +7,6 @@ a workshop costs only what is used.
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 import time
 from collections import Counter
@@ -1138,7 +1137,7 @@ class Workshop:
             config.rules(context_checks=tuple(self._checks), executors=tuple(self._handlers)),
             loading.Machine(
                 prober=_not_probed if self._only_look else self._discover,
-                which=lambda name: shutil.which(name, path=self._environment.path),
+                which=self._which,
                 asker=self._lists.recall if self._only_look else self._lists.ask,
                 fetcher=_not_fetched if self._only_look else self._fetch,
                 changed=self._lists.changed_at,
@@ -1169,6 +1168,11 @@ class Workshop:
         still = migration.tools[len(declared) :]
         own, problems = [*self._own.tools, *still], [*self._own.problems, *migration.problems]
         return report.with_own(own, problems, first=first)
+
+    def _which(self, name: str) -> str | None:
+        from shutil import which
+
+        return which(name, path=self._environment.path)
 
     def _discover(self, paths: Sequence[str]) -> Sequence[tuple[bytes, ProbeOutcome]]:
         """Ask programs for their schemas: inside a closed permit, and recorded like calls."""

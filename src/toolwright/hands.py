@@ -146,7 +146,9 @@ class Hands:
             retention_days=config.retention_days,
             day_file=config.day_file,
         )
-        self.sandbox = sandbox or _strongest()  # late: it starts a process, which must not be left behind
+        self.sandbox = sandbox or _strongest(
+            environment.temporary_folder
+        )  # late: it starts a process, which must not be left behind
         self._host = Host(
             sandbox=self.sandbox,
             variables=environment.variables,
@@ -525,11 +527,11 @@ def _container_tools(host: Host) -> ContainerTools:
     return ContainerTools(host)
 
 
-def _strongest() -> Sandbox:
+def _strongest(temporary_folder: str) -> Sandbox:
     from toolwright.sandbox import probe
 
     try:
-        return probe.choose()
+        return probe.choose(base=temporary_folder)
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise StoreError(
