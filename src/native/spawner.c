@@ -292,10 +292,9 @@ enum {
     SUPERVISOR_CALLS_MAX = 256,   /* then it is replaced: nothing may grow for ever */
     IDLE_MIN = 2, IDLE_MAX = 16, SEATS = 4096,
     SAMPLE_EVERY_MS = 100,
-    GLANCE_FIRST_MS = 5,          /* then twice as late each time: has the tool written so much that it may wait? */
-    GLANCE_LAST_MS = 80,          /* then the host reads, whatever there is */
-    GLANCE_BYTES = 2048,          /* a pipe holds a page at least */
-    ALARM_FIRST_MS = 5,           /* between samples: does the machine have many more tasks than before? */
+    GLANCE_BYTES = 2048,          /* with as much in a pipe the tool may soon wait: some hold no more than a page */
+    OUTPUT_HELD_MS = 80,          /* then the host reads, whatever there is */
+    ALARM_FIRST_MS = 5,           /* between samples: has it written much, has the machine many more tasks? */
     ALARM_EVERY_MS = 20,
     TASKS_PER_PROCESS = 8,        /* threads count as well, but programs have a few each */
     OPENED_MS = 1000,             /* by then an interpreter has opened its script */
@@ -1087,8 +1086,7 @@ static uint32_t watch(const struct request *r, const int *fds, struct report *re
     int64_t deadline = r->head.timeout_ms ? began_us + (int64_t)r->head.timeout_ms * 1000 : INT64_MAX;
     bool samples = r->head.processes_max || r->head.memory_max || r->head.scratch_max;
     int64_t look = samples ? began_us + SAMPLE_EVERY_MS * 1000 : INT64_MAX;
-    int64_t alarm = r->head.processes_max ? began_us + ALARM_FIRST_MS * 1000 : INT64_MAX;
-    int64_t glance = output[0] >= 0 ? began_us + GLANCE_FIRST_MS * 1000 : INT64_MAX;
+    int64_t alarm = r->head.processes_max || output[0] >= 0 ? began_us + ALARM_FIRST_MS * 1000 : INT64_MAX;
     bool has_counted = false;
     uint16_t before = 0;
     struct pollfd waits[3] = {{pidfd, POLLIN, 0}, {control, POLLIN, 0}, {HOST_PIDFD, POLLIN, 0}};
@@ -1096,7 +1094,6 @@ static uint32_t watch(const struct request *r, const int *fds, struct report *re
         int64_t now = now_us(), next = deadline < look ? deadline : look;
         if (alarm < next) next = alarm;
         if (opened < next) next = opened;
-        if (glance < next) next = glance;
         int64_t wait_ms = next == INT64_MAX ? -1 : next <= now ? 0 : (next - now + 999) / 1000;
         int ready = poll(waits, 3, wait_ms > 1 << 30 ? 1 << 30 : (int)wait_ms);
         if (ready < 0 && errno != EINTR) return REASON_CANCELLED;
@@ -1108,22 +1105,19 @@ static uint32_t watch(const struct request *r, const int *fds, struct report *re
         }
         now = now_us();
         if (now >= deadline) return REASON_DEADLINE;
-        if (now >= glance) {
-            bool is_long = now >= began_us + GLANCE_LAST_MS * 1000;
-            bool is_much = pending(output[0]) > GLANCE_BYTES || pending(output[1]) > GLANCE_BYTES;
-            if (is_long || is_much) hand_over(control);
-            glance = is_long || is_much ? INT64_MAX : now + (now - began_us);
-        }
         if (now >= opened) {
             if (!is_still_shown(r, fds)) return REASON_SWAPPED;
             opened = INT64_MAX;
         }
         if (now >= alarm) {
+            if (output[0] >= 0 && (now >= began_us + OUTPUT_HELD_MS * 1000 || pending(output[0]) > GLANCE_BYTES
+                                   || pending(output[1]) > GLANCE_BYTES)) hand_over(control);
             /* Attack: a fork bomb that goes off between two looks. */
             uint16_t count = tasks(), more = (uint16_t)(count - before);
             if (!has_counted) before = count;
-            else if (more > r->head.processes_max && more < 0x8000) look = now;
+            else if (r->head.processes_max && more > r->head.processes_max && more < 0x8000) look = now;
             alarm = now + (has_counted ? ALARM_EVERY_MS : ALARM_FIRST_MS) * 1000;
+            if (!r->head.processes_max && output[0] < 0) alarm = INT64_MAX;
             has_counted = true;
         }
         if (now >= look) {

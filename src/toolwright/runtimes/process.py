@@ -51,8 +51,8 @@ class ProcessTools:
     def __init__(self, host: Host, contents: digests.Contents) -> None:
         self._host = host
         self._contents = contents
-        self._beneath: dict[str, digests.Held] = {}
-        """Programs that were found to lie where they must, as they were then."""
+        self._sound: dict[str, tuple[Tool, digests.Held]] = {}
+        """Programs that nothing spoke against, whose they were and as what: every call asks."""
         self._environments = Environments(host)
         self._known: dict[str, _Known] = {}
 
@@ -162,24 +162,31 @@ class ProcessTools:
         held: tuple[digests.Held | None, ...],
     ) -> Ending | None:
         """Why the program may not be started, where it may not."""
-        if held and held[0] is None and not os.path.lexists(program):
+        file = held[0] if held else None
+        sound = self._sound.get(program)
+        if sound is not None and sound[0] is known.tool and sound[1] is file:  # mode and place as they were
+            return self._changed(known.how, call, held)
+        if held and file is None and not os.path.lexists(program):
             return None  # the start itself will say so
         tool, beneath = known.tool, invocation.beneath
-        if beneath is not None and not self._lies_beneath(tool, program, beneath, held):
+        if beneath is not None and not _lies_beneath(tool, program, beneath, file):
             # Attack: a program below the manifest that is a link to one elsewhere on the machine.
             place = os.path.relpath(beneath, os.path.dirname(tool.origin.path))
             return Ending(end=End.DENIED, reason=f"command[0] escapes ./{place} after resolving links")
-        if tool.origin.digest and held and (held[0] is None or held[0].digest != tool.origin.digest):
+        if tool.origin.digest and held and (file is None or file.digest != tool.origin.digest):
             # Attack: a program that is replaced after it said what it is: another one would get the call.
             return Ending(
                 end=End.DENIED,
                 reason=f"{program} changed since its schema was read",
                 hint="load the tools again, so that it is asked anew",
             )
-        for file in held:
-            if file is not None and file.path == program and not os.access(program, os.X_OK):
-                # Its bytes run from memory, where nothing has a mode.
-                return Ending(end=End.NOT_STARTED, reason="Permission denied")
+        own = any(one is not None and one.path == program for one in held)
+        if own and not os.access(program, os.X_OK):  # its bytes run from memory, where nothing has a mode
+            return Ending(end=End.NOT_STARTED, reason="Permission denied")
+        if file is not None and file.path == program:
+            if len(self._sound) >= _KNOWN_MAX:
+                self._sound.clear()
+            self._sound[program] = (tool, file)
         return self._changed(known.how, call, held)
 
     def _changed(self, how: str, call: ToolCall, held: tuple[digests.Held | None, ...]) -> Ending | None:
@@ -191,32 +198,6 @@ class ProcessTools:
             reason="the tool's files changed between being checked and being started",
             hint="call it again once nobody is writing to them",
         )
-
-    def _lies_beneath(
-        self, tool: Tool, program: str, folder: str, held: tuple[digests.Held | None, ...]
-    ) -> bool:
-        """Asked of the disk again only when the file is another one: every call asks."""
-        file = held[0] if held else None
-        known = self._beneath.get(program)
-        if file is not None and known is file:
-            return True
-        base = os.path.dirname(tool.origin.path)
-        # Attack: the folder of programs is itself a link to one elsewhere. Only the way to it may hold links.
-        if is_below(folder, (base,)):
-            folder = os.path.normpath(os.path.join(os.path.realpath(base), os.path.relpath(folder, base)))
-        else:
-            folder = os.path.realpath(folder)
-        if not files.inside(program, folder):
-            return False
-        try:
-            # Attack: a link that leads out while the file is read and back while its place is looked at.
-            if file is not None and files.fingerprint(os.stat(os.path.realpath(program))) != file.fingerprint:
-                return False
-        except OSError:
-            return False
-        if file is not None:
-            self._beneath[program] = file
-        return True
 
     # -- resolvers ------------------------------------------------------------------------------------------
 
@@ -273,6 +254,24 @@ class ProcessTools:
         if ending.end is End.EXITED and ending.exit_status == 0 and text:
             return text, ending.runs
         return None, tuple(replace(run, note="failed; the value is kept") for run in ending.runs)
+
+
+def _lies_beneath(tool: Tool, program: str, folder: str, file: digests.Held | None) -> bool:
+    base = os.path.dirname(tool.origin.path)
+    # Attack: the folder of programs is itself a link to one elsewhere. Only the way to it may hold links.
+    if is_below(folder, (base,)):
+        folder = os.path.normpath(os.path.join(os.path.realpath(base), os.path.relpath(folder, base)))
+    else:
+        folder = os.path.realpath(folder)
+    if not files.inside(program, folder):
+        return False
+    if file is None:
+        return True
+    try:
+        # Attack: a link that leads out while the file is read and back while its place is looked at.
+        return files.fingerprint(os.stat(os.path.realpath(program))) == file.fingerprint
+    except OSError:
+        return False
 
 
 def _from_memory(argv: tuple[str, ...], own: Sequence[tuple[str, digests.Held | None]]) -> tuple[str, ...]:

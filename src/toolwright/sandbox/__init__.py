@@ -96,6 +96,9 @@ class Cancel:
 
     def fileno(self) -> int:
         """Readable as soon as the button is pressed; made when first asked for."""
+        ends = self._ends
+        if ends is not None:  # every call asks, and those that nobody can stop ask the same one
+            return ends[0]
         with self._lock:
             if self._ends is None:
                 self._ends = os.pipe()
