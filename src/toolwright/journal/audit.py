@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from itertools import starmap
 from typing import Any, Final, TypeAlias
 
 import orjson
@@ -97,7 +98,7 @@ class Audit:
 
     def begin_all(self, calls: Sequence[tuple[ToolCall, CallFacts]]) -> bool:
         """Record that calls begin, with one sync for all. True only when that is durable."""
-        bodies = [self._begin(call, facts) for call, facts in calls]
+        bodies = [*starmap(self._begin, calls)]
         try:
             if self._owed:
                 self._pay()

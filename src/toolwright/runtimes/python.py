@@ -67,7 +67,6 @@ from toolwright.sandbox.supervised import Service, Supervised
 _FUNCTIONS_KEPT: Final = 256
 _FRAME_BYTES: Final = 4096
 _FUNCTION: Final = ("execute",)
-_LAYERS: Final = ("in-process",)
 _RETURNED: Final = End.RETURNED  # a member of an enumeration costs more to look up
 
 # The interpreter is handed our modules as code where it is of our own version, which saves compiling them.
@@ -294,7 +293,7 @@ class PythonTools:
             value=result,
             kind_of_value=kind,
             stdout_bytes=stdout_bytes,
-            layers=_LAYERS,
+            layers=("in-process",),
             runs=(run,),
             notes=notes,
         )
