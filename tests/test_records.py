@@ -293,6 +293,8 @@ def test_a_maker_makes_what_its_class_does_before_and_after_it_is_compiled(
         assert made.e == Ours(**fields).e
         with pytest.raises(dataclasses.FrozenInstanceError):
             made.a = 1  # type: ignore[misc]
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            del made.a
 
 
 def test_a_maker_refuses_what_its_class_refuses_before_and_after_it_is_compiled() -> None:

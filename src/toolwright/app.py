@@ -963,7 +963,6 @@ class Workshop:
         A tool whose file changed is not run as it was declared before: what is declared, what is verified and
         what runs must be one. Both attempts are recorded.
         """
-        call, cancel, door = begun.call, begun.cancel, begun.facts.door
         result = self.hands.engine.go_on(begun)
         if result.error is None or result.error.kind is not Kind.DENIED or not self._has_changed():
             return result
@@ -971,8 +970,8 @@ class Workshop:
             return result
         # It has waited for a person once, who answered about the tool as it was: what is asked now is told
         # at once, and no call waits longer than it said.
-        again = replace(call, id=self.hands.new_call_id(), approval_wait_s=0.0)
-        return self.hands.engine.call(again, cancel, door=door)
+        again = replace(begun.call, id=self.hands.new_call_id(), approval_wait_s=0.0)
+        return self.hands.engine.call(again, begun.cancel, door=begun.facts.door)
 
     async def call_async(
         self,

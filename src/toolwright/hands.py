@@ -232,7 +232,7 @@ class Hands:
     @staticmethod
     def new_call_id() -> str:
         """Unique among all hosts, and for a reader in the order of time."""
-        return f"{time.time_ns():016x}{_CHANCE.take()}"
+        return time.time_ns().to_bytes(8, "big").hex() + _CHANCE.take()
 
     @contextmanager
     def _recorded(self, door: str, key: str, runs_digest: str | None = None) -> Iterator[_Record | None]:

@@ -6,8 +6,8 @@ for them, the methods of a class are shared until it has been used a few times, 
 Everything else is the standard's own: fields, defaults, ``replace``, ``asdict``, slots.
 
 A frozen class refuses plain assignment, and the way around it costs more than half of making a value. So a
-value of many fields is filled while it belongs to a twin of its class: the same slots, and not frozen. Where
-values are made for every call, ``maker`` gives a plain function that makes them in half the time.
+value of many fields is filled while it belongs to a twin of its class, which is not frozen. Where values are
+made for every call, ``maker`` gives a plain function that makes them in half the time.
 
 Type checkers see the standard decorator, and so does every class that is not plain: one without slots, that
 inherits, is compared and can change, has a constructor of its own, or fields that are more than a type and a
@@ -245,9 +245,16 @@ def _warming(
     return made
 
 
+_PLAIN = {name: getattr(object, name) for name in ("__init__", "__setattr__", "__delattr__")}
+"""What a twin does not inherit: one of the last two alone would leave both slow."""
+
+
 def _twin(cls: Any) -> type:
-    """A class with the same slots in the same order, whose values may become values of ``cls``."""
-    return type(cls.__name__, (), {"__slots__": cls.__slots__})
+    """A class whose values may become values of ``cls``, and are not frozen until then.
+
+    It inherits: of two classes that only have the same slots, these would be compared one by one each time.
+    """
+    return type(cls.__name__, (cls,), {"__slots__": (), **_PLAIN})
 
 
 if not TYPE_CHECKING:

@@ -185,8 +185,9 @@ class _Together:
         is_done = False
         try:
             with self.turn:
-                with self._state:
-                    covered, self._waiting = self._waiting, []
+                if self._waiting:  # who comes after this look waits for the next run
+                    with self._state:
+                        covered, self._waiting = self._waiting, []
                 self._work()
             is_done = True
         finally:
