@@ -58,7 +58,7 @@ static size_t put_message(unsigned char *bytes, unsigned *nfds)
     if (head.flags & HAS_MOUNT_NS) ++*nfds;  /* its root comes along */
     if (head.flags & HAS_PROGRAM && below(2)) head.flags |= KEEP_PROGRAM;
     if (below(2)) head.flags |= SET_UID | SET_GID;
-    head.slot = any();
+    head.slot = head.flags & HELD ? 1 + below(SLOTS - 1) : any();
     head.kit = any();
     head.timeout_ms = any();
     head.argc = (run ? 1 : 0) + below(6);

@@ -82,7 +82,10 @@ enum {
     VERSION = 2,
 };
 
-enum { LEAVE = 'g' };  /* what the host says on the control socket of a call that is HELD; all else is a stop */
+/* How a call that is HELD gets leave: its byte of the shared page says so, and, where the host took long, this word on
+ * the control socket. Anything else there is a stop. */
+enum { LEAVE = 'g' };
+enum slot { SLOT_UNUSED, SLOT_MAY_HAVE_STARTED, SLOT_LEAVE };
 
 enum kind { KIND_RUN = 1, KIND_NAMESPACE = 2, KIND_PROBE = 3 };
 
@@ -108,7 +111,7 @@ enum {
 struct head {
     uint32_t magic, version, kind, flags;
     uint32_t size;           /* of the whole message */
-    uint32_t slot;           /* the byte of the shared page that says "may have started" */
+    uint32_t slot;           /* its byte of the shared page; HELD: not 0 */
     uint32_t timeout_ms;     /* 0: none */
     uint32_t processes_max;  /* 0: not watched, as with the next two */
     uint64_t memory_max, scratch_max;
@@ -133,6 +136,7 @@ enum {
 enum {
     FDS_MAX = 32, SEALED_MAX = 16, LIMITS_MAX = 32, BINDS_MAX = 1024, FILTER_MAX = 4096 * 8,
     STRINGS_MAX = 1 << 18, DATAGRAM_MAX = 1 << 16, MESSAGE_MAX = 4 << 20, SCRIPT_FD = 4,
+    SLOTS = 4096,            /* of the shared page */
     STDIN_MAX = 4096,        /* what every pipe takes at once */
     OUTPUT_MAX = 16 << 10,   /* what comes back in a report; of more, the pipes do */
 };
@@ -278,6 +282,7 @@ static int parse(const unsigned char *bytes, size_t size, unsigned nfds, char **
         if (!(flags & HAS_PROGRAM) && out->program[0] != '/') return EINVAL;
     }
     if (out->scratch[0] != '/' && out->scratch[0] != 0) return EINVAL;
+    if (flags & HELD && (head->slot == 0 || head->slot >= SLOTS)) return EINVAL;
     if (flags & HAS_USER_NS && !(flags & HAS_MOUNT_NS)) return EINVAL;
     if (flags & KEEP_PROGRAM && !(flags & HAS_PROGRAM)) return EINVAL;
     return 0;
@@ -302,6 +307,7 @@ enum {
     FEW_PROCESSES = 8,
     SWEEP_MS = 2000,              /* then the report goes out and says how many are left; killing goes on */
     REAPS_PER_KILL = 64,
+    LOOK_US = 400, LOOK_AGAIN_MS = 20,
     MEMBERS_MAX = 1 << 16, WALK_DEPTH_MAX = 128, WALK_ENTRIES_MAX = 200000, ENTRY_BYTES = 4096,
 };
 
@@ -323,6 +329,7 @@ static char *pointers[STRINGS_MAX + 8];
 static struct member { pid_t pid, parent; } members[MEMBERS_MAX];
 static _Alignas(16) unsigned char tool_stack[32 << 10];
 
+static bool can_look;                                /* there is more than one processor */
 static volatile bool has_leave;                      /* the tool of this request may start; set in its own process */
 
 static int output[2] = {-1, -1};                     /* ours to read: stdout and stderr, until the host has them */
@@ -518,6 +525,25 @@ UNCHECKED static void restrict_tool(struct birth *birth)
     birth->layers = layers;
 }
 
+/* Attack: a tool that starts although its call could not be recorded. The host says that it is; its end, or another
+ * word, means no. A processor that was put to sleep meanwhile would take longer to wake up than a quick disk to write,
+ * so for that long we look. */
+UNCHECKED static bool wait_for_leave(const struct request *r, int control)
+{
+    const unsigned char *slot = started + r->head.slot;
+    int64_t enough = can_look ? now_us() + LOOK_US : 0;
+    while (now_us() < enough)
+        if (__atomic_load_n(slot, __ATOMIC_ACQUIRE) == SLOT_LEAVE) return true;
+    for (;;) {
+        struct pollfd waits = {control, POLLIN, 0};
+        int ready = poll(&waits, 1, LOOK_AGAIN_MS);
+        if (__atomic_load_n(slot, __ATOMIC_ACQUIRE) == SLOT_LEAVE) return true;
+        char word = 0;
+        if (ready < 0 && errno != EINTR) return false;
+        if (ready > 0) return read(control, &word, 1) == 1 && word == LEAVE;
+    }
+}
+
 /* What is this call's own: descriptors, folder, program. Only system calls that every tool may make. */
 UNCHECKED static _Noreturn void become_tool(struct birth *birth)
 {
@@ -546,18 +572,11 @@ UNCHECKED static _Noreturn void become_tool(struct birth *birth)
         }
     }
     if (chdir(r->cwd) != 0) FAIL(STAGE_CWD);
-    if (!has_leave) {
-        /* Attack: a tool that starts although its call could not be recorded. Anything but this word means no, and
-         * so does the end of the host. */
-        char word = 0;
-        ssize_t got;
-        do got = read(fds[r->control], &word, 1); while (got < 0 && errno == EINTR);
-        if (got != 1 || word != LEAVE) {
-            errno = ECANCELED;
-            FAIL(STAGE_HELD);
-        }
-        has_leave = true;
+    if (!has_leave && !wait_for_leave(r, fds[r->control])) {
+        errno = ECANCELED;
+        FAIL(STAGE_HELD);
     }
+    has_leave = true;
 
     sigset_t none;
     sigemptyset(&none);
@@ -1076,6 +1095,14 @@ static void send_all(int control, struct report *report)
     close_output();
 }
 
+/* The word of leave that nobody waited for any more, because the page had said so. */
+static bool is_late_leave(int control)
+{
+    char word = 0;
+    if (recv(control, &word, 1, MSG_PEEK | MSG_DONTWAIT) != 1 || word != LEAVE) return false;
+    return recv(control, &word, 1, MSG_DONTWAIT) == 1;
+}
+
 /* Waits until the tool ends or has to end. 0: the host is gone, and nobody waits for a report. */
 static uint32_t watch(const struct request *r, const int *fds, struct report *report, int pidfd, pid_t tool,
                       int64_t began_us)
@@ -1101,7 +1128,7 @@ static uint32_t watch(const struct request *r, const int *fds, struct report *re
             if (waits[0].revents)
                 return opened == INT64_MAX || is_still_shown(r, fds) ? REASON_EXITED : REASON_SWAPPED;
             if (waits[2].revents) return 0;
-            if (waits[1].revents) return REASON_CANCELLED;
+            if (waits[1].revents && !(r->head.flags & HELD && is_late_leave(control))) return REASON_CANCELLED;
         }
         now = now_us();
         if (now >= deadline) return REASON_DEADLINE;
@@ -1137,7 +1164,11 @@ static bool run_tool(const struct request *r, const int *fds, struct report *rep
     int64_t began = now_us();
     struct birth birth = {.request = r, .fds = fds};
     int pidfd = -1;
-    if (r->head.slot < started_size) started[r->head.slot] = 1;
+    if (r->head.slot < started_size) {  /* where the host has set it already, that stays */
+        unsigned char unused = SLOT_UNUSED;
+        __atomic_compare_exchange_n(started + r->head.slot, &unused, SLOT_MAY_HAVE_STARTED, false,
+                                    __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+    }
     has_leave = !(r->head.flags & HELD);
     pid_t tool = hatch(r, fds, &birth, &pidfd);
     if (tool == 0)
@@ -1673,7 +1704,7 @@ int main(int argc, char **argv)
     if (null > 5) close(null);
     for (int fd = HOST_SOCKET; fd < FIRST_FREE; fd++) if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) return 1;
     struct stat page;
-    if (fstat(SHARED_PAGE, &page) != 0 || page.st_size < 1) return 1;
+    if (fstat(SHARED_PAGE, &page) != 0 || page.st_size < SLOTS) return 1;
     started_size = (size_t)page.st_size;
     started = mmap(NULL, started_size, PROT_READ | PROT_WRITE, MAP_SHARED, SHARED_PAGE, 0);
     pool = mmap(NULL, sizeof *pool, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -1686,6 +1717,8 @@ int main(int argc, char **argv)
         own_max[i] = own.rlim_max;
     }
     spawner = getpid();
+    cpu_set_t processors;
+    can_look = sched_getaffinity(0, sizeof processors, &processors) == 0 && CPU_COUNT(&processors) > 1;
 
     struct timeval patience = {.tv_sec = EMBRYO_LIFE_S};
     if (setsockopt(HOST_SOCKET, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) != 0) return 1;

@@ -26,6 +26,8 @@ _RIGHTS_BYTES: Final = socket.CMSG_SPACE(2 * 4)
 _CLOSE_ON_EXEC, _CUT = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)
 LEAVE, STOP = b"g", b"c"
 """What the host says on the control socket: a call that is held may start; a call is to end."""
+LEAVE_SLOT: Final = 2
+"""The former, said in the call's byte of the shared page."""
 STDIN_BYTES_MAX: Final = 4096
 """What goes with a request; for more, the tool gets a pipe of the host's."""
 OUTPUT_BYTES_MAX: Final = 16 << 10

@@ -34,6 +34,7 @@ from toolwright.sandbox._connection import GRACE_S, Connection
 from toolwright.sandbox._pipes import LARGE_BYTES, PIPE_BYTES, QUICK_S, Ends, Exchange, new_ends
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox._wire import (
+    LEAVE_SLOT,
     LIMIT,
     NO_LIMIT,
     REQUEST,
@@ -76,6 +77,8 @@ _REPLACED: Final = (errno.ENOENT, errno.EINVAL, errno.ESTALE)
 """What mounting says where somebody replaces the file in that moment."""
 _QUEUE_S: Final = 0.05
 """How often a call that waits for its turn looks whether it was cancelled."""
+_LOOKING_S: Final = 0.0002
+"""Half of what a tool that is held spends looking for its leave before it goes to sleep."""
 _ALIKE_MAX: Final = 256
 _TRIES: Final = 8
 
@@ -338,7 +341,7 @@ class Supervised:
             place = connection.take_place()
             is_alone = connection.is_alone()
             # While the disk writes, the tool is made ready. Many callers at once have no time to gain by it.
-            is_held = cancel.is_held and is_alone
+            is_held = cancel.is_held and is_alone and place > 0
             try:
                 if not is_held:
                     cancel.leave()
@@ -348,6 +351,7 @@ class Supervised:
                     connection, start, slot, exchange.theirs, stdio,
                     stdin=exchange.stdin, place=place, timeout_s=timeout_s, is_held=is_held,
                 )  # fmt: skip
+                sent = time.monotonic()
                 is_free = True
                 if is_held:
                     try:
@@ -355,9 +359,12 @@ class Supervised:
                     except BaseException:
                         report = exchange.stop(time.monotonic() + GRACE_S)
                         raise
-                    is_free = exchange.let_start()
+                    connection.started[place] = LEAVE_SLOT
                     began = time.monotonic()
-                sent = time.monotonic()
+                    # It looks at the page for that long; then it sleeps, and wants to be told.
+                    if not _IS_PARALLEL or began - sent > _LOOKING_S:
+                        is_free = exchange.let_start()
+                    sent = began
                 if is_alone:
                     self._make_spare()
                 looking = slot.is_quick and is_alone
