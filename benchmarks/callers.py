@@ -19,7 +19,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
+
+import orjson
 
 import toolwright
 from toolwright.catalog.sources import Source
@@ -27,6 +30,7 @@ from toolwright.config import Environment
 from toolwright.journal import chain, reading
 from toolwright.journal.audit import open_audit
 from toolwright.model import CallFacts, Grant, ToolCall, ToolResult
+from toolwright.records import maker
 from toolwright.runtimes.javascript import find_node
 from toolwright.trust import keys, signing
 
@@ -234,8 +238,11 @@ def cold(*argv: str) -> Call:
 FACTS = CallFacts(door="python", key="manifest:process/echo", format="manifest", catalog="0" * 64)
 
 
+_call = maker(ToolCall)
+
+
 def asked(number: int) -> ToolCall:
-    return ToolCall(id=f"{number:028x}", tool="echo", arguments=dict(ARGUMENTS), caller="bench")
+    return _call(id=f"{number:028x}", tool="echo", arguments=dict(ARGUMENTS), caller="bench")
 
 
 def audit(state: Path) -> Call:
@@ -273,10 +280,14 @@ def begin_bytes(state: Path) -> bytes:
     raise SystemExit("no begin was recorded")
 
 
+def yardstick(state: Path) -> int:
+    """A file that is only appended to."""
+    return os.open(state / "yardstick", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+
 def sync(state: Path) -> Call:
     """The yardstick of a durable record: its bytes, appended and synced, and nothing else."""
-    frame = begin_bytes(state)
-    file = os.open(state / "yardstick", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    frame, file = begin_bytes(state), yardstick(state)
 
     def call() -> object:
         os.write(file, frame)
@@ -287,13 +298,64 @@ def sync(state: Path) -> Call:
 
 
 def grouped_sync(state: Path) -> Callable[[int], None]:
-    frame = begin_bytes(state) * GROUP
-    file = os.open(state / "yardstick", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    frames, file = begin_bytes(state) * GROUP, yardstick(state)
 
     def calls(count: int) -> None:
         for _ in range(count // GROUP):
-            os.write(file, frame)
+            os.write(file, frames)
             os.fdatasync(file)
+
+    return calls
+
+
+def least(state: Path) -> Callable[[int], None]:
+    """The least that Python needs for such records: the same bytes for each begin, with nothing around."""
+    body, file = orjson.loads(begin_bytes(state)[chain.HEAD_BYTES :]), yardstick(state)
+    numbers, link = itertools.count(1), bytes(32)
+
+    def frame(number: int) -> bytes:
+        nonlocal link
+        arguments = orjson.dumps(ARGUMENTS, option=orjson.OPT_SORT_KEYS)
+        body["ts"], body["call"] = time.time(), f"{number:028x}"
+        body["arguments_digest"] = sha256(arguments).hexdigest()
+        record, link = chain.framed(link, number, orjson.dumps(body))
+        return record
+
+    def calls(count: int) -> None:
+        for _ in range(count // GROUP):
+            os.write(file, b"".join([frame(next(numbers)) for _ in range(GROUP)]))
+            os.fdatasync(file)
+
+    return calls
+
+
+def waiting(state: Path) -> Callable[[int], None]:
+    """The least that threads need which wait for one sync, a lock each, and make no record at all."""
+    frames, file = begin_bytes(state) * GROUP, yardstick(state)
+    counting, here = threading.Lock(), list[threading.Lock]()
+
+    def work(rounds: int) -> None:
+        mine = threading.Lock()
+        mine.acquire()
+        for _ in range(rounds):
+            with counting:
+                here.append(mine)
+                group = here.copy() if len(here) == GROUP else None
+                if group is not None:
+                    here.clear()
+            if group is not None:  # the last one to come writes and syncs for all
+                os.write(file, frames)
+                os.fdatasync(file)
+                for one in group:
+                    one.release()
+            mine.acquire()
+
+    def calls(count: int) -> None:
+        threads = [threading.Thread(target=work, args=(count // GROUP,)) for _ in range(GROUP)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
     return calls
 
@@ -370,7 +432,7 @@ def main() -> None:
         "audit": lambda: audit(state),
         "sync": lambda: sync(state),
     }
-    groups = {"grouped": grouped_sync, "together": together}
+    groups = {"grouped": grouped_sync, "together": together, "least": least, "waiting": waiting}
     grouped = groups[given.kind](state) if given.kind in groups else None
     call = kinds[given.kind]() if grouped is None else None
     for line in sys.stdin:

@@ -43,7 +43,11 @@ static size_t put_message(unsigned char *bytes, unsigned *nfds)
 {
     struct head head = {.magic = REQUEST_MAGIC, .version = VERSION, .kind = 1 + below(3)};
     bool run = head.kind == KIND_RUN;
-    *nfds = run ? 4 : 1;
+    *nfds = 1;
+    if (run && below(2)) head.flags |= HAS_STDIN, ++*nfds;
+    if (run && below(2)) head.flags |= HAS_OUTPUT, *nfds += 2;
+    if (run && below(2)) head.flags |= HELD;
+    if (run && !(head.flags & HAS_STDIN)) head.stdin_size = below(2) ? below(STDIN_MAX + 1) : 0;
     for (uint32_t bit = 0; bit < 5; bit++) {
         if (below(2)) continue;
         if (bit == 3 && !(head.flags & HAS_MOUNT_NS)) continue;  /* a user namespace never comes alone */
@@ -54,7 +58,7 @@ static size_t put_message(unsigned char *bytes, unsigned *nfds)
     if (head.flags & HAS_MOUNT_NS) ++*nfds;  /* its root comes along */
     if (head.flags & HAS_PROGRAM && below(2)) head.flags |= KEEP_PROGRAM;
     if (below(2)) head.flags |= SET_UID | SET_GID;
-    head.slot = any();
+    head.slot = head.flags & HELD ? 1 + below(SLOTS - 1) : any();
     head.kit = any();
     head.timeout_ms = any();
     head.argc = (run ? 1 : 0) + below(6);
@@ -81,6 +85,7 @@ static size_t put_message(unsigned char *bytes, unsigned *nfds)
     for (uint32_t i = 0; i < head.argc + head.envc; i++) at += put_string(at, false);
     for (uint32_t i = 0; i < 2 * head.bindc; i++) at += put_string(at, true);
     head.strings_size = (uint32_t)(at - strings);
+    for (uint32_t i = 0; i < head.stdin_size; i++) *at++ = (unsigned char)any();
     head.size = (uint32_t)(at - bytes);
     memcpy(bytes, &head, sizeof head);
     return head.size;
@@ -131,6 +136,8 @@ static void use(const struct request *r, unsigned nfds)
     for (uint32_t i = 0; i < r->head.bindc; i++) sink += r->bind_flags[i] + strlen(r->binds[2 * i]) + strlen(r->binds[2 * i + 1]);
     for (uint32_t i = 0; i < r->head.argc; i++) sink += strlen(r->argv[i]);
     for (uint32_t i = 0; i < r->head.envc; i++) sink += strlen(r->envp[i]);
+    for (uint32_t i = 0; i < r->head.stdin_size; i++) sink += r->given[i];
+    demand(r->head.stdin_size == 0 || r->in < 0, "two things for one stdin");
     demand(r->argv[r->head.argc] == NULL && r->envp[r->head.envc] == NULL, "a list without an end");
     demand(r->head.kind != KIND_RUN || (r->head.argc > 0 && r->cwd[0] == '/'), "a start without argv or cwd");
     sink += strlen(r->program) + strlen(r->cwd) + strlen(r->scratch);

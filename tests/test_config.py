@@ -597,6 +597,19 @@ def test_the_environment_is_read_once(values: Mapping[str, str], expected: Mappi
     assert {name: getattr(found, name) for name in expected} == dict(expected)
 
 
+def test_temporary_files_lie_where_the_environment_says_if_it_is_a_folder(tmp_path: Path) -> None:
+    there, file = str(tmp_path), tmp_path / "file"
+    file.touch()
+    for values in (
+        {"TMPDIR": there, "TMP": "/"},
+        {"TMPDIR": str(tmp_path / "none"), "TEMP": there},
+        {"TMPDIR": str(file), "TEMP": "", "TMP": f"{there}/"},
+    ):
+        assert Environment.read({"HOME": "/h", **values}).temporary_folder == there
+    assert Environment.read({"HOME": "/h", "TMPDIR": os.curdir}).temporary_folder == os.getcwd()
+    assert Environment.read({"HOME": "/h"}).temporary_folder in ("/tmp", "/var/tmp", "/usr/tmp")
+
+
 def test_a_probed_program_sees_no_credentials() -> None:
     found = Environment.read({"HOME": "/h", "PATH": "/bin", "API_KEY": "secret", "LD_PRELOAD": "x"})
     assert found.probe_environment() == {"PATH": "/bin", "LANG": "C.UTF-8"}

@@ -67,6 +67,7 @@ def an_engine(
     spill: Spill | None = None,
     reserve: Callable[[Sequence[Charge]], Deny | None] = lambda _charges: None,
     approvals: Approvals | None = None,
+    asking: bool = False,
 ) -> Engine:
     more: dict[str, Any] = {"spill": spill} if spill is not None else {}
     return Engine(
@@ -78,6 +79,7 @@ def an_engine(
         contents=Contents(),
         reserve=reserve,
         approvals=None if approvals is None else lambda: approvals,
+        asking=(RunProcess,) if asking else (),
         **more,
     )
 
@@ -85,6 +87,14 @@ def an_engine(
 def a_call(arguments: object = None, **more: object) -> ToolCall:
     given = {"n": 1} if arguments is None else arguments
     return ToolCall(id="c1", tool="add", arguments=given, **more)  # type: ignore[arg-type]
+
+
+class AskingRuntime(ScriptedRuntime):
+    """Asks for leave before it starts anything, as the levels of the sandbox do."""
+
+    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        cancel.leave()
+        return super().run(tool, call, permit, cancel)
 
 
 def refuse(_tool: Tool, _call: ToolCall) -> Decision:
@@ -114,16 +124,18 @@ def ask(_tool: Tool, _call: ToolCall) -> Decision:
         ("runtime breaks", a_call(), [RuntimeError("boom")], allowed, Kind.INTERNAL),
     ],
 )  # fmt: skip
+@pytest.mark.parametrize("asking", [False, True])
 @pytest.mark.battery("J06")
 def test_every_outcome_is_begun_and_ended_once(
+    asking: bool,
     name: str,
     call: ToolCall,
     endings: list[Ending | Exception],
     decide: Callable[[Tool, ToolCall], Decision],
     kind: Kind | None,
 ) -> None:
-    audit, runtime = RecordingAudit(), ScriptedRuntime(list(endings))
-    result = an_engine(a_tool(), runtime, audit, decide).call(call, Cancel())
+    audit, runtime = RecordingAudit(), (AskingRuntime if asking else ScriptedRuntime)(list(endings))
+    result = an_engine(a_tool(), runtime, audit, decide, asking=asking).call(call, Cancel())
     assert (result.error.kind if result.error else None) == kind
     assert [begun.id for begun, _ in audit.begun] == ["c1"]
     assert [ended.call_id for ended in audit.ended] == ["c1"]
@@ -262,12 +274,84 @@ def test_edited_arguments_are_decided_about_like_any_others() -> None:
 
 
 @pytest.mark.battery("J04")
-def test_nothing_runs_if_it_cannot_be_recorded() -> None:
-    audit, runtime = RecordingAudit(refuses=True), ScriptedRuntime([GOOD])
-    result = an_engine(a_tool(), runtime, audit).call(a_call(), Cancel())
+@pytest.mark.parametrize("asking", [False, True])
+@pytest.mark.parametrize(
+    "call", [a_call(), a_call({"n": "x"}), a_call(dry_run=True), a_call(idempotency_key="k")]
+)
+@pytest.mark.parametrize("decide", [allowed, refuse, ask])
+def test_nothing_runs_if_it_cannot_be_recorded(
+    asking: bool, call: ToolCall, decide: Callable[[Tool, ToolCall], Decision]
+) -> None:
+    audit, runtime = RecordingAudit(refuses=True), (AskingRuntime if asking else ScriptedRuntime)([GOOD])
+    result = an_engine(a_tool(), runtime, audit, decide, asking=asking).call(call, Cancel())
     assert result.error is not None
     assert result.error.kind is Kind.NOT_AUDITED
     assert (runtime.calls, audit.ended) == ([], [])
+
+
+def test_a_begin_becomes_durable_when_its_runtime_asks_and_not_later() -> None:
+    audit = RecordingAudit()
+    seen: list[int] = []
+
+    class Looking(AskingRuntime):
+        def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+            seen.append(len(audit.begun))
+            assert cancel.is_held
+            return super().run(tool, call, permit, cancel)
+
+    def started(_call: ToolCall) -> Ending:
+        seen.append(len(audit.begun))
+        return GOOD
+
+    result = an_engine(a_tool(), Looking([started]), audit, asking=True).call(a_call(), Cancel())
+    assert (result.ok, seen) == (True, [0, 1])
+
+
+@pytest.mark.parametrize("more", [{"idempotency_key": "k"}, {"dry_run": True}])
+def test_a_call_that_claims_or_starts_nothing_is_recorded_at_once(more: dict[str, object]) -> None:
+    audit = RecordingAudit()
+    engine = an_engine(a_tool(), AskingRuntime([GOOD]), audit, asking=True)
+    (begun,) = engine.begin([(a_call(**more), Cancel())], promised=True)
+    assert (begun.promise, len(audit.begun)) == (None, 1)
+    assert engine.go_on(begun).ok
+
+
+@pytest.mark.parametrize("what", ["ask", "take", "reserve"])
+def test_attack_what_a_call_leaves_elsewhere_comes_after_its_begin(what: str) -> None:
+    audit = RecordingAudit()
+    seen: list[int] = []
+
+    class Counting(Desk):
+        def ask(self, tool: Tool, call: ToolCall, question: Ask) -> Approval | ToolError:
+            seen.append(len(audit.begun))
+            return super().ask(tool, call, question)
+
+        def take(self, tool: Tool, call: ToolCall, approval_id: str) -> bool:
+            seen.append(len(audit.begun))
+            return True
+
+    def reserve(_charges: Sequence[Charge]) -> Deny | None:
+        seen.append(len(audit.begun))
+        return None
+
+    charge = Charge(counter="c", cost=0, calls_max=1, cost_max=None, within_s=1.0, because="b", place="p")
+    decisions: dict[str, Decision] = {
+        "ask": Ask(question="may it?", because="rule 2"),
+        "take": Allow(permit=Permit(), because="yes", approval="a1"),
+        "reserve": Allow(permit=Permit(), because="yes", charges=(charge,)),
+    }
+    engine = an_engine(
+        a_tool(),
+        AskingRuntime([GOOD]),
+        audit,
+        in_turn(decisions[what]),
+        reserve=reserve,
+        approvals=Counting(),
+        asking=True,
+    )
+    engine.call(a_call(), Cancel())
+    assert seen == [1]
+    assert (len(audit.begun), len(audit.ended)) == (1, 1)
 
 
 def test_a_broken_runtime_tells_the_model_no_internals() -> None:

@@ -1,4 +1,4 @@
-"""Our frozen dataclasses behave as the standard's do."""
+"""Our dataclasses behave as the standard's do."""
 
 from __future__ import annotations
 
@@ -133,6 +133,69 @@ def test_a_class_that_is_not_frozen_is_the_standard_s_own() -> None:
     assert made == Open(2)
 
 
+@dataclass(slots=True, eq=False)
+class Counting:
+    name: str
+    times: int = 0
+    seen: list[int] = dataclasses.field(default_factory=list)
+    left: int = 3
+    right: int = 4
+
+
+def test_one_that_can_change_is_made_shown_and_copied_like_the_standard_one() -> None:
+    for number in range(20):
+        made, other = Counting("a", number), Counting("a", times=number)
+        made.times += 1
+        made.seen.append(number)
+        assert (made.times, other.times, made.seen, other.seen) == (number + 1, number, [number], [])
+        assert made == made
+        assert other != Counting("a", number)
+        assert len({made, other}) == 2
+        assert repr(other) == f"Counting(name='a', times={number}, seen=[], left=3, right=4)"
+        assert replace(other, left=5).left == 5
+        assert copy.copy(made).seen is made.seen
+        with pytest.raises(AttributeError):
+            made.more = 1  # type: ignore[attr-defined]
+        with pytest.raises(TypeError):
+            Counting()  # type: ignore[call-arg]
+
+
+def test_one_that_says_itself_what_is_equal_is_compared_so() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Folded:
+        text: str
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Folded) and self.text.lower() == other.text.lower()
+
+        def __hash__(self) -> int:
+            return hash(self.text.lower())
+
+    for _ in range(20):
+        assert Folded("A") == Folded("a")
+        assert len({Folded("A"), Folded(text="a"), Folded("b")}) == 2
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Folded("a").text = "b"  # type: ignore[misc]
+
+
+def test_one_that_says_what_is_equal_and_nothing_of_hashes_has_the_standard_s() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Ours:
+        a: int
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Ours)
+
+    @dataclasses.dataclass(frozen=True, slots=True)
+    class Theirs:
+        a: int
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Theirs)
+
+    assert (Ours(1) == Ours(2), hash(Ours(1))) == (Theirs(1) == Theirs(2), hash(Theirs(1)))
+
+
 class Inheriting(Ours):
     """Without slots, so its values have a dictionary as well."""
 
@@ -230,6 +293,8 @@ def test_a_maker_makes_what_its_class_does_before_and_after_it_is_compiled(
         assert made.e == Ours(**fields).e
         with pytest.raises(dataclasses.FrozenInstanceError):
             made.a = 1  # type: ignore[misc]
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            del made.a
 
 
 def test_a_maker_refuses_what_its_class_refuses_before_and_after_it_is_compiled() -> None:

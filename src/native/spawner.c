@@ -33,6 +33,7 @@
 #include <linux/futex.h>
 #include <linux/seccomp.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -78,12 +79,19 @@ enum {
 enum {
     REQUEST_MAGIC = 0x51535754, /* "TWSQ" */
     REPORT_MAGIC = 0x52535754,  /* "TWSR" */
-    VERSION = 1,
+    VERSION = 2,
 };
+
+/* How a call that is HELD gets leave: its byte of the shared page says so, and, where the host took long, this word on
+ * the control socket. Anything else there is a stop. */
+enum { LEAVE = 'g' };
+enum slot { SLOT_UNUSED, SLOT_MAY_HAVE_STARTED, SLOT_LEAVE };
 
 enum kind { KIND_RUN = 1, KIND_NAMESPACE = 2, KIND_PROBE = 3 };
 
-/* Which descriptors came along, in this order, after the control socket and (RUN) stdin, stdout, stderr. */
+/* Which descriptors came along, in this order, after the control socket and, where there are any, stdin (HAS_STDIN),
+ * stdout and stderr (HAS_OUTPUT). Of a RUN without them we make the pipes: the message ends in the bytes for stdin,
+ * and what the tool wrote comes back with the report. */
 enum {
     HAS_RULESET = 1u << 0,  /* a Landlock ruleset */
     HAS_PROGRAM = 1u << 1,  /* a sealed program, executed instead of what lies at the path */
@@ -91,16 +99,19 @@ enum {
     HAS_USER_NS = 1u << 3,  /* namespaces to enter, as KIND_NAMESPACE made them */
     HAS_MOUNT_NS = 1u << 4, /* before both: the root folder inside */
     HAS_PAYLOAD = 1u << 5,  /* the whole message lies in this memfd: too long for a datagram */
+    HAS_STDIN = 1u << 6,
+    HAS_OUTPUT = 1u << 7,
     SET_UID = 1u << 8,
     SET_GID = 1u << 9,
     KEEP_PROGRAM = 1u << 10,  /* the sealed program is a script: its interpreter reads it as descriptor 4 */
-    FLAGS_KNOWN = 0x73f,
+    HELD = 1u << 11,          /* everything is done but the start, which waits for LEAVE on the control socket */
+    FLAGS_KNOWN = 0xfff,
 };
 
 struct head {
     uint32_t magic, version, kind, flags;
     uint32_t size;           /* of the whole message */
-    uint32_t slot;           /* the byte of the shared page that says "may have started" */
+    uint32_t slot;           /* its byte of the shared page; HELD: not 0 */
     uint32_t timeout_ms;     /* 0: none */
     uint32_t processes_max;  /* 0: not watched, as with the next two */
     uint64_t memory_max, scratch_max;
@@ -108,10 +119,11 @@ struct head {
     uint32_t argc, envc, bindc, rlimitc, filter_size, strings_size;
     uint32_t sealedc;        /* NAMESPACE: descriptors with the bytes for BIND_SEALED, in their order */
     uint32_t kit;            /* not 0: everything a tool is restricted by is as in other requests of this number */
+    uint32_t stdin_size, zero;
 };
-_Static_assert(sizeof(struct head) == 88, "no padding");
+_Static_assert(sizeof(struct head) == 96, "no padding");
 
-/* After the head: rlimits, the seccomp filter, one word per bind, strings. */
+/* After the head: rlimits, the seccomp filter, one word per bind, strings, bytes for stdin. */
 struct limit { uint32_t resource, zero; uint64_t value; };
 enum {
     BIND_READ_ONLY = 1u << 0,
@@ -124,18 +136,22 @@ enum {
 enum {
     FDS_MAX = 32, SEALED_MAX = 16, LIMITS_MAX = 32, BINDS_MAX = 1024, FILTER_MAX = 4096 * 8,
     STRINGS_MAX = 1 << 18, DATAGRAM_MAX = 1 << 16, MESSAGE_MAX = 4 << 20, SCRIPT_FD = 4,
+    SLOTS = 4096,            /* of the shared page */
+    STDIN_MAX = 4096,        /* what every pipe takes at once */
+    OUTPUT_MAX = 16 << 10,   /* what comes back in a report; of more, the pipes do */
 };
 
 enum stage {  /* where a start failed */
     STAGE_NONE, STAGE_REQUEST, STAGE_CLONE, STAGE_GROUP, STAGE_DESCRIPTORS, STAGE_NAMESPACE, STAGE_STALE,
     STAGE_RLIMIT, STAGE_IDENTITY, STAGE_CAPABILITIES, STAGE_CWD, STAGE_NO_NEW_PRIVS, STAGE_LANDLOCK,
-    STAGE_SECCOMP, STAGE_EXEC, STAGE_BIND,
+    STAGE_SECCOMP, STAGE_EXEC, STAGE_BIND, STAGE_HELD,
 };
 
 enum reason {  /* why it ended */
     REASON_EXITED = 1, REASON_NOT_STARTED, REASON_DEADLINE, REASON_CANCELLED, REASON_PROCESSES,
     REASON_MEMORY, REASON_SCRATCH, REASON_DONE /* a namespace or a probe */,
     REASON_SWAPPED /* what was shown in place of a file is not shown any more */,
+    REASON_RUNNING /* no end yet: with this come the pipes, stdout and stderr, for the host to read from now on */,
 };
 
 enum {  /* layers that were in force */
@@ -151,7 +167,8 @@ struct report {
     int32_t status, error;        /* as wait4 gives it; errno of the stage */
     uint32_t layers, strays;      /* strays: descendants that had to be killed after the tool's own end */
     uint64_t user_us, system_us, memory_bytes, duration_us;
-    uint32_t processes_peak, survivors, detail, zero;
+    uint32_t processes_peak, survivors, detail;
+    uint32_t stdout_size;         /* of what follows; the rest of it is stderr */
     uint64_t memory_peak;         /* the largest sum seen when sampling */
     int32_t probes[PROBES];       /* errno of each, 0: works */
 };
@@ -165,6 +182,7 @@ struct request {
     const void *filter;
     const uint32_t *bind_flags;
     const char *program, *cwd, *scratch;
+    const unsigned char *given;     /* for stdin */
     char **argv, **envp, **binds;   /* binds: source, target, source, target, ... */
     /* Positions among the received descriptors; -1: not there. */
     int control, in, out, err, ruleset, sealed, channel, root, user_ns, mount_ns, payload, contents;
@@ -179,16 +197,17 @@ static int parse(const unsigned char *bytes, size_t size, unsigned nfds, char **
     const struct head *head = &out->head;
     if (head->magic != REQUEST_MAGIC || head->version != VERSION) return EPROTO;
     if (head->kind < KIND_RUN || head->kind > KIND_PROBE || (head->flags & ~(uint32_t)FLAGS_KNOWN)) return EPROTO;
-    if (head->sealedc > SEALED_MAX) return EPROTO;
+    if (head->sealedc > SEALED_MAX || head->zero != 0) return EPROTO;
 
     /* Descriptors are found by counting, so that none can be taken for another. */
     int next = 0;
     bool run = head->kind == KIND_RUN;
     uint32_t flags = head->flags;
     out->control = next++;
-    out->in = run ? next++ : -1;
-    out->out = run ? next++ : -1;
-    out->err = run ? next++ : -1;
+    out->in = flags & HAS_STDIN ? next++ : -1;
+    out->out = flags & HAS_OUTPUT ? next++ : -1;
+    out->err = flags & HAS_OUTPUT ? next++ : -1;
+    if (!run && flags & (HAS_STDIN | HAS_OUTPUT | HELD)) return EPROTO;
     out->ruleset = flags & HAS_RULESET ? next++ : -1;
     out->sealed = flags & HAS_PROGRAM ? next++ : -1;
     out->channel = flags & HAS_CHANNEL ? next++ : -1;
@@ -204,11 +223,13 @@ static int parse(const unsigned char *bytes, size_t size, unsigned nfds, char **
 
     if (head->rlimitc > LIMITS_MAX || head->bindc > BINDS_MAX || head->filter_size > FILTER_MAX) return E2BIG;
     if (head->filter_size % sizeof(struct sock_filter) != 0) return EPROTO;
+    if (head->stdin_size > STDIN_MAX || (head->stdin_size > 0 && (!run || flags & HAS_STDIN))) return E2BIG;
     if (head->argc > STRINGS_MAX || head->envc > STRINGS_MAX) return E2BIG;
     uint64_t strings = 3ull + head->argc + head->envc + 2ull * head->bindc;
     if (strings > STRINGS_MAX) return E2BIG;
     uint64_t limits_size = head->rlimitc * (uint64_t)sizeof(struct limit);
-    uint64_t body = limits_size + head->filter_size + head->bindc * 4ull + head->strings_size;
+    uint64_t body = limits_size + head->filter_size + head->bindc * 4ull + head->strings_size
+                    + head->stdin_size;
     if (body != size - sizeof *head) return EMSGSIZE;
 
     const unsigned char *at = bytes + sizeof *head;
@@ -244,6 +265,7 @@ static int parse(const unsigned char *bytes, size_t size, unsigned nfds, char **
         pointers[index] = string;
     }
     if (at != end) return EPROTO;
+    out->given = end;
     out->program = first[0];
     out->cwd = first[1];
     out->scratch = first[2];
@@ -260,6 +282,7 @@ static int parse(const unsigned char *bytes, size_t size, unsigned nfds, char **
         if (!(flags & HAS_PROGRAM) && out->program[0] != '/') return EINVAL;
     }
     if (out->scratch[0] != '/' && out->scratch[0] != 0) return EINVAL;
+    if (flags & HELD && (head->slot == 0 || head->slot >= SLOTS)) return EINVAL;
     if (flags & HAS_USER_NS && !(flags & HAS_MOUNT_NS)) return EINVAL;
     if (flags & KEEP_PROGRAM && !(flags & HAS_PROGRAM)) return EINVAL;
     return 0;
@@ -274,7 +297,9 @@ enum {
     SUPERVISOR_CALLS_MAX = 256,   /* then it is replaced: nothing may grow for ever */
     IDLE_MIN = 2, IDLE_MAX = 16, SEATS = 4096,
     SAMPLE_EVERY_MS = 100,
-    ALARM_FIRST_MS = 5,           /* between samples: does the machine have many more tasks than before? */
+    GLANCE_BYTES = 2048,          /* with as much in a pipe the tool may soon wait: some hold no more than a page */
+    OUTPUT_HELD_MS = 80,          /* then the host reads, whatever there is */
+    ALARM_FIRST_MS = 5,           /* between samples: has it written much, has the machine many more tasks? */
     ALARM_EVERY_MS = 20,
     TASKS_PER_PROCESS = 8,        /* threads count as well, but programs have a few each */
     OPENED_MS = 1000,             /* by then an interpreter has opened its script */
@@ -282,6 +307,7 @@ enum {
     FEW_PROCESSES = 8,
     SWEEP_MS = 2000,              /* then the report goes out and says how many are left; killing goes on */
     REAPS_PER_KILL = 64,
+    LOOK_US = 400, LOOK_AGAIN_MS = 20,
     MEMBERS_MAX = 1 << 16, WALK_DEPTH_MAX = 128, WALK_ENTRIES_MAX = 200000, ENTRY_BYTES = 4096,
 };
 
@@ -302,6 +328,12 @@ static _Alignas(16) unsigned char payload[MESSAGE_MAX];
 static char *pointers[STRINGS_MAX + 8];
 static struct member { pid_t pid, parent; } members[MEMBERS_MAX];
 static _Alignas(16) unsigned char tool_stack[32 << 10];
+
+static bool can_look;                                /* there is more than one processor */
+static volatile bool has_leave;                      /* the tool of this request may start; set in its own process */
+
+static int output[2] = {-1, -1};                     /* ours to read: stdout and stderr, until the host has them */
+static unsigned char output_bytes[OUTPUT_MAX];
 
 static int64_t now_us(void)
 {
@@ -493,6 +525,25 @@ UNCHECKED static void restrict_tool(struct birth *birth)
     birth->layers = layers;
 }
 
+/* Attack: a tool that starts although its call could not be recorded. The host says that it is; its end, or another
+ * word, means no. A processor that was put to sleep meanwhile would take longer to wake up than a quick disk to write,
+ * so for that long we look. */
+UNCHECKED static bool wait_for_leave(const struct request *r, int control)
+{
+    const unsigned char *slot = started + r->head.slot;
+    int64_t enough = can_look ? now_us() + LOOK_US : 0;
+    while (now_us() < enough)
+        if (__atomic_load_n(slot, __ATOMIC_ACQUIRE) == SLOT_LEAVE) return true;
+    for (;;) {
+        struct pollfd waits = {control, POLLIN, 0};
+        int ready = poll(&waits, 1, LOOK_AGAIN_MS);
+        if (__atomic_load_n(slot, __ATOMIC_ACQUIRE) == SLOT_LEAVE) return true;
+        char word = 0;
+        if (ready < 0 && errno != EINTR) return false;
+        if (ready > 0) return read(control, &word, 1) == 1 && word == LEAVE;
+    }
+}
+
 /* What is this call's own: descriptors, folder, program. Only system calls that every tool may make. */
 UNCHECKED static _Noreturn void become_tool(struct birth *birth)
 {
@@ -521,6 +572,11 @@ UNCHECKED static _Noreturn void become_tool(struct birth *birth)
         }
     }
     if (chdir(r->cwd) != 0) FAIL(STAGE_CWD);
+    if (!has_leave && !wait_for_leave(r, fds[r->control])) {
+        errno = ECANCELED;
+        FAIL(STAGE_HELD);
+    }
+    has_leave = true;
 
     sigset_t none;
     sigemptyset(&none);
@@ -624,9 +680,11 @@ static pid_t hatch(const struct request *r, const int *fds, struct birth *birth,
     embryo.birth.fds = fds;
     atomic_store(&embryo.go, 1);
     futex_wake(&embryo.go);
-    if (!has_changed(&embryo.tid, ALIVE, &embryo.tid, ALIVE)) {
+    bool has_moved = has_changed(&embryo.tid, ALIVE, &embryo.tid, ALIVE);
+    while (!has_moved && !has_leave) has_moved = has_changed(&embryo.tid, ALIVE, &embryo.tid, ALIVE);
+    if (!has_moved) {
         kill(embryo.pid, SIGKILL);  /* it may have become the tool just now: then that was the call */
-    } else if (embryo.birth.stage != STAGE_NONE) {
+    } else if (embryo.birth.stage != STAGE_NONE && embryo.birth.stage != STAGE_HELD) {
         discard_embryo();  /* it certainly did not; starting again says what is wrong */
         return 0;
     }
@@ -966,6 +1024,85 @@ static uint16_t tasks(void)
     return sysinfo(&machine) == 0 ? machine.procs : 0;
 }
 
+/* == What the tool writes ================================================================================== */
+
+static void send_report(int control, struct report *report, const void *tail, size_t tail_size, const int *fds,
+                        unsigned nfds);
+
+/* The pipes of a call that came without: the tool's ends go among its descriptors, ours stay here. 0, or errno.
+ * Attack: pipes that serve a second call, while somebody outside still holds those of the first. So these are made
+ * for each. */
+static int make_pipes(struct request *r, int *fds, unsigned *nfds)
+{
+    int ends[2];
+    if (*nfds + 3 > FDS_MAX) return EMFILE;
+    if (r->in < 0) {
+        if (pipe2(ends, O_CLOEXEC) != 0) return errno;
+        r->in = (int)*nfds;
+        fds[(*nfds)++] = ends[0];
+        ssize_t done = r->head.stdin_size ? write(ends[1], r->given, r->head.stdin_size) : 0;
+        close(ends[1]);
+        if (done != (ssize_t)r->head.stdin_size) return EIO;
+    }
+    if (r->out >= 0) return 0;
+    for (int i = 0; i < 2; i++) {
+        if (pipe2(ends, O_CLOEXEC) != 0) return errno;
+        output[i] = ends[0];
+        *(i == 0 ? &r->out : &r->err) = (int)*nfds;
+        fds[(*nfds)++] = ends[1];
+    }
+    return 0;
+}
+
+static void close_output(void)
+{
+    close_fds(output, 2);
+    output[0] = output[1] = -1;
+}
+
+static size_t pending(int fd)
+{
+    int count = 0;
+    return ioctl(fd, FIONREAD, &count) == 0 && count > 0 ? (size_t)count : 0;
+}
+
+/* From now on the host reads what the tool writes. */
+static void hand_over(int control)
+{
+    struct report running = {.reason = REASON_RUNNING};
+    send_report(control, &running, NULL, 0, output, 2);
+    close_output();
+}
+
+/* The report with what the tool wrote, or with the pipes, where that is long. Those that wrote it are dead, so all
+ * of it lies there. Attack: somebody outside who holds the pipes and writes on. We read what there is, once. */
+static void send_all(int control, struct report *report)
+{
+    size_t size[2] = {0, 0};
+    if (output[0] >= 0) for (int i = 0; i < 2; i++) size[i] = pending(output[i]);
+    if (size[0] > OUTPUT_MAX || size[1] > OUTPUT_MAX - size[0]) {
+        send_report(control, report, NULL, 0, output, 2);
+    } else {
+        size_t have = 0;
+        for (int i = 0; i < 2; i++) {
+            ssize_t got = size[i] ? read(output[i], output_bytes + have, size[i]) : 0;
+            if (got > 0) have += (size_t)got;
+            if (i == 0) report->stdout_size = (uint32_t)have;
+        }
+        send_report(control, report, output_bytes, have, NULL, 0);
+        explicit_bzero(output_bytes, have);
+    }
+    close_output();
+}
+
+/* The word of leave that nobody waited for any more, because the page had said so. */
+static bool is_late_leave(int control)
+{
+    char word = 0;
+    if (recv(control, &word, 1, MSG_PEEK | MSG_DONTWAIT) != 1 || word != LEAVE) return false;
+    return recv(control, &word, 1, MSG_DONTWAIT) == 1;
+}
+
 /* Waits until the tool ends or has to end. 0: the host is gone, and nobody waits for a report. */
 static uint32_t watch(const struct request *r, const int *fds, struct report *report, int pidfd, pid_t tool,
                       int64_t began_us)
@@ -976,7 +1113,7 @@ static uint32_t watch(const struct request *r, const int *fds, struct report *re
     int64_t deadline = r->head.timeout_ms ? began_us + (int64_t)r->head.timeout_ms * 1000 : INT64_MAX;
     bool samples = r->head.processes_max || r->head.memory_max || r->head.scratch_max;
     int64_t look = samples ? began_us + SAMPLE_EVERY_MS * 1000 : INT64_MAX;
-    int64_t alarm = r->head.processes_max ? began_us + ALARM_FIRST_MS * 1000 : INT64_MAX;
+    int64_t alarm = r->head.processes_max || output[0] >= 0 ? began_us + ALARM_FIRST_MS * 1000 : INT64_MAX;
     bool has_counted = false;
     uint16_t before = 0;
     struct pollfd waits[3] = {{pidfd, POLLIN, 0}, {control, POLLIN, 0}, {HOST_PIDFD, POLLIN, 0}};
@@ -991,7 +1128,7 @@ static uint32_t watch(const struct request *r, const int *fds, struct report *re
             if (waits[0].revents)
                 return opened == INT64_MAX || is_still_shown(r, fds) ? REASON_EXITED : REASON_SWAPPED;
             if (waits[2].revents) return 0;
-            if (waits[1].revents) return REASON_CANCELLED;
+            if (waits[1].revents && !(r->head.flags & HELD && is_late_leave(control))) return REASON_CANCELLED;
         }
         now = now_us();
         if (now >= deadline) return REASON_DEADLINE;
@@ -1000,11 +1137,14 @@ static uint32_t watch(const struct request *r, const int *fds, struct report *re
             opened = INT64_MAX;
         }
         if (now >= alarm) {
+            if (output[0] >= 0 && (now >= began_us + OUTPUT_HELD_MS * 1000 || pending(output[0]) > GLANCE_BYTES
+                                   || pending(output[1]) > GLANCE_BYTES)) hand_over(control);
             /* Attack: a fork bomb that goes off between two looks. */
             uint16_t count = tasks(), more = (uint16_t)(count - before);
             if (!has_counted) before = count;
-            else if (more > r->head.processes_max && more < 0x8000) look = now;
+            else if (r->head.processes_max && more > r->head.processes_max && more < 0x8000) look = now;
             alarm = now + (has_counted ? ALARM_EVERY_MS : ALARM_FIRST_MS) * 1000;
+            if (!r->head.processes_max && output[0] < 0) alarm = INT64_MAX;
             has_counted = true;
         }
         if (now >= look) {
@@ -1024,7 +1164,12 @@ static bool run_tool(const struct request *r, const int *fds, struct report *rep
     int64_t began = now_us();
     struct birth birth = {.request = r, .fds = fds};
     int pidfd = -1;
-    if (r->head.slot < started_size) started[r->head.slot] = 1;
+    if (r->head.slot < started_size) {  /* where the host has set it already, that stays */
+        unsigned char unused = SLOT_UNUSED;
+        __atomic_compare_exchange_n(started + r->head.slot, &unused, SLOT_MAY_HAVE_STARTED, false,
+                                    __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+    }
+    has_leave = !(r->head.flags & HELD);
     pid_t tool = hatch(r, fds, &birth, &pidfd);
     if (tool == 0)
         tool = clone(tool_main, tool_stack + sizeof tool_stack, CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD,
@@ -1046,6 +1191,7 @@ static bool run_tool(const struct request *r, const int *fds, struct report *rep
         close(pidfd);
         return true;
     }
+    if (r->head.flags & HELD) began = now_us();
     /* Nothing of the tool's stays open here: its readers see its end when it ends. */
     close(fds[r->in]);
     close(fds[r->out]);
@@ -1421,12 +1567,19 @@ static bool serve(ssize_t size, int *fds, unsigned nfds)
     } else if (request.head.kind == KIND_PROBE) {
         serve_probe(&request, &report, fds);
     } else {
-        clean = run_tool(&request, fds, &report, &send);
+        report.reason = REASON_NOT_STARTED;
+        report.stage = STAGE_DESCRIPTORS;
+        report.error = make_pipes(&request, fds, &nfds);
+        if (!report.error) {
+            report.stage = STAGE_NONE;
+            clean = run_tool(&request, fds, &report, &send);
+        }
         if (report.reason != REASON_NOT_STARTED)
-            for (int i = request.in; i <= request.err; i++) fds[i] = -1;  /* closed already */
+            fds[request.in] = fds[request.out] = fds[request.err] = -1;  /* closed already */
     }
     int control = fds[0];
-    if (send) send_report(control, &report, NULL, 0, NULL, 0);
+    if (send) send_all(control, &report);
+    close_output();
     bool again = clean && report.reason == REASON_EXITED;
     while (!clean) clean = sweep(&report, now_us() + SWEEP_MS * 1000);  /* until they are gone, however long */
     take_precedence(false);
@@ -1551,7 +1704,7 @@ int main(int argc, char **argv)
     if (null > 5) close(null);
     for (int fd = HOST_SOCKET; fd < FIRST_FREE; fd++) if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) return 1;
     struct stat page;
-    if (fstat(SHARED_PAGE, &page) != 0 || page.st_size < 1) return 1;
+    if (fstat(SHARED_PAGE, &page) != 0 || page.st_size < SLOTS) return 1;
     started_size = (size_t)page.st_size;
     started = mmap(NULL, started_size, PROT_READ | PROT_WRITE, MAP_SHARED, SHARED_PAGE, 0);
     pool = mmap(NULL, sizeof *pool, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -1564,6 +1717,8 @@ int main(int argc, char **argv)
         own_max[i] = own.rlim_max;
     }
     spawner = getpid();
+    cpu_set_t processors;
+    can_look = sched_getaffinity(0, sizeof processors, &processors) == 0 && CPU_COUNT(&processors) > 1;
 
     struct timeval patience = {.tv_sec = EMBRYO_LIFE_S};
     if (setsockopt(HOST_SOCKET, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) != 0) return 1;

@@ -7,7 +7,6 @@ a workshop costs only what is used.
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 import time
 from collections import Counter
@@ -955,7 +954,7 @@ class Workshop:
         return self.hands.new_call_id()
 
     def _run(self, call: ToolCall, cancel: Cancel, door: str = "python") -> ToolResult:
-        (begun,) = self.hands.engine.begin([(call, cancel)], door=door)
+        (begun,) = self.hands.engine.begin([(call, cancel)], door=door, promised=True)
         return self.go_on(begun)
 
     def go_on(self, begun: Begun) -> ToolResult:
@@ -964,7 +963,6 @@ class Workshop:
         A tool whose file changed is not run as it was declared before: what is declared, what is verified and
         what runs must be one. Both attempts are recorded.
         """
-        call, cancel, door = begun.call, begun.cancel, begun.facts.door
         result = self.hands.engine.go_on(begun)
         if result.error is None or result.error.kind is not Kind.DENIED or not self._has_changed():
             return result
@@ -972,8 +970,8 @@ class Workshop:
             return result
         # It has waited for a person once, who answered about the tool as it was: what is asked now is told
         # at once, and no call waits longer than it said.
-        again = replace(call, id=self.hands.new_call_id(), approval_wait_s=0.0)
-        return self.hands.engine.call(again, cancel, door=door)
+        again = replace(begun.call, id=self.hands.new_call_id(), approval_wait_s=0.0)
+        return self.hands.engine.call(again, begun.cancel, door=begun.facts.door)
 
     async def call_async(
         self,
@@ -1138,7 +1136,7 @@ class Workshop:
             config.rules(context_checks=tuple(self._checks), executors=tuple(self._handlers)),
             loading.Machine(
                 prober=_not_probed if self._only_look else self._discover,
-                which=lambda name: shutil.which(name, path=self._environment.path),
+                which=self._which,
                 asker=self._lists.recall if self._only_look else self._lists.ask,
                 fetcher=_not_fetched if self._only_look else self._fetch,
                 changed=self._lists.changed_at,
@@ -1169,6 +1167,11 @@ class Workshop:
         still = migration.tools[len(declared) :]
         own, problems = [*self._own.tools, *still], [*self._own.problems, *migration.problems]
         return report.with_own(own, problems, first=first)
+
+    def _which(self, name: str) -> str | None:
+        from shutil import which
+
+        return which(name, path=self._environment.path)
 
     def _discover(self, paths: Sequence[str]) -> Sequence[tuple[bytes, ProbeOutcome]]:
         """Ask programs for their schemas: inside a closed permit, and recorded like calls."""

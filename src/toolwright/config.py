@@ -35,7 +35,7 @@ from toolwright.model import (
     Rules,
     Severity,
 )
-from toolwright.paths import is_below
+from toolwright.paths import TEMPORARY_FOLDER, is_below
 from toolwright.records import dataclass, replace
 from toolwright.store.keep import STORE_NAME, Keep, lock_memory
 from toolwright.trust.secrets import PASSPHRASE
@@ -60,6 +60,7 @@ class Environment:
     """Who is asking, for records."""
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The snapshot from which tools get what they are granted. Values never reach a message or a record."""
+    temporary_folder: str = TEMPORARY_FOLDER
     passphrase: str = field(default="", repr=False)
     """Of the vault, where it has one. Attack: a tool that is granted all variables and opens the vault: it is
     none of them."""
@@ -82,6 +83,7 @@ class Environment:
             colours=not values.get("NO_COLOR") and values.get("TERM") != "dumb",
             user=values.get("USER") or values.get("LOGNAME") or f"uid {os.getuid()}",
             variables={name: value for name, value in values.items() if name != PASSPHRASE},
+            temporary_folder=_temporary_folder(values),
             passphrase=values.get(PASSPHRASE, ""),
         )
 
@@ -102,6 +104,15 @@ def _base_folder(values: Mapping[str, str], name: str) -> str | None:
     """The XDG rule: a relative path counts as not set."""
     path = values.get(name, "")
     return path if os.path.isabs(path) else None
+
+
+def _temporary_folder(values: Mapping[str, str]) -> str:
+    """The first folder in which we may make others, of those that are named and those that systems have."""
+    named = (values.get(name, "") for name in ("TMPDIR", "TEMP", "TMP"))
+    for folder in (*named, TEMPORARY_FOLDER, "/var/tmp", "/usr/tmp"):
+        if os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK):
+            return os.path.abspath(folder)
+    return TEMPORARY_FOLDER
 
 
 def current_folder() -> str:

@@ -8,7 +8,7 @@ above it and puts their answers together. What calls it (doors, the agent loop) 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol
 
 from toolwright import jsontext
@@ -40,7 +40,7 @@ from toolwright.model import (
 )
 from toolwright.records import changer, dataclass, maker, replace
 from toolwright.runtimes import Runtime
-from toolwright.sandbox import Cancel
+from toolwright.sandbox import Cancel, Held, NoLeave
 
 _KNOWN_MAX: Final = 4096
 _OWN: Final = "toolwright:"
@@ -58,6 +58,10 @@ class Audit(Protocol):
         ...
 
     def begin_all(self, calls: Sequence[tuple[ToolCall, CallFacts]]) -> bool: ...
+
+    def promise(self, call: ToolCall, facts: CallFacts) -> Callable[[], bool]:
+        """A begin that becomes durable when what this gives is asked, which says whether it is."""
+        ...
 
     def end_all(self, calls: Sequence[tuple[ToolCall, ToolResult, Tool | None]]) -> list[ToolResult]: ...
 
@@ -111,6 +115,8 @@ class Begun:
     """Not begun yet: it begins by itself when it goes on."""
     why_not: tuple[str, str] | None = None
     """Why it could not be recorded, and what to do; nothing may run then."""
+    promise: Callable[[], bool] | None = None
+    """Its begin is not durable yet: whoever starts something asks for that first."""
 
     @property
     def is_quick(self) -> bool:
@@ -132,6 +138,7 @@ class Over:
 
 
 _begun, _over = maker(Begun), maker(Over)
+_as_promised = changer(Begun, "promise")
 _as_checked = changer(ToolCall, "arguments", "raw", "runs_digest", "seen_digest")
 
 
@@ -165,12 +172,14 @@ class Engine:
         lacks: Callable[[Tool, Permit], ToolError | None] = lambda _tool, _permit: None,
         served: Callable[[str, Catalog], Tool | None] = lambda _key, _catalog: None,
         meant: Callable[[ToolCall], ToolCall] = lambda call: call,
+        asking: Collection[type[Invocation]] = (),
     ) -> None:
         """``arrives`` waits for a tool that is on its way; True: it may be there now. ``absence``: why there
         is no tool of a name, where that is not the name's fault. ``lacks``: what a tool could not start
         without, for calls that start nothing. ``served`` knows tools that stand in no list, by their keys;
         ``meant`` the call that a call of one of them stands for: rye's ``execute`` begins as the call of the
-        tool that it names."""
+        tool that it names. ``asking``: what is run by runtimes that start nothing before they asked for leave
+        (``Cancel.leave``)."""
         self._stock = stock
         self._audit = audit
         self._decide = decide
@@ -185,19 +194,23 @@ class Engine:
         self._lacks = lacks
         self._served = served
         self._meant = meant
+        self._asking = asking
         self._known: tuple[str, dict[str, _Known]] = ("", {})
 
     def call(self, call: ToolCall, cancel: Cancel, *, door: str = "python") -> ToolResult:
         """Run one call from begin to end. Never raises because of a tool, a declaration or an argument."""
-        (begun,) = self.begin([(call, cancel)], door=door)
+        (begun,) = self.begin([(call, cancel)], door=door, promised=True)
         return self.go_on(begun)
 
-    def begin(self, calls: Sequence[tuple[ToolCall, Cancel]], *, door: str = "python") -> list[Begun]:
+    def begin(
+        self, calls: Sequence[tuple[ToolCall, Cancel]], *, door: str = "python", promised: bool = False
+    ) -> list[Begun]:
         """Record that these calls begin, on the disk together: many that arrive at once share one sync.
 
         Each must be handed to ``go_on``, or to ``run`` and then ``end``, once, in whatever thread and order:
         a begin without an end reads as interrupted. A name that only waiting may bring is not waited for
-        while others wait too.
+        while others wait too. ``promised``: of a call that starts a program, only the record's place is kept
+        now; it is on the disk before the program starts, and the disk's time is used to make that ready.
         """
         started, stock = time.monotonic(), self._stock()
         begun: list[Begun] = []
@@ -214,6 +227,8 @@ class Engine:
             begun.append(_begun(call, cancel, facts, stock, started, known, unknown, is_later))
             if not is_later:
                 recorded.append((call, facts))
+        if promised and recorded and self._may_wait(known, call):
+            return [_as_promised(begun[0], self._audit.promise(*recorded[0]))]
         if recorded and not self._audit.begin_all(recorded):
             why_not = self._audit.why_not
             return [each if each.is_later else replace(each, why_not=why_not) for each in begun]
@@ -235,19 +250,19 @@ class Engine:
         call, known = begun.call, begun.known
         tool = known.tool if known is not None else None
         if begun.why_not is not None:
-            why, hint = begun.why_not
-            message = f"the audit journal cannot be written, so nothing was run: {why}"
-            error = ToolError(kind=Kind.NOT_AUDITED, message=message, hint=hint)
-            return Over(call, self._refusal(call, error, tool), tool, is_recorded=False)
+            return self._unrecorded(call, tool, begun.why_not)
+        cancel = begun.cancel if begun.promise is None else Held(begun.cancel, begun.promise)
         interrupt: BaseException | None = None
         try:
             if known is None:
                 unknown = begun.unknown
                 error = ToolError(kind=Kind.UNKNOWN_TOOL, message=unknown.message, hint=unknown.hint)
                 raise _Refused(self._absence(call.tool, begun.stock.catalog) or error)
-            result = self._through(known, call, begun.facts, begun.cancel)
+            result = self._through(known, call, begun.facts, cancel)
         except _Refused as refused:
             result = replace(self._refusal(call, refused.error, refused.tool), rule=refused.rule)
+        except NoLeave:
+            return self._unrecorded(call, tool, self._audit.why_not)
         except Exception as broken:  # noqa: BLE001 - one catch-all per thread boundary, no other
             message = f"the runtime broke: {type(broken).__name__}"
             result = self._refusal(call, ToolError(kind=Kind.INTERNAL, message=message), tool)
@@ -257,6 +272,11 @@ class Engine:
             kind = Kind.CANCELLED if is_interrupt else Kind.INTERNAL
             message = "interrupted" if is_interrupt else "stopped without an answer"
             result = self._refusal(call, ToolError(kind=kind, message=message), tool)
+        if cancel.is_held:  # nothing was started, which is recorded just the same
+            try:
+                cancel.leave()
+            except NoLeave:
+                return self._unrecorded(call, tool, self._audit.why_not)
         if not result.spent.duration_ms:  # nothing ran: what was spent was spent here
             spent = replace(result.spent, duration_ms=round((time.monotonic() - begun.started) * 1000, 3))
             result = replace(result, spent=spent)
@@ -266,6 +286,8 @@ class Engine:
         """In the place of ``run``, for a call that has begun and cannot be run."""
         tool = begun.known.tool if begun.known is not None else None
         is_recorded = begun.why_not is None and not begun.is_later
+        if is_recorded and begun.promise is not None:
+            is_recorded = begun.promise()
         return Over(begun.call, self._refusal(begun.call, error, tool), tool, is_recorded=is_recorded)
 
     def end(self, over: Sequence[Over]) -> list[ToolResult]:
@@ -319,6 +341,13 @@ class Engine:
             )
         return facts
 
+    def _may_wait(self, known: _Known | None, call: ToolCall) -> bool:
+        """Whether the begin of a call need not be durable until its runtime asks. An idempotency key is
+        claimed before anything starts, and that too must come after the begin."""
+        if known is None or call.idempotency_key is not None or call.dry_run:
+            return False
+        return type(known.tool.invocation) in self._asking
+
     # -- check, decide, run, reply --------------------------------------------------------------------------
 
     def _through(self, known: _Known, call: ToolCall, facts: CallFacts, cancel: Cancel) -> ToolResult:
@@ -348,6 +377,8 @@ class Engine:
             what = _KINDS_OF_TOOL.get(type(tool.invocation).__name__, "such")
             message = f"{what} tools cannot be run by this version"
             raise _Refused(ToolError(kind=Kind.UNAVAILABLE, message=message), tool, allowed.rule)
+        if allowed.charges:
+            cancel.leave()
         if allowed.charges and (used_up := self._reserve(allowed.charges)) is not None:
             raise _Refused(_denial(used_up), tool, used_up.rule)
         ending = runtime.run(tool, call, permit, cancel)
@@ -359,6 +390,8 @@ class Engine:
         until: float | None = None
         for _ in range(_ROUNDS_MAX):
             decision = self._decide(tool, call)
+            if not isinstance(decision, Allow) or decision.approval:
+                cancel.leave()  # what goes into other records comes after this one
             if isinstance(decision, Allow):
                 edited = None if decision.arguments is None else self._edited(tool, decision)
                 if edited is not None:
@@ -464,6 +497,12 @@ class Engine:
     def _decided(result: ToolResult, notes: tuple[str, ...], allowed: Allow) -> ToolResult:
         """The result with what was noted before it ran, and which rule let it."""
         return replace(result, notes=(*notes, *result.notes), rule=allowed.rule)
+
+    def _unrecorded(self, call: ToolCall, tool: Tool | None, why_not: tuple[str, str]) -> Over:
+        why, hint = why_not
+        message = f"the audit journal cannot be written, so nothing was run: {why}"
+        error = ToolError(kind=Kind.NOT_AUDITED, message=message, hint=hint)
+        return Over(call, self._refusal(call, error, tool), tool, is_recorded=False)
 
     def _refusal(self, call: ToolCall, error: ToolError, tool: Tool | None) -> ToolResult:
         default = Reply.PLAIN_TEXT if tool is not None else self._default_reply()

@@ -8,7 +8,6 @@ does, by what is gathered here. What a call does with the decision is ``engine.p
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -306,7 +305,7 @@ class Gate:
                         *(path for path in (config.file, environment.user_config) if path),
                         os.path.join(lock_folder(config, environment), LOCK_NAME),
                     ],
-                    temporary=[tempfile.gettempdir()],
+                    temporary=[environment.temporary_folder],
                     git_settings=environment.git_settings(),
                 )
         return made

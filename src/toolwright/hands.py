@@ -146,7 +146,9 @@ class Hands:
             retention_days=config.retention_days,
             day_file=config.day_file,
         )
-        self.sandbox = sandbox or _strongest()  # late: it starts a process, which must not be left behind
+        self.sandbox = sandbox or _strongest(
+            environment.temporary_folder
+        )  # late: it starts a process, which must not be left behind
         self._host = Host(
             sandbox=self.sandbox,
             variables=environment.variables,
@@ -206,6 +208,7 @@ class Hands:
             lacks=self._lacks,
             served=served,
             meant=meant,
+            asking=(RunProcess,),  # the levels of the sandbox ask
         )
 
     @property
@@ -229,7 +232,7 @@ class Hands:
     @staticmethod
     def new_call_id() -> str:
         """Unique among all hosts, and for a reader in the order of time."""
-        return f"{time.time_ns():016x}{_CHANCE.take()}"
+        return time.time_ns().to_bytes(8, "big").hex() + _CHANCE.take()
 
     @contextmanager
     def _recorded(self, door: str, key: str, runs_digest: str | None = None) -> Iterator[_Record | None]:
@@ -524,11 +527,11 @@ def _container_tools(host: Host) -> ContainerTools:
     return ContainerTools(host)
 
 
-def _strongest() -> Sandbox:
+def _strongest(temporary_folder: str) -> Sandbox:
     from toolwright.sandbox import probe
 
     try:
-        return probe.choose()
+        return probe.choose(base=temporary_folder)
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise StoreError(

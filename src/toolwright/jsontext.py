@@ -432,7 +432,7 @@ def compact(value: JsonValue) -> bytes:
     """Compact UTF-8 that keeps key order."""
     try:
         # A copy, because orjson's own result keeps the four kilobytes it was written into.
-        return bytes(memoryview(orjson.dumps(value)))
+        return b"%b" % orjson.dumps(value)
     except TypeError:  # an integer beyond 64 bits
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
 

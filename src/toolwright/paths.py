@@ -6,6 +6,10 @@ Nothing is looked at, so links and ``..`` are the asker's business: ``catalog/fi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
+
+TEMPORARY_FOLDER: Final = "/tmp"
+"""The system's own, where nobody names another."""
 
 
 def is_below(path: str, roots: Sequence[str]) -> bool:

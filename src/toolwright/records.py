@@ -1,4 +1,4 @@
-"""Frozen dataclasses that cost next to nothing to define.
+"""Dataclasses that cost next to nothing to define.
 
 The standard decorator looks at every field and compiles six methods for each class when its module is
 imported: half of the time that a short command took went there. Here fields are looked at when somebody asks
@@ -6,11 +6,12 @@ for them, the methods of a class are shared until it has been used a few times, 
 Everything else is the standard's own: fields, defaults, ``replace``, ``asdict``, slots.
 
 A frozen class refuses plain assignment, and the way around it costs more than half of making a value. So a
-value of many fields is filled while it belongs to a twin of its class: the same slots, and not frozen. Where
-values are made for every call, ``maker`` gives a plain function that makes them in half the time.
+value of many fields is filled while it belongs to a twin of its class, which is not frozen. Where values are
+made for every call, ``maker`` gives a plain function that makes them in half the time.
 
-Type checkers see the standard decorator, and so does every class that is not plainly frozen and slotted: one
-that inherits, has methods of its own in these places, or fields that are more than a type and a default.
+Type checkers see the standard decorator, and so does every class that is not plain: one without slots, that
+inherits, is compared and can change, has a constructor of its own, or fields that are more than a type and a
+default.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ def _dataclass(
     kw_only: bool = False,
     eq: bool = True,
 ) -> Any:
-    if cls is not None or not (frozen and slots):
+    if cls is not None or not slots or (eq and not frozen):
         return dataclasses.dataclass(cls, slots=slots, frozen=frozen, kw_only=kw_only, eq=eq)
 
     def decorate(cls: Any) -> Any:
         own = cls.__dict__
         types: dict[str, Any] = own.get("__annotations__", {})
         if not _is_plain(cls, types, kw_only=kw_only):
-            return dataclasses.dataclass(slots=True, frozen=True, kw_only=kw_only, eq=eq)(cls)
+            return dataclasses.dataclass(slots=True, frozen=frozen, kw_only=kw_only, eq=eq)(cls)
         members = {name: value for name, value in own.items() if name not in types and name not in _LEFT_OUT}
         if members.get("__doc__") is None:
             members["__doc__"] = cls.__name__
@@ -59,12 +60,11 @@ def _dataclass(
         members["__dataclass_fields__"] = _Fields(
             {name: (kind, own.get(name, _MISSING)) for name, kind in types.items()}, kw_only
         )
-        members["__dataclass_params__"] = _Params
+        members["__dataclass_params__"] = _Params if frozen else _OpenParams
         if not kw_only:
-            members["__match_args__"] = tuple(types)
-        for name, method in _SHARED.items():
+            members["__match_args__"] = members["__slots__"]
+        for name, method in (_OPEN if not frozen else _FROZEN if eq else _FROZEN_NO_EQ).items():
             members.setdefault(name, method)
-        members.update(_WARMING if eq else _NO_EQ)
         made = type(cls)(cls.__name__, (), members)
         made.__qualname__ = cls.__qualname__
         return made
@@ -73,15 +73,16 @@ def _dataclass(
 
 
 _SPECIAL = ("ClassVar", "InitVar", "KW_ONLY", "typing.", "dataclasses.")
-_METHODS = ("__init__", "__post_init__", "__eq__", "__hash__")
-_LEFT_OUT = ("__dict__", "__weakref__", "__hash__")
+_LEFT_OUT = ("__dict__", "__weakref__")
 
 
 def _is_plain(cls: Any, types: Mapping[str, Any], *, kw_only: bool) -> bool:
     """Whether a class is one that this file makes as the standard would."""
     own = cls.__dict__
-    if cls.__bases__ != (object,) or any(own.get(name) is not None for name in _METHODS):
+    if cls.__bases__ != (object,) or "__init__" in own or "__post_init__" in own:
         return False
+    if ("__eq__" in own) != (own.get("__hash__") is not None):
+        return False  # what the other should be is the standard's to say
     has_default = False
     for name, kind in types.items():
         default = own.get(name, _MISSING)
@@ -104,6 +105,12 @@ class _Params:
 
     init = repr = eq = frozen = True
     order = unsafe_hash = False
+
+
+class _OpenParams(_Params):
+    """The same of a class whose values change, and are never compared."""
+
+    eq = frozen = False
 
 
 class _Fields:
@@ -238,9 +245,16 @@ def _warming(
     return made
 
 
+_PLAIN = {name: getattr(object, name) for name in ("__init__", "__setattr__", "__delattr__")}
+"""What a twin does not inherit: one of the last two alone would leave both slow."""
+
+
 def _twin(cls: Any) -> type:
-    """A class with the same slots in the same order, whose values may become values of ``cls``."""
-    return type(cls.__name__, (), {"__slots__": cls.__slots__})
+    """A class whose values may become values of ``cls``, and are not frozen until then.
+
+    It inherits: of two classes that only have the same slots, these would be compared one by one each time.
+    """
+    return type(cls.__name__, (cls,), {"__slots__": (), **_PLAIN})
 
 
 if not TYPE_CHECKING:
@@ -253,7 +267,9 @@ if not TYPE_CHECKING:
 
 def _owner(cls: Any) -> Any:
     """The record that a class is, or inherits from."""
-    return next(base for base in cls.__mro__ if base.__dict__.get("__dataclass_params__") is _Params)
+    return next(
+        base for base in cls.__mro__ if base.__dict__.get("__dataclass_params__") in (_Params, _OpenParams)
+    )
 
 
 def _written(cls: Any) -> dict[str, tuple[Any, Any]]:
@@ -313,10 +329,6 @@ def _hash(self: Any) -> int:
     if _is_warm(cls, "__hash__"):
         return int(_compiled(cls, "__hash__", _hash_text)(self))
     return hash(tuple([getattr(self, name) for name in _compared(cls)]))
-
-
-_NO_EQ: dict[str, Callable[..., Any]] = {"__init__": _init}
-_WARMING: dict[str, Callable[..., Any]] = {**_NO_EQ, "__eq__": _eq, "__hash__": _hash}
 
 
 def _compiled(cls: Any, name: str, text_of: Callable[[Any, dict[str, Any]], str]) -> Callable[..., Any]:
@@ -459,10 +471,12 @@ def _restore(self: Any, state: tuple[Any, ...]) -> None:
         _put(self, name, value)
 
 
-_SHARED: dict[str, Callable[..., Any]] = {
-    "__repr__": _repr,
+_OPEN: dict[str, Callable[..., Any]] = {"__init__": _init, "__repr__": _repr}
+_FROZEN_NO_EQ: dict[str, Callable[..., Any]] = {
+    **_OPEN,
     "__setattr__": _set,
     "__delattr__": _delete,
     "__getstate__": _state,
     "__setstate__": _restore,
 }
+_FROZEN: dict[str, Callable[..., Any]] = {**_FROZEN_NO_EQ, "__eq__": _eq, "__hash__": _hash}

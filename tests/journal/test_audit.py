@@ -140,6 +140,19 @@ def test_i16_credentials_known_by_their_looks_are_in_no_record_and_a_rule_refuse
     assert isinstance(decided("nothing"), Allow)
 
 
+@pytest.mark.parametrize("field", ["tool", "caller", "conversation", "idempotency_key", "arguments"])
+def test_a_credential_is_found_in_whichever_name_it_stands(tmp_path: Path, field: str) -> None:
+    told = CREDENTIALS[0]
+    given = {told: 1, "city": 2} if field == "arguments" else told
+    one(tmp_path, call=work.call("c1", **{field: given}))
+    assert work.bodies(tmp_path)[0][field] == ([MARKER, "city"] if field == "arguments" else MARKER)
+
+
+def test_a_name_that_is_no_text_is_recorded_as_one(tmp_path: Path) -> None:
+    one(tmp_path, call=work.call(arguments={1: "a", CREDENTIALS[0]: "b"}))
+    assert work.bodies(tmp_path)[0]["arguments"] == ["1", MARKER]
+
+
 @pytest.mark.parametrize(
     "text", ["AKIA", "sha256:" + "ab" * 32, "AKIAABCDEFGHIJKLMNOPQ", "x" * 5000, "ghp_short"]
 )

@@ -103,6 +103,65 @@ def test_a_durable_record_is_synced_before_append_returns(tmp_path: Path) -> Non
 WAIT = 60.0
 
 
+def test_what_is_promised_has_its_place_and_is_on_the_disk_when_the_promise_is_kept(tmp_path: Path) -> None:
+    sizes: list[int] = []
+
+    def sync(descriptor: int) -> None:
+        sizes.append(os.fstat(descriptor).st_size)
+
+    with opened(tmp_path, disk=Disk(sync=sync), bounds=Bounds(flush_s=WAIT)) as journal:
+        journal.append([body("a")], durable=True)
+        promise, count = journal.promise([body("b")]), len(sizes)
+        assert (calls(tmp_path), len(sizes)) == (["a"], count), "nothing is written yet"
+        journal.keep(promise)
+        (path,) = work.segment_paths(tmp_path)
+        assert (calls(tmp_path), len(sizes), sizes[-1]) == (["a", "b"], count + 1, path.stat().st_size)
+        early, late = journal.promise([body("c")]), journal.promise([body("d")])
+        journal.keep(late)
+        assert calls(tmp_path) == ["a", "b", "c", "d"]
+        count = len(sizes)
+        journal.keep(early)
+        assert len(sizes) == count, "it was on the disk already"
+    assert work.verdict(tmp_path).ok
+
+
+def test_a_promise_that_is_never_kept_breaks_nothing(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        journal.promise([body("a")])
+        journal.append([body("b")], durable=False)
+        assert calls(tmp_path) == ["a", "b"]
+        journal.promise([body("c")])
+    assert calls(tmp_path)[:2] == ["a", "b"]
+    assert work.verdict(tmp_path).ok
+
+
+@pytest.mark.parametrize("fails", ["write", "sync"])
+def test_a_promise_that_cannot_be_kept_says_so_and_the_next_one_is(tmp_path: Path, fails: str) -> None:
+    broken = threading.Event()
+
+    def write(descriptor: int, data: bytes) -> int:
+        if broken.is_set() and fails == "write":
+            raise OSError(errno.ENOSPC, "no space left on device")
+        return os.write(descriptor, data)
+
+    def sync(descriptor: int) -> None:
+        if broken.is_set() and fails == "sync":
+            raise OSError(errno.EIO, "input/output error")
+
+    with opened(tmp_path, disk=Disk(write=write, sync=sync), bounds=Bounds(flush_s=WAIT)) as journal:
+        journal.append([body("a")], durable=True)
+        promises = [journal.promise([body("b")]), journal.promise([body("c")])]
+        broken.set()
+        for promise in promises:
+            with pytest.raises(Trouble):
+                journal.keep(promise)
+        broken.clear()
+        journal.keep(journal.promise([body("d")]))
+    found = calls(tmp_path)
+    assert (found[0], found[-1], found.count("d")) == ("a", "d", 1)
+    assert work.verdict(tmp_path).ok
+
+
 def test_an_end_is_synced_in_the_background_within_the_bound(tmp_path: Path) -> None:
     synced = threading.Event()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -143,6 +144,30 @@ def test_what_must_not_exist_is_taken_away_and_the_call_is_denied(tmp_path: Path
     assert Path("/etc/passwd").exists()
     quiet = Watched(ScriptedRuntime([GOOD])).run(TOOL, asked("k"), Permit(forbidden=(str(hooks),)), Cancel())
     assert quiet is GOOD
+
+
+def test_a_forbidden_folder_goes_however_deep_it_is_and_whatever_locks_it(tmp_path: Path) -> None:
+    """Attack: folders in it so deep that removing them ends in the middle, or without the right to remove."""
+    hooks = tmp_path / "hooks"
+
+    class Making:
+        def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+            hooks.mkdir()
+            (hooks / "post-commit").write_text("#!/bin/sh\n", encoding="utf-8")
+            held = os.open(hooks, os.O_RDONLY)
+            for _ in range(1500):
+                os.mkdir("d", dir_fd=held)
+                inner = os.open("d", os.O_RDONLY, dir_fd=held)
+                os.close(held)
+                held = inner
+            os.close(held)
+            (hooks / "d").chmod(0o000)
+            hooks.chmod(0o500)
+            return GOOD
+
+    ending = Watched(Making()).run(TOOL, asked("k"), Permit(forbidden=(str(hooks),)), Cancel())
+    assert ending.end is End.DENIED
+    assert not hooks.exists()
 
 
 def test_every_call_that_is_repeated_or_watched_goes_through_what_does_so() -> None:

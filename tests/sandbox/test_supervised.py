@@ -28,7 +28,7 @@ import pytest
 from tests.native.compiling import checked_spawner, spawner, trouble
 from tests.sandbox.hosting import NOBODY, ROOT, Elsewhere, Here, request_of, start_of
 from toolwright.model import End, Ending
-from toolwright.sandbox import Cancel, _wire, supervised
+from toolwright.sandbox import NEVER, Cancel, Held, NoLeave, _wire, supervised
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the spawner is for Linux")
 
@@ -271,6 +271,218 @@ def test_a_host_does_not_keep_the_memory_of_long_output():
 def test_output_of_exactly_the_cap_is_whole(host):
     ending = host.run([trouble(), "echo"], stdin=b"x" * 70_000, limits={"stdout_bytes_max": 70_000})
     assert (ending.end, len(ending.stdout)) == (End.EXITED, 70_000)
+
+
+@pytest.mark.parametrize("size", [0, 1, 4095, 4096, 4097, 16_383, 16_384, 16_385, 65_536, 65_537, 300_000])
+def test_input_and_output_of_any_length_arrive_whole(host, size):
+    """By the request and the report, by pipes, or one of each: 4 KiB and 16 KiB are the limits."""
+    sent = os.urandom(size)
+    ending = host.run([trouble(), "echo"], stdin=sent)
+    assert (ending.end, ending.exit_status, ending.stdout, ending.stdout_bytes) == (End.EXITED, 0, sent, size)
+    assert (ending.stderr, ending.stderr_bytes) == (b"", 0)
+
+
+@pytest.mark.parametrize("sizes", [(0, 5), (5, 0), (8192, 8192), (16_384, 1), (1, 16_384), (60_000, 60_000)])
+def test_what_goes_to_stdout_and_to_stderr_is_told_apart(host, sizes):
+    script = f"head -c {sizes[0]} /dev/zero | tr '\\0' o; head -c {sizes[1]} /dev/zero | tr '\\0' e >&2"
+    ending = host.run(["/bin/sh", "-c", script], env={"PATH": "/usr/bin:/bin"})
+    assert (ending.end, ending.exit_status) == (End.EXITED, 0)
+    assert (ending.stdout, ending.stderr) == (b"o" * sizes[0], b"e" * sizes[1])
+
+
+@pytest.mark.parametrize("limit", ["stdout_bytes_max", "stderr_bytes_max"])
+def test_little_output_that_is_too_much_is_cut_and_says_so(host, limit):
+    argv = ["/bin/sh", "-c", "printf 0123456789; printf 0123456789 >&2"]
+    ending = host.run(argv, limits={limit: 4})
+    kept = (b"0123", b"0123456789") if limit == "stdout_bytes_max" else (b"0123456789", b"6789")
+    assert (ending.end, ending.exit_status, ending.stdout, ending.stderr) == (End.TOO_LARGE, None, *kept)
+    assert (ending.stdout_bytes, ending.stderr_bytes) == (10, 10)
+
+
+def test_a_program_that_takes_its_time_loses_none_of_what_it_wrote_before_and_after(host):
+    script = "printf early; printf warned >&2; sleep 0.3; printf late"
+    ending = host.run(["/bin/sh", "-c", script], env={"PATH": "/usr/bin:/bin"})
+    assert (ending.end, ending.stdout, ending.stderr) == (End.EXITED, b"earlylate", b"warned")
+
+
+def test_a_quick_flood_is_read_before_its_program_stands_still(host):
+    ending = host.run([trouble(), "out-first", "4"], stdin=b"", limits={"timeout_s": 10.0})
+    assert (ending.end, len(ending.stdout)) == (End.EXITED, 4 * 65_536)
+    assert duration_s(ending) < 5
+
+
+@pytest.mark.parametrize("argv", [["pause", "300"], ["out-first", "1"]])
+def test_a_host_without_a_descriptor_for_what_a_tool_writes_says_so_and_goes_on(argv):
+    """Of a slow tool the pipes come while it runs, of long output with the report."""
+    code = (
+        "import os, resource, sys\n"
+        "from tests.sandbox.hosting import Here, request_of, start_of\n"
+        "from toolwright.sandbox import NEVER, Held\n"
+        "host, taken = Here(sys.argv[1]), []\n"
+        "def leave():\n"
+        "    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+        "    resource.setrlimit(resource.RLIMIT_NOFILE, (64, most))\n"
+        "    try:\n"
+        "        while True: taken.append(os.dup(0))\n"
+        "    except OSError: return True\n"
+        "ending = host.sandbox.run(start_of(request_of(sys.argv[2:])), Held(NEVER, leave))\n"
+        "for fd in taken: os.close(fd)\n"
+        "after = host.run([sys.argv[2], 'exit', '3'])\n"
+        "print(ending.end.value, ending.reason, ending.hint, after.exit_status)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, spawner(), trouble(), *argv],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    hint = "raise the limit of open files (ulimit -n)"
+    assert ran.stdout == f"lost no descriptor was left for what it wrote {hint} 3\n", ran.stderr
+
+
+# -- held until its call is recorded ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def after_a_while(here: Here) -> Callable[[Callable[[], bool]], Callable[[], bool]]:
+    """Asks for leave when a tool that does not wait for it would long have started."""
+
+    def later(leave: Callable[[], bool]) -> Callable[[], bool]:
+        def ask() -> bool:
+            for _ in range(5):
+                assert here.run([trouble(), "exit", "0"]).exit_status == 0
+            return leave()
+
+        return ask
+
+    return later
+
+
+def held_child(host: Here) -> tuple[int, int]:
+    """The process that is to become the tool, and its supervisor."""
+    until = time.monotonic() + WAIT_S
+    while time.monotonic() < until:
+        for supervisor in below(host.sandbox._connection.pid):
+            for pid in below(supervisor):
+                return pid, supervisor
+    raise AssertionError("nobody is held")
+
+
+def below(pid: int) -> list[int]:
+    with suppress(OSError):
+        found = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
+        return [int(part) for part in found.split()]
+    return []
+
+
+def is_alive(pid: int) -> bool:
+    with suppress(OSError):
+        found = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+        return found.rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
+@pytest.mark.parametrize("before", [0, 3])
+def test_attack_a_tool_that_starts_before_its_call_is_recorded(new_host, place, after_a_while, before):
+    """Both ways of starting: anew, and (after a few of the same kind) prepared in advance."""
+    host, mark = new_host(), place / "mark"
+    argv = [trouble(), "write", str(mark)]
+    start = start_of(request_of(argv))
+    for _ in range(before):
+        assert host.run(argv).exit_status == 0
+        mark.unlink()
+    seen: list[bool] = []
+    cancel = Held(NEVER, after_a_while(lambda: not seen.append(mark.exists())))
+    ending = host.sandbox.run(start, cancel)
+    assert seen == [False]
+    assert (ending.end, ending.exit_status, mark.exists()) == (End.EXITED, 0, True)
+    assert not cancel.is_held
+
+
+@pytest.mark.parametrize("before", [0, 3])
+def test_without_leave_nothing_starts_and_nothing_is_left(new_host, place, after_a_while, before):
+    host, mark = new_host(), place / "mark"
+    argv = [trouble(), "write", str(mark)]
+    start = start_of(request_of(argv))
+    for _ in range(before):
+        assert host.run(argv).exit_status == 0
+        mark.unlink()
+    for _ in range(3):
+        with pytest.raises(NoLeave):
+            host.sandbox.run(start, Held(NEVER, after_a_while(lambda: False)))
+        assert not mark.exists()
+        # Another supervisor may have the next one prepared, which is no tool either.
+        assert before or not [pid for held in below(host.sandbox._connection.pid) for pid in below(held)]
+    slots = [slot for kept in host.sandbox._slots.values() for slot in kept]
+    assert len(slots) == 1, "what a refused call used is used again"
+    assert host.run(argv).exit_status == 0
+
+
+def test_an_interrupt_while_leave_is_asked_for_starts_nothing(new_host, place):
+    host, mark = new_host(), place / "mark"
+
+    def interrupted() -> bool:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        host.sandbox.run(start_of(request_of([trouble(), "write", str(mark)])), Held(NEVER, interrupted))
+    assert not [pid for held in below(host.sandbox._connection.pid) for pid in below(held)]
+    assert not mark.exists()
+
+
+def test_a_spawner_that_dies_while_a_tool_is_held_runs_it_once_by_another(new_host, place):
+    host, mark = new_host(), place / "mark"
+    host.run([trouble(), "exit", "0"])
+    first = host.sandbox._connection
+
+    def leave() -> bool:
+        held, supervisor = held_child(host)
+        for pid in (supervisor, first.pid):
+            os.kill(pid, signal.SIGKILL)
+        until = time.monotonic() + WAIT_S
+        while is_alive(held) or is_alive(supervisor):
+            assert time.monotonic() < until, "it outlives its supervisor"
+        return True
+
+    argv = ["/bin/sh", "-c", f"echo ran >> {mark}"]
+    ending = host.sandbox.run(start_of(request_of(argv)), Held(NEVER, leave))
+    assert (ending.end, ending.exit_status) == (End.EXITED, 0)
+    assert mark.read_text(encoding="ascii") == "ran\n"
+    assert host.sandbox._connection is not first
+
+
+def test_attack_a_host_that_dies_before_it_recorded_a_call_leaves_no_tool_running(place):
+    mark = place / "mark"
+    code = (
+        "import json, os, signal, sys\n"
+        "from tests.sandbox.hosting import Here, request_of, start_of\n"
+        "from toolwright.sandbox import NEVER, Held\n"
+        "host = Here(sys.argv[1])\n"
+        "host.run([sys.argv[2], 'exit', '0'])\n"
+        "print(host.sandbox._connection.pid, flush=True)\n"
+        "leave = lambda: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "host.sandbox.run(start_of(request_of([sys.argv[2], 'write', sys.argv[3]])), Held(NEVER, leave))\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, spawner(), trouble(), str(mark)],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ran.returncode == -signal.SIGKILL, ran.stderr
+    until = time.monotonic() + WAIT_S
+    while is_alive(int(ran.stdout)):
+        assert time.monotonic() < until, "the spawner outlives its host"
+    assert not mark.exists()
+
+
+def test_the_time_that_recording_takes_is_not_the_tools(new_host):
+    host = new_host()
+    host.run([trouble(), "exit", "0"])
+    over = threading.Event()
+    threading.Timer(0.5, over.set).start()
+    ending = host.sandbox.run(
+        start_of(request_of([trouble(), "pause", "1"], limits={"timeout_s": 0.4})),
+        Held(NEVER, lambda: over.wait(WAIT_S)),
+    )
+    assert (ending.end, ending.stdout) == (End.EXITED, b"late")
+    assert duration_s(ending) < 0.4
 
 
 def test_arguments_of_a_megabyte_arrive(host):

@@ -38,7 +38,7 @@ from toolwright.model import (
     Tool,
     ToolError,
 )
-from toolwright.records import dataclass
+from toolwright.records import dataclass, maker
 
 ELEMENT_BYTES_MAX: Final = 128 * 1024 - 1
 """Linux starts no program with a longer argv element."""
@@ -67,6 +67,9 @@ class Command:
     calls: str = ""
     notes: tuple[str, ...] = ()
     """What happens before the start and may change the command."""
+
+
+_command_of: Final = maker(Command)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,7 +260,7 @@ def _process(
     if isinstance(run.encoding, JsonOnStdin):
         verbatim = raw.strip(_JSON_SPACE) if run.encoding.verbatim else ""
         stdin = _encoded(verbatim, "the arguments") if verbatim else _json(arguments)
-        return Command(cwd=cwd, argv=(run.program, *run.fixed), stdin=stdin, env_names=env_names)
+        return _command_of(cwd=cwd, argv=(run.program, *run.fixed), stdin=stdin, env_names=env_names)
     _check_pair(run, run.program, run.fixed[0] if run.fixed else "")
     fixed = run.fixed if run.allowlist is None else tuple(part for part in run.fixed if part)
     mapped, notes = _mapped(tool, run, run.encoding, arguments, resolved)

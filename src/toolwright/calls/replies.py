@@ -123,8 +123,10 @@ def reply(tool: Tool, call: ToolCall, ending: Ending, *, permit: Permit) -> Tool
     hygiene = _Hygiene()
     said = _said(tool, ending, permit, hygiene)
     content = _content(said.form, hygiene)
-    blocks: tuple[Block, ...] = (_text_block(text=content),)
-    if ending.blocks is not None:
+    blocks: tuple[Block, ...]
+    if ending.blocks is None:
+        blocks = (_text_block(text=content),)
+    else:
         blocks = _with_blocks(tool, ending, content, said, hygiene)
     error = said.error
     if error is not None and error.hint is None and (hint := _why_refused(tool, ending, permit, error)):
@@ -220,23 +222,12 @@ def _said(tool: Tool, ending: Ending, permit: Permit, hygiene: _Hygiene) -> _Sai
     kind = _KINDS.get(ending.end)
     if kind is not None:
         return _cut_short(tool, ending, permit, kind, hygiene)
-    if ending.blocks is not None and tool.reply is Reply.BLOCKS:
-        return _structured(tool, ending, hygiene)
-    if ending.blocks is not None and ending.value is None:
-        ending = replace(ending, value=_joined(ending.blocks))
-    match tool.reply:
-        case Reply.BLOCKS if ending.end is _RETURNED:
-            return _value(tool, ending, hygiene)
-        case Reply.PLAIN_TEXT | Reply.BLOCKS:
-            return _plain_text(tool, ending, hygiene)
-        case Reply.JSON_LINE:
-            return _json_line(tool, ending, hygiene)
-        case Reply.ENVELOPE:
-            return _envelope(tool, ending, hygiene)
-        case Reply.SUCCESS_DICT:
-            return _success_dict(tool, ending, hygiene)
-        case Reply.ITEM:
-            return _item(tool, ending, hygiene)
+    if ending.blocks is not None:
+        if tool.reply is Reply.BLOCKS:
+            return _structured(tool, ending, hygiene)
+        if ending.value is None:
+            ending = replace(ending, value=_joined(ending.blocks))
+    return _SAYS[tool.reply](tool, ending, hygiene)
 
 
 def _failed(
@@ -387,9 +378,9 @@ def _structured(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
 
 
 def _value(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
-    """What a function returned, if it is what its author promised."""
-    found = complaints(tool.output_schema, ending.value) if tool.output_schema is not None else ()
-    if found:
+    """What a function returned, if it is what its author promised; a program promises nothing."""
+    schema = tool.output_schema if ending.end is _RETURNED else None
+    if schema is not None and (found := complaints(schema, ending.value)):
         message = "the result does not fit its schema: " + "; ".join(map(str, found[:5]))
         return _failed(tool, message, hygiene, kind=Kind.BAD_OUTPUT)
     return _plain_text(tool, ending, hygiene)
@@ -506,7 +497,7 @@ def _envelope(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
 
 
 def _success_dict(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
-    if ending.end is not End.RETURNED:
+    if ending.end is not _RETURNED:
         message = f"the handler ended without a result ({_status(ending)})"
         return _failed(tool, message, hygiene, details=_details(ending))
     value = ending.value
@@ -519,9 +510,9 @@ def _success_dict(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
         message = f"the handler must return a mapping with success and result, or error ({wrong})"
         return _failed(tool, message, hygiene, kind=Kind.BAD_OUTPUT)
     main = "result" if value["success"] else "error"
-    ignored = [key for key in value if key not in ("success", main)]
     notes: tuple[str, ...] = ()
-    if ignored:
+    if len(value) > 2:
+        ignored = [key for key in value if key not in ("success", main)]
         listed = hygiene.visible(", ".join(ignored[:10]))
         notes = (f"what the handler returned besides was left out: {_cut_bytes(listed, 200)}",)
     if main == "result":
@@ -632,6 +623,17 @@ def _fitting(tool: Tool, ending: Ending, value: JsonValue, hygiene: _Hygiene) ->
         "metadata": metadata,
     }
     return _saying(form, part)
+
+
+_SAYS: Final = {
+    Reply.PLAIN_TEXT: _plain_text,
+    Reply.JSON_LINE: _json_line,
+    Reply.ENVELOPE: _envelope,
+    Reply.SUCCESS_DICT: _success_dict,
+    Reply.ITEM: _item,
+    Reply.BLOCKS: _value,
+}
+"""What each form of reply makes of a run that came to its own end."""
 
 
 # -- text that a model may be given -------------------------------------------------------------------------

@@ -17,7 +17,6 @@ import hashlib
 import os
 import stat
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -38,12 +37,16 @@ from toolwright.records import dataclass
 # A frozen value is [number of its class, field, field, ...]. Tuples, enumerations and bytes are plain arrays
 # and strings: the field's type says what they were.
 
+# Whether a class has fields is looked up without asking for them: making those of all takes a millisecond.
 _CLASSES: Final[list[Any]] = [
-    kind for _, kind in sorted(vars(model).items()) if isinstance(kind, type) and is_dataclass(kind)
+    kind
+    for _, kind in sorted(vars(model).items())
+    if isinstance(kind, type) and "__dataclass_fields__" in vars(kind)
 ]
 _NUMBERS: Final = {kind: number for number, kind in enumerate(_CLASSES)}
 
 
+@cache
 def _getter(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
     names = [member.name for member in fields(kind)]
     if len(names) > 1:
@@ -51,14 +54,11 @@ def _getter(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
     return lambda value: tuple(getattr(value, name) for name in names)
 
 
-_GETTERS: Final = {kind: _getter(kind) for kind in _CLASSES}
-
-
 def _tagged(value: Any) -> Any:
-    kind = type(value)
+    kind: Any = type(value)
     if kind is bytes:
         return value.decode("utf-8")
-    return _NUMBERS[kind], *_GETTERS[kind](value)
+    return _NUMBERS[kind], *_getter(kind)(value)
 
 
 def encode(value: object) -> bytes:
@@ -457,7 +457,8 @@ class Cache:
         with suppress(OSError, Damaged):
             folder = os.path.dirname(path)
             os.makedirs(folder, mode=0o700, exist_ok=True)
-            descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=".new-")
+            temporary = os.path.join(folder, f".new-{os.urandom(8).hex()}")
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
                 with os.fdopen(descriptor, "wb") as file:
                     file.writelines(_render(loaded, os.path.basename(path)))

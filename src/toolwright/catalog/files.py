@@ -1,7 +1,8 @@
 """Contained, bounded reads: the only place where declarations are opened.
 
 Every path comes from outside, so a read never blocks (no FIFOs, no devices), never grows beyond a limit and
-never leaves the folder it was asked to look in. Nothing here understands what it reads.
+never leaves the folder it was asked to look in. Programs are looked for here too.
+Nothing here understands what it reads.
 """
 
 from __future__ import annotations
@@ -119,4 +120,21 @@ def foreign(path: str) -> str | None:
         return "it belongs to another user"
     if status.st_mode & 0o002 or (status.st_mode & 0o020 and status.st_gid not in (0, os.getegid())):
         return f"other users may write to it (mode {stat.S_IMODE(status.st_mode):04o})"
+    return None
+
+
+def find_program(name: str, path: str) -> str | None:
+    """The absolute path of a program.
+
+    Attack: a PATH whose entry is ``.`` or relative, in a folder that holds a fake ``git``: such entries are
+    passed over.
+    """
+    if name.startswith("/"):
+        return name
+    if "/" in name:
+        return None
+    for folder in path.split(os.pathsep):
+        candidate = os.path.join(folder, name)
+        if os.path.isabs(folder) and os.path.isfile(candidate) and os.access(candidate, os.X_OK):
+            return candidate
     return None

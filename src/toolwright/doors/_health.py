@@ -120,7 +120,9 @@ class Health:
                             "reason": layer.reason,
                             "fix": layer.fix,
                         }
-                        for layer in probe.report(probe.try_layers())
+                        for layer in probe.report(
+                            probe.try_layers(base=self._workshop.environment.temporary_folder)
+                        )
                     ],
                 }
             return self._layers

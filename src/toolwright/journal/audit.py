@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from itertools import starmap
 from typing import Any, Final, TypeAlias
 
 import orjson
@@ -97,7 +98,7 @@ class Audit:
 
     def begin_all(self, calls: Sequence[tuple[ToolCall, CallFacts]]) -> bool:
         """Record that calls begin, with one sync for all. True only when that is durable."""
-        bodies = [self._begin(call, facts) for call, facts in calls]
+        bodies = [*starmap(self._begin, calls)]
         try:
             if self._owed:
                 self._pay()
@@ -110,21 +111,51 @@ class Audit:
             self._begun += len(bodies)
         return True
 
+    def promise(self, call: ToolCall, facts: CallFacts) -> Callable[[], bool]:
+        """As ``begin``, in two steps: what this gives makes the record durable and says whether it is.
+
+        Until then nothing may start. It must be asked, once, whatever becomes of the call.
+        """
+        body = self._begin(call, facts)
+        try:
+            if self._owed:
+                self._pay()
+            promise = self._segments.promise((body,))
+        except Trouble as trouble:
+            self.trouble = trouble
+            return _is_not
+
+        def is_kept() -> bool:
+            try:
+                self._segments.keep(promise)
+            except Trouble as trouble:
+                self.trouble = trouble
+                return False
+            self.trouble = None
+            with self._counting:
+                self._begun += 1
+            return True
+
+        return is_kept
+
     def _begin(self, call: ToolCall, facts: CallFacts) -> bytes:
         names, digest = _arguments(call)
-        # Attack: a credential as the name of an argument or a tool.
-        if names and has_credential("\n".join(map(str, names))):
-            names = [without_credentials(str(name)) for name in names]
+        tool, caller, conversation = call.tool, call.caller, call.conversation
+        # Attack: a credential as the name of an argument, a tool or a caller. One look at all of them: hardly
+        # any record has one.
+        if has_credential("\n".join((tool, caller, conversation, *(names or ())))):
+            tool, caller, conversation = map(without_credentials, (tool, caller, conversation))
+            names = None if names is None else [without_credentials(name) for name in names]
         body = {
             "what": "begin",
             "ts": self._clock(),
             "call": call.id,
-            "tool": without_credentials(call.tool),
+            "tool": tool,
             "key": facts.key,
             "format": facts.format,
             "door": facts.door,
-            "caller": without_credentials(call.caller),
-            "conversation": without_credentials(call.conversation),
+            "caller": caller,
+            "conversation": conversation,
             "catalog": facts.catalog,
             "seen": facts.seen_digest,
             "runs": facts.runs_digest,
@@ -151,16 +182,16 @@ class Audit:
         for call, result, tool in calls:
             results.append(result)
             last: Run | None = None
+            start: JsonObject | None = None
             if runs := result.runs:
                 last = runs[-1] if runs[-1].what == "call" else None
                 if last is None or len(runs) > 1:
                     bodies += [self._run(call, result, run) for run in runs[-RUNS_MAX:] if run is not last]
-            start = self._start(last) if last is not None else None
+                if last is not None:
+                    start = self._start(last)
+                    if tool is not None and tool.habits.day_line:  # what started nothing has no line
+                        lines.append((result, tool, last, start))
             bodies.append(self._end(call, result, tool, last, start))
-            if tool is None or last is None or start is None:  # what started nothing has no line
-                continue
-            if tool.habits.day_line:
-                lines.append((result, tool, last, start))
         try:
             if self._owed:
                 self._pay()
@@ -425,19 +456,24 @@ def cost_of(notes: Notes) -> JsonObject:
 # -- small parts --------------------------------------------------------------------------------------------
 
 
+def _is_not() -> bool:
+    return False
+
+
 def _arguments(call: ToolCall) -> tuple[list[str] | None, str]:
     """Names, and a digest of the whole: enough to recognise arguments, not to read them."""
     arguments = call.arguments
     if arguments is None:
         return None, hashlib.sha256(call.raw.encode("utf-8", "surrogatepass")).hexdigest()
+    names = [*arguments] if len(arguments) <= ITEMS_MAX else list(arguments)[:ITEMS_MAX]
     try:
         text = orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS)
-    except TypeError:  # an integer beyond 64 bits, a lone surrogate
+    except TypeError:  # an integer beyond 64 bits, a lone surrogate, a name that is no text
+        names = [*map(str, names)]
         try:
             text = jsontext.canonical(_clean(arguments))
         except RecursionError:  # far deeper than what is let through: the call is refused after this
             text = b"too deep"
-    names = [*arguments] if len(arguments) <= ITEMS_MAX else list(arguments)[:ITEMS_MAX]
     return names, hashlib.sha256(text).hexdigest()
 
 
@@ -449,7 +485,9 @@ def _cut(text: str) -> str:
 
 def _body(body: dict[str, Any]) -> bytes:
     try:
-        text = orjson.dumps(body)
+        # A copy: what orjson gives keeps the four kilobytes that it was written into, and to get these for
+        # each of many records may take longer than all the rest.
+        text = b"%b" % orjson.dumps(body)
     except TypeError:
         text = jsontext.compact(_clean(body))
     if len(text) <= _BODY_BYTES_MAX:

@@ -442,7 +442,7 @@ class Redaction:
 
 
 _SHAPE_CHARS_MIN: Final = 20
-_REMEMBERED_CHARS_MAX: Final = 200
+_REMEMBERED_CHARS_MAX: Final = 400
 _SHAPES: Final = re.compile(
     r"(?<![A-Za-z0-9])(?:"
     r"A(?:KI|SI|BI|CC)A[A-Z0-9]{16}(?![A-Za-z0-9])"  # AWS
@@ -476,7 +476,7 @@ def without_credentials(text: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _looked_through(text: str) -> str:
-    """Short texts come again: names of tools, callers and arguments stand in the record of every call."""
+    """Short texts come again: the names of tool, caller and arguments stand in the record of every call."""
     return _SHAPES.sub(MARKER, text)
 
 

@@ -23,7 +23,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import orjson
 
@@ -126,6 +126,10 @@ class _Batch(list[bytes]):
     failed = ""
 
 
+Promise: TypeAlias = tuple[_Segment, _Batch]
+"""Records that have their place in the chain, and may not be written yet."""
+
+
 class _Waiter:
     """A thread that waits for a run, or is told to lead the next one."""
 
@@ -181,8 +185,9 @@ class _Together:
         is_done = False
         try:
             with self.turn:
-                with self._state:
-                    covered, self._waiting = self._waiting, []
+                if self._waiting:  # who comes after this look waits for the next run
+                    with self._state:
+                        covered, self._waiting = self._waiting, []
                 self._work()
             is_done = True
         finally:
@@ -275,15 +280,31 @@ class Segments:
         finally:
             lock.release()
         if durable:
-            self._syncs.done(segment, batch)  # writes first: a thread waits once, not twice
-            if batch.failed or segment.failed:
-                raise Trouble(batch.failed or segment.failed)
-        else:
-            self._writes.done()
-            if batch.failed:
-                raise Trouble(batch.failed)
-            if not self._wake.is_set():
-                self._rouse()
+            self.keep((segment, batch))  # which writes first: a thread waits once, not twice
+            return
+        self._writes.done()
+        if batch.failed:
+            raise Trouble(batch.failed)
+        if not self._wake.is_set():
+            self._rouse()
+        if segment.unsigned >= self._signed_at_least:
+            self._sign()
+
+    def promise(self, bodies: Sequence[bytes]) -> Promise:
+        """Give records their place in the chain. They are written with whatever is written next, and on the
+        disk only when the promise is kept."""
+        with self._lock:
+            segment = self._segment or self._take()
+            batch = self._batch
+            self._link(segment, batch, bodies)
+        return segment, batch
+
+    def keep(self, promise: Promise) -> None:
+        """Return when what was promised is on the disk. Raises Trouble, as ``append`` does."""
+        segment, batch = promise
+        self._syncs.done(segment, batch)
+        if batch.failed or segment.failed:
+            raise Trouble(batch.failed or segment.failed)
         if segment.unsigned >= self._signed_at_least:
             self._sign()
 

@@ -7,16 +7,16 @@ and no words for the model; the engine above it does.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Final, Protocol
 
 from toolwright.catalog.digests import Contents
+from toolwright.catalog.files import find_program as find_program
 from toolwright.catalog.sources import Spaces
 from toolwright.journal.redaction import secret_parts
 from toolwright.model import End, Ending, Permit, Tool, ToolCall, Vetted
-from toolwright.records import dataclass
+from toolwright.records import dataclass, maker
 from toolwright.runtimes._cleaning import cleaned
 from toolwright.sandbox import Cancel, Sandbox
 from toolwright.trust.secrets import Secrets, Withheld
@@ -105,6 +105,9 @@ class Handed:
         return cleaned(ending, self.secrets) if self.secrets else ending
 
 
+_handed: Final = maker(Handed)
+
+
 @dataclass(frozen=True, slots=True)
 class _Known:
     """What follows from a tool and its permit alone."""
@@ -145,26 +148,9 @@ class Environments:
             secrets = {**secrets, **values}
         if "TMPDIR" in tool.needs.base_env:
             env["TMPDIR"] = ""  # the sandbox names the call's scratch folder here
-        return Handed(env=env, secrets=secrets)
+        return _handed(env=env, secrets=secrets)
 
 
 def project_of(tool: Tool, host: Host) -> str:
     """The project a tool is told: the one it lies in, or, for a tool of the user or the system, ours."""
     return host.spaces.project_of(tool.origin.path) or host.cwd
-
-
-def find_program(name: str, path: str) -> str | None:
-    """The absolute path of a program.
-
-    Attack: a PATH whose entry is ``.`` or relative, in a folder that holds a fake ``git``: such entries are
-    passed over.
-    """
-    if os.path.isabs(name):
-        return name
-    if "/" in name:
-        return None
-    for folder in path.split(os.pathsep):
-        candidate = os.path.join(folder, name)
-        if os.path.isabs(folder) and os.path.isfile(candidate) and os.access(candidate, os.X_OK):
-            return candidate
-    return None

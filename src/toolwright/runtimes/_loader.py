@@ -275,24 +275,21 @@ def find_function(module: object, names: Sequence[str], where: str) -> Callable[
     raise LookupError(f"{where} has no {names[0] if names else 'execute'}()")
 
 
-def call_function(
-    function: Callable[..., object],
-    style: str,
-    request: dict[str, Any],
-    finish: Callable[[Any], object] | None = None,
-) -> object:
-    """Call, and wait for the answer of a coroutine; ``finish`` awaits it where the host has its own ways."""
-    if style == "handler":
-        context = named_context(function, request["context"])
-        value = function(request["name"], request["params"], **context)
-    else:
-        value = function(request["params"], request["project"])
+def call_function(function: Callable[..., object], style: str, request: dict[str, Any]) -> object:
+    """Call, and wait for the answer of a coroutine."""
+    value = call(function, style, request)
     if hasattr(type(value), "__await__"):
-        if finish is not None:
-            return finish(value)
         asyncio = importlib.import_module("asyncio")
         value = asyncio.run(_awaited(value))
     return value
+
+
+def call(function: Callable[..., object], style: str, request: dict[str, Any]) -> object:
+    """Call. A coroutine is for whoever asked to bring to its end: the host has its own ways."""
+    if style == "handler":
+        context = named_context(function, request["context"])
+        return function(request["name"], request["params"], **context)
+    return function(request["params"], request["project"])
 
 
 async def _awaited(value: Any) -> object:
@@ -305,6 +302,8 @@ def named_context(function: Callable[..., object], context: dict[str, Any]) -> d
         named, required = context_names(function)
     except TypeError:  # an object that can be called and not be remembered
         named, required = context_names.__wrapped__(function)
+    if not context and not required:
+        return {}
     missing = [name for name in required if name not in context]
     if missing:
         raise LookupError(f"missing context: {', '.join(missing)}")

@@ -82,8 +82,12 @@ def _stopped() -> Unfit:
     )
 
 
+_PLAIN: Final = frozenset({dict, list, str, int, bool, float, type(None)})
+
+
 def is_awaitable(value: object) -> bool:
-    return hasattr(type(value), "__await__")
+    kind = type(value)
+    return kind not in _PLAIN and hasattr(kind, "__await__")  # a name that is not there takes long to find
 
 
 def running() -> asyncio.AbstractEventLoop | None:

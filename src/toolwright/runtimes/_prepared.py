@@ -24,7 +24,7 @@ from toolwright.model import (
     Tool,
     ToolCall,
 )
-from toolwright.records import dataclass
+from toolwright.records import dataclass, maker
 from toolwright.runtimes import Host
 
 if TYPE_CHECKING:
@@ -59,6 +59,9 @@ class Prepared:
     notes: tuple[str, ...] = ()
 
 
+_prepared: Final = maker(Prepared)
+
+
 def prepare(tool: Tool, call: ToolCall, host: Host, permit: Permit, *, project: str) -> Prepared | Ending:
     """What the author's configuration makes of a call whose arguments are checked, or why it must not run.
 
@@ -69,7 +72,7 @@ def prepare(tool: Tool, call: ToolCall, host: Host, permit: Permit, *, project: 
         return Ending(end=End.UNAVAILABLE, reason=invocation.reason)
     if not tool.chain or isinstance(invocation, (RunContainer, CallFunction)):
         env = dict(invocation.env) if isinstance(invocation, RunProcess) else {}
-        return Prepared(arguments=call.arguments or {}, env=env)
+        return _prepared(arguments=call.arguments or {}, env=env)
     found: Prepared | Ending = import_module("toolwright.runtimes._settings").prepare(
         tool, call, host, permit, project=project
     )

@@ -138,7 +138,7 @@ class Zygotes:
             self._forget()
         deadline = time.monotonic() + limits.timeout_s
         room = self._level.room
-        while not room.acquire(timeout=_PATIENCE_S):  # the first look waits for nothing where there is room
+        while not room.enter(_PATIENCE_S):
             if cancel.is_set:
                 return Answer(ending=Ending(end=End.CANCELLED, reason="cancelled before it started"))
             if time.monotonic() > deadline:
@@ -148,7 +148,7 @@ class Zygotes:
         try:
             return self._answer(recipe, request, limits, cancel, deadline)
         finally:
-            room.release()
+            room.leave()
 
     def _answer(
         self, recipe: Recipe, request: bytes, limits: Limits, cancel: Cancel, deadline: float

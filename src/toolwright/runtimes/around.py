@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-import shutil
 import threading
 import time
 from collections import deque
@@ -37,6 +36,7 @@ from toolwright.model import (
 from toolwright.records import replace
 from toolwright.runtimes import Runtime
 from toolwright.sandbox import Cancel
+from toolwright.sandbox._scratch import remove
 from toolwright.store import ABSENT, Conflict, Store, Versioned
 
 _WAIT_STEP_S: Final = 0.05
@@ -170,7 +170,7 @@ def _taken_away(path: str) -> bool:
     if not os.path.lexists(path):
         return False
     if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path, ignore_errors=True)
+        remove(path)
     else:
         with suppress(OSError):
             os.unlink(path)

@@ -72,7 +72,7 @@ class FunctionTools:
         try:
             context = partial(_context, tool, call, cancel, began + limit_s)
             value = function.run(call.arguments or {}, context)
-            is_async = type(value) not in _PLAIN and _loops.is_awaitable(value)
+            is_async = _loops.is_awaitable(value)
             if is_async:
                 value = self._loops.finish(value, limit_s - (time.monotonic() - began), cancel)
             took_s = time.monotonic() - began

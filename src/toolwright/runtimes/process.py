@@ -16,7 +16,7 @@ from toolwright.catalog import digests, files
 from toolwright.errors import Kind
 from toolwright.model import End, Ending, Permit, Run, RunProcess, Tool, ToolCall, ToolError
 from toolwright.paths import is_below
-from toolwright.records import replace
+from toolwright.records import dataclass, maker, replace
 from toolwright.runtimes import Environments, Host, _prepared, find_program, project_of
 from toolwright.sandbox import Cancel, Start
 
@@ -25,11 +25,24 @@ RESOLVER_TIMEOUT_S_MAX: Final = 10.0
 SCRIPT_BYTES_MAX: Final = 1 << 20
 """A longer verified script is not handed to its shell as text: a command line holds about twice that."""
 
+_KNOWN_MAX: Final = 4096
 _ENDS: Final = {
     Kind.INVALID_ARGUMENTS: End.REFUSED,
     Kind.DENIED: End.DENIED,
     Kind.UNAVAILABLE: End.UNAVAILABLE,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What follows from a tool alone: every call asks."""
+
+    tool: Tool
+    own: tuple[str, ...]
+    how: str
+
+
+_start: Final = maker(Start)
 
 
 class ProcessTools:
@@ -38,9 +51,10 @@ class ProcessTools:
     def __init__(self, host: Host, contents: digests.Contents) -> None:
         self._host = host
         self._contents = contents
-        self._beneath: dict[str, digests.Held] = {}
-        """Programs that were found to lie where they must, as they were then."""
+        self._sound: dict[str, tuple[Tool, digests.Held]] = {}
+        """Programs that nothing spoke against, whose they were and as what: every call asks."""
         self._environments = Environments(host)
+        self._known: dict[str, _Known] = {}
 
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
         project = project_of(tool, self._host)
@@ -66,13 +80,18 @@ class ProcessTools:
         cwd = prepared.cwd or self._host.cwd
         arguments = prepared.arguments
 
-        own = digests.own_files(tool)
+        known = self._known.get(tool.key)
+        if known is None or known.tool is not tool:
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+            known = self._known[tool.key] = _Known(tool, digests.own_files(tool), digests.how(invocation))
+        own = known.own
         held = tuple([self._contents.file(path) for path in own])
         resolved: dict[int, str] = {}
         runs: tuple[Run, ...] = ()
         resolvers = commands.resolvers(tool, arguments, allow_scripts=self._host.allow_scripts)
         if resolvers:
-            changed = self._changed(invocation, call, held)
+            changed = self._changed(known.how, call, held)
             if changed is not None:
                 return changed
             # Attack: resolvers that take their time one after the other, beyond what the call may take.
@@ -99,7 +118,7 @@ class ProcessTools:
         if found is None:
             missing = Run(argv=argv, cwd=cwd, env_names=tuple(env))
             return Ending(end=End.NOT_STARTED, reason="No such file or directory", runs=(*runs, missing))
-        refused = self._refused(tool, invocation, call, found, held)
+        refused = self._refused(known, invocation, call, found, held)
         if refused is not None:
             return replace(refused, runs=runs)
         # The scripts of resolvers have had their turn.
@@ -116,7 +135,7 @@ class ProcessTools:
                 started = (*started[:place], real[path], *started[place + 1 :])
             run_now = [(real.get(path, path), file) for path, file in run_now]
         skill_dir = (invocation.skill_dir,) if invocation.skill_dir else ()
-        start = Start(
+        start = _start(
             program=found,
             argv=started,
             env=env,
@@ -136,72 +155,49 @@ class ProcessTools:
 
     def _refused(
         self,
-        tool: Tool,
+        known: _Known,
         invocation: RunProcess,
         call: ToolCall,
         program: str,
         held: tuple[digests.Held | None, ...],
     ) -> Ending | None:
         """Why the program may not be started, where it may not."""
-        if held and held[0] is None and not os.path.lexists(program):
+        file = held[0] if held else None
+        sound = self._sound.get(program)
+        if sound is not None and sound[0] is known.tool and sound[1] is file:  # mode and place as they were
+            return self._changed(known.how, call, held)
+        if held and file is None and not os.path.lexists(program):
             return None  # the start itself will say so
-        beneath = invocation.beneath
-        base = os.path.dirname(tool.origin.path)
-        if beneath is not None and not self._lies_beneath(program, beneath, base, held):
+        tool, beneath = known.tool, invocation.beneath
+        if beneath is not None and not _lies_beneath(tool, program, beneath, file):
             # Attack: a program below the manifest that is a link to one elsewhere on the machine.
-            place = os.path.relpath(beneath, base)
+            place = os.path.relpath(beneath, os.path.dirname(tool.origin.path))
             return Ending(end=End.DENIED, reason=f"command[0] escapes ./{place} after resolving links")
-        if tool.origin.digest and held and (held[0] is None or held[0].digest != tool.origin.digest):
+        if tool.origin.digest and held and (file is None or file.digest != tool.origin.digest):
             # Attack: a program that is replaced after it said what it is: another one would get the call.
             return Ending(
                 end=End.DENIED,
                 reason=f"{program} changed since its schema was read",
                 hint="load the tools again, so that it is asked anew",
             )
-        own = any(file is not None and file.path == program for file in held)
+        own = any(one is not None and one.path == program for one in held)
         if own and not os.access(program, os.X_OK):  # its bytes run from memory, where nothing has a mode
             return Ending(end=End.NOT_STARTED, reason="Permission denied")
-        return self._changed(invocation, call, held)
+        if file is not None and file.path == program:
+            if len(self._sound) >= _KNOWN_MAX:
+                self._sound.clear()
+            self._sound[program] = (tool, file)
+        return self._changed(known.how, call, held)
 
-    def _changed(
-        self, invocation: RunProcess, call: ToolCall, held: tuple[digests.Held | None, ...]
-    ) -> Ending | None:
+    def _changed(self, how: str, call: ToolCall, held: tuple[digests.Held | None, ...]) -> Ending | None:
         """Attack: a file that is replaced between the check and the start."""
-        if (
-            call.runs_digest is None
-            or self._contents.together(digests.how(invocation), held) == call.runs_digest
-        ):
+        if call.runs_digest is None or self._contents.together(how, held) == call.runs_digest:
             return None
         return Ending(
             end=End.DENIED,
             reason="the tool's files changed between being checked and being started",
             hint="call it again once nobody is writing to them",
         )
-
-    def _lies_beneath(
-        self, program: str, folder: str, base: str, held: tuple[digests.Held | None, ...]
-    ) -> bool:
-        """Asked of the disk again only when the file is another one: every call asks."""
-        file = held[0] if held else None
-        known = self._beneath.get(program)
-        if file is not None and known is file:
-            return True
-        # Attack: the folder of programs is itself a link to one elsewhere. Only the way to it may hold links.
-        if is_below(folder, (base,)):
-            folder = os.path.normpath(os.path.join(os.path.realpath(base), os.path.relpath(folder, base)))
-        else:
-            folder = os.path.realpath(folder)
-        if not files.inside(program, folder):
-            return False
-        try:
-            # Attack: a link that leads out while the file is read and back while its place is looked at.
-            if file is not None and files.fingerprint(os.stat(os.path.realpath(program))) != file.fingerprint:
-                return False
-        except OSError:
-            return False
-        if file is not None:
-            self._beneath[program] = file
-        return True
 
     # -- resolvers ------------------------------------------------------------------------------------------
 
@@ -258,6 +254,24 @@ class ProcessTools:
         if ending.end is End.EXITED and ending.exit_status == 0 and text:
             return text, ending.runs
         return None, tuple(replace(run, note="failed; the value is kept") for run in ending.runs)
+
+
+def _lies_beneath(tool: Tool, program: str, folder: str, file: digests.Held | None) -> bool:
+    base = os.path.dirname(tool.origin.path)
+    # Attack: the folder of programs is itself a link to one elsewhere. Only the way to it may hold links.
+    if is_below(folder, (base,)):
+        folder = os.path.normpath(os.path.join(os.path.realpath(base), os.path.relpath(folder, base)))
+    else:
+        folder = os.path.realpath(folder)
+    if not files.inside(program, folder):
+        return False
+    if file is None:
+        return True
+    try:
+        # Attack: a link that leads out while the file is read and back while its place is looked at.
+        return files.fingerprint(os.stat(os.path.realpath(program))) == file.fingerprint
+    except OSError:
+        return False
 
 
 def _from_memory(argv: tuple[str, ...], own: Sequence[tuple[str, digests.Held | None]]) -> tuple[str, ...]:

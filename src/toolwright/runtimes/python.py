@@ -67,6 +67,7 @@ from toolwright.sandbox.supervised import Service, Supervised
 _FUNCTIONS_KEPT: Final = 256
 _FRAME_BYTES: Final = 4096
 _FUNCTION: Final = ("execute",)
+_RETURNED: Final = End.RETURNED  # a member of an enumeration costs more to look up
 
 # The interpreter is handed our modules as code where it is of our own version, which saves compiling them.
 _START: Final = (
@@ -124,16 +125,16 @@ class PythonTools:
         invocation = tool.invocation
         assert isinstance(invocation, CallPython)
         project = project_of(tool, self._host)
-        if not os.path.isabs(project):
+        if project[:1] != "/":
             project = os.path.abspath(project)
         prepared = _prepared.prepare(tool, call, self._host, permit, project=project)
         if isinstance(prepared, Ending):
             return prepared
         registered = self._registered(tool, invocation)
         if registered is not None:
-            finish = partial(self._loops.finish, limit_s=permit.limits.timeout_s, cancel=cancel)
-            return _inside(
-                tool, call, prepared, project, self._host.cwd, lambda: registered, "", finish, permit.limits
+            request = _request(tool, prepared, project, call.context)
+            return self._inside(
+                lambda: registered, invocation.style, request, tool.key, prepared.notes, permit.limits, cancel
             )
         found = self._file(tool, call, invocation)
         if isinstance(found, Ending):
@@ -147,8 +148,8 @@ class PythonTools:
             and self._verified(tool, call)
         ):
             load = partial(self._function, file, source, digest, names)
-            finish = partial(self._loops.finish, limit_s=permit.limits.timeout_s, cancel=cancel)
-            return _inside(tool, call, prepared, project, self._host.cwd, load, file, finish, permit.limits)
+            request = _request(tool, prepared, project, call.context)
+            return self._inside(load, invocation.style, request, file, prepared.notes, permit.limits, cancel)
         context, notes = _carried(tool, call, source, names)
         if isinstance(context, Ending):
             return context
@@ -239,6 +240,63 @@ class PythonTools:
                 if len(self._modules) > _FUNCTIONS_KEPT:
                     self._modules.popitem(last=False)
             return function
+
+    # -- in the host's own process --------------------------------------------------------------------------
+
+    def _inside(
+        self,
+        load: Callable[[], Callable[..., object]],
+        style: PythonStyle,
+        request: dict[str, Any],
+        what: str,
+        notes: tuple[str, ...],
+        limits: Limits,
+        cancel: Cancel,
+    ) -> Ending:
+        """Call a function here. It sees this process, and unless it is async nothing can stop it: the host
+        chose that. ``what`` is recorded as what ran."""
+        began = time.perf_counter()
+        end, reason, kind, result = _RETURNED, "", "", None
+        hint: str | None = None
+        stdout_bytes = 0
+        try:
+            value = _loader.call(load(), style, request)
+            is_async = _loops.is_awaitable(value)
+            if is_async:
+                value = self._loops.finish(value, limits.timeout_s, cancel)
+            kind = type(value).__name__
+            took_s = time.perf_counter() - began
+            if took_s > limits.timeout_s:
+                end, hint = End.TIMED_OUT, _loops.late_hint(took_s, is_async=is_async)
+            else:
+                result = _copied(value, limits.stdout_bytes_max)
+        except KeyboardInterrupt:
+            raise
+        except _loops.Late as late:
+            end, hint = End.TIMED_OUT, late.hint
+            notes = (*notes, late.note) if late.note else notes
+        except _loops.GivenUp as given_up:
+            end = End.CANCELLED
+            notes = (*notes, given_up.note) if given_up.note else notes
+        except _loops.Unfit as unfit:
+            end, reason, hint = End.RAISED, str(unfit), unfit.hint
+        except _TooLarge:
+            end, stdout_bytes = End.TOO_LARGE, limits.stdout_bytes_max + 1
+        except BaseException as error:  # noqa: BLE001 - whatever else a tool raises, leaving included, is an ending
+            end, reason, kind = End.RAISED, str(error), type(error).__name__
+        duration_ms = (time.perf_counter() - began) * 1e3
+        run = _run(argv=(what,), cwd=self._host.cwd, duration_ms=duration_ms, note="in process")
+        return _ending(
+            end=end,
+            reason=reason,
+            hint=hint,
+            value=result,
+            kind_of_value=kind,
+            stdout_bytes=stdout_bytes,
+            layers=("in-process",),
+            runs=(run,),
+            notes=notes,
+        )
 
     # -- a process of its own -------------------------------------------------------------------------------
 
@@ -400,69 +458,7 @@ def _parameters(source: bytes, names: tuple[str, ...]) -> frozenset[str] | None:
     return frozenset(part.arg for part in (*taken.posonlyargs, *taken.args, *taken.kwonlyargs))
 
 
-# -- in the host's own process ------------------------------------------------------------------------------
-
-
-def _inside(
-    tool: Tool,
-    call: ToolCall,
-    prepared: _prepared.Prepared,
-    project: str,
-    cwd: str,
-    load: Callable[[], Callable[..., object]],
-    file: str,
-    finish: Callable[[Any], object],
-    limits: Limits,
-) -> Ending:
-    """Call a function here. It sees this process, and unless it is async nothing can stop it: the host chose
-    that."""
-    invocation = tool.invocation
-    assert isinstance(invocation, CallPython)
-    began = time.perf_counter()
-    request = _request(tool, prepared, project, call.context)
-    end, reason, result = End.RETURNED, "", None
-    hint: str | None = None
-    notes = prepared.notes
-    awaited: list[object] = []
-
-    def await_it(value: Any) -> object:
-        awaited.append(value)
-        return finish(value)
-
-    try:
-        value = _loader.call_function(load(), invocation.style.value, request, await_it)
-        kind = type(value).__name__
-        took_s = time.perf_counter() - began
-        if took_s > limits.timeout_s:
-            end, hint = End.TIMED_OUT, _loops.late_hint(took_s, is_async=bool(awaited))
-        else:
-            result = _copied(value, limits.stdout_bytes_max)
-    except KeyboardInterrupt:
-        raise
-    except (_loops.Late, _loops.GivenUp) as stopped:
-        end, kind = End.TIMED_OUT if isinstance(stopped, _loops.Late) else End.CANCELLED, ""
-        hint = stopped.hint if isinstance(stopped, _loops.Late) else None
-        notes = (*notes, stopped.note) if stopped.note else notes
-    except _loops.Unfit as unfit:
-        end, reason, kind, hint = End.RAISED, str(unfit), "", unfit.hint
-    except _TooLarge:
-        end, kind = End.TOO_LARGE, type(value).__name__
-    except BaseException as error:  # noqa: BLE001 - whatever else a tool raises, leaving included, is an ending
-        end, reason, kind = End.RAISED, str(error), type(error).__name__
-    duration_ms = (time.perf_counter() - began) * 1e3
-    run = _run(argv=(file or tool.key,), cwd=cwd, duration_ms=duration_ms, note="in process")
-    return _ending(
-        end=end,
-        reason=reason,
-        hint=hint,
-        value=result,
-        kind_of_value=kind,
-        stdout_bytes=limits.stdout_bytes_max + 1 if end is End.TOO_LARGE else 0,
-        layers=("in-process",),
-        runs=(run,),
-        notes=notes,
-    )
-
+# -- a value of the host's own process ---------------------------------------------------------------------
 
 _run, _ending = maker(Run), maker(Ending)
 _COPIED_BYTES_MAX: Final = 64 << 10

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import select
 import threading
-from collections.abc import Mapping
+from _queue import Empty, SimpleQueue  # in C, and without what `queue` brings along
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import field
 from typing import Final, Protocol
@@ -40,8 +41,38 @@ class Start:
     """For the record: ``call``, ``resolver`` or ``schema``."""
 
 
+class Room:
+    """So many may be inside at once; the others wait for their turn."""
+
+    def __init__(self, places: int) -> None:
+        self._free: SimpleQueue[None] = SimpleQueue()
+        for _ in range(places):
+            self._free.put(None)
+
+    def enter(self, timeout_s: float) -> bool:
+        """Whether there was a place, waited for at most so long."""
+        try:
+            self._free.get(timeout=timeout_s)
+        except Empty:
+            return False
+        return True
+
+    def leave(self) -> None:
+        self._free.put(None)
+
+
+class NoLeave(Exception):
+    """Nothing was started, and nothing may be: the call could not be recorded."""
+
+
 class Cancel:
     """A call's stop button. Setting it wakes every level that waits on ``fileno``; once or often."""
+
+    is_held = False
+    """Whether a level must still ask for leave; asking it in vain costs nothing."""
+
+    def leave(self) -> None:
+        """Asked by a level before it starts anything, as late as it can. Raises NoLeave where it must not."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a signal's handler may press it while its own thread is in here
@@ -65,6 +96,9 @@ class Cancel:
 
     def fileno(self) -> int:
         """Readable as soon as the button is pressed; made when first asked for."""
+        ends = self._ends
+        if ends is not None:  # every call asks, and those that nobody can stop ask the same one
+            return ends[0]
         with self._lock:
             if self._ends is None:
                 self._ends = os.pipe()
@@ -105,6 +139,43 @@ class _Never(Cancel):
 
 NEVER: Final[Cancel] = _Never()
 """The button of calls that nobody can stop from outside: shared, and never pressed."""
+
+
+class Held(Cancel):
+    """The button of a call that may be got ready already, and must not start before it has leave.
+
+    ``leave`` takes its time, a write to the disk; whoever asks for it when everything else is done has both
+    done at once.
+    """
+
+    def __init__(self, cancel: Cancel, leave: Callable[[], bool]) -> None:
+        self.is_held = True
+        self._cancel = cancel
+        self._leave = leave
+        self._has_leave = False
+
+    def leave(self) -> None:
+        if self.is_held:
+            self.is_held = False
+            self._has_leave = self._leave()
+        if not self._has_leave:
+            raise NoLeave
+
+    def set(self) -> None:
+        self._cancel.set()
+
+    @property
+    def is_set(self) -> bool:
+        return self._cancel.is_set
+
+    def fileno(self) -> int:
+        return self._cancel.fileno()
+
+    def wait(self, timeout_s: float) -> bool:
+        return self._cancel.wait(timeout_s)
+
+    def close(self) -> None:
+        """It is the caller's."""
 
 
 NOT_STARTED: Final = "could not be started"

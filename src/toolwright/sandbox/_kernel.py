@@ -181,7 +181,7 @@ def has_capabilities() -> bool:
 
 def _status(name: str) -> int:
     try:
-        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+        with open("/proc/self/status", encoding="utf-8", errors="replace") as file:
             for line in file:
                 if line.startswith(f"{name}:"):
                     return int(line.split()[1], 16)

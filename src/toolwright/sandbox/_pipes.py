@@ -11,13 +11,25 @@ import os
 import select
 import socket
 import time
-from _socket import socketpair as _socketpair  # the public one asks the kernel twice what it just made
+from _socket import socket as Socket
+from _socket import socketpair  # the public one asks the kernel twice what it just made
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeAlias
 
 from toolwright.model import End, Ending, Run, Usage
+from toolwright.records import maker
 from toolwright.sandbox import Cancel, Start
-from toolwright.sandbox._wire import STAGES, TASKS_PER_PROCESS, Reason, Report, Stage, received
+from toolwright.sandbox._wire import (
+    LEAVE,
+    STAGES,
+    STDIN_BYTES_MAX,
+    STOP,
+    TASKS_PER_PROCESS,
+    Reason,
+    Report,
+    Stage,
+    heard,
+)
 from toolwright.sandbox.rules import KernelRules
 
 QUICK_S: Final = 0.0015
@@ -26,87 +38,56 @@ wake up, and finds its caches cold."""
 LARGE_BYTES: Final = 1 << 20
 PIPE_BYTES: Final = 65_536
 CHUNK_BYTES: Final = 65_536
-QUICK_MS: Final = 5
-"""How long output is left in the pipes before anybody looks at it."""
-PIPE_BYTES_MIN: Final = 4096
-"""What every pipe takes at once."""
+
+Ends: TypeAlias = tuple[Socket, Socket]
+"""The control socket of one call, our end and the supervisor's. Attack: descriptors that serve a second call,
+while somebody still holds those of the first. They may be made ahead, but they are never used again."""
 
 
-class Ends:
-    """The control socket and the pipes of one call, which nobody has used yet.
+_run, _ending = maker(Run), maker(Ending)
 
-    Attack: descriptors that serve a second call, while somebody outside still holds those of the first. They
-    may be made ahead, but they are never used again.
-    """
 
-    __slots__ = ("ours", "pipes", "theirs")
-
-    def __init__(self) -> None:
-        self.ours, self.theirs = _socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.pipes: list[int] = []
-        """Reading and writing end of stdin, of stdout and of stderr."""
-        try:
-            self.pipes += os.pipe()
-            self.pipes += os.pipe()
-            self.pipes += os.pipe()
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        self.ours.close()
-        self.theirs.close()
-        for fd in self.pipes:
-            os.close(fd)
-        self.pipes = []
+def new_ends() -> Ends:
+    return socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 class Exchange:
-    """The pipes of one call and what came through them; used by one thread.
+    """What goes to the tool of one call and what comes from it; used by one thread.
+
+    Little input goes with the request, and what a quick tool writes comes back with the report. Of a tool
+    that takes its time, or writes more, the supervisor hands us the pipes, and long input has one of ours.
 
     The report alone says that the tool and all it started are dead, and by then everything they wrote lies in
     the pipes. Attack: a process that holds a pipe open, here or elsewhere; it is not waited for.
-
-    Our copies of the tool's ends of stdout and stderr are kept until then. So the pipes never hang up, which
-    would only wake us for nothing. Who looks for the report need not be woken, and lets go of them at once.
     """
 
     def __init__(self, start: Start, cancel: Cancel, ends: Ends) -> None:
         self.start = start
-        self.unsent = memoryview(start.stdin)
+        self.stdin = start.stdin
+        """What goes with the request."""
+        self.unsent = memoryview(b"")
+        """What goes through a pipe of ours."""
+        self.stdin_read = self.stdin_write = self.stdout_read = self.stderr_read = -1
         self.stdout: list[bytes] = []
         self.large: mmap.mmap | None = None
         """Where stdout goes once it is long: pieces of a flood would stay with the C library for good."""
         self.stderr: list[bytes] = []
         self.stdout_bytes = self.stderr_bytes = 0
         self.stopped: End | None = None
-        self.is_silent = False
-        self.ours, self.theirs = ends.ours, ends.theirs
-        self._opened = ends.pipes
-        (
-            self.stdin_read, self.stdin_write, self.stdout_read, self.stdout_write,
-            self.stderr_read, self.stderr_write,
-        ) = ends.pipes  # fmt: skip
+        self.is_silent = self.is_cut = False
+        self.ours, self.theirs = ends
+        self._opened: list[int] = []
         try:
             self.cancelled = cancel.fileno()  # perhaps made now, and there may be no descriptor left
-            if len(self.unsent) > PIPE_BYTES_MIN:
+            if len(start.stdin) > STDIN_BYTES_MAX:
+                self.stdin, self.unsent = b"", memoryview(start.stdin)
+                self.stdin_read, self.stdin_write = os.pipe()
+                self._opened += (self.stdin_read, self.stdin_write)
                 os.set_blocking(self.stdin_write, False)
-            self.feed()
-            if not self.unsent:
-                self._close(self.stdin_write)
+                self.feed()
         except BaseException:
             self.close()
             raise
-
-    @classmethod
-    def of_service(cls, null: int, stderr: int) -> Exchange:
-        made = cls.__new__(cls)
-        made._opened = []
-        made.large = None
-        made.stdin_read = made.stdout_write = null
-        made.stderr_write = stderr
-        made.ours, made.theirs = _socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        return made
 
     def close(self) -> None:
         self.ours.close()
@@ -122,10 +103,11 @@ class Exchange:
         os.close(fd)
 
     def feed(self) -> None:
-        """Write what the pipe takes now."""
+        """Write what the pipe takes now; close it when that was all."""
         with suppress(BlockingIOError):
             while self.unsent:
                 self.unsent = self.unsent[os.write(self.stdin_write, self.unsent[:PIPE_BYTES]) :]
+            self._close(self.stdin_write)
 
     def until_report(self, until: float, *, looking: bool = False) -> Report | None:
         """Carry bytes until the report comes. None: contact is lost, or (``is_silent``) nobody speaks.
@@ -140,17 +122,9 @@ class Exchange:
             wait.register(self.stdin_write, select.POLLOUT)
         ready: list[tuple[int, int]] = []
         if looking:
-            if not self.unsent:
-                self._close(self.stdin_read)
-            self._close(self.stdout_write)
-            self._close(self.stderr_write)
             enough = time.monotonic() + QUICK_S
             while not (ready := wait.poll(0)) and time.monotonic() < enough:
                 pass
-        # A quick tool's output fits into the pipes: until then, being woken for it would only cost time.
-        ready = ready or wait.poll(QUICK_MS)
-        wait.register(self.stdout_read, select.POLLIN)
-        wait.register(self.stderr_read, select.POLLIN)
         while True:
             left_ms = (until - time.monotonic()) * 1000
             if left_ms <= 0:
@@ -158,10 +132,13 @@ class Exchange:
                 return None
             for fd, _ in ready or wait.poll(left_ms):
                 if fd == control:
-                    report = received(self.ours)
-                    self._drain()
-                    return report
-                if fd == stop:
+                    report = self._hear()
+                    if report is None or report.reason != Reason.RUNNING:
+                        return report
+                    if self.stopped is None:
+                        wait.register(self.stdout_read, select.POLLIN)
+                        wait.register(self.stderr_read, select.POLLIN)
+                elif fd == stop:
                     wait.unregister(stop)
                     self._stop(End.CANCELLED)
                 elif fd == self.stdout_read or fd == self.stderr_read:
@@ -172,14 +149,58 @@ class Exchange:
                     self.feed()
                     if not self.unsent:
                         wait.unregister(fd)
-                        self._close(self.stdin_write)
             ready = []
+
+    def _hear(self) -> Report | None:
+        """What the supervisor says, and with it what the tool wrote, or the pipes where that lies.
+
+        None: it hung up.
+        """
+        message, rights, is_cut = heard(self.ours)
+        report = Report.read(message)
+        if rights:
+            self.stdout_read, self.stderr_read = rights
+            self._opened += rights
+        if is_cut:
+            self.is_cut = True
+            self._stop(End.LOST)
+        if report is None or report.reason == Reason.RUNNING:
+            return report
+        if self.stdout_read >= 0:
+            self._drain()
+        if report.tail:
+            self._take(report.tail[: report.stdout_bytes], report.tail[report.stdout_bytes :])
+        return report
+
+    def let_start(self) -> bool:
+        """Let a tool that is held start. False: whoever held it is gone, and it never will."""
+        try:
+            self.ours.send(LEAVE)
+        except OSError:
+            return False
+        return True
+
+    def stop(self, until: float) -> Report | None:
+        """End the call, and wait for the report."""
+        self._stop(End.CANCELLED)
+        return self.until_report(until)
 
     def _stop(self, end: End) -> None:
         if self.stopped is None:
             self.stopped = end
             with suppress(OSError):
-                self.ours.send(b"c")
+                self.ours.send(STOP)
+
+    def _take(self, stdout: bytes, stderr: bytes) -> None:
+        """What came with the report."""
+        limits = self.start.permit.limits
+        self.stdout.append(stdout)
+        self.stdout_bytes = len(stdout)
+        self.stderr_bytes = len(stderr)
+        most = limits.stderr_bytes_max
+        self.stderr.append(stderr[-most:] if most else b"")
+        if self.stdout_bytes > limits.stdout_bytes_max or self.stderr_bytes > most:
+            self.stopped = self.stopped or End.TOO_LARGE
 
     def _read(self, fd: int) -> int:
         limits = self.start.permit.limits
@@ -241,7 +262,7 @@ class Exchange:
         end, reason, status, number, hint = self._outcome(report, rules)
         is_own = end is End.EXITED
         limits = self.start.permit.limits
-        run = Run(
+        run = _run(
             argv=self.start.argv,
             cwd=self.start.cwd,
             env_names=tuple(self.start.env),
@@ -258,7 +279,7 @@ class Exchange:
             notes = (f"{report.strays} process(es) that it left behind were killed",)
         if report is not None and report.survivors:
             notes = (*notes, f"{report.survivors} process(es) could not be killed yet")
-        return Ending(
+        return _ending(
             end=end,
             exit_status=status,
             signal=number,
@@ -283,6 +304,9 @@ class Exchange:
             if self.stopped is End.CANCELLED:
                 return End.CANCELLED, "", None, None, None
             return End.NOT_STARTED, self._why_not(report), None, None, None
+        if self.is_cut:
+            hint = "raise the limit of open files (ulimit -n)"
+            return End.LOST, "no descriptor was left for what it wrote", None, None, hint
         if self.stopped is not None:
             return self.stopped, "", None, None, None
         limits = rules.limits

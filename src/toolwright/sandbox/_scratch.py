@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 import stat
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
+
+from toolwright.paths import TEMPORARY_FOLDER
 
 ENTRIES_AT_ONCE_MAX: Final = 20_000
 """More than this is put aside and removed later, so that no call waits for it."""
@@ -29,7 +29,7 @@ class Scratch:
 
     def __init__(self, base: str | None = None) -> None:
         self._lock = threading.Lock()
-        self._parent = _private(os.path.realpath(base or tempfile.gettempdir()))
+        self._parent = _private(os.path.realpath(base or TEMPORARY_FOLDER))
         self._folder, self._held = _locked(self._parent)
         self._free: list[str] = []
         self._aside: list[str] = []
@@ -49,7 +49,7 @@ class Scratch:
             with self._lock:
                 self._aside.append(aside)
         if not path:
-            path = os.path.join(self._folder, f"s-{secrets.token_hex(8)}")
+            path = os.path.join(self._folder, f"s-{os.urandom(8).hex()}")
             os.mkdir(path, 0o700)
         if os.geteuid() == 0:
             owner = 0 if uid is None else uid
@@ -84,7 +84,7 @@ class Scratch:
             if self._held < 0:
                 return
             held, self._held = self._held, -1
-        _remove(self._folder)
+        remove(self._folder)
         with suppress(OSError):
             os.unlink(self._folder + _LOCK_SUFFIX)
         os.close(held)
@@ -129,7 +129,8 @@ def _private(base: str) -> str:
         os.mkdir(path, mode)
     status = os.lstat(path)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        path = tempfile.mkdtemp(prefix="toolwright-", dir=base)
+        path = os.path.join(base, f"toolwright-{os.urandom(8).hex()}")
+        os.mkdir(path, 0o700)
     os.chmod(path, mode)
     return path
 
@@ -137,7 +138,7 @@ def _private(base: str) -> str:
 def _locked(parent: str) -> tuple[str, int]:
     """A new folder, and the lock that says its host lives."""
     while True:
-        folder = os.path.join(parent, f"h-{os.getpid()}-{secrets.token_hex(4)}")
+        folder = os.path.join(parent, f"h-{os.getpid()}-{os.urandom(4).hex()}")
         held = os.open(folder + _LOCK_SUFFIX, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         fcntl.flock(held, fcntl.LOCK_EX)
         # A host that cleans up may have taken the file for a leftover before it was locked.
@@ -157,15 +158,16 @@ def _remove_leftovers(parent: str) -> None:
                 held = os.open(entry.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
                 try:
                     fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    _remove(entry.path.removesuffix(_LOCK_SUFFIX))
+                    remove(entry.path.removesuffix(_LOCK_SUFFIX))
                     os.unlink(entry.path)
                 finally:
                     os.close(held)
 
 
-def _remove(path: str) -> None:
-    """Remove a folder of folders whole."""
+def remove(path: str) -> None:
+    """Remove a folder of folders whole, as far as we may."""
     with suppress(OSError):
+        _make_ours(path)
         while not _empty(path, remove=True):
             pass
 
@@ -216,13 +218,13 @@ def _unlink_files(folder: int, top: int, most: int) -> int:
                 os.unlink(entry.name, dir_fd=folder)
             elif folder != top:
                 _make_ours(entry.name, folder)
-                os.rename(entry.name, f"x-{secrets.token_hex(8)}", src_dir_fd=folder, dst_dir_fd=top)
+                os.rename(entry.name, f"x-{os.urandom(8).hex()}", src_dir_fd=folder, dst_dir_fd=top)
             if count >= most:
                 break
     return count
 
 
-def _make_ours(name: str, folder: int) -> None:
+def _make_ours(name: str, folder: int | None = None) -> None:
     """Let us into a folder that its maker locked.
 
     Attack: a process that still runs puts a link in the folder's place, and we change the mode of what it

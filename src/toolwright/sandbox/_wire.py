@@ -6,21 +6,33 @@ The other half of each layout is in ``src/native/spawner.c``. Nothing here sends
 from __future__ import annotations
 
 import os
+import socket
 import struct
 from _socket import socket as Socket
 from enum import IntEnum, IntFlag
 from typing import Final
 
 from toolwright.model import End, Usage
-from toolwright.records import dataclass
-from toolwright.sandbox import NOT_STARTED
+from toolwright.records import dataclass, maker
+from toolwright.sandbox import NOT_STARTED, _kernel
 
-VERSION: Final = 1
-REQUEST: Final = struct.Struct("<8I2Q10I")
+VERSION: Final = 2
+REQUEST: Final = struct.Struct("<8I2Q12I")
 REPORT: Final = struct.Struct("<4I2i2I4Q4IQ8i")
 LIMIT: Final = struct.Struct("<IIQ")
 FLAGS_AT: Final = 12
 REQUEST_MAGIC, REPORT_MAGIC = 0x51535754, 0x52535754
+_RIGHTS_BYTES: Final = socket.CMSG_SPACE(2 * 4)
+_CLOSE_ON_EXEC, _CUT = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)
+LEAVE, STOP = b"g", b"c"
+"""What the host says on the control socket: a call that is held may start; a call is to end."""
+LEAVE_SLOT: Final = 2
+"""The former, said in the call's byte of the shared page."""
+STDIN_BYTES_MAX: Final = 4096
+"""What goes with a request; for more, the tool gets a pipe of the host's."""
+OUTPUT_BYTES_MAX: Final = 16 << 10
+"""What comes back with a report; of more, the pipes do."""
+_HEARD_BYTES: Final = REPORT.size + OUTPUT_BYTES_MAX
 SEALED_MAX: Final = 16
 """Files of one start whose checked bytes are shown in place of what lies at their paths."""
 NO_LIMIT: Final = (1 << 64) - 1
@@ -50,9 +62,12 @@ class Flag(IntFlag):
     USER_NS = 1 << 3
     MOUNT_NS = 1 << 4
     PAYLOAD = 1 << 5
+    STDIN = 1 << 6
+    OUTPUT = 1 << 7
     SET_UID = 1 << 8
     SET_GID = 1 << 9
     KEEP_PROGRAM = 1 << 10
+    HELD = 1 << 11
 
 
 class Reason(IntEnum):
@@ -65,6 +80,7 @@ class Reason(IntEnum):
     SCRATCH = 7
     DONE = 8
     SWAPPED = 9
+    RUNNING = 10
 
 
 class Stage(IntEnum):
@@ -84,6 +100,7 @@ class Stage(IntEnum):
     SECCOMP = 13
     EXEC = 14
     BIND = 15
+    HELD = 16
 
 
 STAGES: Final = {
@@ -100,6 +117,7 @@ STAGES: Final = {
     Stage.LANDLOCK: "Landlock",
     Stage.SECCOMP: "seccomp",
     Stage.BIND: "protecting",
+    Stage.HELD: "it had no leave to start",
 }
 
 
@@ -114,6 +132,8 @@ class Report:
     survivors: int
     """Processes that no signal has ended yet: they wait in the kernel."""
     detail: int
+    stdout_bytes: int
+    """Of ``tail``; the rest of it is stderr."""
     probes: tuple[int, ...]
     tail: bytes
 
@@ -124,24 +144,42 @@ class Report:
         found = REPORT.unpack_from(message)
         if found[0] != REPORT_MAGIC or found[1] != VERSION:
             return None
-        usage = Usage(user_ms=found[8] / 1000, system_ms=found[9] / 1000, memory_bytes=found[10])
-        return Report(
-            found[2], found[3], found[4], found[5], found[7], usage, found[13], found[14], found[17:],
-            message[REPORT.size :],
+        usage = _usage(user_ms=found[8] / 1000, system_ms=found[9] / 1000, memory_bytes=found[10])
+        return _report(
+            found[2], found[3], found[4], found[5], found[7], usage, found[13], found[14], found[15],
+            found[17:], message[REPORT.size :],
         )  # fmt: skip
 
 
-def received(control: Socket) -> Report | None:
-    """The report; None where the supervisor hung up without one."""
+_usage, _report = maker(Usage), maker(Report)
+
+
+def heard(control: Socket) -> tuple[bytes, tuple[int, ...], bool]:
+    """The next message, the descriptors that came with it, all of them or none, and whether there was no room
+    for them. An empty message: the supervisor hung up."""
     for _ in range(2):
         try:
-            return Report.read(control.recv(4096))
+            message, parts, flags, _ = control.recvmsg(_HEARD_BYTES, _RIGHTS_BYTES, _CLOSE_ON_EXEC)
         except ConnectionResetError:
             # It ended without having read our "stop". The kernel says so once, then hands over what it sent.
             continue
         except OSError:
             break
-    return None
+        is_cut = flags & _CUT != 0
+        if not parts:
+            return message, (), is_cut
+        rights = parts[0][2]
+        fds = struct.unpack(f"{len(rights) // 4}i", rights[: len(rights) // 4 * 4])
+        if is_cut:  # one taken for the other would show a call's stderr as its result
+            _kernel.close_all(fds)
+            fds = ()
+        return message, fds, is_cut
+    return b"", (), False
+
+
+def received(control: Socket) -> Report | None:
+    """The report of a program that has its own pipes; None where the supervisor hung up without one."""
+    return Report.read(heard(control)[0])
 
 
 def strings(strings: list[str]) -> bytes:
@@ -157,7 +195,7 @@ def plain_head(
     """Of a request that starts no tool."""
     return REQUEST.pack(
         REQUEST_MAGIC, VERSION, kind, flags, REQUEST.size + len(bind_flags) + len(text),
-        0, 0, 0, 0, 0, 0, 0, argc, 0, len(bind_flags) // 4, 0, 0, len(text), sealedc, 0,
+        0, 0, 0, 0, 0, 0, 0, argc, 0, len(bind_flags) // 4, 0, 0, len(text), sealedc, 0, 0, 0,
     )  # fmt: skip
 
 

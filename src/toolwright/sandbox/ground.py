@@ -10,7 +10,6 @@ Nothing here decides anything, and nothing is written.
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import struct
 import threading
@@ -402,7 +401,7 @@ def _interpreters(head: bytes, search: str) -> Iterator[str]:
     if os.path.basename(words[0]) == "env":
         for word in words[1:]:
             if not word.startswith("-") and "=" not in word:
-                found = shutil.which(word, path=search)
+                found = files.find_program(word, search)
                 if found is not None:
                     yield found
                 return

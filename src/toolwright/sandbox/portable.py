@@ -40,6 +40,7 @@ class Portable:
         no = _exchange.refused(start, self.level, cancel)
         if no is not None:
             return no
+        cancel.leave()
         began = time.monotonic()
         folder = ""
         try:

@@ -127,8 +127,8 @@ class _Chosen(Supervised):
         return self._surroundings.rules(start, folder)
 
 
-def try_layers() -> Tried:
-    """Use every layer once."""
+def try_layers(*, base: str | None = None) -> Tried:
+    """Use every layer once. ``base``: as for ``choose``."""
     if sys.platform != "linux":
         why = f"{sys.platform} has none"
         return Tried(landlock_reason=why, seccomp_reason=why, spawner=Probed(reason="it is for Linux"))
@@ -137,7 +137,7 @@ def try_layers() -> Tried:
     if installed() is None:
         spawner = Probed(reason="it was not built when this was installed")
     else:
-        supervised = Supervised(lambda start, folder: KernelRules(), Scratch())
+        supervised = Supervised(lambda start, folder: KernelRules(), Scratch(base))
         spawner = supervised.probe()
         supervised.close()
     return Tried(

@@ -45,6 +45,7 @@ class Restricted:
         no = _exchange.refused(start, self.level, cancel)
         if no is not None:
             return no
+        cancel.leave()
         began = time.monotonic()
         folder = ""
         try:

@@ -22,23 +22,25 @@ import threading
 import time
 import weakref
 from _socket import socket as _Socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
 from typing import Final
 
 from toolwright.model import End, Ending, Level, Permit, Run
 from toolwright.records import dataclass, replace
-from toolwright.sandbox import Cancel, Standing, Start, _exchange, _kernel, _standing
+from toolwright.sandbox import Cancel, Room, Standing, Start, _exchange, _kernel, _standing
 from toolwright.sandbox._connection import GRACE_S, Connection
-from toolwright.sandbox._pipes import LARGE_BYTES, PIPE_BYTES, QUICK_S, Ends, Exchange
+from toolwright.sandbox._pipes import LARGE_BYTES, PIPE_BYTES, QUICK_S, Ends, Exchange, new_ends
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox._wire import (
+    LEAVE_SLOT,
     LIMIT,
     NO_LIMIT,
     REQUEST,
     REQUEST_MAGIC,
     SEALED_MAX,
+    STOP,
     VERSION,
     Flag,
     Kind,
@@ -75,6 +77,8 @@ _REPLACED: Final = (errno.ENOENT, errno.EINVAL, errno.ESTALE)
 """What mounting says where somebody replaces the file in that moment."""
 _QUEUE_S: Final = 0.05
 """How often a call that waits for its turn looks whether it was cancelled."""
+_LOOKING_S: Final = 0.0002
+"""Half of what a tool that is held spends looking for its leave before it goes to sleep."""
 _ALIKE_MAX: Final = 256
 _TRIES: Final = 8
 
@@ -91,6 +95,8 @@ PROBES: Final = (
 """The layers that ``Supervised.probe`` tries, by name."""
 
 _READ_ONLY, _ABSENT, _SEALED = 1, 2, 4
+_HELD, _STDIN, _STDIO = int(Flag.HELD), int(Flag.STDIN), int(Flag.STDIN | Flag.OUTPUT)
+_RUN: Final = int(Kind.RUN)
 _READ_AND_EXECUTE: Final = int(Fs.READ_FILE | Fs.EXECUTE)
 
 
@@ -218,7 +224,7 @@ class Service:
     def kill(self) -> None:
         """End it and everything it started. Returns when that is done."""
         with suppress(OSError):
-            self._control.send(b"c")
+            self._control.send(STOP)
         self.ended(GRACE_S)
         with self._lock:
             self._is_over = True
@@ -272,10 +278,10 @@ class Supervised:
         files = CALLS_MAX * _FILES_PER_CALL if files == resource.RLIM_INFINITY else files
         self._lock = threading.Lock()
         self._slots_max = max(1, min(SLOTS_MAX, files // 16))
-        self._room = threading.Semaphore(max(1, min(CALLS_MAX, (files - _FILES_OF_HOST) // _FILES_PER_CALL)))
+        self._room = Room(max(1, min(CALLS_MAX, (files - _FILES_OF_HOST) // _FILES_PER_CALL)))
 
     @property
-    def room(self) -> threading.Semaphore:
+    def room(self) -> Room:
         """How many calls there may be at once, those in zygotes included: descriptors are what runs out."""
         return self._room
 
@@ -288,13 +294,12 @@ class Supervised:
         if no is not None:
             return no
         room = self._room
-        if not room.acquire(blocking=False):
-            while not room.acquire(timeout=_QUEUE_S):
-                if cancel.is_set:
-                    return _ending(start, End.CANCELLED, began, "cancelled before it started")
-                if time.monotonic() - began > start.permit.limits.timeout_s:
-                    hint = "call fewer tools at once, or raise the limit of open files (ulimit -n)"
-                    return _ending(start, End.NOT_STARTED, began, "too many calls at once", hint)
+        while not room.enter(_QUEUE_S):
+            if cancel.is_set:
+                return _ending(start, End.CANCELLED, began, "cancelled before it started")
+            if time.monotonic() - began > start.permit.limits.timeout_s:
+                hint = "call fewer tools at once, or raise the limit of open files (ulimit -n)"
+                return _ending(start, End.NOT_STARTED, began, "too many calls at once", hint)
         try:
             try:
                 return self._run(start, cancel, began)
@@ -309,7 +314,7 @@ class Supervised:
             # Nothing was started, and the next call may fare better.
             return _ending(start, End.NOT_STARTED, began, _words(error))
         finally:
-            room.release()
+            room.leave()
 
     def _run(self, start: Start, cancel: Cancel, began: float) -> Ending:
         """Raises OSError only where nothing was started."""
@@ -334,17 +339,38 @@ class Supervised:
         try:
             exchange = Exchange(start, cancel, self._ends())
             place = connection.take_place()
+            is_alone = connection.is_alone()
+            # While the disk writes, the tool is made ready. Many callers at once have no time to gain by it.
+            is_held = cancel.is_held and is_alone and place > 0
             try:
+                if not is_held:
+                    cancel.leave()
                 timeout_s = start.permit.limits.timeout_s
-                is_sent = self._send(connection, start, slot, exchange, place, timeout_s)
+                stdio = (exchange.stdin_read,) if exchange.stdin_read >= 0 else ()
+                is_sent = self._send(
+                    connection, start, slot, exchange.theirs, stdio,
+                    stdin=exchange.stdin, place=place, timeout_s=timeout_s, is_held=is_held,
+                )  # fmt: skip
                 sent = time.monotonic()
-                is_alone = connection.is_alone()
+                is_free = True
+                if is_held:
+                    try:
+                        cancel.leave()
+                    except BaseException:
+                        report = exchange.stop(time.monotonic() + GRACE_S)
+                        raise
+                    connection.started[place] = LEAVE_SLOT
+                    began = time.monotonic()
+                    # It looks at the page for that long; then it sleeps, and wants to be told.
+                    if not _IS_PARALLEL or began - sent > _LOOKING_S:
+                        is_free = exchange.let_start()
+                    sent = began
                 if is_alone:
                     self._make_spare()
                 looking = slot.is_quick and is_alone
                 report = exchange.until_report(sent + timeout_s + GRACE_S, looking=looking)
                 slot.is_quick = _IS_PARALLEL and time.monotonic() - sent < QUICK_S
-                may_have_started = is_sent and bool(connection.started[place])
+                may_have_started = is_sent and is_free and bool(connection.started[place])
             finally:
                 connection.give_place_back(place)
             if report is None and not may_have_started and not exchange.is_silent:
@@ -373,17 +399,27 @@ class Supervised:
         connection: Connection,
         start: Start,
         slot: _Slot,
-        exchange: Exchange,
-        place: int,
-        timeout_s: float,
+        theirs: _Socket,
+        stdio: Sequence[int],
+        *,
+        stdin: bytes = b"",
+        place: int = 0,
+        timeout_s: float = 0.0,
         channel: int = -1,
+        is_held: bool = False,
     ) -> bool:
-        """False: the spawner is gone and nobody has the request. The control socket says so as well."""
+        """False: the spawner is gone and nobody has the request. The control socket says so as well.
+
+        ``stdio``: the program's own ends of stdin, or of all three; the spawner makes those that are missing.
+        """
         flags, namespace, rules = slot.flags, slot.namespace, slot.rules
-        fds = [exchange.theirs.fileno(), exchange.stdin_read, exchange.stdout_write, exchange.stderr_write]
-        fds += slot.fds
+        if is_held:
+            flags |= _HELD
+        if stdio:
+            flags |= _STDIN if len(stdio) == 1 else _STDIO
+        fds = [theirs.fileno(), *stdio, *slot.fds]
         if channel >= 0:
-            flags |= Flag.CHANNEL
+            flags |= int(Flag.CHANNEL)
             fds.append(channel)
         paths: tuple[str, ...] = ()
         bind_flags = b""
@@ -397,37 +433,46 @@ class Supervised:
         text = strings([start.program, start.cwd, slot.scratch, *start.argv, *variables, *paths])
         limits = rules.limits
         head = REQUEST.pack(
-            REQUEST_MAGIC, VERSION, Kind.RUN, flags,
-            REQUEST.size + len(slot.prefix) + len(bind_flags) + len(text),
+            REQUEST_MAGIC, VERSION, _RUN, flags,
+            REQUEST.size + len(slot.prefix) + len(bind_flags) + len(text) + len(stdin),
             place, max(1, round(timeout_s * 1000)) if timeout_s else 0, limits.processes_max,
             limits.memory_bytes_max, limits.scratch_bytes_max,
             rules.uid or 0, (rules.uid or 0) if rules.gid is None else rules.gid,
             len(start.argv), len(variables), len(bind_flags) // 4, len(rules.rlimits), len(rules.seccomp),
-            len(text), 0, slot.kit,
+            len(text), 0, slot.kit, len(stdin), 0,
         )  # fmt: skip
         is_sent = True
         try:
-            connection.post(b"".join((head, slot.prefix, bind_flags, text)), fds)
+            connection.post(b"".join((head, slot.prefix, bind_flags, text, stdin)), fds)
         except OSError as error:
             # EBADF: another thread found the spawner gone, and has closed our end.
             if error.errno not in (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF):
                 raise
             is_sent = False
         # Only the supervisor's copy is left: when it closes, we hear it.
-        exchange.theirs.close()
+        theirs.close()
         return is_sent
 
     def _ends(self) -> Ends:
         try:
             return self._spare.pop()
         except IndexError:
-            return Ends()
+            return new_ends()
 
     def _make_spare(self) -> None:
         """Whoever calls one tool after the other is spared this before the next start."""
-        with suppress(OSError), self._lock:
+        if self._spare:
+            return
+        try:
+            ends = new_ends()
+        except OSError:
+            return
+        with self._lock:
             if not self._spare and not self._is_closed:
-                self._spare.append(Ends())
+                self._spare.append(ends)
+                return
+        for end in ends:
+            end.close()
 
     # -- services -------------------------------------------------------------------------------------------
 
@@ -450,15 +495,9 @@ class Supervised:
             # A service that writes more than anybody reads loses the rest instead of standing still.
             os.set_blocking(opened[0], False)
             os.set_blocking(opened[1], False)
-            exchange = Exchange.of_service(null, opened[1])
-            try:
-                self._send(connection, start, slot, exchange, 0, 0.0, channel.fileno())
-            except BaseException:
-                exchange.close()
-                raise
-            return Service(
-                exchange.ours, opened.pop(0), lambda: self._give_back(slot), slot.rules, slot.scratch
-            )
+            stdio = (null, null, opened[1])
+            control = self._posted(connection, start, slot, stdio, channel=channel.fileno())
+            return Service(control, opened.pop(0), lambda: self._give_back(slot), slot.rules, slot.scratch)
         except BaseException as error:
             self._give_back(slot)
             if isinstance(error, Refused):
@@ -466,6 +505,19 @@ class Supervised:
             raise
         finally:
             _kernel.close_all(opened)
+
+    def _posted(
+        self, connection: Connection, start: Start, slot: _Slot, stdio: Sequence[int], *, channel: int = -1
+    ) -> _Socket:
+        """Send the request for a program that stays; our end of its control socket."""
+        ours, theirs = new_ends()
+        try:
+            self._send(connection, start, slot, theirs, stdio, channel=channel)
+        except BaseException:
+            ours.close()
+            theirs.close()
+            raise
+        return ours
 
     def open(self, start: Start) -> Standing | Ending:
         """Start a program that stays, with three pipes, no deadline and its whole tree held."""
@@ -488,15 +540,9 @@ class Supervised:
             for _ in range(3):
                 opened += os.pipe()
             stdin_read, stdin_write, stdout_read, stdout_write, stderr_read, stderr_write = opened
-            exchange = Exchange.of_service(stdin_read, stderr_write)
-            exchange.stdout_write = stdout_write
-            try:
-                self._send(connection, start, slot, exchange, 0, 0.0)
-            except BaseException:
-                exchange.close()
-                raise
+            control = self._posted(connection, start, slot, (stdin_read, stdout_write, stderr_write))
             own = os.dup(stderr_read)
-            service = Service(exchange.ours, own, lambda: self._give_back(slot), slot.rules, slot.scratch)
+            service = Service(control, own, lambda: self._give_back(slot), slot.rules, slot.scratch)
         except BaseException:
             _kernel.close_all(opened)
             self._give_back(slot)
@@ -643,6 +689,7 @@ class Supervised:
             limits = [
                 LIMIT.pack(number, 0, value if value >= 0 else NO_LIMIT) for number, value in rules.rlimits
             ]
+            slot.flags = int(slot.flags)
             slot.prefix = b"".join((*limits, rules.seccomp))
             slot.fds = tuple(fds)
             slot.kit = next(self._kits) & 0xFFFFFFFF
@@ -677,11 +724,13 @@ class Supervised:
     def _give_back(self, slot: _Slot) -> None:
         """Keep it for the next call of its kind, if nothing of this one is left in it."""
         is_clean = False
-        with suppress(OSError):
+        try:
             is_clean = slot.is_untouched()
             if not is_clean:
                 is_clean = not os.listdir(slot.scratch) or self._scratch.empty(slot.scratch)
                 slot.changed_ns = _changed_ns(slot.scratch)
+        except OSError:
+            pass
         out: _Slot | None = slot
         if is_clean:
             with self._lock:
@@ -725,7 +774,8 @@ class Supervised:
 
     def _drop_spare(self) -> None:
         while self._spare:
-            self._spare.pop().close()
+            for end in self._spare.pop():
+                end.close()
 
     def _drop(self, slot: _Slot) -> None:
         _kernel.close_all(slot.fds)

@@ -52,7 +52,7 @@ _MESSAGE_CHARS_MAX = 1000
 _OUTPUT_LOST = 74  # EX_IOERR
 
 
-@dataclass
+@dataclass(slots=True, eq=False)
 class Shared:
     """The options that may stand before or after the command."""
 

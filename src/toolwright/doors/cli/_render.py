@@ -6,7 +6,6 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -32,7 +31,7 @@ def write_json(value: Any) -> None:
     """One JSON document on stdout, and nothing else."""
     text = jsontext.compact(value).decode("utf-8")
     # As bytes: JSON is UTF-8, whatever the terminal speaks.
-    click.echo(HIDDEN.sub(_json_escape, text).encode("utf-8"))
+    click.echo(re.sub(HIDDEN, _json_escape, text).encode("utf-8"))
 
 
 def write_file(path: str, value: Any) -> None:
@@ -103,6 +102,8 @@ def write_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     widths = [max(cell_len(row[number]) for row in table) for number in range(len(columns) - 1)]
     room = None
     if sys.stdout.isatty():
+        from shutil import get_terminal_size
+
         room = max(get_terminal_size().columns - sum(widths) - len(_GAP) * len(widths), _LAST_COLUMN_MIN)
     lines = [_line(row, widths, room) for row in table]
     click.echo("\n".join((click.style(lines[0], bold=True), *lines[1:])))

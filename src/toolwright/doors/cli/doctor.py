@@ -61,7 +61,7 @@ def command(shared: Shared, as_json: bool) -> int:
     status: 69 when something that the configuration requires is missing, else 0.
     """
     config = shared.resolved()
-    tried = probe.try_layers()
+    tried = probe.try_layers(base=shared.environment.temporary_folder)
     found = [
         *_isolation(tried, config, shared.environment),
         *_user(),
