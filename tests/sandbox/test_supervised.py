@@ -360,7 +360,8 @@ def held_child(host: Here) -> tuple[int, int]:
     """The process that is to become the tool, and its supervisor."""
     until = time.monotonic() + WAIT_S
     while time.monotonic() < until:
-        for supervisor in below(host.sandbox._connection.pid):
+        connection = host.sandbox._connection
+        for supervisor in below(connection.pid) if connection is not None else ():
             for pid in below(supervisor):
                 return pid, supervisor
     raise AssertionError("nobody is held")
@@ -390,7 +391,12 @@ def test_attack_a_tool_that_starts_before_its_call_is_recorded(new_host, place, 
         assert host.run(argv).exit_status == 0
         mark.unlink()
     seen: list[bool] = []
-    cancel = Held(NEVER, after_a_while(lambda: not seen.append(mark.exists())))
+
+    def leave() -> bool:
+        seen.append(mark.exists())
+        return True
+
+    cancel = Held(NEVER, after_a_while(leave))
     ending = host.sandbox.run(start, cancel)
     assert seen == [False]
     assert (ending.end, ending.exit_status, mark.exists()) == (End.EXITED, 0, True)
@@ -470,6 +476,46 @@ def test_attack_a_host_that_dies_before_it_recorded_a_call_leaves_no_tool_runnin
     while is_alive(int(ran.stdout)):
         assert time.monotonic() < until, "the spawner outlives its host"
     assert not mark.exists()
+
+
+def busy(seconds: float) -> Callable[[], bool]:
+    """Leave that takes so long, to a few microseconds."""
+
+    def leave() -> bool:
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            pass
+        return True
+
+    return leave
+
+
+def test_leave_arrives_however_it_falls_together_with_looking_and_sleeping(new_host):
+    """The tool looks for 0.4 ms, then it sleeps; the host tells it by the page, after 0.2 ms by word too."""
+    host = new_host()
+    for number in range(200):
+        start = start_of(request_of([trouble(), "say", str(number)]))
+        ending = host.sandbox.run(start, Held(NEVER, busy(number * 4e-6)))
+        assert (ending.end, ending.stdout) == (End.EXITED, str(number).encode("ascii"))
+
+
+@pytest.mark.parametrize("leave_s", [0.0, 0.0003, 0.002])
+def test_a_call_that_was_held_can_be_cancelled_like_any_other(new_host, watch, leave_s):
+    host, cancel = new_host(), Cancel()
+    host.run([trouble(), "exit", "0"])
+    start = start_of(request_of([trouble(), "hang", watch.path]))
+    endings: list[Ending] = []
+    thread = threading.Thread(
+        target=lambda: endings.append(host.sandbox.run(start, Held(cancel, busy(leave_s))))
+    )
+    thread.start()
+    watch.came()
+    assert not endings, "the word of leave, come late, does not stop it"
+    cancel.set()
+    thread.join(WAIT_S)
+    cancel.close()
+    assert [ending.end for ending in endings] == [End.CANCELLED]
+    assert watch.gone(0.1)
 
 
 def test_the_time_that_recording_takes_is_not_the_tools(new_host):
