@@ -316,6 +316,15 @@ def test_a_call_that_claims_or_starts_nothing_is_recorded_at_once(more: dict[str
     assert engine.go_on(begun).ok
 
 
+def test_calls_that_begin_together_are_recorded_at_once_whatever_is_promised() -> None:
+    audit = RecordingAudit()
+    engine = an_engine(a_tool(), AskingRuntime([GOOD, GOOD]), audit, asking=True)
+    calls = [(a_call(), Cancel()), (replace(a_call(), id="c2"), Cancel())]
+    begun = engine.begin(calls, promised=True)
+    assert ([one.call.id for one in begun], len(audit.begun)) == (["c1", "c2"], 2)
+    assert all(engine.go_on(one).ok for one in begun)
+
+
 @pytest.mark.parametrize("what", ["ask", "take", "reserve"])
 def test_attack_what_a_call_leaves_elsewhere_comes_after_its_begin(what: str) -> None:
     audit = RecordingAudit()

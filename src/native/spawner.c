@@ -104,7 +104,7 @@ enum {
     SET_UID = 1u << 8,
     SET_GID = 1u << 9,
     KEEP_PROGRAM = 1u << 10,  /* the sealed program is a script: its interpreter reads it as descriptor 4 */
-    HELD = 1u << 11,          /* everything is done but the start, which waits for LEAVE on the control socket */
+    HELD = 1u << 11,          /* everything is done but the start, which waits for leave */
     FLAGS_KNOWN = 0xfff,
 };
 
@@ -307,7 +307,8 @@ enum {
     FEW_PROCESSES = 8,
     SWEEP_MS = 2000,              /* then the report goes out and says how many are left; killing goes on */
     REAPS_PER_KILL = 64,
-    LOOK_US = 400, LOOK_AGAIN_MS = 20,
+    LOOK_US = 400,                /* at the page, for leave; then it sleeps, and looks now and then */
+    LOOK_AGAIN_MS = 20,
     MEMBERS_MAX = 1 << 16, WALK_DEPTH_MAX = 128, WALK_ENTRIES_MAX = 200000, ENTRY_BYTES = 4096,
 };
 
@@ -527,20 +528,22 @@ UNCHECKED static void restrict_tool(struct birth *birth)
 
 /* Attack: a tool that starts although its call could not be recorded. The host says that it is; its end, or another
  * word, means no. A processor that was put to sleep meanwhile would take longer to wake up than a quick disk to write,
- * so for that long we look. */
+ * so for that long we look. Attack: a call that was stopped and sees the leave of a later one, whose byte it is by now.
+ * Its own socket was told before that, so it is asked after the page. */
 UNCHECKED static bool wait_for_leave(const struct request *r, int control)
 {
     const unsigned char *slot = started + r->head.slot;
     int64_t enough = can_look ? now_us() + LOOK_US : 0;
-    while (now_us() < enough)
-        if (__atomic_load_n(slot, __ATOMIC_ACQUIRE) == SLOT_LEAVE) return true;
+    bool is_there = false;
+    while (!is_there && now_us() < enough) is_there = __atomic_load_n(slot, __ATOMIC_ACQUIRE) == SLOT_LEAVE;
     for (;;) {
         struct pollfd waits = {control, POLLIN, 0};
-        int ready = poll(&waits, 1, LOOK_AGAIN_MS);
-        if (__atomic_load_n(slot, __ATOMIC_ACQUIRE) == SLOT_LEAVE) return true;
+        int ready = poll(&waits, 1, is_there ? 0 : LOOK_AGAIN_MS);
         char word = 0;
         if (ready < 0 && errno != EINTR) return false;
         if (ready > 0) return read(control, &word, 1) == 1 && word == LEAVE;
+        if (ready == 0 && is_there) return true;
+        is_there = __atomic_load_n(slot, __ATOMIC_ACQUIRE) == SLOT_LEAVE;
     }
 }
 
@@ -680,8 +683,11 @@ static pid_t hatch(const struct request *r, const int *fds, struct birth *birth,
     embryo.birth.fds = fds;
     atomic_store(&embryo.go, 1);
     futex_wake(&embryo.go);
-    bool has_moved = has_changed(&embryo.tid, ALIVE, &embryo.tid, ALIVE);
-    while (!has_moved && !has_leave) has_moved = has_changed(&embryo.tid, ALIVE, &embryo.tid, ALIVE);
+    bool had_leave, has_moved;
+    do {  /* its time begins when it has leave */
+        had_leave = has_leave;
+        has_moved = has_changed(&embryo.tid, ALIVE, &embryo.tid, ALIVE);
+    } while (!has_moved && !had_leave);
     if (!has_moved) {
         kill(embryo.pid, SIGKILL);  /* it may have become the tool just now: then that was the call */
     } else if (embryo.birth.stage != STAGE_NONE && embryo.birth.stage != STAGE_HELD) {

@@ -209,8 +209,8 @@ class Engine:
 
         Each must be handed to ``go_on``, or to ``run`` and then ``end``, once, in whatever thread and order:
         a begin without an end reads as interrupted. A name that only waiting may bring is not waited for
-        while others wait too. ``promised``: of a call that starts a program, only the record's place is kept
-        now; it is on the disk before the program starts, and the disk's time is used to make that ready.
+        while others wait too. ``promised``: of a lone call that starts a program, only the record's place is
+        kept now; it is on the disk before the program starts, and the disk's time is used to make that ready.
         """
         started, stock = time.monotonic(), self._stock()
         begun: list[Begun] = []
@@ -227,7 +227,7 @@ class Engine:
             begun.append(_begun(call, cancel, facts, stock, started, known, unknown, is_later))
             if not is_later:
                 recorded.append((call, facts))
-        if promised and recorded and self._may_wait(known, call):
+        if promised and len(begun) == 1 and self._may_wait(begun[0]):
             return [_as_promised(begun[0], self._audit.promise(*recorded[0]))]
         if recorded and not self._audit.begin_all(recorded):
             why_not = self._audit.why_not
@@ -341,9 +341,10 @@ class Engine:
             )
         return facts
 
-    def _may_wait(self, known: _Known | None, call: ToolCall) -> bool:
+    def _may_wait(self, begun: Begun) -> bool:
         """Whether the begin of a call need not be durable until its runtime asks. An idempotency key is
         claimed before anything starts, and that too must come after the begin."""
+        call, known = begun.call, begun.known
         if known is None or call.idempotency_key is not None or call.dry_run:
             return False
         return type(known.tool.invocation) in self._asking
@@ -378,9 +379,9 @@ class Engine:
             message = f"{what} tools cannot be run by this version"
             raise _Refused(ToolError(kind=Kind.UNAVAILABLE, message=message), tool, allowed.rule)
         if allowed.charges:
-            cancel.leave()
-        if allowed.charges and (used_up := self._reserve(allowed.charges)) is not None:
-            raise _Refused(_denial(used_up), tool, used_up.rule)
+            cancel.leave()  # what is counted comes after the record
+            if (used_up := self._reserve(allowed.charges)) is not None:
+                raise _Refused(_denial(used_up), tool, used_up.rule)
         ending = runtime.run(tool, call, permit, cancel)
         result = self._spill(tool, replies.reply(tool, call, ending, permit=permit))
         return self._decided(result, notes, allowed) if notes or allowed.rule else result

@@ -146,9 +146,8 @@ class Hands:
             retention_days=config.retention_days,
             day_file=config.day_file,
         )
-        self.sandbox = sandbox or _strongest(
-            environment.temporary_folder
-        )  # late: it starts a process, which must not be left behind
+        # Late: it starts a process, which must not be left behind.
+        self.sandbox = sandbox or _strongest(environment.temporary_folder)
         self._host = Host(
             sandbox=self.sandbox,
             variables=environment.variables,

@@ -148,6 +148,38 @@ def test_a_credential_is_found_in_whichever_name_it_stands(tmp_path: Path, field
     assert work.bodies(tmp_path)[0][field] == ([MARKER, "city"] if field == "arguments" else MARKER)
 
 
+def test_a_begin_whose_sync_was_interrupted_is_counted_like_any_other(tmp_path: Path) -> None:
+    """Otherwise its end would count for another call, which nobody would wait for."""
+    interrupted = threading.Event()
+
+    def sync(descriptor: int) -> None:
+        if interrupted.is_set():
+            interrupted.clear()
+            raise KeyboardInterrupt
+        os.fdatasync(descriptor)
+
+    with opened(tmp_path, disk=Disk(sync=sync)) as audit:
+        assert audit.begin(work.call("c1"), work.FACTS)
+        promise = audit.promise(work.call("c2"), work.FACTS)
+        interrupted.set()
+        with pytest.raises(KeyboardInterrupt):
+            promise()
+        audit.end(work.call("c2"), work.result("c2"), None)
+        assert not audit.settle(0.0), "the first one still runs"
+        audit.end(work.call("c1"), work.result("c1"), None)
+        assert audit.settle(0.0)
+    assert work.verdict(tmp_path).ok
+
+
+def test_a_begin_that_could_not_be_recorded_is_not_waited_for(tmp_path: Path) -> None:
+    def sync(descriptor: int) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    with opened(tmp_path, disk=Disk(sync=sync)) as audit:
+        assert not audit.promise(work.call("c1"), work.FACTS)()
+        assert audit.settle(0.0)
+
+
 def test_a_name_that_is_no_text_is_recorded_as_one(tmp_path: Path) -> None:
     one(tmp_path, call=work.call(arguments={1: "a", CREDENTIALS[0]: "b"}))
     assert work.bodies(tmp_path)[0]["arguments"] == ["1", MARKER]

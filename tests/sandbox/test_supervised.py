@@ -28,7 +28,7 @@ import pytest
 from tests.native.compiling import checked_spawner, spawner, trouble
 from tests.sandbox.hosting import NOBODY, ROOT, Elsewhere, Here, request_of, start_of
 from toolwright.model import End, Ending
-from toolwright.sandbox import NEVER, Cancel, Held, NoLeave, _wire, supervised
+from toolwright.sandbox import NEVER, Cancel, Held, NoLeave, Start, _wire, supervised
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the spawner is for Linux")
 
@@ -311,7 +311,7 @@ def test_a_quick_flood_is_read_before_its_program_stands_still(host):
     assert duration_s(ending) < 5
 
 
-@pytest.mark.parametrize("argv", [["pause", "300"], ["out-first", "1"]])
+@pytest.mark.parametrize("argv", [["pause", "10000"], ["out-first", "1"]])
 def test_a_host_without_a_descriptor_for_what_a_tool_writes_says_so_and_goes_on(argv):
     """Of a slow tool the pipes come while it runs, of long output with the report."""
     code = (
@@ -374,22 +374,35 @@ def below(pid: int) -> list[int]:
     return []
 
 
-def is_alive(pid: int) -> bool:
+def state_of(pid: int) -> str:
+    """Its letter in /proc; X where it is gone."""
     with suppress(OSError):
-        found = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-        return found.rpartition(")")[2].split()[0] not in "ZX"
-    return False
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    return "X"
+
+
+def is_alive(pid: int) -> bool:
+    return state_of(pid) not in "ZX"
+
+
+def is_stopped(pid: int) -> bool:
+    return state_of(pid) == "T"
+
+
+def marking(host: Here, mark: Path, *, before: int = 0) -> Start:
+    """What makes a mark, after so many of its kind that did and are over."""
+    argv = [trouble(), "write", str(mark)]
+    for _ in range(before):
+        assert host.run(argv).exit_status == 0
+        mark.unlink()
+    return start_of(request_of(argv))
 
 
 @pytest.mark.parametrize("before", [0, 3])
 def test_attack_a_tool_that_starts_before_its_call_is_recorded(new_host, place, after_a_while, before):
     """Both ways of starting: anew, and (after a few of the same kind) prepared in advance."""
     host, mark = new_host(), place / "mark"
-    argv = [trouble(), "write", str(mark)]
-    start = start_of(request_of(argv))
-    for _ in range(before):
-        assert host.run(argv).exit_status == 0
-        mark.unlink()
+    start = marking(host, mark, before=before)
     seen: list[bool] = []
 
     def leave() -> bool:
@@ -406,11 +419,7 @@ def test_attack_a_tool_that_starts_before_its_call_is_recorded(new_host, place, 
 @pytest.mark.parametrize("before", [0, 3])
 def test_without_leave_nothing_starts_and_nothing_is_left(new_host, place, after_a_while, before):
     host, mark = new_host(), place / "mark"
-    argv = [trouble(), "write", str(mark)]
-    start = start_of(request_of(argv))
-    for _ in range(before):
-        assert host.run(argv).exit_status == 0
-        mark.unlink()
+    start = marking(host, mark, before=before)
     for _ in range(3):
         with pytest.raises(NoLeave):
             host.sandbox.run(start, Held(NEVER, after_a_while(lambda: False)))
@@ -419,7 +428,64 @@ def test_without_leave_nothing_starts_and_nothing_is_left(new_host, place, after
         assert before or not [pid for held in below(host.sandbox._connection.pid) for pid in below(held)]
     slots = [slot for kept in host.sandbox._slots.values() for slot in kept]
     assert len(slots) == 1, "what a refused call used is used again"
-    assert host.run(argv).exit_status == 0
+    assert host.sandbox.run(start, NEVER).exit_status == 0
+
+
+def test_attack_a_call_without_leave_that_sees_the_leave_of_a_later_one(new_host, place):
+    """It is stopped for so long that nobody waits for it any more, and its byte of the page is another's."""
+    host, mark, later = new_host(), place / "mark", place / "later"
+    stopped: list[int] = []
+
+    def refused() -> bool:
+        stopped.extend(held_child(host))  # its supervisor too, which would end it before it does anything
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        until = time.monotonic() + WAIT_S
+        while not is_stopped(stopped[0]):
+            assert time.monotonic() < until, "it goes on"
+        return False
+
+    try:
+        with pytest.raises(NoLeave):
+            host.sandbox.run(marking(host, mark), Held(NEVER, refused))
+        ending = host.sandbox.run(marking(host, later), Held(NEVER, lambda: True))
+        assert (ending.end, later.exists()) == (End.EXITED, True)
+        os.kill(stopped[0], signal.SIGCONT)
+        until = time.monotonic() + WAIT_S
+        while is_alive(stopped[0]):
+            assert time.monotonic() < until, "it waits for ever"
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+    assert not mark.exists()
+
+
+def test_attack_somebody_outside_who_holds_the_pipes_of_a_call_and_writes_on(new_host):
+    """It holds up nobody, and no later call shows what it wrote."""
+    host = new_host()
+    is_over = threading.Event()
+
+    def flood(stdout: int) -> None:
+        with open(stdout, "wb", buffering=0) as pipe, suppress(BrokenPipeError):
+            while True:
+                pipe.write(b"x" * 1000)
+        is_over.set()
+
+    def leave() -> bool:
+        pid, _ = held_child(host)
+        until = time.monotonic() + WAIT_S
+        while not os.readlink(f"/proc/{pid}/fd/1").startswith("pipe:"):
+            assert time.monotonic() < until, "it has no pipes"
+        stdout = os.open(f"/proc/{pid}/fd/1", os.O_WRONLY)
+        threading.Thread(target=flood, args=(stdout,), daemon=True).start()
+        return True
+
+    ending = host.sandbox.run(start_of(request_of([trouble(), "exit", "0"])), Held(NEVER, leave))
+    assert ending.end in (End.EXITED, End.TOO_LARGE)
+    assert is_over.wait(WAIT_S), "somebody can still read what it writes"
+    for number in range(3):
+        said = host.run([trouble(), "say", str(number)])
+        assert (said.end, said.stdout) == (End.EXITED, str(number).encode("ascii"))
 
 
 def test_an_interrupt_while_leave_is_asked_for_starts_nothing(new_host, place):
@@ -550,14 +616,13 @@ def test_a_call_that_was_held_can_be_cancelled_like_any_other(new_host, watch, l
 def test_the_time_that_recording_takes_is_not_the_tools(new_host):
     host = new_host()
     host.run([trouble(), "exit", "0"])
-    over = threading.Event()
-    threading.Timer(0.5, over.set).start()
+    limit_s, took_s = 1.5, 1.6
     ending = host.sandbox.run(
-        start_of(request_of([trouble(), "pause", "1"], limits={"timeout_s": 0.4})),
-        Held(NEVER, lambda: over.wait(WAIT_S)),
+        start_of(request_of([trouble(), "pause", "1"], limits={"timeout_s": limit_s})),
+        Held(NEVER, lambda: not threading.Event().wait(took_s)),
     )
     assert (ending.end, ending.stdout) == (End.EXITED, b"late")
-    assert duration_s(ending) < 0.4
+    assert duration_s(ending) < limit_s
 
 
 def test_arguments_of_a_megabyte_arrive(host):

@@ -124,16 +124,17 @@ class Audit:
         except Trouble as trouble:
             self.trouble = trouble
             return _is_not
+        with self._counting:
+            self._begun += 1
 
         def is_kept() -> bool:
             try:
                 self._segments.keep(promise)
             except Trouble as trouble:
                 self.trouble = trouble
+                self._count_out(1)
                 return False
             self.trouble = None
-            with self._counting:
-                self._begun += 1
             return True
 
         return is_kept
@@ -209,14 +210,17 @@ class Audit:
             )
             note = f"the end of this call could not be written to the audit journal; {lost}"
             results = [replace(result, notes=(*result.notes, note)) for result in results]
-        with self._counting:
-            self._begun -= len(results)
-            if self._settling and self._begun <= 0:
-                self._settled.notify_all()
+        self._count_out(len(results))
         if self._day_file is not None:
             for line in lines:
                 self._day_line(self._day_file, *line)
         return results
+
+    def _count_out(self, calls: int) -> None:
+        with self._counting:
+            self._begun -= calls
+            if self._settling and self._begun <= 0:
+                self._settled.notify_all()
 
     @property
     def redaction(self) -> Redaction:

@@ -23,7 +23,8 @@ from toolwright.trust.secrets import Secrets, Withheld
 
 
 class Runtime(Protocol):
-    """Runs one kind of invocation inside the permit; returns failures, kills what it starts."""
+    """Runs one kind of invocation inside the permit; returns failures, kills what it starts. Lets NoLeave
+    through."""
 
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending: ...
 

@@ -458,7 +458,7 @@ def _parameters(source: bytes, names: tuple[str, ...]) -> frozenset[str] | None:
     return frozenset(part.arg for part in (*taken.posonlyargs, *taken.args, *taken.kwonlyargs))
 
 
-# -- a value of the host's own process ---------------------------------------------------------------------
+# -- a value of the host's own process ----------------------------------------------------------------------
 
 _run, _ending = maker(Run), maker(Ending)
 _COPIED_BYTES_MAX: Final = 64 << 10

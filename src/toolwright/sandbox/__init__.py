@@ -69,15 +69,15 @@ class Cancel:
     """A call's stop button. Setting it wakes every level that waits on ``fileno``; once or often."""
 
     is_held = False
-    """Whether a level must still ask for leave; asking it in vain costs nothing."""
-
-    def leave(self) -> None:
-        """Asked by a level before it starts anything, as late as it can. Raises NoLeave where it must not."""
+    """Whether leave has not been asked for yet, and the start must wait for it."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a signal's handler may press it while its own thread is in here
         self._set = False
         self._ends: tuple[int, int] | None = None
+
+    def leave(self) -> None:
+        """Asked by a level before it starts anything, as late as it can. Raises NoLeave where it must not."""
 
     def set(self) -> None:
         with self._lock:
@@ -209,7 +209,8 @@ class Standing(Protocol):
 
 
 class Sandbox(Protocol):
-    """A level: runs a program inside its permit, or says why not. Never raises, leaves nothing running."""
+    """A level: runs a program inside its permit, or says why not. Leaves nothing running, and raises nothing
+    but NoLeave."""
 
     level: Level
 

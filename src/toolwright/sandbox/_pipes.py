@@ -43,7 +43,6 @@ Ends: TypeAlias = tuple[Socket, Socket]
 """The control socket of one call, our end and the supervisor's. Attack: descriptors that serve a second call,
 while somebody still holds those of the first. They may be made ahead, but they are never used again."""
 
-
 _run, _ending = maker(Run), maker(Ending)
 
 

@@ -359,11 +359,13 @@ class Supervised:
                     except BaseException:
                         report = exchange.stop(time.monotonic() + GRACE_S)
                         raise
-                    connection.started[place] = LEAVE_SLOT
                     began = time.monotonic()
-                    # It looks at the page for that long; then it sleeps, and wants to be told.
+                    # It looks at the page for that long; then it sleeps, and wants to be told. Where there is
+                    # nobody to tell, the page is not set either: what is tried again must not have started.
                     if not _IS_PARALLEL or began - sent > _LOOKING_S:
                         is_free = exchange.let_start()
+                    if is_free:
+                        connection.started[place] = LEAVE_SLOT
                     sent = began
                 if is_alone:
                     self._make_spare()
