@@ -544,35 +544,6 @@ def test_attack_a_host_that_dies_before_it_recorded_a_call_leaves_no_tool_runnin
     assert not mark.exists()
 
 
-def test_attack_a_tool_that_was_refused_leave_finds_that_of_another_call_in_its_place(new_host, place):
-    host, mark = new_host(), place / "mark"
-    assert host.run([trouble(), "exit", "0"]).exit_status == 0
-    connection = host.sandbox._connection
-    assert connection is not None
-    free = len(connection.free)
-    stopped: list[int] = []
-
-    def leave() -> bool:
-        """Nobody answers: the tool and its supervisor stand still."""
-        stopped.extend(held_child(host))
-        for pid in reversed(stopped):
-            os.kill(pid, signal.SIGSTOP)
-        return False
-
-    with pytest.raises(NoLeave):
-        host.sandbox.run(start_of(request_of([trouble(), "write", str(mark)])), Held(NEVER, leave))
-    assert len(connection.free) == free - 1
-    for number in range(3):
-        ending = host.sandbox.run(start_of(request_of([trouble(), "say", "x"])), Held(NEVER, lambda: True))
-        assert (ending.end, ending.stdout) == (End.EXITED, b"x"), number
-    for pid in stopped:
-        os.kill(pid, signal.SIGCONT)
-    until = time.monotonic() + WAIT_S
-    while is_alive(stopped[0]):
-        assert time.monotonic() < until, "it waits on"
-    assert not mark.exists()
-
-
 def busy(seconds: float) -> Callable[[], bool]:
     """Leave that takes so long, to a few microseconds."""
 

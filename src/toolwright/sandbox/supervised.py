@@ -374,10 +374,7 @@ class Supervised:
                 slot.is_quick = _IS_PARALLEL and time.monotonic() - sent < QUICK_S
                 may_have_started = is_sent and is_free and bool(connection.started[place])
             finally:
-                # Attack: a tool that was refused leave, and whose supervisor does not answer, finds the leave
-                # of the next call in its place. So that place is nobody's any more.
-                if report is not None or not is_held:
-                    connection.give_place_back(place)
+                connection.give_place_back(place)
             if report is None and not may_have_started and not exchange.is_silent:
                 is_sent = False
                 self._disconnect(connection)
