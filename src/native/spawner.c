@@ -525,22 +525,29 @@ UNCHECKED static void restrict_tool(struct birth *birth)
     birth->layers = layers;
 }
 
+UNCHECKED static bool page_gives_leave(const struct request *r)
+{
+    return __atomic_load_n(started + r->head.slot, __ATOMIC_ACQUIRE) == SLOT_LEAVE;
+}
+
 /* Attack: a tool that starts although its call could not be recorded. The host says that it is; its end, or another
- * word, means no. A processor that was put to sleep meanwhile would take longer to wake up than a quick disk to write,
- * so for that long we look. */
+ * word, means no, whatever the page says: of a call that the host gave up, that byte is another's by now.
+ * Attack: a copy of a host that died keeps the control socket open. So we look for the host itself as well: while
+ * we wait here, our supervisor cannot. A processor that was put to sleep meanwhile would take longer to wake up than
+ * a quick disk to write, so for that long we look. */
 UNCHECKED static bool wait_for_leave(const struct request *r, int control)
 {
-    const unsigned char *slot = started + r->head.slot;
     int64_t enough = can_look ? now_us() + LOOK_US : 0;
-    while (now_us() < enough)
-        if (__atomic_load_n(slot, __ATOMIC_ACQUIRE) == SLOT_LEAVE) return true;
+    while (now_us() < enough && !page_gives_leave(r)) {}
     for (;;) {
-        struct pollfd waits = {control, POLLIN, 0};
-        int ready = poll(&waits, 1, LOOK_AGAIN_MS);
-        if (__atomic_load_n(slot, __ATOMIC_ACQUIRE) == SLOT_LEAVE) return true;
+        struct pollfd waits[2] = {{control, POLLIN, 0}, {HOST_PIDFD, POLLIN, 0}};
+        bool is_told = page_gives_leave(r);
+        int ready = poll(waits, 2, is_told ? 0 : LOOK_AGAIN_MS);
         char word = 0;
         if (ready < 0 && errno != EINTR) return false;
+        if (ready > 0 && waits[1].revents) return false;
         if (ready > 0) return read(control, &word, 1) == 1 && word == LEAVE;
+        if (ready == 0 && is_told) return true;
     }
 }
 
@@ -680,8 +687,11 @@ static pid_t hatch(const struct request *r, const int *fds, struct birth *birth,
     embryo.birth.fds = fds;
     atomic_store(&embryo.go, 1);
     futex_wake(&embryo.go);
-    bool has_moved = has_changed(&embryo.tid, ALIVE, &embryo.tid, ALIVE);
-    while (!has_moved && !has_leave) has_moved = has_changed(&embryo.tid, ALIVE, &embryo.tid, ALIVE);
+    bool has_moved = false, had_leave = false;  /* from its leave on it has the whole time that starting may take */
+    while (!has_moved && !had_leave) {
+        had_leave = has_leave;
+        has_moved = has_changed(&embryo.tid, ALIVE, &embryo.tid, ALIVE);
+    }
     if (!has_moved) {
         kill(embryo.pid, SIGKILL);  /* it may have become the tool just now: then that was the call */
     } else if (embryo.birth.stage != STAGE_NONE && embryo.birth.stage != STAGE_HELD) {
