@@ -1036,7 +1036,7 @@ static uint16_t tasks(void)
 
 /* == What the tool writes ================================================================================== */
 
-static void send_report(int control, struct report *report, const void *tail, size_t tail_size, const int *fds,
+static bool send_report(int control, struct report *report, const void *tail, size_t tail_size, const int *fds,
                         unsigned nfds);
 
 /* The pipes of a call that came without: the tool's ends go among its descriptors, ours stay here. 0, or errno.
@@ -1060,6 +1060,9 @@ static int make_pipes(struct request *r, int *fds, unsigned *nfds)
         output[i] = ends[0];
         *(i == 0 ? &r->out : &r->err) = (int)*nfds;
         fds[(*nfds)++] = ends[1];
+        /* Attack: somebody who holds the pipe as well (it has a name in /proc) takes out of it what we saw there,
+         * and we, or the host, wait for it for ever. Ours only: the tool's end is another file. */
+        if (fcntl(ends[0], F_SETFL, O_NONBLOCK) != 0) return errno;
     }
     return 0;
 }
@@ -1076,16 +1079,17 @@ static size_t pending(int fd)
     return ioctl(fd, FIONREAD, &count) == 0 && count > 0 ? (size_t)count : 0;
 }
 
-/* From now on the host reads what the tool writes. */
+/* From now on the host reads what the tool writes. Attack: another tool of the same user has so many descriptors under
+ * way that the kernel takes no more. Then they stay ours, and we try again: closed, they would tell this tool that
+ * nobody reads, and what it wrote would be missing from its result. */
 static void hand_over(int control)
 {
     struct report running = {.reason = REASON_RUNNING};
-    send_report(control, &running, NULL, 0, output, 2);
-    close_output();
+    if (send_report(control, &running, NULL, 0, output, 2)) close_output();
 }
 
 /* The report with what the tool wrote, or with the pipes, where that is long. Those that wrote it are dead, so all
- * of it lies there. Attack: somebody outside who holds the pipes and writes on. We read what there is, once. */
+ * of it lies there. Attack: somebody outside who holds the pipes and writes on. We read as much as there was. */
 static void send_all(int control, struct report *report)
 {
     size_t size[2] = {0, 0};
@@ -1095,8 +1099,11 @@ static void send_all(int control, struct report *report)
     } else {
         size_t have = 0;
         for (int i = 0; i < 2; i++) {
-            ssize_t got = size[i] ? read(output[i], output_bytes + have, size[i]) : 0;
-            if (got > 0) have += (size_t)got;
+            /* One read is not enough where the tool made its pipe one of packets (O_DIRECT). */
+            for (ssize_t got; size[i] > 0 && (got = read(output[i], output_bytes + have, size[i])) > 0;) {
+                have += (size_t)got;
+                size[i] -= (size_t)got;
+            }
             if (i == 0) report->stdout_size = (uint32_t)have;
         }
         send_report(control, report, output_bytes, have, NULL, 0);
@@ -1318,7 +1325,7 @@ static int make_namespace(const struct request *r, const int *fds, struct report
     return 0;
 }
 
-static void send_report(int control, struct report *report, const void *tail, size_t tail_size, const int *fds,
+static bool send_report(int control, struct report *report, const void *tail, size_t tail_size, const int *fds,
                         unsigned nfds)
 {
     report->magic = REPORT_MAGIC;
@@ -1335,7 +1342,9 @@ static void send_report(int control, struct report *report, const void *tail, si
         header->cmsg_len = CMSG_LEN(nfds * sizeof(int));
         memcpy(CMSG_DATA(header), fds, nfds * sizeof(int));
     }
-    while (sendmsg(control, &message, MSG_NOSIGNAL) < 0 && errno == EINTR) {}
+    ssize_t sent;
+    while ((sent = sendmsg(control, &message, MSG_NOSIGNAL)) < 0 && errno == EINTR) {}
+    return sent >= 0;
 }
 
 /* The maker answers with descriptors (sealed files, the root, the user namespace where there is one, the mount

@@ -312,6 +312,31 @@ def test_a_quick_flood_is_read_before_its_program_stands_still(host):
     assert duration_s(ending) < 5
 
 
+@pytest.mark.parametrize(("count", "size"), [(3, 5), (16, 1000), (15, 4096), (40, 4096)])
+def test_output_in_packets_arrives_whole(host, count, size):
+    """With the report, in pipes that come with it, and in pipes that were handed over."""
+    ending = host.run([trouble(), "packets", str(count), str(size)])
+    assert (ending.end, ending.exit_status) == (End.EXITED, 0)
+    assert ending.stdout == b"p" * (count * size)
+
+
+def test_attack_a_tool_takes_back_what_it_wrote_while_the_host_is_about_to_read_it(host, watch):
+    """The host would wait for it, and hear nothing else: no stop, and no report."""
+    until = time.monotonic() + WAIT_S
+    argv = [trouble(), "steal", "100000", watch.path]
+    ending = host.run(argv, cancel_s=4.0, limits={"timeout_s": 15.0})
+    assert (ending.end, watch.gone(0.1)) == (End.CANCELLED, True)
+    assert time.monotonic() < until
+
+
+@needs_root
+def test_attack_a_tool_has_so_many_descriptors_under_way_that_no_pipe_can_be_handed_over():
+    """It would be told that nobody reads, and its result would lack what it wrote."""
+    with Elsewhere(spawner(), uid=NOBODY, open_files=512) as host:
+        ending = host.run([trouble(), "descriptors"])
+        assert (ending.end, ending.exit_status, ending.stdout) == (End.EXITED, 0, b"late")
+
+
 @pytest.mark.parametrize("argv", [["pause", "300"], ["out-first", "1"]])
 def test_a_host_without_a_descriptor_for_what_a_tool_writes_says_so_and_goes_on(argv):
     """Of a slow tool the pipes come while it runs, of long output with the report."""
