@@ -312,6 +312,11 @@ def test_a_quick_flood_is_read_before_its_program_stands_still(host):
     assert duration_s(ending) < 5
 
 
+def test_a_limit_that_is_larger_than_all_memory_does_not_deny_that_a_tool_ran(host):
+    ending = host.run([trouble(), "out-first", "40"], limits={"stdout_bytes_max": 1 << 46})
+    assert (ending.end, ending.exit_status, len(ending.stdout)) == (End.EXITED, 0, 40 * 65_536)
+
+
 @pytest.mark.parametrize(("count", "size"), [(3, 5), (16, 1000), (15, 4096), (40, 4096)])
 def test_output_in_packets_arrives_whole(host, count, size):
     """With the report, in pipes that come with it, and in pipes that were handed over."""

@@ -234,14 +234,16 @@ class Exchange:
         at = self.stdout_bytes
         if at > most:
             return len(os.read(self.stdout_read, CHUNK_BYTES))
-        if at + CHUNK_BYTES <= LARGE_BYTES:
+        if self.large is None and at + CHUNK_BYTES > LARGE_BYTES:
+            # Where there is no memory for all that it may write, there may be for what it does.
+            with suppress(OSError):
+                self.large = mmap.mmap(-1, most + CHUNK_BYTES)
+                self.large[:at] = b"".join(self.stdout)
+                self.stdout.clear()
+        if self.large is None:
             chunk = os.read(self.stdout_read, CHUNK_BYTES)
             self.stdout.append(chunk)
             return len(chunk)
-        if self.large is None:
-            self.large = mmap.mmap(-1, most + CHUNK_BYTES)
-            self.large[:at] = b"".join(self.stdout)
-            self.stdout.clear()
         with memoryview(self.large) as whole, whole[at : at + CHUNK_BYTES] as room:
             return os.readv(self.stdout_read, [room])
 
