@@ -526,24 +526,29 @@ UNCHECKED static void restrict_tool(struct birth *birth)
     birth->layers = layers;
 }
 
+UNCHECKED static bool page_gives_leave(const struct request *r)
+{
+    return __atomic_load_n(started + r->head.slot, __ATOMIC_ACQUIRE) == SLOT_LEAVE;
+}
+
 /* Attack: a tool that starts although its call could not be recorded. The host says that it is; its end, or another
- * word, means no. A processor that was put to sleep meanwhile would take longer to wake up than a quick disk to write,
- * so for that long we look. Attack: a call that was stopped and sees the leave of a later one, whose byte it is by now.
- * Its own socket was told before that, so it is asked after the page. */
+ * word, means no, whatever the page says: of a call that the host gave up, that byte is another's by now.
+ * Attack: a copy of a host that died keeps the control socket open. So we look for the host itself as well: while
+ * we wait here, our supervisor cannot. A processor that was put to sleep meanwhile would take longer to wake up than
+ * a quick disk to write, so for that long we look. */
 UNCHECKED static bool wait_for_leave(const struct request *r, int control)
 {
-    const unsigned char *slot = started + r->head.slot;
     int64_t enough = can_look ? now_us() + LOOK_US : 0;
-    bool is_there = false;
-    while (!is_there && now_us() < enough) is_there = __atomic_load_n(slot, __ATOMIC_ACQUIRE) == SLOT_LEAVE;
+    while (now_us() < enough && !page_gives_leave(r)) {}
     for (;;) {
-        struct pollfd waits = {control, POLLIN, 0};
-        int ready = poll(&waits, 1, is_there ? 0 : LOOK_AGAIN_MS);
+        struct pollfd waits[2] = {{control, POLLIN, 0}, {HOST_PIDFD, POLLIN, 0}};
+        bool is_told = page_gives_leave(r);
+        int ready = poll(waits, 2, is_told ? 0 : LOOK_AGAIN_MS);
         char word = 0;
         if (ready < 0 && errno != EINTR) return false;
+        if (ready > 0 && waits[1].revents) return false;
         if (ready > 0) return read(control, &word, 1) == 1 && word == LEAVE;
-        if (ready == 0 && is_there) return true;
-        is_there = __atomic_load_n(slot, __ATOMIC_ACQUIRE) == SLOT_LEAVE;
+        if (ready == 0 && is_told) return true;
     }
 }
 
@@ -683,11 +688,11 @@ static pid_t hatch(const struct request *r, const int *fds, struct birth *birth,
     embryo.birth.fds = fds;
     atomic_store(&embryo.go, 1);
     futex_wake(&embryo.go);
-    bool had_leave, has_moved;
-    do {  /* its time begins when it has leave */
+    bool has_moved = false, had_leave = false;  /* from its leave on it has the whole time that starting may take */
+    while (!has_moved && !had_leave) {
         had_leave = has_leave;
         has_moved = has_changed(&embryo.tid, ALIVE, &embryo.tid, ALIVE);
-    } while (!has_moved && !had_leave);
+    }
     if (!has_moved) {
         kill(embryo.pid, SIGKILL);  /* it may have become the tool just now: then that was the call */
     } else if (embryo.birth.stage != STAGE_NONE && embryo.birth.stage != STAGE_HELD) {
@@ -1032,7 +1037,7 @@ static uint16_t tasks(void)
 
 /* == What the tool writes ================================================================================== */
 
-static void send_report(int control, struct report *report, const void *tail, size_t tail_size, const int *fds,
+static bool send_report(int control, struct report *report, const void *tail, size_t tail_size, const int *fds,
                         unsigned nfds);
 
 /* The pipes of a call that came without: the tool's ends go among its descriptors, ours stay here. 0, or errno.
@@ -1056,6 +1061,9 @@ static int make_pipes(struct request *r, int *fds, unsigned *nfds)
         output[i] = ends[0];
         *(i == 0 ? &r->out : &r->err) = (int)*nfds;
         fds[(*nfds)++] = ends[1];
+        /* Attack: somebody who holds the pipe as well (it has a name in /proc) takes out of it what we saw there,
+         * and we, or the host, wait for it for ever. Ours only: the tool's end is another file. */
+        if (fcntl(ends[0], F_SETFL, O_NONBLOCK) != 0) return errno;
     }
     return 0;
 }
@@ -1072,16 +1080,17 @@ static size_t pending(int fd)
     return ioctl(fd, FIONREAD, &count) == 0 && count > 0 ? (size_t)count : 0;
 }
 
-/* From now on the host reads what the tool writes. */
+/* From now on the host reads what the tool writes. Attack: another tool of the same user has so many descriptors under
+ * way that the kernel takes no more. Then they stay ours, and we try again: closed, they would tell this tool that
+ * nobody reads, and what it wrote would be missing from its result. */
 static void hand_over(int control)
 {
     struct report running = {.reason = REASON_RUNNING};
-    send_report(control, &running, NULL, 0, output, 2);
-    close_output();
+    if (send_report(control, &running, NULL, 0, output, 2)) close_output();
 }
 
 /* The report with what the tool wrote, or with the pipes, where that is long. Those that wrote it are dead, so all
- * of it lies there. Attack: somebody outside who holds the pipes and writes on. We read what there is, once. */
+ * of it lies there. Attack: somebody outside who holds the pipes and writes on. We read as much as there was. */
 static void send_all(int control, struct report *report)
 {
     size_t size[2] = {0, 0};
@@ -1091,8 +1100,11 @@ static void send_all(int control, struct report *report)
     } else {
         size_t have = 0;
         for (int i = 0; i < 2; i++) {
-            ssize_t got = size[i] ? read(output[i], output_bytes + have, size[i]) : 0;
-            if (got > 0) have += (size_t)got;
+            /* One read is not enough where the tool made its pipe one of packets (O_DIRECT). */
+            for (ssize_t got; size[i] > 0 && (got = read(output[i], output_bytes + have, size[i])) > 0;) {
+                have += (size_t)got;
+                size[i] -= (size_t)got;
+            }
             if (i == 0) report->stdout_size = (uint32_t)have;
         }
         send_report(control, report, output_bytes, have, NULL, 0);
@@ -1314,7 +1326,7 @@ static int make_namespace(const struct request *r, const int *fds, struct report
     return 0;
 }
 
-static void send_report(int control, struct report *report, const void *tail, size_t tail_size, const int *fds,
+static bool send_report(int control, struct report *report, const void *tail, size_t tail_size, const int *fds,
                         unsigned nfds)
 {
     report->magic = REPORT_MAGIC;
@@ -1331,7 +1343,9 @@ static void send_report(int control, struct report *report, const void *tail, si
         header->cmsg_len = CMSG_LEN(nfds * sizeof(int));
         memcpy(CMSG_DATA(header), fds, nfds * sizeof(int));
     }
-    while (sendmsg(control, &message, MSG_NOSIGNAL) < 0 && errno == EINTR) {}
+    ssize_t sent;
+    while ((sent = sendmsg(control, &message, MSG_NOSIGNAL)) < 0 && errno == EINTR) {}
+    return sent >= 0;
 }
 
 /* The maker answers with descriptors (sealed files, the root, the user namespace where there is one, the mount

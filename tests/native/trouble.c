@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -85,6 +86,24 @@ static void copy_stdin(void)
         }
 }
 
+/* Descriptors that are sent and never received, as many as the kernel lets a user have. */
+static void send_descriptors(void)
+{
+    enum { EACH = 250, SOCKETS = 64, SENDS_MAX = 4096 };
+    union { char bytes[CMSG_SPACE(EACH * sizeof(int))]; struct cmsghdr align; } ancillary = {{0}};
+    char byte = 0;
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = ancillary.bytes,
+                             .msg_controllen = sizeof ancillary.bytes};
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(EACH * sizeof(int));  /* all of them descriptor 0 */
+    for (int i = 0, ends[2]; i < SOCKETS && socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0; i++)
+        for (int sent = 0; sent < SENDS_MAX && sendmsg(ends[0], &message, MSG_DONTWAIT) >= 0; sent++) {}
+    if (errno != ETOOMANYREFS) _exit(94);
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "", *with = argc > 2 ? argv[2] : "";
@@ -102,6 +121,24 @@ int main(int argc, char **argv)
         return 0;
     }
     if (!strcmp(what, "pause")) { usleep((useconds_t)number * 1000); fputs("late", stdout); return 0; }
+    if (!strcmp(what, "packets")) {  /* so many of a size, as packets, each of which takes a read of its own */
+        char block[4096];
+        memset(block, 'p', sizeof block);
+        if (fcntl(1, F_SETFL, O_WRONLY | O_DIRECT) != 0) return 92;
+        for (long i = 0; i < number; i++) if (write(1, block, (size_t)atol(argv[3])) < 0) return 92;
+        return 0;
+    }
+    if (!strcmp(what, "descriptors")) { send_descriptors(); usleep(300000); fputs("late", stdout); return 0; }
+    if (!strcmp(what, "steal")) {  /* takes back, for a while, what it writes, and then waits */
+        char byte = 's';
+        int own = open("/proc/self/fd/1", O_RDONLY);
+        if (own < 0) return 92;
+        usleep(200000);
+        if (fork_bounded(LIFE_S) == 0) for (;;) if (read(own, &byte, 1) < 0) _exit(92);
+        for (long i = 0; i < number; i++) if (write(1, &byte, 1) < 0) return 92;
+        hold(argv[3]);
+        sleep_for_ever();
+    }
     if (!strcmp(what, "close-output")) { close(1); close(2); usleep(20000); return 0; }
     if (!strcmp(what, "close-stdin")) { close(0); usleep(20000); return 0; }
     if (!strcmp(what, "hang")) { if (*with) hold(with); sleep_for_ever(); }

@@ -29,6 +29,7 @@ from tests.native.compiling import checked_spawner, spawner, trouble
 from tests.sandbox.hosting import NOBODY, ROOT, Elsewhere, Here, request_of, start_of
 from toolwright.model import End, Ending
 from toolwright.sandbox import NEVER, Cancel, Held, NoLeave, Start, _wire, supervised
+from toolwright.sandbox._pipes import new_ends
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the spawner is for Linux")
 
@@ -311,6 +312,36 @@ def test_a_quick_flood_is_read_before_its_program_stands_still(host):
     assert duration_s(ending) < 5
 
 
+def test_a_limit_that_is_larger_than_all_memory_does_not_deny_that_a_tool_ran(host):
+    ending = host.run([trouble(), "out-first", "40"], limits={"stdout_bytes_max": 1 << 46})
+    assert (ending.end, ending.exit_status, len(ending.stdout)) == (End.EXITED, 0, 40 * 65_536)
+
+
+@pytest.mark.parametrize(("count", "size"), [(3, 5), (16, 1000), (15, 4096), (40, 4096)])
+def test_output_in_packets_arrives_whole(host, count, size):
+    """With the report, in pipes that come with it, and in pipes that were handed over."""
+    ending = host.run([trouble(), "packets", str(count), str(size)])
+    assert (ending.end, ending.exit_status) == (End.EXITED, 0)
+    assert ending.stdout == b"p" * (count * size)
+
+
+def test_attack_a_tool_takes_back_what_it_wrote_while_the_host_is_about_to_read_it(host, watch):
+    """The host would wait for it, and hear nothing else: no stop, and no report."""
+    until = time.monotonic() + WAIT_S
+    argv = [trouble(), "steal", "100000", watch.path]
+    ending = host.run(argv, cancel_s=4.0, limits={"timeout_s": 15.0})
+    assert (ending.end, watch.gone(0.1)) == (End.CANCELLED, True)
+    assert time.monotonic() < until
+
+
+@needs_root
+def test_attack_a_tool_has_so_many_descriptors_under_way_that_no_pipe_can_be_handed_over():
+    """It would be told that nobody reads, and its result would lack what it wrote."""
+    with Elsewhere(spawner(), uid=NOBODY, open_files=512) as host:
+        ending = host.run([trouble(), "descriptors"])
+        assert (ending.end, ending.exit_status, ending.stdout) == (End.EXITED, 0, b"late")
+
+
 @pytest.mark.parametrize("argv", [["pause", "10000"], ["out-first", "1"]])
 def test_a_host_without_a_descriptor_for_what_a_tool_writes_says_so_and_goes_on(argv):
     """Of a slow tool the pipes come while it runs, of long output with the report."""
@@ -542,6 +573,62 @@ def test_attack_a_host_that_dies_before_it_recorded_a_call_leaves_no_tool_runnin
     while is_alive(int(ran.stdout)):
         assert time.monotonic() < until, "the spawner outlives its host"
     assert not mark.exists()
+
+
+def test_attack_a_copy_of_a_host_that_died_keeps_a_tool_held(place):
+    """The copy, made by fork, has the control socket as well, and would keep it open."""
+    mark = place / "mark"
+    code = (
+        "import os, signal, sys\n"
+        "from tests.sandbox.hosting import Here, request_of, start_of\n"
+        "from tests.sandbox.test_supervised import held_child\n"
+        "from toolwright.sandbox import NEVER, Held\n"
+        "host = Here(sys.argv[1])\n"
+        "def leave():\n"
+        "    held = held_child(host)\n"
+        "    copy = os.fork()\n"
+        "    if copy == 0:\n"
+        "        signal.alarm(60)\n"
+        "        signal.pause()\n"
+        "    print(copy, *held, flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "host.sandbox.run(start_of(request_of([sys.argv[2], 'write', sys.argv[3]])), Held(NEVER, leave))\n"
+    )
+    command = [sys.executable, "-c", code, spawner(), trouble(), str(mark)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as ran:
+        assert ran.stdout is not None
+        copy, *held = [int(part) for part in ran.stdout.readline().split()]
+        try:
+            assert ran.wait(WAIT_S) == -signal.SIGKILL
+            until = time.monotonic() + WAIT_S
+            while any(is_alive(pid) for pid in held):
+                assert time.monotonic() < until, "it is held for ever"
+            assert is_alive(copy)
+        finally:
+            os.kill(copy, signal.SIGKILL)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("word", [_wire.STOP, None])
+def test_attack_a_call_that_was_given_up_takes_the_leave_of_another(new_host, word):
+    """Its byte of the page is the next call's; that it was stopped, or hung up on, counts for more."""
+    host = new_host()
+    start = start_of(request_of([trouble(), "exit", "0"]))
+    connection = host.sandbox._connected()
+    slot = host.sandbox._take(start, connection)
+    ours, theirs = new_ends()
+    place = connection.take_place()
+    connection.started[place] = _wire.LEAVE_SLOT
+    if word is not None:
+        ours.send(word)
+    else:
+        ours.shutdown(socket.SHUT_WR)
+    host.sandbox._send(connection, start, slot, theirs, (), place=place, timeout_s=WAIT_S, is_held=True)
+    report = _wire.received(ours)
+    ours.close()
+    assert report is not None
+    assert (report.reason, report.stage) == (_wire.Reason.NOT_STARTED, _wire.Stage.HELD)
+    host.sandbox._drop(slot)
 
 
 def busy(seconds: float) -> Callable[[], bool]:

@@ -32,6 +32,7 @@ _RESOLVE_NO_MAGICLINKS, _RESOLVE_NO_SYMLINKS = 0x02, 0x04
 _O_PATH: Final = getattr(os, "O_PATH", 0)
 _CAPABILITY_VERSION_3: Final = 0x20080522
 _F_ADD_SEALS: Final = 1033
+_FIONREAD: Final = 0x541B
 _SEAL_EVERYTHING: Final = 0x1 | 0x2 | 0x4 | 0x8
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LONG_BLOCK_BYTES: Final = 1 << 20
@@ -223,6 +224,11 @@ def _write_all(fd: int, content: bytes) -> None:
     rest: memoryview = memoryview(content)
     while rest:
         rest = rest[os.write(fd, rest) :]
+
+
+def pending_bytes(pipe: int) -> int:
+    """How much lies in it."""
+    return int(struct.unpack("i", fcntl.ioctl(pipe, _FIONREAD, bytes(4)))[0])
 
 
 def close_all(fds: Iterable[int]) -> None:

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 
 from toolwright.model import End, Ending, Run, Usage
 from toolwright.records import maker
-from toolwright.sandbox import Cancel, Start
+from toolwright.sandbox import Cancel, Start, _kernel
 from toolwright.sandbox._wire import (
     LEAVE,
     STAGES,
@@ -202,6 +202,14 @@ class Exchange:
             self.stopped = self.stopped or End.TOO_LARGE
 
     def _read(self, fd: int) -> int:
+        """What lies in the pipe; how much it was. 0: its end; -1: nothing, and there may be more later."""
+        try:
+            return self._read_now(fd)
+        except BlockingIOError:
+            # Attack: a tool reads from its own stdout, by its name in /proc, what we were told is there.
+            return -1
+
+    def _read_now(self, fd: int) -> int:
         limits = self.start.permit.limits
         if fd == self.stdout_read:
             size = self._read_stdout(limits.stdout_bytes_max)
@@ -225,14 +233,16 @@ class Exchange:
         at = self.stdout_bytes
         if at > most:
             return len(os.read(self.stdout_read, CHUNK_BYTES))
-        if at + CHUNK_BYTES <= LARGE_BYTES:
+        if self.large is None and at + CHUNK_BYTES > LARGE_BYTES:
+            # Where there is no memory for all that it may write, there may be for what it does.
+            with suppress(OSError):
+                self.large = mmap.mmap(-1, most + CHUNK_BYTES)
+                self.large[:at] = b"".join(self.stdout)
+                self.stdout.clear()
+        if self.large is None:
             chunk = os.read(self.stdout_read, CHUNK_BYTES)
             self.stdout.append(chunk)
             return len(chunk)
-        if self.large is None:
-            self.large = mmap.mmap(-1, most + CHUNK_BYTES)
-            self.large[:at] = b"".join(self.stdout)
-            self.stdout.clear()
         with memoryview(self.large) as whole, whole[at : at + CHUNK_BYTES] as room:
             return os.readv(self.stdout_read, [room])
 
@@ -243,17 +253,14 @@ class Exchange:
         return self.large[: self.stdout_bytes] if self.large else b"".join(self.stdout)
 
     def _drain(self) -> None:
-        """What the dead left in the pipes."""
-        wait = select.poll()
-        wait.register(self.stdout_read, select.POLLIN)
-        wait.register(self.stderr_read, select.POLLIN)
-        # A pipe holds 1 MiB at most; somebody outside who still writes is not waited for.
-        for _ in range((1 << 20) // CHUNK_BYTES + 1):
-            more = False
-            for fd, _ in wait.poll(0):
-                more = self._read(fd) == CHUNK_BYTES or more
-            if not more:
-                return
+        """What the dead left in the pipes; somebody outside who still writes is not waited for.
+
+        A read gives no more than one packet where the tool made its pipe one of packets (``O_DIRECT``).
+        """
+        for fd in (self.stdout_read, self.stderr_read):
+            left = _kernel.pending_bytes(fd)
+            while left > 0 and (size := self._read(fd)) > 0:
+                left -= size
 
     def ending(
         self, report: Report | None, rules: KernelRules, layers: tuple[str, ...], began: float
