@@ -23,7 +23,7 @@ import pytest
 from tests.journal import work
 from toolwright.journal import chain, reading
 from toolwright.journal.audit import Seals
-from toolwright.journal.segments import ROOM_BYTES, Bounds, Disk, Segments, Trouble
+from toolwright.journal.segments import ROOM_BYTES, Bounds, Disk, Promise, Segments, Trouble
 
 
 def segments(state: Path, **more: Any) -> Segments:
@@ -159,6 +159,55 @@ def test_a_promise_that_cannot_be_kept_says_so_and_the_next_one_is(tmp_path: Pat
         journal.keep(journal.promise([body("d")]))
     found = calls(tmp_path)
     assert (found[0], found[-1], found.count("d")) == ("a", "d", 1)
+    assert work.verdict(tmp_path).ok
+
+
+def test_attack_a_promise_that_a_closed_journal_never_wrote_is_not_kept(tmp_path: Path) -> None:
+    """Attack: the journal is closed between a call's promise and its start, and nothing of it was written."""
+    promises: list[Promise] = []
+
+    def sync(descriptor: int) -> None:
+        os.fsync(descriptor)
+        if is_closing:  # all that waited is written
+            promises.append(journal.promise([body("c")]))
+
+    is_closing = False
+    with opened(tmp_path, disk=Disk(sync=sync), bounds=Bounds(flush_s=WAIT)) as journal:
+        journal.append([body("a")], durable=True)
+        promises.append(journal.promise([body("b")]))
+        is_closing = True
+    journal.keep(promises[0])
+    for promise in promises[1:]:
+        with pytest.raises(Trouble, match="closed"):
+            journal.keep(promise)
+    assert (len(promises), calls(tmp_path)) == (2, ["a", "b"])
+
+
+def test_attack_a_fork_does_not_keep_what_its_parent_promised(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        promise = journal.promise([body("a")])
+        child = os.fork()
+        if child == 0:
+            status = 1
+            with suppress(Trouble):
+                status = 2
+                journal.keep(promise)
+                status = 3
+            os._exit(0 if status == 2 else status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        journal.keep(promise)
+        assert calls(tmp_path) == ["a"]
+    assert work.verdict(tmp_path).ok
+
+
+def test_a_promise_is_kept_by_a_rotation_that_comes_between(tmp_path: Path) -> None:
+    with opened(tmp_path, bounds=Bounds(flush_s=WAIT)) as journal:
+        promise = journal.promise([body("a")])
+        journal.rotate()
+        assert calls(tmp_path) == ["a"]
+        journal.keep(promise)
+        journal.keep(journal.promise([body("b")]))
+    assert calls(tmp_path) == ["a", "b"]
     assert work.verdict(tmp_path).ok
 
 

@@ -303,8 +303,10 @@ class Segments:
         """Return when what was promised is on the disk. Raises Trouble, as ``append`` does."""
         segment, batch = promise
         self._syncs.done(segment, batch)
-        if batch.failed or segment.failed:
-            raise Trouble(batch.failed or segment.failed)
+        # Attack: a journal that is closed, or left behind by a fork, between promise and keeping: nothing
+        # failed there, and nothing was written either.
+        if batch.failed or segment.failed or not 0 < batch.written <= segment.synced:
+            raise Trouble(batch.failed or segment.failed or "the journal was closed before it was written")
         if segment.unsigned >= self._signed_at_least:
             self._sign()
 
@@ -718,6 +720,7 @@ class Segments:
                 self._close_discarded()
                 raise Trouble(why) from None
             os.close(old.descriptor)
+            old.written = old.synced = batch.written = old.written + 1
             self._tended = False  # a day has passed, or much was written: old segments may be due
         self._syncs.done()  # its opening names the one before: nobody should have to wait for that
 
