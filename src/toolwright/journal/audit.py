@@ -466,6 +466,8 @@ def _arguments(call: ToolCall) -> tuple[list[str] | None, str]:
     if arguments is None:
         return None, hashlib.sha256(call.raw.encode("utf-8", "surrogatepass")).hexdigest()
     names = [*arguments] if len(arguments) <= ITEMS_MAX else list(arguments)[:ITEMS_MAX]
+    if type(arguments) is not dict:  # a list, say, which is refused after this
+        names = [*map(str, names)]
     try:
         text = orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS)
     except TypeError:  # an integer beyond 64 bits, a lone surrogate, a name that is no text
