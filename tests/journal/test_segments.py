@@ -14,7 +14,9 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import orjson
@@ -209,6 +211,64 @@ def test_a_promise_is_kept_by_a_rotation_that_comes_between(tmp_path: Path) -> N
         journal.keep(journal.promise([body("b")]))
     assert calls(tmp_path) == ["a", "b"]
     assert work.verdict(tmp_path).ok
+
+
+@pytest.mark.parametrize("way", ["durable", "kernel", "promise"])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_an_interrupt_at_any_moment_leaves_a_journal_that_can_be_written(
+    tmp_path: Path, way: str, is_first: bool
+) -> None:
+    """Attack: a key press while a record is written, after which every other thread waits for ever."""
+
+    def write(journal: Segments) -> None:
+        if way == "promise":
+            journal.keep(journal.promise([body("a")]))
+        else:
+            journal.append([body("a"), body("b")], durable=way == "durable")
+
+    def finish(journal: Segments) -> None:
+        journal.append([body("z")], durable=True)
+        journal.close()
+
+    is_whole = False
+    moment = 0
+    while not is_whole:
+        moment += 1
+        state = tmp_path / str(moment)
+        journal = segments(state, bounds=Bounds(flush_s=WAIT))
+        if not is_first:
+            journal.append([body("0")], durable=True)
+        is_whole = interrupted(partial(write, journal), moment)
+        after = threading.Thread(target=finish, args=(journal,), daemon=True)
+        after.start()
+        after.join(10)
+        assert not after.is_alive(), moment
+        assert calls(state)[-1] == "z", moment
+        assert work.verdict(state).ok, moment
+    assert moment > 5
+
+
+def interrupted(work: Callable[[], None], moment: int) -> bool:
+    """Interrupt what runs when it enters or leaves its so-manieth function, where the interpreter looks for
+    signals. True: it was over before."""
+    count = 0
+
+    def look(frame: FrameType, event: str, _what: object) -> None:
+        nonlocal count
+        if event in ("call", "c_return") and frame.f_globals.get("__name__") == Segments.__module__:
+            count += 1
+            if count == moment:
+                raise KeyboardInterrupt
+
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        work()
+    except KeyboardInterrupt:
+        return False
+    finally:
+        sys.setprofile(before)
+    return True
 
 
 def test_an_end_is_synced_in_the_background_within_the_bound(tmp_path: Path) -> None:
