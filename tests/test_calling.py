@@ -23,7 +23,8 @@ from toolwright.config import Config, Environment, resolve
 from toolwright.errors import Kind, UsageError
 from toolwright.journal.reading import entries
 from toolwright.jsontext import JsonObject
-from toolwright.model import Disabled, Grant, Level, Profile, ToolResult
+from toolwright.model import Disabled, Ending, Grant, Level, Profile, ToolResult
+from toolwright.sandbox import Cancel, Sandbox, Standing, Start
 from toolwright.store.disabled import switch_off, switch_on
 
 HOST = {
@@ -884,3 +885,52 @@ def test_what_git_would_obey_cannot_be_made_where_it_was_missing(project: Path, 
         assert not (git / "hooks").exists()
         assert not (git / "commondir").exists()
         assert opened.call("fine", {}).content == "{}"
+
+
+def test_a_program_that_is_missing_is_tried_again_as_its_tool_says(tmp_path: Path, level: Level) -> None:
+    declaration = {
+        "tool_id": "ask", "tool_type": "script", "version": "1.0.0", "description": "d", "category": "api",
+        "executor_id": "subprocess", "parameters": [], "config": {"command": "no-such-program"}, "timeout": 5,
+        "retry_policy": {"max_attempts": 2, "initial_delay": 0.001},
+    }  # fmt: skip
+    path = tmp_path / "project" / ".ai" / "tools" / "api" / "ask.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(declaration), encoding="utf-8")
+    with workshop(tmp_path / "project", level, unsigned="warn") as opened:
+        result = opened.call("rye:api/ask", {})
+    assert result.error is not None
+    assert (result.error.kind, len(result.runs)) == (Kind.UNAVAILABLE, 2)
+    assert [record["what"] for record in records(tmp_path / "project")] == ["open", "begin", "attempt", "end"]
+
+
+class Foreign:
+    """A host's own sandbox, which knows nothing of leave."""
+
+    def __init__(self, inner: Sandbox, look: Callable[[], object]) -> None:
+        self.level = inner.level
+        self._inner, self._look = inner, look
+        self.seen: list[object] = []
+
+    def run(self, start: Start, cancel: Cancel) -> Ending:
+        self.seen.append(self._look())
+        return self._inner.run(start, cancel)
+
+    def open(self, start: Start) -> Standing | Ending:
+        return self._inner.open(start)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def test_attack_a_sandbox_that_asks_nobody_starts_nothing_that_is_not_on_record(
+    tmp_path: Path, level: Level
+) -> None:
+    project = tmp_path / "project"
+    manifest(project, "say", "#!/bin/sh\necho hello\n")
+    surroundings = replace(Environment.read(HOST), state=str(tmp_path / "state-project"))
+    found = resolve(surroundings, cwd=str(project), sources=[str(project)])
+    with sandbox_of(level) as inner:
+        foreign = Foreign(inner, lambda: [record["what"] for record in records(project)])
+        with toolwright.open(found, environment=surroundings, sandbox=foreign) as opened:
+            assert opened.call("say", {}).content == "hello"
+    assert foreign.seen == [["open", "begin"]]

@@ -610,6 +610,21 @@ def test_temporary_files_lie_where_the_environment_says_if_it_is_a_folder(tmp_pa
     assert Environment.read({"HOME": "/h"}).temporary_folder in ("/tmp", "/var/tmp", "/usr/tmp")
 
 
+def test_a_relative_folder_for_temporary_files_is_passed_over_where_we_are_nowhere(tmp_path: Path) -> None:
+    gone, here = tmp_path / "gone", os.getcwd()
+    gone.mkdir()
+    os.chdir(gone)
+    try:
+        gone.rmdir()
+        assert Environment.read({"HOME": "/h", "TMPDIR": "."}).temporary_folder in (
+            "/tmp",
+            "/var/tmp",
+            "/usr/tmp",
+        )
+    finally:
+        os.chdir(here)
+
+
 def test_a_probed_program_sees_no_credentials() -> None:
     found = Environment.read({"HOME": "/h", "PATH": "/bin", "API_KEY": "secret", "LD_PRELOAD": "x"})
     assert found.probe_environment() == {"PATH": "/bin", "LANG": "C.UTF-8"}

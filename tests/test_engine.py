@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -15,11 +16,15 @@ from tests.strategies import make_tool
 from toolwright.catalog.digests import Contents
 from toolwright.engine import Approvals, Engine, Stock
 from toolwright.errors import Kind, StoreError, Unrecorded
+from toolwright.journal.audit import Audit, Seals
+from toolwright.journal.reading import OWN, entries
+from toolwright.journal.segments import Disk, Segments
 from toolwright.model import (
     Allow,
     Approval,
     ApprovalState,
     Ask,
+    CallFacts,
     Charge,
     Decision,
     Deny,
@@ -61,7 +66,7 @@ def allowed(_tool: Tool, _call: ToolCall) -> Decision:
 def an_engine(
     tool: Tool,
     runtime: ScriptedRuntime | Limited | Retrying | Once,
-    audit: RecordingAudit,
+    audit: RecordingAudit | Audit,
     decide: Callable[[Tool, ToolCall], Decision] = allowed,
     level: Level = Level.SUPERVISED,
     spill: Spill | None = None,
@@ -305,6 +310,83 @@ def test_a_begin_becomes_durable_when_its_runtime_asks_and_not_later() -> None:
 
     result = an_engine(a_tool(), Looking([started]), audit, asking=True).call(a_call(), Cancel())
     assert (result.ok, seen) == (True, [0, 1])
+
+
+@pytest.mark.parametrize(("place", "recorded"), [("write", []), ("sync", ["begin", "end"])])
+def test_an_interrupt_while_a_begin_is_written_leaves_both_records_or_none(
+    tmp_path: Path, place: str, recorded: list[str]
+) -> None:
+    interrupts = [place]
+
+    def interrupt(now: str) -> None:
+        if now in interrupts:
+            interrupts.remove(now)
+            raise KeyboardInterrupt
+
+    def write(descriptor: int, data: bytes) -> int:
+        interrupt("write")
+        return os.write(descriptor, data)
+
+    def sync(descriptor: int) -> None:
+        interrupt("sync")
+        os.fsync(descriptor)
+
+    journal = str(tmp_path / "journal")
+    segments = Segments(journal, seal=Seals(str(tmp_path)), disk=Disk(write=write, sync=sync))
+    engine = an_engine(a_tool(), AskingRuntime([]), Audit(segments), asking=True)
+    with pytest.raises(KeyboardInterrupt):
+        engine.call(a_call(), Cancel())
+    segments.close()
+    found = [entry.what for entry in entries(journal) if entry.what not in OWN]
+    assert found == recorded
+
+
+def test_an_interrupt_is_not_lost_where_its_call_cannot_be_recorded() -> None:
+    def interrupted(_tool: Tool, _call: ToolCall) -> Decision:
+        raise KeyboardInterrupt
+
+    audit = RecordingAudit(refuses=True)
+    with pytest.raises(KeyboardInterrupt):
+        an_engine(a_tool(), AskingRuntime([]), audit, interrupted, asking=True).call(a_call(), Cancel())
+    assert (audit.begun, audit.ended) == ([], [])
+
+
+def test_a_start_that_is_tried_again_is_on_record_while_it_waits() -> None:
+    audit, seen = RecordingAudit(), list[int]()
+    unstarted = Ending(end=End.NOT_STARTED, reason="No such file or directory")
+
+    def pause(cancel: Cancel, timeout_s: float) -> bool:
+        seen.append(len(audit.begun))
+        return Cancel.wait(cancel, timeout_s)
+
+    tool = a_tool(retry=Retry(max_attempts=2, initial_delay_s=0.001))
+    runtime = ScriptedRuntime([unstarted, GOOD])  # which never came so far that it had to ask
+    result = an_engine(tool, Retrying(runtime, pause), audit, asking=True).call(a_call(), Cancel())
+    assert (result.content, seen, len(runtime.calls)) == ("fine", [1], 2)
+
+
+def test_a_call_that_waits_for_its_place_is_on_record() -> None:
+    entered, free, freed = threading.Event(), threading.Event(), list[bool]()
+
+    def first(_call: ToolCall) -> Ending:
+        entered.set()
+        freed.append(free.wait(10))
+        return GOOD
+
+    class Begun(RecordingAudit):
+        def begin_all(self, calls: Sequence[tuple[ToolCall, CallFacts]]) -> bool:
+            if entered.is_set():
+                free.set()
+            return super().begin_all(calls)
+
+    limited = Limited(AskingRuntime([first, GOOD]), per_tool=1)
+    engine = an_engine(a_tool(), limited, Begun(), asking=True)
+    before = threading.Thread(target=engine.call, args=(a_call(), Cancel()), daemon=True)
+    before.start()
+    assert entered.wait(10)
+    assert engine.call(a_call(timeout_s=5), Cancel()).ok
+    before.join(10)
+    assert freed == [True]
 
 
 @pytest.mark.parametrize("more", [{"idempotency_key": "k"}, {"dry_run": True}])

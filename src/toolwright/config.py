@@ -13,6 +13,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field
 from importlib import import_module
 from typing import Any, Final
@@ -111,7 +112,8 @@ def _temporary_folder(values: Mapping[str, str]) -> str:
     named = (values.get(name, "") for name in ("TMPDIR", "TEMP", "TMP"))
     for folder in (*named, TEMPORARY_FOLDER, "/var/tmp", "/usr/tmp"):
         if os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK):
-            return os.path.abspath(folder)
+            with suppress(OSError):  # a relative one, where the folder that we are in was removed
+                return os.path.abspath(folder)
     return TEMPORARY_FOLDER
 
 

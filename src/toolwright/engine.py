@@ -276,7 +276,7 @@ class Engine:
             try:
                 cancel.leave()
             except NoLeave:
-                return self._unrecorded(call, tool, self._audit.why_not)
+                return self._unrecorded(call, tool, self._audit.why_not, interrupt)
         if not result.spent.duration_ms:  # nothing ran: what was spent was spent here
             spent = replace(result.spent, duration_ms=round((time.monotonic() - begun.started) * 1000, 3))
             result = replace(result, spent=spent)
@@ -499,11 +499,18 @@ class Engine:
         """The result with what was noted before it ran, and which rule let it."""
         return replace(result, notes=(*notes, *result.notes), rule=allowed.rule)
 
-    def _unrecorded(self, call: ToolCall, tool: Tool | None, why_not: tuple[str, str]) -> Over:
+    def _unrecorded(
+        self,
+        call: ToolCall,
+        tool: Tool | None,
+        why_not: tuple[str, str],
+        interrupt: BaseException | None = None,
+    ) -> Over:
         why, hint = why_not
         message = f"the audit journal cannot be written, so nothing was run: {why}"
         error = ToolError(kind=Kind.NOT_AUDITED, message=message, hint=hint)
-        return Over(call, self._refusal(call, error, tool), tool, is_recorded=False)
+        result = self._refusal(call, error, tool)
+        return Over(call, result, tool, is_recorded=False, interrupt=interrupt)
 
     def _refusal(self, call: ToolCall, error: ToolError, tool: Tool | None) -> ToolResult:
         default = Reply.PLAIN_TEXT if tool is not None else self._default_reply()

@@ -207,7 +207,8 @@ class Hands:
             lacks=self._lacks,
             served=served,
             meant=meant,
-            asking=(RunProcess,),  # the levels of the sandbox ask
+            # Attack: a host's own sandbox that knows nothing of leave, and starts what is not on record yet.
+            asking=(RunProcess,) if getattr(self.sandbox, "asks_for_leave", False) else (),
         )
 
     @property

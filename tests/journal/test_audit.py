@@ -185,6 +185,11 @@ def test_a_name_that_is_no_text_is_recorded_as_one(tmp_path: Path) -> None:
     assert work.bodies(tmp_path)[0]["arguments"] == ["1", MARKER]
 
 
+def test_arguments_that_are_no_object_are_recorded_and_not_raised(tmp_path: Path) -> None:
+    one(tmp_path, call=work.call(arguments=[1, CREDENTIALS[0], {"a": 2}]))
+    assert work.bodies(tmp_path)[0]["arguments"] == ["1", MARKER, "{'a': 2}"]
+
+
 @pytest.mark.parametrize(
     "text", ["AKIA", "sha256:" + "ab" * 32, "AKIAABCDEFGHIJKLMNOPQ", "x" * 5000, "ghp_short"]
 )

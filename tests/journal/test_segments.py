@@ -14,7 +14,9 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import orjson
@@ -23,7 +25,7 @@ import pytest
 from tests.journal import work
 from toolwright.journal import chain, reading
 from toolwright.journal.audit import Seals
-from toolwright.journal.segments import ROOM_BYTES, Bounds, Disk, Segments, Trouble
+from toolwright.journal.segments import ROOM_BYTES, Bounds, Disk, Promise, Segments, Trouble
 
 
 def segments(state: Path, **more: Any) -> Segments:
@@ -160,6 +162,113 @@ def test_a_promise_that_cannot_be_kept_says_so_and_the_next_one_is(tmp_path: Pat
     found = calls(tmp_path)
     assert (found[0], found[-1], found.count("d")) == ("a", "d", 1)
     assert work.verdict(tmp_path).ok
+
+
+def test_attack_a_promise_that_a_closed_journal_never_wrote_is_not_kept(tmp_path: Path) -> None:
+    """Attack: the journal is closed between a call's promise and its start, and nothing of it was written."""
+    promises: list[Promise] = []
+
+    def sync(descriptor: int) -> None:
+        os.fsync(descriptor)
+        if is_closing:  # all that waited is written
+            promises.append(journal.promise([body("c")]))
+
+    is_closing = False
+    with opened(tmp_path, disk=Disk(sync=sync), bounds=Bounds(flush_s=WAIT)) as journal:
+        journal.append([body("a")], durable=True)
+        promises.append(journal.promise([body("b")]))
+        is_closing = True
+    journal.keep(promises[0])
+    for promise in promises[1:]:
+        with pytest.raises(Trouble, match="closed"):
+            journal.keep(promise)
+    assert (len(promises), calls(tmp_path)) == (2, ["a", "b"])
+
+
+def test_attack_a_fork_does_not_keep_what_its_parent_promised(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        promise = journal.promise([body("a")])
+        child = os.fork()
+        if child == 0:
+            status = 1
+            with suppress(Trouble):
+                status = 2
+                journal.keep(promise)
+                status = 3
+            os._exit(0 if status == 2 else status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        journal.keep(promise)
+        assert calls(tmp_path) == ["a"]
+    assert work.verdict(tmp_path).ok
+
+
+def test_a_promise_is_kept_by_a_rotation_that_comes_between(tmp_path: Path) -> None:
+    with opened(tmp_path, bounds=Bounds(flush_s=WAIT)) as journal:
+        promise = journal.promise([body("a")])
+        journal.rotate()
+        assert calls(tmp_path) == ["a"]
+        journal.keep(promise)
+        journal.keep(journal.promise([body("b")]))
+    assert calls(tmp_path) == ["a", "b"]
+    assert work.verdict(tmp_path).ok
+
+
+@pytest.mark.parametrize("way", ["durable", "kernel", "promise"])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_an_interrupt_at_any_moment_leaves_a_journal_that_can_be_written(
+    tmp_path: Path, way: str, is_first: bool
+) -> None:
+    """Attack: a key press while a record is written, after which every other thread waits for ever."""
+
+    def write(journal: Segments) -> None:
+        if way == "promise":
+            journal.keep(journal.promise([body("a")]))
+        else:
+            journal.append([body("a"), body("b")], durable=way == "durable")
+
+    def finish(journal: Segments) -> None:
+        journal.append([body("z")], durable=True)
+        journal.close()
+
+    is_whole = False
+    moment = 0
+    while not is_whole:
+        moment += 1
+        state = tmp_path / str(moment)
+        journal = segments(state, bounds=Bounds(flush_s=WAIT))
+        if not is_first:
+            journal.append([body("0")], durable=True)
+        is_whole = interrupted(partial(write, journal), moment)
+        after = threading.Thread(target=finish, args=(journal,), daemon=True)
+        after.start()
+        after.join(10)
+        assert not after.is_alive(), moment
+        assert calls(state)[-1] == "z", moment
+        assert work.verdict(state).ok, moment
+    assert moment > 5
+
+
+def interrupted(work: Callable[[], None], moment: int) -> bool:
+    """Interrupt what runs when it enters or leaves its so-manieth function, where the interpreter looks for
+    signals. True: it was over before."""
+    count = 0
+
+    def look(frame: FrameType, event: str, _what: object) -> None:
+        nonlocal count
+        if event in ("call", "c_return") and frame.f_globals.get("__name__") == Segments.__module__:
+            count += 1
+            if count == moment:
+                raise KeyboardInterrupt
+
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        work()
+    except KeyboardInterrupt:
+        return False
+    finally:
+        sys.setprofile(before)
+    return True
 
 
 def test_an_end_is_synced_in_the_background_within_the_bound(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ class Audit:
     def promise(self, call: ToolCall, facts: CallFacts) -> Callable[[], bool]:
         """As ``begin``, in two steps: what this gives makes the record durable and says whether it is.
 
-        Until then nothing may start. It must be asked, once, whatever becomes of the call.
+        Until then nothing may start. It must be asked, whatever becomes of the call, until it has answered.
         """
         body = self._begin(call, facts)
         try:
@@ -470,6 +470,8 @@ def _arguments(call: ToolCall) -> tuple[list[str] | None, str]:
     if arguments is None:
         return None, hashlib.sha256(call.raw.encode("utf-8", "surrogatepass")).hexdigest()
     names = [*arguments] if len(arguments) <= ITEMS_MAX else list(arguments)[:ITEMS_MAX]
+    if type(arguments) is not dict:  # a list, say, which is refused after this
+        names = [*map(str, names)]
     try:
         text = orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS)
     except TypeError:  # an integer beyond 64 bits, a lone surrogate, a name that is no text

@@ -158,50 +158,54 @@ class _Together:
     def done(self, segment: _Segment | None = None, batch: _Batch | None = None) -> None:
         """Return when a run that began after this call has ended, or the batch is synced without one."""
         state = self._state
-        with state:
-            if segment is not None and batch is not None and 0 < batch.written <= segment.synced:
-                return
-            mine = _Waiter() if self._is_busy else None
-            if mine is not None:
-                self._waiting.append(mine)
-            self._is_busy = True
-        if mine is None:
-            self._lead()
-            return
+        mine: _Waiter | None = None
+        leads = is_done = False
+        covered: Sequence[_Waiter] = ()
+        # An interrupt comes where a function is entered or left. All stands in this one, and in these blocks,
+        # because one that left nobody to lead would let everybody wait for ever.
         try:
-            mine.gate.acquire()
-        except BaseException:  # an interrupt: if one that has gone were told to lead, all would wait for ever
             with state:
-                if mine in self._waiting:
-                    self._waiting.remove(mine)
-            if mine.leads:
-                self._lead()
-            raise
-        if mine.leads:
-            self._lead()
-
-    def _lead(self) -> None:
-        covered: list[_Waiter] = []
-        is_done = False
-        try:
-            with self.turn:
-                if self._waiting:  # who comes after this look waits for the next run
-                    with self._state:
-                        covered, self._waiting = self._waiting, []
-                self._work()
+                if segment is not None and batch is not None and 0 < batch.written <= segment.synced:
+                    return
+                if self._is_busy:
+                    mine = _Waiter()
+                    self._waiting.append(mine)
+                else:
+                    self._is_busy = leads = True
+            if mine is not None:
+                mine.gate.acquire()
+                leads = mine.leads
+            if leads:
+                with self.turn:
+                    if self._waiting:  # who comes after this look waits for the next run
+                        with state:
+                            covered, self._waiting = self._waiting, []
+                    self._work()
             is_done = True
         finally:
-            with self._state:
-                if not is_done:  # an interrupt: the others wait for the next one
-                    covered, self._waiting = [], covered + self._waiting
-                leader = self._waiting.pop(0) if self._waiting else None
-                self._is_busy = leader is not None
-                if leader is not None:
-                    leader.leads = True
-            for waiter in covered:
-                waiter.gate.release()
-            if leader is not None:
-                leader.gate.release()
+            if leads or (mine is not None and not is_done):
+                told: Sequence[_Waiter] = ()
+                try:
+                    with state:
+                        if not is_done:  # the others wait for the next one
+                            covered, self._waiting = (), [*covered, *self._waiting]
+                            if mine is not None and mine in self._waiting:
+                                self._waiting.remove(mine)
+                        told = covered
+                        if leads or (mine is not None and mine.leads):
+                            if waiting := self._waiting:
+                                leader, self._waiting = waiting[0], waiting[1:]
+                                leader.leads = True
+                                told = [*covered, leader]
+                            else:
+                                self._is_busy = False
+                    for waiter in told:
+                        waiter.gate.release()
+                except BaseException:
+                    for waiter in told:
+                        with suppress(RuntimeError):  # who has gone on does not mind
+                            waiter.gate.release()
+                    raise
 
 
 class Segments:
@@ -237,7 +241,7 @@ class Segments:
     def _anew(self) -> None:
         """A host that has written nothing yet."""
         self._host = {"id": os.urandom(8).hex(), "pid": os.getpid(), "uid": os.geteuid()}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # which only its owner can release: see `append`
         self._segment: _Segment | None = None
         self._batch = _Batch()
         self._discarded: list[int] = []
@@ -272,13 +276,16 @@ class Segments:
         Raises Trouble; then none of them is in the journal, or, where a sync failed, that is unknown.
         """
         lock = self._lock
-        lock.acquire()  # not `with`, here and in `_write`: every call comes this way twice
         try:
+            lock.acquire()  # not `with`, here and in `_write`: every call comes this way twice
             segment = self._segment or self._take()
             batch = self._batch
             self._link(segment, batch, bodies)
-        finally:
-            lock.release()
+        except BaseException:
+            with suppress(RuntimeError):  # an interrupt came while it was another's
+                lock.release()
+            raise
+        lock.release()
         if durable:
             self.keep((segment, batch))  # which writes first: a thread waits once, not twice
             return
@@ -303,16 +310,19 @@ class Segments:
         """Return when what was promised is on the disk. Raises Trouble, as ``append`` does."""
         segment, batch = promise
         self._syncs.done(segment, batch)
-        if batch.failed or segment.failed:
-            raise Trouble(batch.failed or segment.failed)
+        # Attack: a journal that is closed, or left behind by a fork, between promise and keeping: nothing
+        # failed there, and nothing was written either.
+        if batch.failed or segment.failed or not 0 < batch.written <= segment.synced:
+            raise Trouble(batch.failed or segment.failed or "the journal was closed before it was written")
         if segment.unsigned >= self._signed_at_least:
             self._sign()
 
     def _link(self, segment: _Segment, batch: _Batch, bodies: Sequence[bytes]) -> None:
         """Number and link, under the lock."""
         for body in bodies:
-            segment.number = number = segment.number + 1
-            frame, segment.link = framed(segment.link, number, body)
+            number = segment.number + 1
+            frame, link = framed(segment.link, number, body)
+            segment.number, segment.link = number, link  # an interrupt comes before all three, or after them
             batch.append(frame)
         segment.unsigned += len(bodies)
 
@@ -322,15 +332,19 @@ class Segments:
         taken: _Batch | None = None
         next_batch = _Batch()
         try:
-            lock.acquire()
             try:
+                lock.acquire()
                 segment, batch = self._segment, self._batch
-                if segment is None or not batch:
-                    return
-                self._batch = next_batch
-                taken = batch
-            finally:
-                lock.release()
+                if segment is not None and batch:
+                    self._batch = next_batch
+                    taken = batch
+            except BaseException:
+                with suppress(RuntimeError):
+                    lock.release()
+                raise
+            lock.release()
+            if segment is None or taken is None:
+                return
             data = batch[0] if len(batch) == 1 else b"".join(batch)
             done = self._disk.write(segment.descriptor, data)
             if done != len(data):
@@ -442,6 +456,7 @@ class Segments:
             raise Trouble("the journal is closed", "open the workshop again")
         if not self._stop.is_set():
             self._tended = False
+        self._batch = _Batch()  # an interrupt may have left the opening of a segment that nobody took
         try:
             with self._opened_folder() as folder:
                 names = sorted((name for name in os.listdir(folder) if name.endswith(OPEN)), reverse=True)
@@ -718,6 +733,7 @@ class Segments:
                 self._close_discarded()
                 raise Trouble(why) from None
             os.close(old.descriptor)
+            old.written = old.synced = batch.written = old.written + 1
             self._tended = False  # a day has passed, or much was written: old segments may be due
         self._syncs.done()  # its opening names the one before: nobody should have to wait for that
 

@@ -87,6 +87,7 @@ class Limited:
             place.acquire()
             self._waiting.setdefault(key, deque()).append(place)
         try:
+            cancel.leave()  # who waits is on record, and loses no time by it
             has_place = _given(place, time.monotonic() + timeout_s, cancel)
         except BaseException:  # an interrupt, say: nobody may wait behind a place that is never used
             if not self._give_up(key, place):
@@ -203,6 +204,7 @@ class Retrying:
                 break
             runs += tuple(replace(run, what="attempt") if run.what == "call" else run for run in ending.runs)
             factor = retry.multiplier ** (attempt - 1) if retry.backoff == "exponential" else 1.0
+            cancel.leave()
             pause_s = max(retry.initial_delay_s * factor, ending.again_s or 0.0)
             if self._pause(cancel, min(pause_s, retry.max_delay_s)):
                 return replace(ending, end=End.CANCELLED, runs=runs)

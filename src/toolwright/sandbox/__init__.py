@@ -108,11 +108,11 @@ class Cancel:
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until the button is pressed, at most so long; whether it was."""
-        if not self._set:
+        if not self.is_set:
             waiting = select.poll()  # `select` cannot watch a descriptor above 1023
             waiting.register(self.fileno(), select.POLLIN)
             waiting.poll(max(timeout_s, 0) * 1000)
-        return self._set
+        return self.is_set
 
     def close(self) -> None:
         if not self._has_ends:  # most are never waited for
@@ -156,8 +156,9 @@ class Held(Cancel):
 
     def leave(self) -> None:
         if self.is_held:
-            self.is_held = False
             self._has_leave = self._leave()
+            # Not before: after an interrupt it is asked again, to know what is on record.
+            self.is_held = False
         if not self._has_leave:
             raise NoLeave
 
@@ -170,9 +171,6 @@ class Held(Cancel):
 
     def fileno(self) -> int:
         return self._cancel.fileno()
-
-    def wait(self, timeout_s: float) -> bool:
-        return self._cancel.wait(timeout_s)
 
     def close(self) -> None:
         """It is the caller's."""
@@ -210,7 +208,11 @@ class Standing(Protocol):
 
 class Sandbox(Protocol):
     """A level: runs a program inside its permit, or says why not. Leaves nothing running, and raises nothing
-    but NoLeave."""
+    but NoLeave.
+
+    One that asks ``Cancel.leave`` before it starts anything, and lets NoLeave pass, says so with
+    ``asks_for_leave = True``; the calls of any other are on record before it hears of them.
+    """
 
     level: Level
 

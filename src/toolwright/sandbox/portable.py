@@ -32,6 +32,7 @@ class Portable:
     """Runs programs with what every system has."""
 
     level = Level.PORTABLE
+    asks_for_leave = True
 
     def __init__(self, scratch: Scratch | None = None) -> None:
         self._scratch = scratch

@@ -35,6 +35,7 @@ class Restricted:
     """Runs programs inside Landlock and seccomp."""
 
     level = Level.RESTRICTED
+    asks_for_leave = True
 
     def __init__(self, surroundings: Surroundings, scratch: Scratch) -> None:
         self._surroundings = surroundings

@@ -243,6 +243,7 @@ class Supervised:
     """The level. Any thread may call; calls share one spawner."""
 
     level = Level.SUPERVISED
+    asks_for_leave = True
 
     def __init__(
         self,
@@ -295,6 +296,7 @@ class Supervised:
             return no
         room = self._room
         while not room.enter(_QUEUE_S):
+            cancel.leave()  # who waits is on record
             if cancel.is_set:
                 return _ending(start, End.CANCELLED, began, "cancelled before it started")
             if time.monotonic() - began > start.permit.limits.timeout_s:
