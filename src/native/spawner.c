@@ -503,6 +503,8 @@ UNCHECKED static void restrict_tool(struct birth *birth)
         uid_t uid = r->head.uid;
         if (flags & SET_GID && syscall(SYS_setresgid, gid, gid, gid) != 0) FAIL(STAGE_IDENTITY);
         if (flags & SET_UID && syscall(SYS_setresuid, uid, uid, uid) != 0) FAIL(STAGE_IDENTITY);
+        /* Where fs.suid_dumpable is 1, this memory, which is the supervisor's, could now be read by that user. */
+        if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) FAIL(STAGE_IDENTITY);
         layers |= LAYER_IDENTITY;
     }
     if (forget_capabilities() != 0) FAIL(STAGE_CAPABILITIES);
