@@ -5,6 +5,7 @@ every call.
 """
 
 import gc
+import os
 import sys
 
 _UNCOLLECTED_MAX = 100_000
@@ -14,8 +15,12 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:
         from toolwright import __version__
 
-        print(f"toolwright {__version__}")
-        return
+        try:
+            if sys.stdout is not None:
+                os.write(sys.stdout.fileno(), f"toolwright {__version__}\n".encode())
+            return
+        except OSError:
+            pass  # the long way round says what is wrong with the output
     if "serve" not in sys.argv:
         # Others are over before there is anything to collect; looking for it while they load would be a
         # fortieth of their time.

@@ -618,7 +618,7 @@ def test_a_pipe_gets_whole_lines(tmp_path: Path) -> None:
     assert toolwright("list", cwd=tmp_path, env={"COLUMNS": "40"}).out.splitlines()[1].endswith("word end")
 
 
-@pytest.mark.parametrize("arguments", [["list", "--json"], ["check"], ["--help"]])
+@pytest.mark.parametrize("arguments", [["list", "--json"], ["check"], ["--help"], ["--version"]])
 def test_a_reader_that_goes_away_is_no_error(arguments: list[str], project: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
@@ -643,9 +643,9 @@ def by_shell(command: str, cwd: Path) -> Said:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-@pytest.mark.parametrize("options", ["", "--json"])
-def test_output_that_cannot_be_written_is_told(options: str, project: Path) -> None:
-    said = by_shell(f'"$0" list {options} > /dev/full', project)
+@pytest.mark.parametrize("command", ["list", "list --json", "--version"])
+def test_output_that_cannot_be_written_is_told(command: str, project: Path) -> None:
+    said = by_shell(f'"$0" {command} > /dev/full', project)
     assert said.status == 74
     assert said.err.startswith("toolwright: the output: no space left on device\n")
 
