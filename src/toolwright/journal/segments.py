@@ -241,7 +241,7 @@ class Segments:
     def _anew(self) -> None:
         """A host that has written nothing yet."""
         self._host = {"id": os.urandom(8).hex(), "pid": os.getpid(), "uid": os.geteuid()}
-        self._lock = threading.RLock()  # which only its owner can release: see `append`
+        self._lock = threading.RLock()  # which only its owner can release: see `promise`
         self._segment: _Segment | None = None
         self._batch = _Batch()
         self._discarded: list[int] = []
@@ -275,19 +275,9 @@ class Segments:
 
         Raises Trouble; then none of them is in the journal, or, where a sync failed, that is unknown.
         """
-        lock = self._lock
-        try:
-            lock.acquire()  # not `with`, here and in `_write`: every call comes this way twice
-            segment = self._segment or self._take()
-            batch = self._batch
-            self._link(segment, batch, bodies)
-        except BaseException:
-            with suppress(RuntimeError):  # an interrupt came while it was another's
-                lock.release()
-            raise
-        lock.release()
+        promise = segment, batch = self.promise(bodies)
         if durable:
-            self.keep((segment, batch))  # which writes first: a thread waits once, not twice
+            self.keep(promise)  # which writes first: a thread waits once, not twice
             return
         self._writes.done()
         if batch.failed:
@@ -299,11 +289,18 @@ class Segments:
 
     def promise(self, bodies: Sequence[bytes]) -> Promise:
         """Give records their place in the chain. They are written with whatever is written next, and on the
-        disk only when the promise is kept."""
-        with self._lock:
+        disk only when the promise is kept. Raises Trouble."""
+        lock = self._lock
+        try:
+            lock.acquire()  # not `with`, here and in `_write`: every call comes this way twice
             segment = self._segment or self._take()
             batch = self._batch
             self._link(segment, batch, bodies)
+        except BaseException:
+            with suppress(RuntimeError):  # an interrupt came while it was another's
+                lock.release()
+            raise
+        lock.release()
         return segment, batch
 
     def keep(self, promise: Promise) -> None:
