@@ -13,7 +13,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from calls import calling
@@ -75,7 +77,7 @@ def loading(work: Path, rounds: int) -> list[Row]:
     for name, write in (("YAML", write_yaml), ("Python", write_python)):
         folder = work / name
         write(folder, COUNT)
-        seconds = interleaved(max(1, rounds // 2), cold=lambda f=folder: cold(f, COUNT))["cold"]
+        seconds = interleaved(max(1, rounds // 2), cold=partial(cold, folder, COUNT))["cold"]
         rows.append(Row(f"10,000 {name} declarations, cold", round(seconds, 2), "s", 6.0, seconds <= 6.0))
     return rows
 
@@ -89,7 +91,7 @@ def run(*argv: str) -> None:
 def starting(rounds: int) -> list[Row]:
     python = sys.executable
     program = str(Path(python).parent / "toolwright")
-    works = {
+    works: dict[str, Callable[[], None]] = {
         "pass": lambda: run(python, "-c", "pass"),
         "version": lambda: run(program, "--version"),
         "help": lambda: run(program, "--help"),

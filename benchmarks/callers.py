@@ -21,7 +21,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
+import jsonschema_rs
 import orjson
 
 import toolwright
@@ -36,6 +38,7 @@ from toolwright.trust import keys, signing
 
 ARGUMENTS = {"value": 7}
 EXPECTED = {"echo": {"value": 7}}
+SCHEMA = {"type": "object", "properties": {"value": {"type": "integer"}}, "required": ["value"]}
 ORDINARY_IMPORTS = (
     "argparse", "csv", "datetime", "json", "logging", "pathlib", "re", "subprocess", "tempfile",
     "urllib.request",
@@ -51,15 +54,14 @@ Call = Callable[[], object]
 
 def prepare(folder: Path, echo: Path | None) -> None:
     """Declarations of the same echo tool: a program, Python files, the host's own code."""
-    schema = {"type": "object", "properties": {"value": {"type": "integer"}}, "required": ["value"]}
     if echo is not None:
         programs = folder / "process" / "tools" / "bin"
         programs.mkdir(parents=True)
         (programs / "echo").write_bytes(echo.read_bytes())
         (programs / "echo").chmod(0o755)
-        tool = {"name": "echo", "description": "Echo.", "schema": schema, "command": ["./tools/bin/echo"]}
+        tool = {"name": "echo", "description": "Echo.", "schema": SCHEMA, "command": ["./tools/bin/echo"]}
         (folder / "process" / "tools.json").write_text(json.dumps({"tools": [tool]}), encoding="utf-8")
-        signed_and_not(folder, programs / "echo", schema)
+        signed_and_not(folder, programs / "echo")
     for name, imports in (("plain", ()), ("ordinary", ORDINARY_IMPORTS), ("inside", ())):
         group = folder / name
         (group / "handlers").mkdir(parents=True)
@@ -67,7 +69,7 @@ def prepare(folder: Path, echo: Path | None) -> None:
             "name": f"echo_{name}",
             "description": "Echo.",
             "category": "retrieval",
-            "input_schema": schema,
+            "input_schema": SCHEMA,
             "metadata": {"executor": name},
         }
         document = {
@@ -100,7 +102,7 @@ def prepare(folder: Path, echo: Path | None) -> None:
         "export const __executor_id__ = 'rye/core/runtimes/node/node';\n"
         "export const __category__ = 'bench';\n"
         "export const __tool_description__ = 'Echo.';\n"
-        f"export const CONFIG_SCHEMA = {json.dumps(schema)};\n"
+        f"export const CONFIG_SCHEMA = {json.dumps(SCHEMA)};\n"
         "export default (params) => ({ echo: params });\n"
         "if (process.argv[2] === '--alone') {\n"
         "  console.log(JSON.stringify({ echo: JSON.parse(readFileSync(0, 'utf8')) }));\n"
@@ -109,7 +111,7 @@ def prepare(folder: Path, echo: Path | None) -> None:
     )
 
 
-def signed_and_not(folder: Path, program: Path, schema: dict) -> None:
+def signed_and_not(folder: Path, program: Path) -> None:
     """The same rye tool twice, and a user who trusts the key of the one that is signed."""
     declaration = {
         "version": "1.0.0",
@@ -117,7 +119,7 @@ def signed_and_not(folder: Path, program: Path, schema: dict) -> None:
         "executor_id": "rye/core/primitives/execute",
         "category": "bench",
         "description": "Echo.",
-        "config_schema": schema,
+        "config_schema": SCHEMA,
         "config": {"command": str(program)},
     }
     text = json.dumps(declaration, indent=1).encode("ascii")
@@ -202,13 +204,44 @@ def function(state: Path) -> Call:
     return call
 
 
+def one_function(state: Path) -> Call:
+    """The least that Python needs to check, run and record the same function: all of it in one, with nothing
+    around."""
+    begin, file = orjson.loads(begin_bytes(state)[chain.HEAD_BYTES :]), yardstick(state)
+    end = {"what": "end", "key": begin["key"], "ok": True, "ms": 0.0, "output_bytes": 20, "truncated": False}
+    end |= {"layers": ["in-process"], "run": {"argv": [], "cwd": "", "env": [], "exit": 0, "ms": 0.0}}
+    fits = jsonschema_rs.Draft202012Validator(SCHEMA).is_valid
+    numbers, link = itertools.count(1), bytes(32)
+
+    def call() -> object:
+        nonlocal link
+        name = f"{next(numbers):028x}"
+        text = orjson.dumps(ARGUMENTS, option=orjson.OPT_SORT_KEYS)
+        begin["ts"], begin["call"], begin["arguments_digest"] = time.time(), name, sha256(text).hexdigest()
+        frame, link = chain.framed(link, next(numbers), orjson.dumps(begin))
+        os.write(file, frame)
+        os.fdatasync(file)
+        if not fits(ARGUMENTS):
+            return None
+        began = time.monotonic()
+        answer = {"echo": {"value": ARGUMENTS["value"]}}
+        content = orjson.dumps(answer)
+        end["ts"], end["call"] = time.time(), name
+        end["ms"], end["output_bytes"] = (time.monotonic() - began) * 1000, len(content)
+        frame, link = chain.framed(link, next(numbers), orjson.dumps(end))
+        os.write(file, frame)
+        return orjson.loads(content)
+
+    return call
+
+
 @toolwright.tool(effect="read")
 def echo_function(value: int) -> dict[str, dict[str, int]]:
     """Echo."""
     return {"echo": {"value": value}}
 
 
-def _handler(tool_name: str, tool_input: dict, **_context: object) -> dict:
+def _handler(tool_name: str, tool_input: dict[str, Any], **_context: object) -> dict[str, Any]:
     return {"success": True, "result": {"echo": tool_input}}
 
 
@@ -233,6 +266,39 @@ def cold(*argv: str) -> Call:
         return json.loads(ended.stdout)
 
     return call
+
+
+def bare_python(folder: Path) -> Call:
+    """The least that Python needs to start the same tool: neither checked, isolated nor recorded."""
+    program = str(folder / "process" / "tools" / "bin" / "echo")
+    given = json.dumps(ARGUMENTS, separators=(",", ":")).encode("ascii")
+    env = {"PATH": "/usr/bin:/bin"}
+
+    def call() -> object:
+        stdin, write = os.pipe()
+        read, stdout = os.pipe()
+        read_errors, stderr = os.pipe()
+        places = [(os.POSIX_SPAWN_DUP2, fd, place) for place, fd in enumerate((stdin, stdout, stderr))]
+        process = os.posix_spawn(program, [program], env, file_actions=places)
+        for fd in (stdin, stdout, stderr):
+            os.close(fd)
+        os.write(write, given)
+        os.close(write)
+        answer = _read_all(read)
+        _read_all(read_errors)
+        os.close(read)
+        os.close(read_errors)
+        _, status = os.waitpid(process, 0)
+        return orjson.loads(answer) if status == 0 else None
+
+    return call
+
+
+def _read_all(fd: int) -> bytes:
+    parts = []
+    while part := os.read(fd, 1 << 16):
+        parts.append(part)
+    return b"".join(parts)
 
 
 FACTS = CallFacts(door="python", key="manifest:process/echo", format="manifest", catalog="0" * 64)
@@ -429,6 +495,8 @@ def main() -> None:
         "cold-script": lambda: cold_node(folder),
         "cold-plain": lambda: cold_python("-S", "-I", str(folder / "plain" / "handlers" / "plain.py")),
         "cold-ordinary": lambda: cold_python(str(folder / "ordinary" / "handlers" / "ordinary.py")),
+        "python": lambda: bare_python(folder),
+        "flat": lambda: one_function(state),
         "audit": lambda: audit(state),
         "sync": lambda: sync(state),
     }

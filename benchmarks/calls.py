@@ -19,7 +19,18 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from callers import GROUP, begin_bytes, prepare
-from measuring import ROOT, Contestant, Round, Row, WrongAnswer, contested, medians, per_second, timed
+from measuring import (
+    RESTED,
+    ROOT,
+    Contestant,
+    Round,
+    Row,
+    WrongAnswer,
+    contested,
+    medians,
+    per_second,
+    timed,
+)
 
 from toolwright.runtimes.javascript import find_node
 
@@ -110,8 +121,9 @@ class _Setting:
 
     def process(self, _skipped: list[str]) -> list[Row]:
         peers = [name for name in PROCESS_PEERS if name in self._peers.names]
-        with self._contestants("bare", "bare:synced", "stated", "default", "sync", *peers) as contestants:
-            found = contested(self._rounds * 2, contestants, 200)
+        names = ("bare", "bare:synced", "python", "stated", "default", "sync")
+        with self._contestants(*names, *peers) as contestants:
+            found = contested(self._rounds * 2, contestants, 200, rested=100)
         bare, synced = found["bare"], found["sync"]
         rows = []
         for name, words, goal, aim in (
@@ -119,11 +131,13 @@ class _Setting:
             ("default", "process call, default profile with namespaces", 2.0, 1.7),
         ):
             apart = _ratios(found[name], bare, less=synced)
+            rested = _ratios(found[name + RESTED], found["bare" + RESTED], less=found["sync" + RESTED])
             detail = (
                 f"{_ms(found[name])} as it is ({_ratios(found[name], bare):.2f} x; "
                 f"{_ratios(found[name], found['bare:synced']):.2f} x bare C that syncs as many bytes first, "
                 f"{_ms(found['bare:synced'])}), a bare fdatasync of the begin {_ms(synced)}, "
-                f"bare C {_ms(bare)}; aim {aim} x"
+                f"bare C {_ms(bare)}, bare Python {_ms(found['python'])}; "
+                f"the first hundred after a rest {rested:.2f} x; aim {aim} x"
             )
             rows.append(_at_most(f"{words}, the sync apart, to bare C", apart, "x", goal, detail))
         rows += [
@@ -161,14 +175,20 @@ class _Setting:
         return [_at_most("process call from a 2 GiB host, to a small one", value, "x", 1.2, detail)]
 
     def many_callers(self, _skipped: list[str]) -> list[Row]:
-        with self._contestants("bare", "stated") as contestants:
+        with self._contestants("bare", "python", "stated") as contestants:
             found = contested(self._rounds, contestants, 640, threads=64)
-        ours, bare = per_second(found["stated"]), per_second(found["bare"])
-        value = statistics.median(
-            (one.count / one.wall_s) / (other.count / other.wall_s)
-            for one, other in zip(found["stated"], found["bare"], strict=True)
+        bare = found["bare"]
+        value, least = (
+            statistics.median(
+                (one.count / one.wall_s) / (other.count / other.wall_s)
+                for one, other in zip(found[name], bare, strict=True)
+            )
+            for name in ("stated", "python")
         )
-        detail = f"{ours:,.0f}/s to {bare:,.0f}/s; durable begins included; aim 0.8 x"
+        detail = (
+            f"{per_second(found['stated']):,.0f}/s to {per_second(bare):,.0f}/s; durable begins included; "
+            f"bare Python, which only starts it: {least:.2f} x; aim 0.8 x"
+        )
         return [_at_least("process calls of 64 callers, throughput to bare C", value, "x", 0.5, detail)]
 
     # -- Python ---------------------------------------------------------------------------------------------
@@ -227,12 +247,15 @@ class _Setting:
         return rows
 
     def function(self, _skipped: list[str]) -> list[Row]:
-        memory = "function:memory" if MEMORY.is_dir() else "function"
-        with self._contestants(memory, "function:disk") as contestants:
+        memory, where = ("memory", "memory") if MEMORY.is_dir() else ("disk", "a file")
+        names = [f"{kind}:{memory}" for kind in ("function", "flat")]
+        with self._contestants(*names, *(["function:disk"] if memory == "memory" else [])) as contestants:
             found = contested(self._rounds, contestants, 500)
-        us = medians(found[memory]) * 1e6
-        where = "memory" if memory.endswith("memory") else "a file"
-        detail = f"journal in {where}; on the disk {medians(found['function:disk']) * 1e6:,.0f} us"
+        us, least = (medians(found[name]) * 1e6 for name in names)
+        detail = (
+            f"journal in {where}; on the disk {medians(found['function:disk']) * 1e6:,.0f} us; "
+            f"the same in one function, without rooms and rules: {least:.1f} us"
+        )
         return [_at_most("registered function, checked and recorded, the sync apart", us, "us", 15.0, detail)]
 
     # -- the record and the start ---------------------------------------------------------------------------

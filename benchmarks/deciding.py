@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from measuring import Row, interleaved
 
@@ -18,7 +20,7 @@ DECISIONS = 5_000
 RESERVED = 50
 
 
-def tables(count: int) -> list[dict]:
+def tables(count: int) -> list[dict[str, Any]]:
     """Rules of every kind. A tenth of them is about our tool: other callers, and arguments of other names and
     of a name that the call has."""
     kinds = (
@@ -58,7 +60,7 @@ def deciding(work: Path, rounds: int) -> list[Row]:
     assert not any(rule.mistakes for rule in rules)
     state, vetted = policy.HostState(), Vetted()
 
-    def decisions(house: policy.HouseRules):
+    def decisions(house: policy.HouseRules) -> Callable[[], None]:
         one = policy.Policy(house)
 
         def work() -> None:

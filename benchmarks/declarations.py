@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 
-def schema(number: int) -> dict:
+def schema(number: int) -> dict[str, Any]:
     names = ("query", "folder", "limit", "order", "pattern", "since")
     return {
         "type": "object",

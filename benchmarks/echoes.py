@@ -69,11 +69,11 @@ def sdk_low(port: int | None, _state: str) -> None:
 
     schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 
-    async def list_tools(_context, _params) -> types.ListToolsResult:
+    async def list_tools(_context: object, _params: object) -> types.ListToolsResult:
         return types.ListToolsResult(tools=[types.Tool(name="echo", input_schema=schema)])
 
-    async def call_tool(_context, params) -> types.CallToolResult:
-        said = types.TextContent(type="text", text=params.arguments["text"])
+    async def call_tool(_context: object, params: types.CallToolRequestParams) -> types.CallToolResult:
+        said = types.TextContent(type="text", text=(params.arguments or {})["text"])
         return types.CallToolResult(content=[said])
 
     server = Server("echo", on_list_tools=list_tools, on_call_tool=call_tool)

@@ -18,13 +18,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 EXPECTED = {"echo": {"value": 7}}
 Call = Callable[[], Awaitable[object]]
 
 
-def echo(value: int) -> dict:
+def echo(value: int) -> dict[str, dict[str, int]]:
     """Give back what was given."""
     return {"echo": {"value": value}}
 
@@ -92,8 +93,7 @@ async def fastmcp(_program: str) -> Call:
 
     server = FastMCP("bench")
     server.tool(echo)
-    client = Client(server)
-    await client.__aenter__()
+    client = await AsyncExitStack().enter_async_context(Client(server))
 
     async def call() -> object:
         return (await client.call_tool("echo", {"value": 7})).data

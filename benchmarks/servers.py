@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from measuring import ROOT, Contestant, Row, contested, medians
 
@@ -76,7 +77,7 @@ def _report(times_ns: list[int], wrong: int) -> None:
 def ours(where: str, *, whole: bool = False) -> None:
     import toolwright
     from toolwright.config import Environment, resolve
-    from toolwright.model import ToolCall
+    from toolwright.model import Allow, Block, TextBlock, ToolCall
     from toolwright.sandbox import Cancel
 
     with tempfile.TemporaryDirectory() as folder:
@@ -88,19 +89,21 @@ def ours(where: str, *, whole: bool = False) -> None:
         # On a busy machine the server may need longer to start than an opening waits for one of many.
         with toolwright.open(config, environment=home, only="mcp:sdk/echo") as workshop:
             tool, runtime = workshop.find("mcp:sdk/echo"), workshop.hands.servers
-            permit = workshop.gate.decide(tool, None).permit
+            decision = workshop.gate.decide(tool, None)
+            assert isinstance(decision, Allow)
             for count in _orders():
                 times, wrong = [], 0
                 for number in range(count):
                     arguments = {"text": f"word {number}"}
+                    blocks: tuple[Block, ...] | None
                     began = time.perf_counter_ns()
                     if whole:
                         blocks = workshop.call("mcp:sdk/echo", arguments).blocks
                     else:
                         call = ToolCall(id="x", tool=tool.key, arguments=arguments)
-                        blocks = runtime.run(tool, call, permit, Cancel()).blocks
+                        blocks = runtime.run(tool, call, decision.permit, Cancel()).blocks
                     times.append(time.perf_counter_ns() - began)
-                    wrong += blocks[0].text != f"word {number}"
+                    wrong += blocks != (TextBlock(text=f"word {number}"),)
                 _report(times, wrong)
 
 
@@ -114,11 +117,11 @@ def theirs(where: str) -> None:
             else where
         )
         async with Client(server) as client:
-            call: Callable[..., Awaitable] = client.call_tool
+            call: Callable[..., Awaitable[Any]] = client.call_tool
             while (count := await asyncio.to_thread(next, orders, None)) is not None:
                 await measure(call, count)
 
-    async def measure(call: Callable[..., Awaitable], count: int) -> None:
+    async def measure(call: Callable[..., Awaitable[Any]], count: int) -> None:
         times, wrong = [], 0
         for number in range(count):
             began = time.perf_counter_ns()
@@ -132,5 +135,9 @@ def theirs(where: str) -> None:
 
 
 if __name__ == "__main__":
-    contestants = {"ours": ours, "whole": partial(ours, whole=True), "theirs": theirs}
+    contestants: dict[str, Callable[[str], None]] = {
+        "ours": ours,
+        "whole": partial(ours, whole=True),
+        "theirs": theirs,
+    }
     contestants[sys.argv[1]](sys.argv[2])

@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from declarations import write_json
 from measuring import ROOT, Row, WrongAnswer
@@ -148,7 +149,7 @@ def _free_port() -> int:
         return port
 
 
-def _reachable(port: int, server: subprocess.Popen) -> None:
+def _reachable(port: int, server: subprocess.Popen[bytes]) -> None:
     until = time.monotonic() + WAIT_S
     while time.monotonic() < until and server.poll() is None:
         try:
@@ -157,7 +158,7 @@ def _reachable(port: int, server: subprocess.Popen) -> None:
             time.sleep(0.01)
         else:
             return
-    raise WrongAnswer(f"{server.args} does not listen ({server.poll()})")
+    raise WrongAnswer(f"{server.args!r} does not listen ({server.poll()})")
 
 
 def _installed_wrk() -> str | None:
@@ -244,7 +245,7 @@ def _speaking(name: str, state: str) -> Iterator[Pipe]:
 class Pipe:
     """What a client says to a server, and hears of it."""
 
-    def __init__(self, name: str, server: subprocess.Popen) -> None:
+    def __init__(self, name: str, server: subprocess.Popen[bytes]) -> None:
         assert server.stdin is not None
         assert server.stdout is not None
         self._name = name
@@ -261,18 +262,19 @@ class Pipe:
             raise WrongAnswer(f"{self._name} ended")
         return chunk
 
-    def ask(self, message: dict) -> dict:
+    def ask(self, message: dict[str, Any]) -> dict[str, Any]:
         """The answer to the only request."""
         self.send(_line(message))
         heard = b""
         while True:
             heard += self.receive()
             *lines, heard = heard.split(b"\n")
-            for answer in map(json.loads, lines):
+            for line in lines:
+                answer: dict[str, Any] = json.loads(line)
                 if "id" in answer:
                     return answer
 
-    def check(self, numbers: list[int], answers: list[dict]) -> None:
+    def check(self, numbers: list[int], answers: list[dict[str, Any]]) -> None:
         """Whether each of these calls was answered once, and rightly."""
         for answer in answers:
             if answer["result"]["content"][0]["text"] != f"text {answer['id']}":
@@ -284,11 +286,11 @@ class Pipe:
         self._said.close()
 
 
-def _line(message: dict) -> bytes:
+def _line(message: dict[str, Any]) -> bytes:
     return json.dumps(message).encode() + b"\n"
 
 
-def _call(number: int) -> dict:
+def _call(number: int) -> dict[str, Any]:
     params = {"name": "echo", "arguments": {"text": f"text {number}"}}
     return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
 
@@ -377,7 +379,7 @@ def _serving_folder(tools: Path, state: str) -> Iterator[tuple[int, float, int]]
         server.wait(60)
 
 
-def _ask(port: int, method: str, params: dict) -> tuple[float, dict]:
+def _ask(port: int, method: str, params: dict[str, Any]) -> tuple[float, dict[str, Any]]:
     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": META}}
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.connect()

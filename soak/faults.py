@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+import control
 import records
 from table import Line, at_most, exactly, show
 from tools import FAULTS, LONG_BYTES, Fault, Folder, descriptors, resident_bytes, threads
@@ -72,30 +73,31 @@ def run(
     quiet = _Quiet(tools)
     done: list[Done] = []
     began = time.monotonic()
-    workshop = toolwright.open(tools.config(), sandbox=_sandbox(level))
-    reached = workshop.hands.sandbox.level
-    before = None
-    memory: list[int] = []
-    try:
-        # The first part warms up: pools fill, caches load, the allocator takes what it needs.
-        for size in _parts(calls, at_once):
-            waiting = list(islice(zip(faults, limits, strict=True), len(done), len(done) + size))
-            done += _at_once(workshop, waiting, at_once, len(done))
-            quiet.look()
-            gc.collect()
-            memory.append(resident_bytes())
+    with control.beside(folder) as machine:
+        workshop = toolwright.open(tools.config(), sandbox=_sandbox(level))
+        reached = workshop.hands.sandbox.level
+        before = None
+        memory: list[int] = []
+        try:
+            # The first part warms up: pools fill, caches load, the allocator takes what it needs.
+            for size in _parts(calls, at_once):
+                waiting = list(islice(zip(faults, limits, strict=True), len(done), len(done) + size))
+                done += _at_once(workshop, waiting, at_once, len(done))
+                quiet.look()
+                gc.collect()
+                memory.append(resident_bytes())
+                _let_go(workshop)
+                if before is None:
+                    before = (set(descriptors().values()), len(descriptors()), threads())
+                print(f"{len(done):,} of {calls:,} calls, {time.monotonic() - began:.0f} s", file=sys.stderr)
+            assert before is not None
             _let_go(workshop)
-            if before is None:
-                before = (set(descriptors().values()), len(descriptors()), threads())
-            print(f"{len(done):,} of {calls:,} calls, {time.monotonic() - began:.0f} s", file=sys.stderr)
-        assert before is not None
-        _let_go(workshop)
-        more_descriptors = len(descriptors()) - before[1]
-        more_threads = threads() - before[2]
-        new = sorted(set(descriptors().values()) - before[0])
-    finally:
-        workshop.close()
-        tools.end_all()
+            more_descriptors = len(descriptors()) - before[1]
+            more_threads = threads() - before[2]
+            new = sorted(set(descriptors().values()) - before[0])
+        finally:
+            workshop.close()
+            tools.end_all()
     took_s = time.monotonic() - began
 
     begun, ended, kinds = records.begins_and_ends(tools.state)
@@ -136,6 +138,7 @@ def run(
         *([f"by a line through them {_growth_bytes(memory) / (1 << 20):.1f} MiB"] if len(memory) > 2 else []),
         f"quiet within {quiet.slowest_s * 1000:.0f} ms after the last call of a batch",
         *([f"late by {_spread(late)}"] if late else []),
+        str(machine),
         *(f"wrong: {text} ({count} times)" for text, count in Counter(wrong).most_common(WRONG_SHOWN)),
         *(f"flaw: {flaw.segment} record {flaw.number}: {flaw.why}" for flaw in verdict.flaws[:WRONG_SHOWN]),
         *(f"open now and not before: {name}" for name in new[:WRONG_SHOWN] if more_descriptors > 0),

@@ -28,7 +28,7 @@ from table import at_most, exactly, show
 from tools import FAULTS, Folder, pids
 
 import toolwright
-from toolwright.journal import reading
+from toolwright.journal import chain, reading
 
 CALLERS = 12
 SURVIVES_S = 1.0
@@ -98,7 +98,7 @@ class _Found:
     def __init__(self, tools: Folder) -> None:
         self._tools = tools
         self.journal = records.journal(tools.state)
-        self._known: dict[str, tuple[int, reading.Head | None]] = {}
+        self._known: dict[str, tuple[int, chain.Head | None]] = {}
         self._started = tools.started.open("rb")
         self._torn = 0
         self.begun: dict[str, str] = {}
@@ -244,7 +244,7 @@ def _import_all() -> None:
 
 def _rest(inlet: int) -> bytes:
     """All that was told. The pipe ends with the host, since nothing else holds it."""
-    parts = []
+    parts: list[bytes] = []
     while select.select([inlet], [], [], 2 * SURVIVES_S)[0]:
         part = os.read(inlet, 1 << 16)
         if not part:

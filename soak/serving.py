@@ -158,7 +158,7 @@ class Place:
         (folder / "handlers" / "pair.py").write_text(HANDLER, encoding="utf-8")
         schema = {"type": "object", "properties": {"nonce": {"type": "string"}}, "required": ["nonce"]}
         double = {"name": "double", "description": "Twice.", "category": "analysis", "input_schema": schema}
-        group = {
+        group: dict[str, Any] = {
             "group": "pair",
             "version": "1.0.0",
             "description": "D.",

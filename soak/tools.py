@@ -40,7 +40,7 @@ class Fault:
 
 
 def _echoes(result: ToolResult, nonce: str) -> bool:
-    return result.data == {"echo": nonce}
+    return bool(result.data == {"echo": nonce})
 
 
 def _ended_by(**wanted: int) -> Callable[[ToolResult, str], bool]:
@@ -49,6 +49,10 @@ def _ended_by(**wanted: int) -> Callable[[ToolResult, str], bool]:
         return isinstance(details, dict) and all(details.get(key) == value for key, value in wanted.items())
 
     return right
+
+
+def _stopped(result: ToolResult, _nonce: str) -> bool:
+    return result.error is not None and result.error.message.startswith("stopped: ")
 
 
 FAULTS = (
@@ -60,7 +64,7 @@ FAULTS = (
     Fault("flood", 3, Kind.TOO_LARGE),
     Fault("loud", 2, Kind.TOO_LARGE),
     Fault("swarm", 6, None, _echoes),
-    Fault("bomb", 1, Kind.FAILED, lambda result, _: result.error.message.startswith("stopped: ")),
+    Fault("bomb", 1, Kind.FAILED, _stopped),
     Fault("daemon", 8, None, _echoes),
     Fault("holder", 8, None, _echoes),
     Fault("ignorer", 4, None, lambda result, _: result.data == {"echo": "ignored"}, long=True),

@@ -243,6 +243,26 @@ def test_a_program_that_may_not_be_executed_is_not_started(project: Path, level:
         assert opened.call("off", {}).content == '{"error":"start: Permission denied"}'
 
 
+@pytest.mark.parametrize(
+    ("script", "mode", "words"),
+    [
+        ("echo '{}'\n", 0o755, "#!/usr/bin/env python3"),
+        ("#!/nowhere/python\n", 0o755, "the interpreter that its first line names"),
+        ("#!/bin/sh\n", 0o644, "chmod +x"),
+    ],
+)
+def test_what_the_author_of_a_program_that_does_not_start_forgot_is_told(
+    project: Path, level: Level, script: str, mode: int, words: str
+) -> None:
+    manifest(project, "t", script)
+    (project / "tools" / "bin" / "t").chmod(mode)
+    with workshop(project, level) as opened:
+        result = opened.call("t", {})
+    assert result.error is not None
+    assert result.error.kind is Kind.UNAVAILABLE
+    assert words in str(result.error.hint)
+
+
 def test_a_program_that_is_a_pipe_is_not_waited_for(project: Path, level: Level) -> None:
     """Attack: a FIFO in a program's place, at which the host would wait for a writer for ever."""
     manifest(project, "pipe", "#!/bin/sh\n")
@@ -803,6 +823,25 @@ def test_arguments_that_are_no_json_are_a_mistake_of_the_programmer(project: Pat
     manifest(project, "ok", "#!/bin/sh\necho '{}'\n")
     with workshop(project, level) as opened, pytest.raises(UsageError):
         opened.call("ok", {"x": object()})
+
+
+@pytest.mark.parametrize(
+    ("given", "message", "hint"),
+    [
+        ('{"x": 1}', "arguments must be a mapping (got str)", "call_text"),
+        (["x"], "arguments must be a mapping (got list)", "dict"),
+        (7, "arguments must be a mapping (got int)", "dict"),
+    ],
+)
+def test_arguments_that_are_no_mapping_are_a_mistake_of_the_programmer(
+    project: Path, level: Level, given: Any, message: str, hint: str
+) -> None:
+    manifest(project, "ok", "#!/bin/sh\necho '{}'\n")
+    with workshop(project, level) as opened, pytest.raises(UsageError) as wrong:
+        opened.call("ok", given)
+    assert wrong.value.message == message
+    assert hint in str(wrong.value.hint)
+    assert records(project) == []
 
 
 @pytest.mark.parametrize("leaf", [0, 10**30])

@@ -165,6 +165,20 @@ def clone(tmp_path: Path) -> Path:
 # -- keys ---------------------------------------------------------------------------------------------------
 
 
+def test_what_does_not_count_is_told_with_its_line(clone: Path) -> None:
+    config = read_file(str(clone / "toolwright.toml"), trusted=False)
+    lines = WHOLE.split("\n")
+    assert [problem.code for problem in config.problems] == ["config.untrusted"] * len(WIDENING)
+    for problem, where in zip(config.problems, ignored(config), strict=True):
+        assert problem.line is not None
+        assert where.rpartition(".")[2] in lines[problem.line - 1]
+        assert problem.pointer is not None
+    # What goes on over several lines is told where it begins.
+    wide = 'policy = [\n{ decision = "allow", because = "x" },\n]\n'
+    (problem,) = read_file(str(written(clone / "wide.toml", f"\n{wide}")), trusted=False).problems
+    assert (problem.line, problem.pointer) == (2, ("policy", 0, "decision"))
+
+
 def test_every_key_of_a_trusted_file_counts(clone: Path) -> None:
     config = read_file(str(clone / "toolwright.toml"), trusted=True)
     options = OpenApiOptions(tags=("pets",), paths=("/pets",), secret="PETS_TOKEN")
@@ -269,6 +283,7 @@ def test_an_unknown_key_is_refused_with_a_suggestion(
         ("[skills]\ndisabled = [1]", "skills.disabled[0]: must be a string, got a whole number"),
         ('[skills]\ncontext_mode = "half"', "must be one of full, read_on_demand (got 'half')"),
         ('manifest = "x"', "manifest: must be a table, written [manifest]"),
+        ('grants."a:b/*" = []', 'grants.a:b/*: must be a table, written [grants."PATTERN"]'),
         ('source = "x"', "source: must be a list of tables, written [[source]]"),
         ("source = [1]", "source[0]: must be a table"),
         ("grants = 1", "grants: must be tables, written"),
@@ -324,14 +339,65 @@ def test_a_wrong_value_is_refused_with_its_place(text: str, says: str, tmp_path:
     assert caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        ("\n[manifst]", 2, "unknown key 'manifst'"),
+        ("# zygots\n[limits]\nzygotes = 1\nzygots = 2", 4, "unknown key 'limits.zygots'"),
+        ("[limits]\n'zygotes' = true", 2, "limits.zygotes: must be a whole number, got true or false"),
+        ("limits.zygotes = 0", 1, "limits.zygotes: must be above 0 (got 0)"),
+        ("serve = { watch = true, port = 65536 }", 1, "serve.port: must be 0 to 65535 (got 65536)"),
+        (
+            '[skills]\ndisabled = ["""\n""",\n1]',
+            None,
+            "skills.disabled[1]: must be a string, got a whole number",
+        ),
+        ('[[source]]\npath = "a"\n[[source]]\n', 3, "source[1]: needs exactly one of path, mcp and openapi"),
+        (
+            '[[source]]\npath = "x"\n[[source]]\npath = 1',
+            4,
+            "source[1].path: must be a string, got a whole number",
+        ),
+        ('[grants."rye:a.b/*"]\nneeds = ["x"]\nneed = []', 3, "unknown key 'grants.rye:a.b/*.need'"),
+        ('\n[[policy]]\ndecision = "deny"', 2, "policy[0]: needs because"),
+        (
+            '[[policy]]\ndecision = "deny"\nbecause = "x"\n[policy.match]\neffect = "chnage"',
+            5,
+            "policy[0]: match.effect: must be one of read, create, change (got 'chnage')",
+        ),
+        (
+            '[[policy]]\ndecision = "deny"\nbecause = "x"\nmatch = { nmae = "x" }',
+            4,
+            "policy[0]: unknown key 'match.nmae'",
+        ),
+        (
+            '[[budget]]\ncalls = 1\nwithin = "1h"\nbecause = "x"\nmatch.name = ""',
+            5,
+            "budget[0]: match.name: must not be empty",
+        ),
+    ],
+)
+def test_the_line_of_a_mistake_is_told_where_it_is_sure(
+    text: str, line: int | None, says: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path / "toolwright.toml", text)
+    with pytest.raises(ConfigError) as caught:
+        read_file(str(path), trusted=True)
+    assert caught.value.line == line
+    assert caught.value.message == f"{path}: {says}"
+    assert str(caught.value) == (f"{path}: {says}" if line is None else f"{path}:{line}: {says}")
+
+
 def test_the_line_of_a_rule_is_told_only_where_it_is_sure(tmp_path: Path) -> None:
     rule = 'decision = "deny"\nbecause = "x"'
     inline = 'policy = [{decision = "deny", because = "x"}]'
     fooling = '[[policy]]\nbecause = """\n[[policy]]\n"""\ndecision = "deny"'
     for text, places in (
         (f"\n  [[ policy ]] # one\n{rule}\n[[policy]]\n{rule}", (":2 policy[0]", ":5 policy[1]")),
-        (inline, (" policy[0]",)),
-        (fooling, (" policy[0]",)),
+        (inline, (":1 policy[0]",)),
+        (inline.replace("[{", "[\n{"), (" policy[0]",)),
+        (fooling, (":1 policy[0]",)),
+        (f'{inline}\n[[source]]\npath = """\n[[policy]]\n"""', (":1 policy[0]",)),
     ):
         path = written(tmp_path / "toolwright.toml", text)
         found = read_file(str(path), trusted=True).policy_places

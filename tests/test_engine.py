@@ -312,9 +312,12 @@ def test_a_begin_becomes_durable_when_its_runtime_asks_and_not_later() -> None:
     assert (result.ok, seen) == (True, [0, 1])
 
 
-@pytest.mark.parametrize(("place", "recorded"), [("write", []), ("sync", ["begin", "end"])])
+@pytest.mark.parametrize(
+    ("place", "recorded"), [("write", []), ("hasten", ["begin", "end"]), ("sync", ["begin", "end"])]
+)
+@pytest.mark.parametrize("call", [a_call(), a_call({"n": "x"})], ids=["runs", "does not fit"])
 def test_an_interrupt_while_a_begin_is_written_leaves_both_records_or_none(
-    tmp_path: Path, place: str, recorded: list[str]
+    tmp_path: Path, place: str, recorded: list[str], call: ToolCall
 ) -> None:
     interrupts = [place]
 
@@ -331,12 +334,18 @@ def test_an_interrupt_while_a_begin_is_written_leaves_both_records_or_none(
         interrupt("sync")
         os.fsync(descriptor)
 
+    def hasten(descriptor: int, at: int, size: int) -> None:
+        interrupt("hasten")
+        Disk().hasten(descriptor, at, size)
+
     journal = str(tmp_path / "journal")
-    segments = Segments(journal, seal=Seals(str(tmp_path)), disk=Disk(write=write, sync=sync))
-    engine = an_engine(a_tool(), AskingRuntime([]), Audit(segments), asking=True)
+    disk = Disk(write=write, sync=sync, hasten=hasten)
+    audit = Audit(Segments(journal, seal=Seals(str(tmp_path)), disk=disk))
+    engine = an_engine(a_tool(), AskingRuntime([]), audit, asking=True)
     with pytest.raises(KeyboardInterrupt):
-        engine.call(a_call(), Cancel())
-    segments.close()
+        engine.call(call, Cancel())
+    assert audit.settle(0.0)
+    audit.close()
     found = [entry.what for entry in entries(journal) if entry.what not in OWN]
     assert found == recorded
 
@@ -556,6 +565,43 @@ def test_only_safe_transient_failures_are_repeated(
     retrying = Retrying(inner, pause)
     retrying.run(a_tool(effect=effect, retry=retry), a_call(), Permit(), Cancel())
     assert (len(inner.calls), waited) == (runs, waits)
+
+
+@pytest.mark.parametrize(
+    ("backoff", "waits"),
+    [
+        ("exponential", [2.0, 6.0, 18.0, 20.0]),
+        ("linear", [2.0, 4.0, 6.0, 8.0]),
+        ("fixed", [2.0, 2.0, 2.0, 2.0]),
+    ],
+)
+def test_pauses_grow_as_the_author_says(backoff: str, waits: list[float]) -> None:
+    waited: list[float] = []
+
+    def pause(_cancel: Cancel, seconds: float) -> bool:
+        waited.append(seconds)
+        return False
+
+    retry = Retry(max_attempts=5, backoff=backoff, initial_delay_s=2, max_delay_s=20, multiplier=3)
+    retrying = Retrying(ScriptedRuntime([Ending(end=End.NOT_STARTED)] * 5), pause)
+    retrying.run(a_tool(retry=retry), a_call(), Permit(), Cancel())
+    assert waited == waits
+
+
+@pytest.mark.parametrize(("first_s", "longest_s"), [(0.0, 0.0), (2.0, 20.0)])
+def test_pauses_that_no_number_can_hold_are_the_longest_of_the_policy(
+    first_s: float, longest_s: float
+) -> None:
+    waited: list[float] = []
+
+    def pause(_cancel: Cancel, seconds: float) -> bool:
+        waited.append(seconds)
+        return False
+
+    retry = Retry(max_attempts=60, initial_delay_s=first_s, max_delay_s=20, multiplier=1e9)
+    retrying = Retrying(ScriptedRuntime([Ending(end=End.NOT_STARTED)] * 60), pause)
+    ending = retrying.run(a_tool(retry=retry), a_call(), Permit(), Cancel())
+    assert (ending.end, waited) == (End.NOT_STARTED, [first_s, *[longest_s] * 58])
 
 
 def test_a_cancelled_call_is_not_repeated() -> None:

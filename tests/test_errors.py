@@ -1,10 +1,22 @@
-"""Words that were probably meant, however many are known and however long the unknown one is."""
+"""Words that were probably meant, however many are known and however long the unknown one is; and what a
+programmer reads of a mistake."""
 
 from __future__ import annotations
 
 import time
+import traceback
 
-from toolwright.errors import nearest
+from toolwright.errors import ConfigError, UsageError, nearest
+
+
+def test_a_traceback_says_what_to_do_and_the_message_stays_alone() -> None:
+    error = UsageError("unknown dialect 'claude'", "dialects are anthropic and openai")
+    assert str(error) == "unknown dialect 'claude'"
+    assert traceback.format_exception_only(error)[-2:] == [
+        "toolwright.errors.UsageError: unknown dialect 'claude'\n",
+        "dialects are anthropic and openai\n",
+    ]
+    assert len(traceback.format_exception_only(ConfigError("toolwright.toml: no such key"))) == 1
 
 
 def test_the_likeliest_word_is_found_among_few_and_among_very_many() -> None:

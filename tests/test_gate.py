@@ -159,6 +159,40 @@ def test_attack_a_store_that_is_broken_on_purpose_refills_no_budget(tmp_path: Pa
     assert error.kind is Kind.UNAVAILABLE
 
 
+def test_what_is_explained_is_what_a_call_gets_also_where_the_store_cannot_be_read(tmp_path: Path) -> None:
+    budget = {"calls": 1, "within": "1h", "because": "once"}
+    (tmp_path / "state").mkdir(mode=0o700)
+    (tmp_path / "state" / STORE_NAME).write_bytes(b"not a database" * 100)
+    with opened(tmp_path, budgets=(budget,)) as workshop:
+        error = workshop.call("read_file", {"path": "x"}).error
+        assert error is not None
+        for arguments in (None, {"path": "x"}):
+            explained = workshop.explain("read_file", arguments)
+            refused = explained.decision
+            assert isinstance(refused, Deny)
+            assert (refused.kind, refused.message, refused.hint) == (error.kind, error.message, error.hint)
+            assert STORE_NAME in refused.because
+            assert (explained.permit, explained.budgets, explained.approvals) == (None, (), ())
+
+
+def test_attack_a_store_that_is_broken_on_purpose_switches_no_server_on_again(tmp_path: Path) -> None:
+    written(tmp_path, {"name": "s", "mcp": marking(tmp_path, "names=a")})
+    (tmp_path / "state").mkdir(mode=0o700)
+    (tmp_path / "state" / STORE_NAME).write_bytes(b"not a database" * 100)
+    with opened_servers(tmp_path) as workshop:
+        (server,) = workshop.server_records()
+        decision = workshop.gate.decide_server(server)
+        (problem,) = workshop.problems
+    assert isinstance(decision, Deny)
+    assert decision.kind is Kind.UNAVAILABLE
+    assert decision.message == "what was switched off cannot be read, so no server starts"
+    assert STORE_NAME in decision.because
+    assert decision.hint is not None
+    assert decision.message in problem.message
+    assert problem.hint == decision.hint
+    assert starts(tmp_path) == 0
+
+
 def test_rules_that_nobody_understands_open_no_workshop(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"policy\[0\]: needs because"):
         opened(tmp_path, {"decision": "deny"})

@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+TRIES = 3
+STOOD_STILL_MS = 100
+LIMITS_KEPT = "time limits kept within 250 ms"
 
 
 def soak(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -30,6 +33,20 @@ def soak(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Compl
     )
 
 
+def soak_on_time(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Where the machine itself stood still meanwhile, a time limit that came late says nothing: once more."""
+    for _ in range(TRIES - 1):
+        done = soak(*arguments, env=env)
+        found = re.search(
+            r"the machine itself: late by at most (\d+) ms, a sync at most (\d+) ms", done.stdout
+        )
+        assert found is not None, done.stdout + done.stderr
+        missed = re.findall(r"^  (.+?)  .*MISSED$", done.stdout, re.MULTILINE)
+        if missed != [LIMITS_KEPT] or max(map(int, found.groups())) < STOOD_STILL_MS:
+            return done
+    return soak(*arguments, env=env)
+
+
 def met(output: str) -> dict[str, str]:
     """What was found, by what was looked for; every line of it was met."""
     found = {}
@@ -41,7 +58,7 @@ def met(output: str) -> dict[str, str]:
 
 
 def test_tools_that_misbehave_leave_nothing_behind() -> None:
-    done = soak("--calls", "300", "--at-once", "16", "--kills", "0")
+    done = soak_on_time("--calls", "300", "--at-once", "16", "--kills", "0")
     assert done.returncode == 0, done.stdout + done.stderr
     found = met(done.stdout)
     assert found["calls that came back"] == "300"
@@ -60,7 +77,7 @@ def test_hosts_that_are_killed_lose_nothing() -> None:
 @pytest.mark.skipif(shutil.which("cc") is None, reason="without a compiler the other test does this already")
 def test_the_tools_are_the_same_without_a_compiler() -> None:
     nowhere = {"PATH": "/nonexistent", "HOME": "/nonexistent"}
-    done = soak("--calls", "60", "--at-once", "4", "--kills", "0", env=nowhere)
+    done = soak_on_time("--calls", "60", "--at-once", "4", "--kills", "0", env=nowhere)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Python tools" in done.stdout
 

@@ -5,7 +5,7 @@
  * Whoever of the waiting supervisors receives it serves it:
  *
  *     host ==requests==> supervisor (child subreaper, forked from the spawner, no exec)
- *                            └ vfork + exec -> the tool and its descendants
+ *                            └ clone + exec -> the tool and its descendants
  *
  * It knows no permits, no formats and no policy: it applies what the request says, completely, or starts
  * nothing and says at which stage the kernel refused. It trusts the host, not the tool: a request that makes
@@ -79,13 +79,14 @@ enum {
 enum {
     REQUEST_MAGIC = 0x51535754, /* "TWSQ" */
     REPORT_MAGIC = 0x52535754,  /* "TWSR" */
-    VERSION = 2,
+    VERSION = 3,
 };
 
 /* How a call that is HELD gets leave: its byte of the shared page says so, and, where the host took long, this word on
  * the control socket. Anything else there is a stop. */
 enum { LEAVE = 'g' };
-enum slot { SLOT_UNUSED, SLOT_MAY_HAVE_STARTED, SLOT_LEAVE };
+/* Odd: something may have started. The host writes no more after SLOT_LEAVE, so that stays true. */
+enum slot { SLOT_UNUSED, SLOT_MAY_HAVE_STARTED, SLOT_LEAVE, SLOT_LEAVE_TAKEN };
 
 enum kind { KIND_RUN = 1, KIND_NAMESPACE = 2, KIND_PROBE = 3 };
 
@@ -139,6 +140,7 @@ enum {
     SLOTS = 4096,            /* of the shared page */
     STDIN_MAX = 4096,        /* what every pipe takes at once */
     OUTPUT_MAX = 16 << 10,   /* what comes back in a report; of more, the pipes do */
+    PACKET_MAX = 64 << 10,   /* what one read takes: of a packet, what it has no room for is lost */
 };
 
 enum stage {  /* where a start failed */
@@ -151,7 +153,8 @@ enum reason {  /* why it ended */
     REASON_EXITED = 1, REASON_NOT_STARTED, REASON_DEADLINE, REASON_CANCELLED, REASON_PROCESSES,
     REASON_MEMORY, REASON_SCRATCH, REASON_DONE /* a namespace or a probe */,
     REASON_SWAPPED /* what was shown in place of a file is not shown any more */,
-    REASON_RUNNING /* no end yet: with this come the pipes, stdout and stderr, for the host to read from now on */,
+    REASON_RUNNING /* no end yet: with this come the pipes, stdout and stderr, for the host to read from now on, or,
+                    * where none can be handed over, a piece of what the tool wrote */,
 };
 
 enum {  /* layers that were in force */
@@ -334,7 +337,7 @@ static bool can_look;                                /* there is more than one p
 static volatile bool has_leave;                      /* the tool of this request may start; set in its own process */
 
 static int output[2] = {-1, -1};                     /* ours to read: stdout and stderr, until the host has them */
-static unsigned char output_bytes[OUTPUT_MAX];
+static unsigned char output_bytes[OUTPUT_MAX + PACKET_MAX];
 
 static int64_t now_us(void)
 {
@@ -398,17 +401,21 @@ static bool write_small(const char *path, const char *text)
     return done;
 }
 
-/* == The tool's side: between vfork and exec =============================================================== */
+/* == The tool's side: between clone and exec =============================================================== */
 
-/* Shared with the supervisor's memory (vfork), so a failed start needs no pipe and no guessing of exit codes. */
+/* In memory that both have, as after vfork, so a failed start needs no pipe and no guessing of exit codes. */
 struct birth {
     const struct request *request;
     const int *fds;
+    pid_t supervisor;
+    _Atomic uint32_t tid;       /* ALIVE, until the kernel clears it: it executes a program, or ended */
+    volatile int64_t leave_us;  /* when it had leave */
     volatile uint32_t stage;
     volatile int32_t error;
     volatile uint32_t layers, detail;
     bool shares_files;
 };
+enum { ALIVE = 1 };
 
 /* No program that is started from here on can get a capability. Done once, in the spawner, because the list of
  * forty costs a tenth of a start; a new user namespace undoes it, so there it is done again.
@@ -508,8 +515,9 @@ UNCHECKED static void restrict_tool(struct birth *birth)
         layers |= LAYER_IDENTITY;
     }
     if (forget_capabilities() != 0) FAIL(STAGE_CAPABILITIES);
-    /* If somebody kills the supervisor, this process goes at once and the spawner finds the others. */
-    if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) != 0) FAIL(STAGE_GROUP);
+    /* If somebody kills the supervisor, this process goes at once and the spawner finds the others.
+     * Attack: somebody kills both before this line, and what nobody watches becomes the tool. */
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) != 0 || getppid() != birth->supervisor) FAIL(STAGE_GROUP);
 
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) FAIL(STAGE_NO_NEW_PRIVS);
     layers |= LAYER_NO_NEW_PRIVS;
@@ -535,9 +543,9 @@ UNCHECKED static bool page_gives_leave(const struct request *r)
 
 /* Attack: a tool that starts although its call could not be recorded. The host says that it is; its end, or another
  * word, means no, whatever the page says: of a call that the host gave up, that byte is another's by now.
- * Attack: a copy of a host that died keeps the control socket open. So we look for the host itself as well: while
- * we wait here, our supervisor cannot. A processor that was put to sleep meanwhile would take longer to wake up than
- * a quick disk to write, so for that long we look. */
+ * Attack: a copy of a host that died keeps the control socket open. So we look for the host itself as well.
+ * A processor that was put to sleep meanwhile would take longer to wake up than a quick disk to write, so for that
+ * long we look. */
 UNCHECKED static bool wait_for_leave(const struct request *r, int control)
 {
     int64_t enough = can_look ? now_us() + LOOK_US : 0;
@@ -582,10 +590,15 @@ UNCHECKED static _Noreturn void become_tool(struct birth *birth)
         }
     }
     if (chdir(r->cwd) != 0) FAIL(STAGE_CWD);
-    if (!has_leave && !wait_for_leave(r, fds[r->control])) {
-        errno = ECANCELED;
-        FAIL(STAGE_HELD);
+    if (!has_leave) {
+        if (!wait_for_leave(r, fds[r->control])) {
+            errno = ECANCELED;
+            FAIL(STAGE_HELD);
+        }
+        /* While this is not written, a host that nobody answers knows that nothing was started. */
+        __atomic_store_n(started + r->head.slot, SLOT_LEAVE_TAKEN, __ATOMIC_RELEASE);
     }
+    birth->leave_us = now_us();
     has_leave = true;
 
     sigset_t none;
@@ -603,22 +616,54 @@ UNCHECKED static int tool_main(void *argument)
     become_tool(argument);
 }
 
+/* Whether nobody waits for a call any more. Its words stay where they are: others read them. */
+static bool is_given_up(int control)
+{
+    struct pollfd waits[2] = {{control, POLLIN, 0}, {HOST_PIDFD, POLLIN, 0}};
+    char word = 0;
+    if (poll(waits, 2, 0) <= 0) return false;
+    if (waits[1].revents || waits[0].revents & POLLHUP) return true;
+    return recv(control, &word, 1, MSG_PEEK | MSG_DONTWAIT) == 1 && word != LEAVE;
+}
+
+/* Waits until what is to become the tool executes its program, or ends. False: nobody waits for it, or, from its leave
+ * on, it had the time that it may take.
+ * Attack: somebody stops it, and whoever waits for it outlives call and host. So not by vfork, which nothing but our
+ * own death would wake us from.
+ * We are not woken when it executes: that would take the processor from it just then. A short tool is over before we
+ * look. */
+static bool has_moved(struct birth *birth, int pidfd, int64_t patience_us)
+{
+    struct pollfd its_end = {pidfd, POLLIN, 0};
+    int64_t since = 0;
+    while (atomic_load(&birth->tid) == ALIVE) {
+        if (has_leave && since == 0) since = now_us();
+        if (since != 0 && now_us() - since >= patience_us) return false;
+        int ready = poll(&its_end, 1, ALARM_FIRST_MS);
+        if (ready > 0) break;
+        if (ready == 0 && is_given_up(birth->fds[birth->request->control])) return false;
+    }
+    return true;
+}
+
 /* == The embryo: the next tool, restricted while nobody waits ============================================== */
 
 /* Restricting takes a fifth of a short call. Whoever calls the same tool again and again is spared that: after a
- * call a supervisor makes a process, restricts it as it did the last, and lets it wait. It lives in our memory and
- * with our descriptors, as between vfork and exec, and never runs at the same time as we do. When the next request
- * has the same kit it becomes the tool; with any other it is killed, and so it is when nobody comes for a while.
- * Where anything about it goes wrong, the tool is started as if it had not been there. */
+ * call a supervisor makes a process, restricts it as it did the last, and lets it wait. It lives in our memory, as
+ * every tool until it executes, and with our descriptors, and whenever it runs we do nothing but wait. When the
+ * next request has the same kit it becomes the tool; with any other it is killed, and so it is when nobody comes for a
+ * while. Where anything about it goes wrong, the tool is started as if it had not been there. */
 static struct {
     struct birth birth;
     pid_t pid;
     int pidfd;
     uint32_t kit, streak;
     _Atomic uint32_t is_ready, go;
-    _Atomic uint32_t tid;  /* ALIVE, until the kernel clears it: it executes a program, or ended */
 } embryo;
-enum { STREAK = 2, EMBRYO_WAIT_MS = 5000, EMBRYO_LIFE_S = 5, ALIVE = 1 };
+enum { STREAK = 2, EMBRYO_LIFE_S = 5 };
+#ifndef EMBRYO_WAIT_MS  /* a test has less patience */
+#define EMBRYO_WAIT_MS 5000
+#endif
 
 UNCHECKED static void futex_wake(_Atomic uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, 1, NULL, NULL, 0); }
 
@@ -641,18 +686,6 @@ static void discard_embryo(void)
     embryo.pid = 0;
 }
 
-/* Waits until one of two words is no longer what it was; false: that took too long. */
-static bool has_changed(_Atomic uint32_t *word, uint32_t from, _Atomic uint32_t *or_this, uint32_t or_from)
-{
-    struct timespec moment = {0, 20000000};
-    int64_t until = now_us() + EMBRYO_WAIT_MS * 1000;
-    while (atomic_load(word) == from && atomic_load(or_this) == or_from) {
-        if (now_us() > until) return false;
-        syscall(SYS_futex, word, FUTEX_WAIT, from, &moment, NULL, 0);
-    }
-    return true;
-}
-
 /* After a call of this kit, whose descriptors are still open. */
 static void make_embryo(const struct request *r, const int *fds)
 {
@@ -662,18 +695,20 @@ static void make_embryo(const struct request *r, const int *fds)
     embryo.streak = kit == embryo.kit ? embryo.streak + 1 : 1;
     embryo.kit = kit;
     if (embryo.streak < STREAK) return;
-    embryo.birth = (struct birth){.request = r, .fds = fds, .shares_files = true};
+    embryo.birth = (struct birth){.request = r, .fds = fds, .supervisor = getpid(), .tid = ALIVE, .shares_files = true};
     embryo.is_ready = embryo.go = 0;
-    embryo.tid = ALIVE;
     sigset_t all, before;
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, &before);  /* it must not run our handlers */
     embryo.pid = clone(embryo_main, tool_stack + sizeof tool_stack,
                        CLONE_VM | CLONE_FILES | CLONE_PIDFD | CLONE_CHILD_CLEARTID | SIGCHLD, &embryo.birth,
-                       &embryo.pidfd, NULL, &embryo.tid);
+                       &embryo.pidfd, NULL, &embryo.birth.tid);
     sigprocmask(SIG_SETMASK, &before, NULL);
     if (embryo.pid <= 0) return;
-    has_changed(&embryo.is_ready, 0, &embryo.tid, ALIVE);
+    struct timespec moment = {0, 20000000};
+    int64_t until = now_us() + EMBRYO_WAIT_MS * 1000;
+    while (!atomic_load(&embryo.is_ready) && atomic_load(&embryo.birth.tid) == ALIVE && now_us() < until)
+        syscall(SYS_futex, &embryo.is_ready, FUTEX_WAIT, 0, &moment, NULL, 0);
     if (!atomic_load(&embryo.is_ready)) discard_embryo();
 }
 
@@ -682,7 +717,7 @@ static pid_t hatch(const struct request *r, const int *fds, struct birth *birth,
 {
     if (embryo.pid <= 0) return 0;
     if (r->head.kit != embryo.kit || r->head.kit == 0 || r->channel >= 0 || r->head.flags & KEEP_PROGRAM
-        || atomic_load(&embryo.tid) != ALIVE) {
+        || atomic_load(&embryo.birth.tid) != ALIVE) {
         discard_embryo();
         return 0;
     }
@@ -690,14 +725,9 @@ static pid_t hatch(const struct request *r, const int *fds, struct birth *birth,
     embryo.birth.fds = fds;
     atomic_store(&embryo.go, 1);
     futex_wake(&embryo.go);
-    bool has_moved = false, had_leave = false;  /* from its leave on it has the whole time that starting may take */
-    while (!has_moved && !had_leave) {
-        had_leave = has_leave;
-        has_moved = has_changed(&embryo.tid, ALIVE, &embryo.tid, ALIVE);
-    }
-    if (!has_moved) {
+    if (!has_moved(&embryo.birth, embryo.pidfd, EMBRYO_WAIT_MS * 1000)) {
         kill(embryo.pid, SIGKILL);  /* it may have become the tool just now: then that was the call */
-    } else if (embryo.birth.stage != STAGE_NONE && embryo.birth.stage != STAGE_HELD) {
+    } else if (embryo.birth.stage == STAGE_NONE ? !has_leave : embryo.birth.stage != STAGE_HELD) {
         discard_embryo();  /* it certainly did not; starting again says what is wrong */
         return 0;
     }
@@ -1082,36 +1112,63 @@ static size_t pending(int fd)
     return ioctl(fd, FIONREAD, &count) == 0 && count > 0 ? (size_t)count : 0;
 }
 
+/* What lies in the pipes, in pieces before the report that the rest goes with; `size`: how much of each at least. Where
+ * a piece does not arrive, the report must not either. Attack: somebody outside who holds the pipes and writes on. We
+ * read as much as there was. */
+static void send_written(int control, struct report *report, size_t size[2])
+{
+    size_t have = 0, most = 0;
+    bool is_sent = true;
+    struct report piece = {.reason = REASON_RUNNING};
+    for (int i = 0; i < 2; i++) {
+        /* One read is not enough where the tool made its pipe one of packets (O_DIRECT), and of a packet nothing is
+         * left for the next. */
+        while (size[i] > 0 && is_sent) {
+            ssize_t got = read(output[i], output_bytes + have, PACKET_MAX);
+            if (got <= 0) break;
+            size[i] -= size[i] < (size_t)got ? size[i] : (size_t)got;
+            have += (size_t)got;
+            if (have > most) most = have;
+            for (; have > OUTPUT_MAX && is_sent; have -= OUTPUT_MAX) {
+                piece.stdout_size = i == 0 ? OUTPUT_MAX : report->stdout_size;
+                report->stdout_size = 0;
+                is_sent = send_report(control, &piece, output_bytes, OUTPUT_MAX, NULL, 0);
+                memmove(output_bytes, output_bytes + OUTPUT_MAX, have - OUTPUT_MAX);
+            }
+        }
+        if (i == 0) report->stdout_size = (uint32_t)have;
+    }
+    if (is_sent) send_report(control, report, output_bytes, have, NULL, 0);
+    explicit_bzero(output_bytes, most);
+}
+
 /* From now on the host reads what the tool writes. Attack: another tool of the same user has so many descriptors under
  * way that the kernel takes no more. Then they stay ours, and we try again: closed, they would tell this tool that
- * nobody reads, and what it wrote would be missing from its result. */
+ * nobody reads, and what it wrote would be missing from its result. So that it does not wait for room meanwhile, some of
+ * that goes in pieces, as much as the host surely has room for: we must not wait for it while the tool runs. */
 static void hand_over(int control)
 {
     struct report running = {.reason = REASON_RUNNING};
-    if (send_report(control, &running, NULL, 0, output, 2)) close_output();
+    if (send_report(control, &running, NULL, 0, output, 2)) {
+        close_output();
+        return;
+    }
+    struct pollfd room = {control, POLLOUT, 0};
+    if (poll(&room, 1, 0) != 1 || room.revents != POLLOUT) return;
+    size_t size[2] = {pending(output[0]), pending(output[1])};
+    for (int i = 0; i < 2; i++) if (size[i] > OUTPUT_MAX) size[i] = OUTPUT_MAX;
+    if (size[0] || size[1]) send_written(control, &running, size);
 }
 
 /* The report with what the tool wrote, or with the pipes, where that is long. Those that wrote it are dead, so all
- * of it lies there. Attack: somebody outside who holds the pipes and writes on. We read as much as there was. */
+ * of it lies there. Attack: another tool of the same user has so many descriptors under way that the kernel takes no
+ * more. Then all of it goes in pieces before the report. */
 static void send_all(int control, struct report *report)
 {
     size_t size[2] = {0, 0};
     if (output[0] >= 0) for (int i = 0; i < 2; i++) size[i] = pending(output[i]);
-    if (size[0] > OUTPUT_MAX || size[1] > OUTPUT_MAX - size[0]) {
-        send_report(control, report, NULL, 0, output, 2);
-    } else {
-        size_t have = 0;
-        for (int i = 0; i < 2; i++) {
-            /* One read is not enough where the tool made its pipe one of packets (O_DIRECT). */
-            for (ssize_t got; size[i] > 0 && (got = read(output[i], output_bytes + have, size[i])) > 0;) {
-                have += (size_t)got;
-                size[i] -= (size_t)got;
-            }
-            if (i == 0) report->stdout_size = (uint32_t)have;
-        }
-        send_report(control, report, output_bytes, have, NULL, 0);
-        explicit_bzero(output_bytes, have);
-    }
+    bool is_long = size[0] > OUTPUT_MAX || size[1] > OUTPUT_MAX - size[0];
+    if (!is_long || !send_report(control, report, NULL, 0, output, 2)) send_written(control, report, size);
     close_output();
 }
 
@@ -1178,22 +1235,34 @@ static uint32_t watch(const struct request *r, const int *fds, struct report *re
     }
 }
 
+/* Makes the tool of this request from nothing; -1 with errno. One that had leave and does not start is left to whoever
+ * watches it: it has all the time that its call has. */
+static pid_t bear(struct birth *birth, int *pidfd)
+{
+    uint32_t timeout_ms = birth->request->head.timeout_ms;
+    pid_t tool = clone(tool_main, tool_stack + sizeof tool_stack,
+                       CLONE_VM | CLONE_PIDFD | CLONE_CHILD_CLEARTID | SIGCHLD, birth, pidfd, NULL, &birth->tid);
+    if (tool < 0) return -1;
+    if (!has_moved(birth, *pidfd, timeout_ms ? (int64_t)timeout_ms * 1000 : INT64_MAX) && !has_leave)
+        kill(tool, SIGKILL);
+    return tool;
+}
+
 /* True: nothing of it is left. */
 static bool run_tool(const struct request *r, const int *fds, struct report *report, bool *send)
 {
     int64_t began = now_us();
-    struct birth birth = {.request = r, .fds = fds};
+    struct birth birth = {.request = r, .fds = fds, .supervisor = getpid(), .tid = ALIVE};
     int pidfd = -1;
-    if (r->head.slot < started_size) {  /* where the host has set it already, that stays */
+    has_leave = !(r->head.flags & HELD);
+    /* Of a call that the host gave up it is another's by now: what stands there stays. */
+    if (has_leave && r->head.slot < started_size) {
         unsigned char unused = SLOT_UNUSED;
         __atomic_compare_exchange_n(started + r->head.slot, &unused, SLOT_MAY_HAVE_STARTED, false,
                                     __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
     }
-    has_leave = !(r->head.flags & HELD);
     pid_t tool = hatch(r, fds, &birth, &pidfd);
-    if (tool == 0)
-        tool = clone(tool_main, tool_stack + sizeof tool_stack, CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD,
-                     &birth, &pidfd);
+    if (tool == 0) tool = bear(&birth, &pidfd);
     report->reason = REASON_NOT_STARTED;
     if (tool < 0) {
         report->stage = STAGE_CLONE;
@@ -1203,6 +1272,10 @@ static bool run_tool(const struct request *r, const int *fds, struct report *rep
     report->layers = birth.layers | LAYER_PIDFD;
     struct rusage used;
     int status = 0;
+    if (birth.stage == STAGE_NONE && !has_leave) {  /* somebody killed it while it waited: it never was the tool */
+        birth.stage = STAGE_HELD;
+        birth.error = ECANCELED;
+    }
     if (birth.stage != STAGE_NONE) {
         report->detail = birth.detail;
         report->stage = birth.stage;
@@ -1211,7 +1284,7 @@ static bool run_tool(const struct request *r, const int *fds, struct report *rep
         close(pidfd);
         return true;
     }
-    if (r->head.flags & HELD) began = now_us();
+    if (r->head.flags & HELD) began = birth.leave_us;
     /* Nothing of the tool's stays open here: its readers see its end when it ends. */
     close(fds[r->in]);
     close(fds[r->out]);
@@ -1640,7 +1713,7 @@ static _Noreturn void supervise(unsigned seat)
         if (idle_supervisors() == 0) eventfd_write(pool->wake, 1);
         bool again = serve(size, fds, nfds);
         explicit_bzero(datagram, (size_t)size);  /* the environment had secrets in it */
-        /* A change of user between vfork and exec may have made this memory readable (fs.suid_dumpable). */
+        /* A change of user before exec may have made this memory readable (fs.suid_dumpable). */
         prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
         if (!again || idle_supervisors() >= IDLE_MAX) break;
         atomic_store(&pool->seats[seat].idle, true);
@@ -1661,12 +1734,17 @@ static int seat_of(pid_t pid)
 }
 
 /* Takes leave of supervisors that ended. True: there are strays, which want another look.
- * Attack: a tool kills its supervisor. Its processes come to us then (we are a subreaper too), and go. */
+ * Attack: a tool kills its supervisor. Its processes come to us then (we are a subreaper too), and go.
+ * Attack: a tool stops its supervisor, and nobody keeps it to its limits. So a supervisor that stands still is killed. */
 static bool reap(void)
 {
     static bool strays;
     int status;
-    for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG | __WALL)) > 0;) {
+    for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG | WUNTRACED | __WALL)) > 0;) {
+        if (WIFSTOPPED(status)) {
+            kill(pid, SIGKILL);
+            continue;
+        }
         int seat = seat_of(pid);
         strays = strays || seat < 0 || !WIFEXITED(status);
         if (seat < 0) continue;

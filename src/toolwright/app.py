@@ -26,6 +26,7 @@ from toolwright.config import (
     Environment,
     check_rules,
     current_folder,
+    lines_of,
     lock_folder,
     named_source,
     resolve,
@@ -40,6 +41,7 @@ from toolwright.model import (
     Declared,
     DeclareOptions,
     Disabled,
+    Document,
     LeftOut,
     ProbeOutcome,
     Problem,
@@ -53,6 +55,7 @@ from toolwright.model import (
     ToolError,
     ToolMode,
     ToolResult,
+    Trust,
     Vetted,
 )
 from toolwright.records import dataclass, maker, replace
@@ -345,6 +348,11 @@ class Workshop:
         """What is wrong with the declarations and the configuration, as values."""
         return (*self.config.problems, *self._report.problems)
 
+    def wrong_about(self, some: Sequence[Tool] | None, tools: Sequence[Tool]) -> list[Problem]:
+        """The problems about some tools (None: about all), without lines, and part of what is about others:
+        much cheaper than asking for the problems. ``tools``: every record."""
+        return [*self.config.problems, *self._report.wrong_about(some, tools)]
+
     @property
     def severities(self) -> Counter[Severity]:
         """How many problems there are of each severity, without what is merely suspicious (``hygiene``): much
@@ -433,6 +441,48 @@ class Workshop:
         if not pins.exists:
             return ()
         return tuple(pins.problems([*self.tools, *self.server_records()], self.gate.vet_signature))
+
+    def rule_problems(self) -> list[Problem]:
+        """The rules, budgets and grants of the project's file that name no tool there is.
+
+        Not those of the user's own file, which speaks for all projects, nor those of a file above the folder
+        that was loaded, nor where sources were left out or others named instead: what they name may be there.
+        """
+        from toolwright.trust import naming
+        from toolwright.trust.budgets import budgets_of
+        from toolwright.trust.rules import rules_of
+
+        config, file = self.config, self.config.file
+        if file is None or file == self._environment.user_config or not self.tools:
+            return []
+        if any(source.named and source.root for source in config.sources):
+            return []  # by ``named_source``, in place of those that the file speaks of
+        ignored = [problem.pointer or () for problem in config.problems]
+        if any(key[:1] == ("source",) or key == ("skills", "extra_dirs") for key in ignored):
+            return []
+        if any(problem.code == "source.not-probed" for problem in self._report.without_lines):
+            return []
+        here = self.gate.cwd
+        if os.path.normpath(os.path.dirname(file)) != here and all(
+            source.named and source.path == here for source in config.sources
+        ):
+            return []
+        rules = [(rule.place, rule.match) for rule in rules_of(config.policy, config.policy_places)]
+        rules += [(budget.place, budget.match) for budget in budgets_of(config.budgets, config.budget_places)]
+        asked = [
+            naming.Naming(place.removeprefix(file).partition(" ")[2], match)
+            for place, match in rules
+            if place.startswith((f"{file}:", f"{file} "))
+        ]
+        for grant, grant_file in zip(config.grants, config.grant_files, strict=True):
+            if grant_file == file:
+                asked.append(naming.of_grant(grant.pattern))
+        if not asked:  # as mostly; no tool is taken from the shelf for it
+            return []
+        servers, listed = self.server_records(), self.catalog.keys
+        silent = [each.key for each in servers if not any(key.startswith(each.key) for key in listed)]
+        known = [*self.tools, *servers]
+        return naming.look(asked, known, silent=silent, file=file, lines=partial(lines_of, config.file_text))
 
     def changed(self) -> bool:
         """Whether the sources look different from when they were last read. Reads and runs nothing."""
@@ -884,7 +934,12 @@ class Workshop:
         program may give (``answer``); none of it counts as the tool's time. Without it, or when it is over,
         the call ends with ``needs_approval``, and the next identical one finds the answer.
         """
-        given = dict(arguments or {})
+        try:
+            given = dict(arguments or {})
+        except (TypeError, ValueError):
+            got = type(arguments).__name__
+            hint = "`call_text` takes JSON text, as a model wrote it" if got == "str" else "hand over a dict"
+            raise UsageError(f"arguments must be a mapping (got {got})", hint) from None
         try:
             jsontext.plain(given)
         except (TypeError, ValueError, RecursionError) as error:
@@ -1081,11 +1136,10 @@ class Workshop:
     def hands(self) -> Hands:
         """What runs calls; made when first asked for."""
         hands = self._hands
-        if hands is not None and not self._is_closed:
+        if hands is not None:
             return hands
         with self._lock:
-            if self._is_closed:
-                raise UsageError("the workshop is closed", "call before its `with` block ends")
+            gate = self._the_gate()  # which a closed workshop has no more
             if self._hands is None:
                 from toolwright.hands import Hands
 
@@ -1101,7 +1155,7 @@ class Workshop:
                     in_process=self._in_process,
                     sandbox=self._sandbox,
                     lists=self._lists,
-                    gate=self._the_gate(),
+                    gate=gate,
                 )
             return self._hands
 
@@ -1182,11 +1236,16 @@ class Workshop:
             return [(b"", unrecorded)] * len(paths)
         contents = self.gate.contents
         before = [contents.file(path) for path in paths]
-        answers = discovery.probe_all(
-            paths, env=self._environment.probe_environment(), run=self.hands.run_recorded
-        )
+        answers = {path: answer for path in paths if (answer := self._as_locked(path)) is not None}
+        asked = [path for path in paths if path not in answers]
+        if asked:
+            told = discovery.probe_all(
+                asked, env=self._environment.probe_environment(), run=self.hands.run_recorded
+            )
+            answers |= zip(asked, told, strict=True)
         found = []
-        for path, held, (body, outcome) in zip(paths, before, answers, strict=True):
+        for path, held in zip(paths, before, strict=True):
+            body, outcome = answers[path]
             if held is not None and contents.file(path) is held:
                 found.append((body, replace(outcome, digest=held.digest)))
             elif outcome.start_error is None:
@@ -1195,6 +1254,24 @@ class Workshop:
             else:
                 found.append((body, outcome))
         return found
+
+    def _as_locked(self, path: str) -> tuple[bytes, ProbeOutcome] | None:
+        """What a program said when it was locked, where it is not as it was locked; None: it may be asked.
+
+        Attack: a locked program that is replaced, and runs as soon as tools are loaded: to be asked for its
+        schema. A person has to approve it first.
+        """
+        from toolwright.formats import executable
+
+        entry = self.gate.locked(path, executable.NAME)
+        if entry is None:
+            return None
+        body = executable.answer_of(entry.document)
+        document = Document(path=path, content=body, place=executable.NAME)
+        for tool in executable.compile_document(document, Rules()).tools:
+            if self.gate.vet(replace(tool, key=entry.key), None).trust is not Trust.DRIFTED:
+                return None
+        return body, ProbeOutcome(exit_status=0, is_locked=True)
 
     def _fetch(self, urls: Sequence[str]) -> Sequence[tuple[bytes | None, str | None]]:
         """Documents that trusted sources name by their URLs; each fetch is recorded like a call."""
@@ -1255,9 +1332,6 @@ def _server_of_key(key: str | None) -> str | None:
     format, _, rest = (key or "").partition(":")
     server, slash, _ = rest.partition("/")
     return server if format == "mcp" and slash else None
-
-
-# -- what runs calls ----------------------------------------------------------------------------------------
 
 
 def _check_call(timeout_s: float | None, idempotency_key: str | None, wait_s: float | None) -> None:

@@ -12,7 +12,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
 from importlib import import_module
@@ -21,6 +21,7 @@ from typing import Any, Final
 from toolwright.catalog import files
 from toolwright.catalog.sources import Source
 from toolwright.errors import ConfigError, SourceError, StoreError, UsageError, nearest
+from toolwright.jsontext import Pointer
 from toolwright.model import (
     BASE_ENV,
     FILE_FORMATS,
@@ -174,6 +175,8 @@ class Config:
     keyword_match: str = "word"
     timeout_s: float = 30.0
     grants: tuple[Grant, ...] = ()
+    grant_files: tuple[str, ...] = ()
+    """Where each of them stands."""
     secrets: Mapping[str, str] = field(default_factory=dict)
     """Variables of tools, and the secrets of the vault that they stand for."""
     policy: tuple[Mapping[str, Any], ...] = ()
@@ -205,6 +208,8 @@ class Config:
     state: str | None = None
     """The folder for state; None keeps none."""
     file: str | None = None
+    file_text: str = field(default="", repr=False)
+    """The file as it was read: later its lines may be others."""
     trusted: bool = False
     problems: tuple[Problem, ...] = ()
 
@@ -374,14 +379,8 @@ def find_file(folder: str) -> str | None:
     Attack: on a shared machine anyone can put a file into a folder above ours (`/tmp`), and its sources would
     stand in the place of our own tools.
     """
-    while True:
-        path = os.path.join(folder, FILE_NAME)
-        if os.path.isfile(path) and _is_ours(path):
-            return path
-        above = os.path.dirname(folder)
-        if above == folder:
-            return None
-        folder = above
+    paths = (os.path.join(each, FILE_NAME) for each in above(folder))
+    return next((path for path in paths if os.path.isfile(path) and _is_ours(path)), None)
 
 
 def _is_ours(path: str) -> bool:
@@ -448,7 +447,8 @@ def read_file(path: str, *, trusted: bool) -> Config:
 def _merged(base: Config, path: str, *, trusted: bool) -> Config:
     content = _content(path)
     table = _table(path, content)
-    return _Reading(base, path, trusted, content.decode("utf-8")).read(table)
+    reading = _Reading(base, path, trusted, content.decode("utf-8"))
+    return reading.told(reading.read(table), _FOUND)
 
 
 def _content(path: str) -> bytes:
@@ -481,7 +481,7 @@ def _found(base: Config, path: str) -> Config:
     why = _why_untrusted(base.state, path, content)
     if why is None:
         return _Reading(base, path, trusted=True, text=text).read(table)
-    return narrow if why == _FOUND else _Reading(base, path, trusted=False, text=text, why=why).read(table)
+    return reading.told(narrow, why)
 
 
 def _why_untrusted(state: str | None, path: str, content: bytes) -> str | None:
@@ -530,17 +530,15 @@ def review(environment: Environment, path: str) -> Reviewed:
 class _Reading:
     """One file, read over a base."""
 
-    def __init__(self, base: Config, path: str, trusted: bool, text: str = "", why: str = "") -> None:
+    def __init__(self, base: Config, path: str, trusted: bool, text: str = "") -> None:
         self.base = base
         self.text = text
         self.path = path
         self.folder = os.path.dirname(path)
         self.real_folder = os.path.realpath(self.folder)
         self.trusted = trusted
-        self.problems: list[Problem] = []
         self.widening: list[tuple[str, str]] = []
         """What is left out because the file is not trusted: key, and what it says."""
-        self.why = why or _FOUND
 
     def read(self, table: Mapping[str, Any]) -> Config:
         self.known("", table, _TOP)
@@ -575,6 +573,7 @@ class _Reading:
             keyword_match=values.get("selection.keyword_match", config.keyword_match),
             timeout_s=float(timeout_s),
             grants=(*config.grants, *grants),
+            grant_files=(*config.grant_files, *(self.path for _ in grants)),
             secrets={**config.secrets, **self.secrets(table.get("secrets", {}))},
             # The user's own rules stay, and come first: a project's rule must not take a refusal away.
             policy=(*config.policy, *policy),
@@ -601,19 +600,20 @@ class _Reading:
             result_bytes=values.get("limits.result_bytes", config.result_bytes),
             serve=self.serving(values),
             file=self.path,
+            file_text=self.text,
             trusted=self.trusted,
-            problems=(*config.problems, *self.problems),
         )
 
     def section(self, name: str, value: object, keys: Mapping[str, _Key]) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise self.wrong(name, f"must be a table, written [{name}]")
         self.known(name, value, tuple(keys))
-        return {
-            key: found
-            for key, found in value.items()
-            if self.check(f"{name}.{key}", found, keys[key]) and self.may(f"{name}.{key}", found, keys[key])
-        }
+        kept = {}
+        for key, found in value.items():
+            self.check(f"{name}.{key}", found, keys[key])
+            if self.may(f"{name}.{key}", found, keys[key]):
+                kept[key] = found
+        return kept
 
     def sources(self, value: object) -> tuple[Source, ...]:
         found: list[Source] = []
@@ -723,6 +723,8 @@ class _Reading:
         if not isinstance(grants, dict):
             raise self.wrong("grants", 'must be tables, written [grants."PATTERN"]')
         for pattern, grant in grants.items():
+            if not isinstance(grant, dict):  # said here: bare, most patterns are no TOML
+                raise self.wrong(f"grants.{pattern}", 'must be a table, written [grants."PATTERN"]')
             self.section(f"grants.{pattern}", grant, _GRANT_KEYS)
         if grants and not self.trusted:
             self.untrusted("grants", grants)
@@ -765,25 +767,23 @@ class _Reading:
 
     def mistaken(self, name: str, mistakes: Sequence[Sequence[str]]) -> None:
         """Every mistake at once: one must not hide the others, and none may leave a rule out."""
-        told = [f"{name}[{number}]: {what}" for number, found in enumerate(mistakes) for what in found]
+        told = [(f"{name}[{number}]", what) for number, found in enumerate(mistakes) for what in found]
         if told:
             more = f" (and {len(told) - _TOLD_MAX} more)" if len(told) > _TOLD_MAX else ""
-            raise ConfigError(
-                f"{self.path}: {'; '.join(told[:_TOLD_MAX])}{more}",
+            table, what = told[0]
+            key = what.removeprefix("unknown key ").partition(": ")[0].strip("'")
+            raise self.refused(
+                "; ".join(f"{where}: {what}" for where, what in told[:_TOLD_MAX]) + more,
                 "correct it, or name another file with --config",
+                f"{table}.{key}",
+                table,
             )
 
     def places(self, name: str, count: int) -> list[str]:
-        """Where the tables of a list stand: the line is told where their headers can be counted."""
-        lines = [
-            number
-            for number, line in enumerate(self.text.split("\n"), 1)
-            if re.fullmatch(_HEADER, line.partition("#")[0].strip())
-            and line.split("]]")[0].strip(" [\t") == name
-        ]
-        if len(lines) != count:
-            return [f"{self.path} {name}[{number}]" for number in range(count)]
-        return [f"{self.path}:{line} {name}[{number}]" for number, line in enumerate(lines)]
+        """Where the tables of a list stand, with the line as far as it can be told."""
+        wanted = [f"{name}[{number}]" for number in range(count)]
+        lines = lines_of(self.text, {*wanted}) if wanted else {}
+        return [f"{self.path}{f':{lines[where]}' if where in lines else ''} {where}" for where in wanted]
 
     def serving(self, values: Mapping[str, Any]) -> Serving:
         given = {key.partition(".")[2]: value for key, value in values.items() if key.startswith("serve.")}
@@ -832,12 +832,13 @@ class _Reading:
             if key not in known:
                 close = nearest(key, known)
                 place = f"{where}.{key}" if where else key
-                raise ConfigError(
-                    f"{self.path}: unknown key {place!r}",
+                raise self.refused(
+                    f"unknown key {place!r}",
                     f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}",
+                    place,
                 )
 
-    def check(self, where: str, value: object, key: _Key) -> bool:
+    def check(self, where: str, value: object, key: _Key) -> None:
         kinds = key.kind if isinstance(key.kind, tuple) else (key.kind,)
         if type(value) not in kinds:
             names = " or ".join(_KIND_NAMES[kind] for kind in kinds)
@@ -849,7 +850,6 @@ class _Reading:
                 self.check(f"{where}[{number}]", item, key.items)
         if isinstance(value, str) and "\0" in value:
             raise self.wrong(where, "must not hold a NUL character")
-        return True
 
     def may(self, where: str, value: object, key: _Key) -> bool:
         if self.trusted or key.widens is False or value in key.harmless:
@@ -867,21 +867,54 @@ class _Reading:
         return False
 
     def wrong(self, where: str, what: str) -> ConfigError:
-        return ConfigError(f"{self.path}: {where}: {what}", "correct it, or name another file with --config")
+        return self.refused(f"{where}: {what}", "correct it, or name another file with --config", where)
+
+    def refused(self, what: str, hint: str, *places: str) -> ConfigError:
+        """``places``: where the mistake stands; the first of which the line can be told tells it."""
+        lines = lines_of(self.text, places)
+        line = next((lines[place] for place in places if place in lines), None)
+        return ConfigError(f"{self.path}: {what}", hint, file=self.path, line=line)
 
     def untrusted(self, where: str, value: object) -> None:
         self.widening.append((where, _shown(value)))
-        review = "review what changed" if self.why == _CHANGED else "read it"
-        self.problem(
-            "config.untrusted",
-            f"{where} is ignored: {self.why}",
-            f"{review}, and if you trust it: toolwright trust {shlex.quote(self.path)}",
-        )
 
-    def problem(self, code: str, message: str, hint: str) -> None:
-        self.problems.append(
-            Problem(code=code, severity=Severity.WARNING, message=message, path=self.path, hint=hint)
+    def told(self, config: Config, why: str) -> Config:
+        """A configuration with what was left out of this file as problems. Apart from reading it: lines are
+        looked up only once it is known that nobody trusts the file."""
+        if not self.widening:
+            return config
+        places = {where: (where, *_tables_of(where)) for where, _ in self.widening}
+        lines = lines_of(self.text, {place for each in places.values() for place in each})
+        review = "review what changed" if why == _CHANGED else "read it"
+        problems = (
+            Problem(
+                code="config.untrusted",
+                severity=Severity.WARNING,
+                message=f"{where} is ignored: {why}",
+                path=self.path,
+                pointer=_pointer(where),
+                line=next((lines[place] for place in places[where] if place in lines), None),
+                hint=f"{review}, and if you trust it: toolwright trust {shlex.quote(self.path)}",
+            )
+            for where, _ in self.widening
         )
+        return replace(config, problems=(*config.problems, *problems))
+
+
+def _tables_of(where: str) -> Iterator[str]:
+    """The tables that hold a key, the nearest first."""
+    return (where[: end.start()] for end in reversed([*re.finditer(r"[.\[]", where)]))
+
+
+def _pointer(where: str) -> Pointer:
+    return tuple(int(step) if step.isdigit() else step for step in re.findall(r"\w+", where))
+
+
+def lines_of(text: str, places: Collection[str]) -> dict[str, int]:
+    """The lines of keys in the text of a file that was read, as far as they can be told."""
+    # By name: as in ``_table``.
+    lines: dict[str, int] = import_module("toolwright.formats._toml").lines_of(text, places)
+    return lines
 
 
 def _shown(value: object) -> str:
@@ -917,7 +950,6 @@ def check_rules(config: Config) -> None:
 
 
 _TOLD_MAX: Final = 10
-_HEADER: Final = r"\[\[\s*[a-z]+\s*\]\]"
 _FOUND: Final = "this file was found, not named, so it may only narrow"
 _CHANGED: Final = "this file is not what you trusted any more"
 _SHOWN_CHARS_MAX: Final = 400

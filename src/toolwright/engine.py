@@ -40,7 +40,7 @@ from toolwright.model import (
 )
 from toolwright.records import changer, dataclass, maker, replace
 from toolwright.runtimes import Runtime
-from toolwright.sandbox import Cancel, Held, NoLeave
+from toolwright.sandbox import Cancel, Leash, NoLeave
 
 _KNOWN_MAX: Final = 4096
 _OWN: Final = "toolwright:"
@@ -251,7 +251,7 @@ class Engine:
         tool = known.tool if known is not None else None
         if begun.why_not is not None:
             return self._unrecorded(call, tool, begun.why_not)
-        cancel = begun.cancel if begun.promise is None else Held(begun.cancel, begun.promise)
+        cancel = begun.cancel if begun.promise is None else Leash(begun.cancel, begun.promise)
         interrupt: BaseException | None = None
         try:
             if known is None:
@@ -272,11 +272,13 @@ class Engine:
             kind = Kind.CANCELLED if is_interrupt else Kind.INTERNAL
             message = "interrupted" if is_interrupt else "stopped without an answer"
             result = self._refusal(call, ToolError(kind=kind, message=message), tool)
-        if cancel.is_held:  # nothing was started, which is recorded just the same
+        while cancel.is_held:  # nothing was started, which is recorded just the same
             try:
                 cancel.leave()
             except NoLeave:
                 return self._unrecorded(call, tool, self._audit.why_not, interrupt)
+            except KeyboardInterrupt as stopped:  # raised again when the end is recorded
+                interrupt = stopped
         if not result.spent.duration_ms:  # nothing ran: what was spent was spent here
             spent = replace(result.spent, duration_ms=round((time.monotonic() - begun.started) * 1000, 3))
             result = replace(result, spent=spent)

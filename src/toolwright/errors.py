@@ -23,7 +23,7 @@ from toolwright.records import dataclass
 
 
 class ToolwrightError(Exception):
-    """The library was used wrongly; ``hint`` says what to do."""
+    """The library was used wrongly; ``hint`` says what to do, and stands below the message in a traceback."""
 
     exit_code = 70
 
@@ -31,12 +31,27 @@ class ToolwrightError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if hint is not None:
+            self.add_note(hint)
 
 
 class ConfigError(ToolwrightError):
-    """A configuration that cannot be used."""
+    """A configuration that cannot be used. ``line`` is where the mistake stands in the ``file`` that the
+    message begins with, where that can be told; ``str()`` says it too."""
 
     exit_code = 78
+
+    def __init__(
+        self, message: str, hint: str | None = None, *, file: str = "", line: int | None = None
+    ) -> None:
+        super().__init__(message, hint)
+        self.file = file
+        self.line = line
+
+    def __str__(self) -> str:
+        if self.line is None:
+            return self.message
+        return f"{self.file}:{self.line}{self.message.removeprefix(self.file)}"
 
 
 class SourceError(ToolwrightError):

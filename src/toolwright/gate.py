@@ -46,6 +46,7 @@ from toolwright.trust.rules import Answer, Rule, rules_of
 
 if TYPE_CHECKING:
     from toolwright.sandbox.ground import Grounds
+    from toolwright.trust.lock import Entry
     from toolwright.trust.pinning import Pins
     from toolwright.trust.spending import Spending
     from toolwright.trust.vetting import Vetter
@@ -142,11 +143,14 @@ class Gate:
 
     # -- calling --------------------------------------------------------------------------------------------
 
-    def decide(self, tool: Tool, call: ToolCall | None, caller: str | None = None) -> Decision:
-        """Whether a tool may run now, and with what. Without a call: whether it might.
+    def decide(
+        self, tool: Tool, call: ToolCall | None, caller: str | None = None, vetted: Vetted | None = None
+    ) -> Decision:
+        """Whether a tool may run now, and with what. Without a call: whether it might. ``vetted``: what is
+        known about its bytes, from whoever has just looked.
 
-        Every call asks: what it needs of ``disabled``, ``vet_signature`` and ``_grounds`` is written out
-        here and below, which takes a tenth off.
+        Every call asks: what it needs of ``disabled`` and ``_grounds`` is written out here and below, which
+        takes a tenth off.
         """
         now = time.time()
         try:
@@ -155,7 +159,8 @@ class Gate:
             return _unread("what was switched off cannot be read, so nothing runs", error)
         asking = self._user if caller is None else caller
         project, named = self._place(tool)
-        vetted = self.vet(tool, call)
+        if vetted is None:
+            vetted = self.vet(tool, call)
         stands = self._ground(tool, project=project, named=named)
         if not disabled and call is not None:
             standing = self._policy.standing(tool, call.caller, call.timeout_s, vetted, stands)
@@ -195,6 +200,10 @@ class Gate:
     def decide_server(self, tool: Tool) -> Decision:
         """Whether a server itself may be started, and with what."""
         now = time.time()
+        try:
+            disabled = self.disabled(now)
+        except StoreError as error:  # Attack: a store that is broken on purpose, to switch a server on again
+            return _unread("what was switched off cannot be read, so no server starts", error)
         return self._server_policy.decide(
             tool,
             None,
@@ -202,7 +211,7 @@ class Gate:
             ground=self._grounds.of(
                 tool, project=self.cwd, cwd=self.cwd, named=is_below(tool.origin.path, self.named)
             ),
-            state=policy.HostState(disabled=self.disabled(now), now=now),
+            state=policy.HostState(disabled=disabled, now=now),
             caller=self._user,
         )
 
@@ -212,9 +221,13 @@ class Gate:
         vetted = _UNVETTED if tool.signature is None else self.vetter.vet(tool, call)
         return self._pins.vet(tool, call, vetted)
 
-    def vet_signature(self, tool: Tool, call: ToolCall | None = None) -> Vetted:
-        """The same by its signatures alone."""
-        return _UNVETTED if tool.signature is None else self.vetter.vet(tool, call)
+    def locked(self, path: str, format: str) -> Entry | None:
+        """What was locked of the tool of a format that a file declares."""
+        return self._pins.entry_of(path, format)
+
+    def vet_signature(self, tool: Tool) -> Vetted:
+        """The same by its signatures alone, as the bytes lie there now."""
+        return _UNVETTED if tool.signature is None else self.vetter.vet(tool, None)
 
     @property
     def pins(self) -> Pins:
@@ -273,8 +286,11 @@ class Gate:
         vetted = self.vet(tool, call)
         trust, now = vetted.trust, time.time()
         charges = self._policy.charges(tool, call, trust=trust, cwd=self.cwd, named=named, caller=asking)
-        spent = self._spent(charges, now)
-        decision = self.decide(tool, call, asking)
+        decision = self.decide(tool, call, asking, vetted)
+        try:
+            spent = self._spent(charges, now)
+        except StoreError:  # the decision says so
+            charges, spent = (), {}
         depending = self._policy.depending(tool, trust=trust, named=named, caller=asking)
         stands = self._ground(tool, project=project, named=named)
         return Explanation(
@@ -415,7 +431,15 @@ class LaterPins:
             now = time.monotonic()
             if self._looked <= now < self._looked + _FRESH_S:
                 return vetted
-            if not os.path.lexists(self._lock) and not os.path.lexists(self._memory):
+            if self._is_absent():
                 self._looked = now
                 return vetted
         return self.made.vet(tool, call, vetted)
+
+    def entry_of(self, path: str, format: str) -> Entry | None:
+        if self._pins is None and self._is_absent():
+            return None
+        return self.made.entry_of(path, format)
+
+    def _is_absent(self) -> bool:
+        return not os.path.lexists(self._lock) and not os.path.lexists(self._memory)

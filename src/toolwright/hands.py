@@ -49,7 +49,7 @@ from toolwright.model import (
     ToolResult,
 )
 from toolwright.records import replace
-from toolwright.runtimes import Host, around, process, vaulted
+from toolwright.runtimes import Host, Runtime, around, process, vaulted
 from toolwright.sandbox import NEVER, Cancel, Sandbox, Standing, Start
 from toolwright.servers import LIST_S, ServerLists
 from toolwright.trust.secrets import Secrets, Withheld
@@ -325,12 +325,10 @@ class Hands:
 
     def _permit_server(self, tool: Tool) -> Permit | Ending:
         """What a server itself may do."""
-        try:
-            decision = self._gate.decide_server(tool)
-        except StoreError as error:
-            return Ending(end=End.UNAVAILABLE, reason=error.message, hint=error.hint)
+        decision = self._gate.decide_server(tool)
         if isinstance(decision, Deny):
-            return Ending(end=End.DENIED, reason=decision.message, hint=decision.hint)
+            end = End.UNAVAILABLE if decision.kind is Kind.UNAVAILABLE else End.DENIED
+            return Ending(end=end, reason=decision.message, hint=decision.hint)
         if not isinstance(decision, Allow):
             return Ending(end=End.DENIED, reason=f"{tool.name} needs an approval")
         return decision.permit
@@ -394,7 +392,7 @@ class Hands:
             # Calls that were stopped just now still record their ends; one that nothing can stop does not
             # hold up the closing for long.
             ending.callback(self.audit.settle, _SETTLE_S)
-            parts = (self.sandbox, self._scripts, self._https, self._functions)
+            parts = (self.sandbox, self._scripts, self._https, self._containers, self._functions)
             for part in (*parts, self._pythons, *servers):
                 ending.callback(part.close)
 
@@ -437,10 +435,8 @@ def _fetched(url: str) -> tuple[bytes | None, str | None]:
     return answer.body, None
 
 
-class Closable(Protocol):
+class Closable(Runtime, Protocol):
     """A runtime that keeps something between calls."""
-
-    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending: ...
 
     def close(self) -> None: ...
 

@@ -719,6 +719,8 @@ FILE_FORMATS: Final = (*FOUND_FORMATS, "mcp", "openapi")
 """Those that come out of documents; some of these must be named."""
 FORMATS: Final = (*FILE_FORMATS, "python")
 """Where a tool can come from."""
+RYE_SUFFIXES: Final = (".py", ".yaml", ".yml", ".json", ".js", ".ts", ".mjs", ".cjs", ".sh", ".toml")
+"""Of the files that may be rye tools, in the order in which an id is looked up."""
 READING: Final = "skill:skills/read_skill"
 """The key of the tool that reads skills on demand."""
 
@@ -852,6 +854,8 @@ class ProbeOutcome:
     stderr_tail: str = ""
     digest: str = ""
     """SHA-256 of the program that answered; empty: nobody looked."""
+    is_locked: bool = False
+    """It was not asked, since it is not as it was locked: the answer is the one that was locked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,6 +98,8 @@ def test_an_unknown_name_is_answered_with_the_nearest_ones() -> None:
     shelf = catalog(tool("manifest:m/get_time"), tool("manifest:m/get_date"))
     assert refusal(shelf, "get_tme") == ("there is no tool 'get_tme'", "did you mean get_time or get_date?")
     assert refusal(shelf, "xyz") == ("there is no tool 'xyz'", "`toolwright list` shows what there is")
+    alike = catalog(tool("rye:notes/greet-someone"), tool("rye:x/y"))
+    assert refusal(alike, "greet-someon")[1] == "did you mean greet-someone?"  # and not its key as well
     assert refusal(catalog(), "a") == ("there is no tool 'a'", "`toolwright list` shows what there is")
 
 

@@ -325,6 +325,13 @@ def test_the_examples_of_the_help_texts_parse() -> None:
             parse(words(line))
 
 
+def test_no_command_line_writes_over_a_declaration() -> None:
+    """The shell empties the file before we read it, and what is written there is no declaration."""
+    helped = [line for command in commands().values() for line in (command.epilog or "").splitlines()]
+    for line in (*(line for _, line in LINES), *helped):
+        assert not re.search(r">\s*\S*(?:tools\.json|SKILL\.md)\b", line), line
+
+
 def test_a_wrong_command_line_would_be_noticed() -> None:
     for line in ("toolwright chekc", "toolwright check --strct", "toolwright export", "toolwright init a b"):
         with pytest.raises(click.UsageError):

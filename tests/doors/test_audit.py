@@ -294,6 +294,25 @@ def test_disable_and_enable_answer_in_json_and_survive_restarts(state: Path) -> 
     assert off(state) == {}
 
 
+def test_a_switch_for_a_name_that_no_tool_has_or_that_several_have_says_so(
+    state: Path, tmp_path: Path
+) -> None:
+    one = {"name": "get_time", "description": "T.", "command": ["/bin/true"], "schema": {"type": "object"}}
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tools.json").write_text(json.dumps({"tools": [one]}), encoding="utf-8")
+    mistaken = said(state, "disable", "get_tiem", "--from", tmp_path / "a")
+    assert mistaken.status == 0
+    assert mistaken.err == (
+        "no tool 'get_tiem' is loaded here; it holds once one is (did you mean get_time?)\n"
+    )
+    several = said(state, "disable", "get_time", "--from", tmp_path / "a", "--from", tmp_path / "b")
+    assert several.err == "the name 'get_time' belongs to 2 tools; it holds for each of them\n"
+    for key in ("manifest:a/get_time", "manifest:b/get_time"):
+        refused = said(state, "call", key, "--from", tmp_path / "a", "--from", tmp_path / "b")
+        assert (refused.status, "is disabled" in refused.err) == (77, True)
+
+
 @pytest.mark.parametrize("duration", ["2s", "30m", "1h", "7d"])
 def test_durations(state: Path, duration: str) -> None:
     assert said(state, "disable", "x", "--for", duration, "--json").json["until"] is not None

@@ -283,6 +283,19 @@ def test_list_filters_by_format_and_effect(project: Path, here: Callable[..., Sa
     assert names("--effect", "create") == ["add_task"]
     assert names("--effect", "read") == []
     assert names("--trust", "signed") == []
+    assert here("list", "--from", project, "--trust", "signed").err == "no tools\n"
+
+
+def test_where_there_are_no_tools_list_says_what_to_do_as_check_does(
+    tmp_path: Path, here: Callable[..., Said]
+) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    said = here("list", "--from", place)
+    assert (said.status, said.out) == (0, "")
+    assert said.err == here("check", place).out
+    assert "`toolwright init NAME`" in said.err
+    assert here("list", "--from", place, "-q").err == "no tools\n"
 
 
 def test_list_shows_skills_and_searches_rye_items(tmp_path: Path, here: Callable[..., Said]) -> None:
@@ -384,6 +397,23 @@ def test_wrong_arguments_of_a_call_name_the_tool(project: Path, here: Callable[.
     assert "the key 'a' stands there twice" in said.err
 
 
+@pytest.mark.parametrize("arguments", ["zone=UTC", "UTC", '["UTC"]', '"{}"', "{zone:UTC}", "{'zone': 'UTC'}"])
+def test_a_call_whose_arguments_are_no_object_is_told_how_to_write_them(
+    arguments: str, project: Path
+) -> None:
+    said = toolwright("call", "get_time", arguments, cwd=project)
+    assert said.status == 65
+    assert """\n  ARGS is one JSON object, in quotes for the shell: '{"name": "value"}'\n""" in said.err
+    wrong = toolwright("call", "get_time", '{"zone": 1}', cwd=project)
+    assert (wrong.status, "ARGS" in wrong.err) == (65, False)
+
+
+def test_arguments_that_nobody_typed_need_no_quotes_for_the_shell(project: Path) -> None:
+    (project / "arguments.json").write_text("[1]", encoding="utf-8")
+    said = toolwright("call", "get_time", "@arguments.json", cwd=project)
+    assert (said.status, "shell" in said.err) == (65, False)
+
+
 def test_arguments_come_from_stdin_and_from_files(project: Path) -> None:
     (project / "arguments.json").write_text('{"zone":"A"}', encoding="utf-8")
     from_file = toolwright("show", "get_time", "--argv", "@arguments.json", "--json", cwd=project)
@@ -466,6 +496,7 @@ def test_every_command_has_help_with_examples(command: str, here: Callable[..., 
     assert said.status == 0
     assert re.search(rf"Examples:\n +toolwright {command}\b", said.out)
     assert here(command, "-h").out == said.out
+    assert not re.search(r"^  .*\.\.\.$", said.out, re.MULTILINE)  # what a command does is not cut off
 
 
 def test_the_current_folder_is_the_source_where_nothing_is_named(project: Path) -> None:
@@ -479,6 +510,17 @@ def test_a_configuration_of_the_project_is_found_from_below(project: Path) -> No
     assert [(row["name"], row["path"]) for row in rows] == [
         ("get_time", str(project / "clock" / "tools.json"))
     ]
+
+
+def test_what_a_found_configuration_may_not_say_is_told_with_its_line(project: Path) -> None:
+    (project / "toolwright.toml").write_text(
+        '[[source]]\npath = "clock"\n\n[[source]]\npath = "groups"\nhandlers = "handlers"\n\n'
+        '[trust]\nunsigned = "warn"\n\n[grants."manifest:*"]\nneeds = ["fs.read"]\n',
+        encoding="utf-8",
+    )
+    said = toolwright("check", "--json", cwd=project)
+    told = {problem["message"].split()[0]: problem["line"] for problem in said.json["problems"]}
+    assert told == {"source[1].handlers": 6, "trust.unsigned": 9, "grants": 11}
 
 
 def test_paths_are_relative_below_the_current_folder_and_absolute_elsewhere(project: Path) -> None:
@@ -888,6 +930,13 @@ def test_a_wrong_configuration_ends_with_78(
     assert (said.status, said.out) == (78, "")
     assert says in said.err
     assert len(said.err.splitlines()) == 2
+
+
+def test_a_wrong_configuration_is_told_with_its_line(tmp_path: Path, here: Callable[..., Said]) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text("[manifest]\n\nstrickt = true\n", encoding="utf-8")
+    said = here("--config", path, "list")
+    assert said.err == f"toolwright: {path}:3: unknown key 'manifest.strickt'\n  did you mean 'strict'?\n"
 
 
 def test_an_internal_error_is_told_in_a_sentence(project: Path) -> None:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 import pytest
@@ -276,6 +276,27 @@ def test_the_theme_is_chosen_and_remembered(page: Page, address: str) -> None:
     page.reload()
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 26)"
+
+
+@pytest.mark.parametrize(
+    ("system", "chosen", "ground"),
+    [
+        ("light", "system", "rgb(246, 246, 243)"),
+        ("light", "dark", "rgb(20, 23, 26)"),
+        ("dark", "system", "rgb(20, 23, 26)"),
+        ("dark", "light", "rgb(246, 246, 243)"),
+    ],
+)
+def test_the_theme_is_the_systems_until_one_is_chosen(
+    page: Page, address: str, system: Literal["light", "dark"], chosen: str, ground: str
+) -> None:
+    page.emulate_media(color_scheme=system)
+    page.goto(address)
+    for _ in range(["system", "light", "dark"].index(chosen)):
+        page.locator("[data-theme-switch]").click()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == ground
+    page.reload()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == ground
 
 
 def test_tabs_are_walked_with_the_arrow_keys(page: Page, address: str) -> None:

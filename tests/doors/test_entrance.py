@@ -355,6 +355,17 @@ def test_a_wrong_token_is_refused_even_where_none_is_needed(door: Door) -> None:
     assert door.guests == []
 
 
+def test_a_token_without_its_scheme_is_refused_with_the_way_to_send_it(
+    guarded: Entrance, store: Store, door: Door
+) -> None:
+    _, value = tokens.create(store, "ci", now=1.0)
+    for shown in (value, f"Token {value}"):
+        answer = ask(guarded, ("authorization", shown))
+        assert answer.status == 401
+        assert json.loads(answer.body)["hint"] == "send it as Authorization: Bearer TOKEN"
+    assert door.guests == []
+
+
 def test_a_revoked_token_is_refused_within_a_second(
     guarded: Entrance, store: Store, clock: Clock, door: Door
 ) -> None:

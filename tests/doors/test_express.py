@@ -351,6 +351,39 @@ def test_a_rider_that_waits_is_closed_when_the_server_stops(served: Served) -> N
     until(served, 0)
 
 
+def test_a_request_that_is_given_back_while_the_server_stops_is_answered(served: Served) -> None:
+    with Line(served) as line:
+        aboard(served, line)
+
+        def end() -> None:
+            """It was read, and is not back on the loop yet."""
+            line.socket.sendall(other("tools/list"))
+            until(served, 0)
+            end_connections(served)
+
+        on_the_loop(served, end)
+        reply = line.read()
+        assert {tool["name"] for tool in reply.message["result"]["tools"]} >= {"echo", "hold"}
+        assert line.reading.read() == b""
+
+
+def test_attack_a_request_is_read_after_its_connection_was_found_idle(served: Served) -> None:
+    """While the server stops: whoever read it would answer nobody."""
+    with Line(served) as line:
+        aboard(served, line)
+
+        def end() -> None:
+            for connection in connections(served):
+                connection.end()
+            assert seats(served) == 0  # nobody else reads it from now on
+            line.socket.sendall(wire("final"))
+            end_connections(served)
+
+        on_the_loop(served, end)
+        assert text_of(line.read()) == "final"
+        assert line.reading.read() == b""
+
+
 def end_connections(served: Served) -> None:
     """As the server does when it stops."""
     for connection in connections(served):

@@ -58,6 +58,7 @@ NEEDS = {
     ("POST", "/v1/tools/{add}/enable"): "admin",
     ("GET", "/v1/audit"): "audit",
     ("GET", "/v1/audit/verify"): "audit",
+    ("GET", "/metrics"): "audit",
     ("GET", "/v1/approvals"): "approve",
     ("POST", "/v1/approvals/nothing"): "approve",
     ("GET", "/calls"): "audit",
@@ -71,7 +72,7 @@ NEEDS = {
 def test_what_a_right_is_for_needs_that_right_and_no_other(house: House, method: str, path: str) -> None:
     needed = NEEDS[method, path]
     where = path.replace("{add}", house.key("add"))
-    lines = () if path.startswith("/v1/") else (HTML,)
+    lines = () if path.startswith(("/v1/", "/metrics")) else (HTML,)
     for right in RIGHTS:
         if right == needed:
             continue
@@ -139,6 +140,13 @@ def test_attack_problems_and_charts_tell_of_tools_beyond_reach(house: House) -> 
     assert 0 < counted[0] < counted[1]
     stats = json.loads(house.ask("narrow", "GET", "/v1/audit/stats").body)
     assert counted[0] == stats["calls"]
+
+
+def test_attack_metrics_count_the_calls_of_tools_beyond_reach(house: House) -> None:
+    refused = house.ask("narrow", "GET", "/metrics")  # it has every right
+    assert (refused.status, b"toolwright_" in refused.body) == (403, False), refused
+    assert b"reaches every tool" in refused.body
+    assert b"toolwright_calls_total" in house.ask("audit", "GET", "/metrics").body
 
 
 def test_a_token_for_reading_sees_no_tool_that_may_change_something(house: House) -> None:

@@ -23,10 +23,12 @@ from schemathesis.specs.openapi.definitions import OPENAPI_31
 from tests.doors.web import WAIT_S, Served, opened, served
 from tests.program import toolwright as program
 from toolwright import Failed
-from toolwright.config import Config
+from toolwright.config import Config, read_file
 from toolwright.doors import http as door
 from toolwright.doors._entrance import Guest
 from toolwright.doors._events import Event, EventKind
+from toolwright.doors._streams import STREAMS_PER_GUEST_MAX
+from toolwright.doors._web import BODY_TIMEOUT_S
 from toolwright.functions import tool
 from toolwright.model import Effect, Reach, Right
 from toolwright.schema import DRAFT, meta_validator
@@ -209,6 +211,41 @@ def test_problems_are_told_as_by_check(tmp_path: Path) -> None:
     said = program("--from", tmp_path / "tools.json", "check", "--json", cwd=tmp_path).json
     assert found["problems"]
     assert {each["code"] for each in found["problems"]} == {each["code"] for each in said["problems"]}
+
+
+def test_rules_that_name_no_tool_are_told_as_by_check_and_not_to_those_who_see_only_some(
+    tmp_path: Path,
+) -> None:
+    write_program(tmp_path, "near", "cat")
+    rule = '[[policy]]\nmatch.name = ["near", "naer"]\ndecision = "deny"\nbecause = "x"\n'
+    file = tmp_path / "toolwright.toml"
+    file.write_text(f'[[source]]\npath = "tools.json"\n{rule}', encoding="utf-8")
+    config = read_file(str(file), trusted=True)
+    eve = Guest(name="eve", reach=Reach(tools=("*/near",)))
+    with opened(tmp_path / "state", config=config) as workshop:
+        with served(workshop) as server:
+            answer = server.get("/v1/problems")
+            promised(server.get("/openapi.json").json(), "GET", "/v1/problems", answer)
+        with served(workshop, guest=eve) as server:
+            assert server.get("/v1/problems").json()["problems"] == []
+    said = program("--config", file, "check", "--json", cwd=tmp_path).json["problems"]
+    (problem,) = answer.json()["problems"]
+    assert problem == {**said[-1], "path": problem["path"]}
+    assert (problem["code"], problem["line"], problem["hint"]) == ("config.no-tool", 3, "did you mean near?")
+
+
+def test_the_lines_of_rules_are_those_of_the_file_as_it_was_read(tmp_path: Path) -> None:
+    """Attack: a file whose keys take minutes to put together, in the place of the one that was read."""
+    write_program(tmp_path, "near", "cat")
+    rule = '[[policy]]\nmatch.name = "naer"\ndecision = "deny"\nbecause = "x"\n'
+    file = tmp_path / "toolwright.toml"
+    file.write_text(f'[[source]]\npath = "tools.json"\n{rule}', encoding="utf-8")
+    config = read_file(str(file), trusted=True)
+    with opened(tmp_path / "state", config=config) as workshop, served(workshop) as server:
+        for later in (f"# edited\n\n{rule}{rule}", f"a{'.a' * 40_000} = 1\n", None):
+            file.write_text(later, encoding="utf-8") if later is not None else file.unlink()
+            (problem,) = server.get("/v1/problems").json()["problems"]
+            assert (problem["code"], problem["line"]) == ("config.no-tool", 3)
 
 
 def test_attack_problems_that_name_a_tool_beyond_reach_are_not_told(tmp_path: Path) -> None:
@@ -596,9 +633,7 @@ def test_one_who_was_away_for_too_long_is_told_that_something_was_missed(tmp_pat
 
 def test_streams_of_one_caller_are_bounded_and_end_when_the_house_closes(tmp_path: Path) -> None:
     with opened(tmp_path / "state", tools=[echo]) as workshop, served(workshop) as server:
-        clients = [
-            httpx.Client(base_url=server.url, timeout=WAIT_S) for _ in range(door.STREAMS_PER_GUEST_MAX)
-        ]
+        clients = [httpx.Client(base_url=server.url, timeout=WAIT_S) for _ in range(STREAMS_PER_GUEST_MAX)]
         streams = [client.send(client.build_request("GET", "/v1/events"), stream=True) for client in clients]
         refused(server.get("/v1/events"), 429)
         server.events.close()
@@ -648,6 +683,7 @@ RIGHTS = [
     ("GET", "/v1/audit/abc", None, Right.AUDIT),
     ("GET", "/v1/audit/verify", None, Right.AUDIT),
     ("GET", "/v1/audit/stats", None, Right.AUDIT),
+    ("GET", "/metrics", None, Right.AUDIT),
     ("GET", "/v1/approvals", None, Right.APPROVE),
     ("POST", "/v1/approvals/abcd", {"decision": "deny"}, Right.APPROVE),
 ]
@@ -659,7 +695,7 @@ def test_what_needs_a_right_is_refused_without_it_and_nothing_else_is(server: Se
     with served(server.workshop, guest=Guest(name="eve", rights=frozenset())) as eve:
         for method, path, body, right in RIGHTS:
             refused(eve.client.request(method, path, json=body), 403, right.value)
-        for path in ("/v1/tools", "/v1/tools/echo", "/v1/problems", "/openapi.json", "/metrics"):
+        for path in ("/v1/tools", "/v1/tools/echo", "/v1/problems", "/openapi.json"):
             assert eve.get(path).status_code == 200, path
         assert set(eve.get("/v1/health").json()) == {"status", "reasons", "tools"}
         assert eve.post("/v1/select", {"message": "x"}).status_code == 200
@@ -726,6 +762,7 @@ def test_what_a_form_of_any_page_can_send_is_not_read(server: Served, kind: str 
         (b"[]", 422, ("object",)),
         (b'{"arguments": 5}', 422, ("arguments", "object")),
         (b'{"argument": {}}', 422, ("argument", "arguments")),
+        (b'{"text": "hello"}', 422, ('unknown name "text"', "it takes arguments, context,")),
         (b'{"timeout_s": 0}', 422, ("timeout_s",)),
         (b'{"idempotency_key": ""}', 422, ("idempotency_key",)),
     ],
@@ -759,6 +796,7 @@ def test_a_query_that_is_wrong_is_refused_with_place_and_fix(
 
 def test_paths_and_methods_that_mean_nothing_are_told_so(server: Served) -> None:
     refused(server.get("/v1/nothing"), 404, "openapi.json")
+    refused(server.get("/v1/tools/text/outline"), 404, "write its / as %2F", "openapi.json")
     refused(server.get("/v1/tools/"), 404)
     refused(server.get("/v1/tools/%ff"), 400)
     answer = server.client.delete("/v1/tools/echo")
@@ -810,6 +848,19 @@ def test_a_body_is_counted_while_it_comes_whatever_its_length_is_said_to_be(tmp_
             server.client.post("/v1/tools/echo/call", content=small, headers=headers).json()["content"]
             == "hi"
         )
+
+
+@pytest.mark.parametrize("path", ["/v1/tools/echo/call", "/mcp"])
+def test_a_body_has_as_long_to_come_as_the_configuration_says(tmp_path: Path, path: str) -> None:
+    with opened(tmp_path / "state", tools=[echo]) as workshop, served(workshop, body_timeout_s=0.2) as server:
+        address = urlsplit(server.url)
+        with socket.create_connection((address.hostname, address.port), BODY_TIMEOUT_S / 2) as connection:
+            connection.sendall(
+                b"POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n"
+                b"Accept: application/json, text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"
+                % (path.encode(), address.netloc.encode())
+            )
+            assert connection.recv(13) == b"HTTP/1.1 408 "
 
 
 # -- tags and sizes -----------------------------------------------------------------------------------------

@@ -344,6 +344,52 @@ def test_a_changed_server_is_started_again_only_once_it_was_approved(tmp_path: P
     assert said("lock", "--check").out == "3 tools as locked\n"
 
 
+def test_a_changed_program_is_asked_what_it_is_only_once_it_was_approved(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    path = project / "bin" / "speak-tool"
+    path.parent.mkdir(parents=True)
+
+    def speaking(word: str, name: str = "speak") -> None:
+        schema = {"name": name, "description": word, "parameters": {"type": "object", "properties": {}}}
+        path.write_text(f"#!/bin/sh\necho '{json.dumps(schema)}'\n", encoding="utf-8")
+        path.chmod(0o755)
+
+    def said(*arguments: str) -> Said:
+        return run(project, "--from", "executable=bin", *arguments)
+
+    def asked() -> int:
+        state = project.parent / "home" / ".local" / "state" / "toolwright"
+        return sum(entry.body.get("door") == "schema" for entry in entries(str(state / "journal")))
+
+    speaking("Speaks.")
+    said("lock")
+    once = asked()
+    assert once > 0
+    speaking("Sings.")
+    looked = said("lock", "--check")
+    assert looked.status == 77
+    assert "bin/speak-tool was changed" in looked.out
+    assert json.loads(said("list", "--json").out)[0]["description"] == "Speaks."
+    assert asked() == once
+    updated = said("lock", "--update", "speak")
+    assert updated.status == 0
+    assert "bin/speak-tool was changed" in updated.out
+    assert "its description was changed" in updated.out
+    assert asked() == once + 1
+    assert said("lock", "--check").out == "1 tool as locked\n"
+    speaking("Hums.")
+    (row,) = json.loads(said("lock", "--json").out)
+    assert row["change"] == "changed"
+    told = "\n".join(row["diff"])
+    assert "bin/speak-tool was changed" in told
+    assert "its description was changed" in told
+    assert said("lock", "--check").status == 0
+    speaking("Hums.", "hum")
+    added, removed = json.loads(said("lock", "--json").out)
+    assert (added["change"], removed["change"]) == ("added", "removed")
+    assert "bin/speak-tool was changed" in "\n".join(removed["diff"])  # that is what was approved
+
+
 def test_a_configuration_that_turns_up_above_does_not_unlock(project: Path) -> None:
     """Attack: a file above the locked folder, beside which another lock, or none, would be looked for."""
     assert run(project, "lock").status == 0

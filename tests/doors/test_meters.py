@@ -9,37 +9,19 @@ from pathlib import Path
 
 import pytest
 
-import toolwright
-from tests.program import PATH
+from tests.doors.web import echoing
 from toolwright.app import Workshop
-from toolwright.config import Config, Environment
 from toolwright.doors._crew import Crew
 from toolwright.doors._events import EventKind, Events
 from toolwright.doors._meters import ROUTES, Meters, route_class
-from toolwright.errors import Failed
 from toolwright.model import ToolCall
 
 SAMPLE = re.compile(r'([a-z_]+)(?:\{((?:[a-z_]+="(?:[^"\\]|\\.)*",?)*)\})? ([0-9.e+-]+|NaN)')
 
 
-@toolwright.tool
-def echo(text: str) -> str:
-    """Say it again."""
-    return text
-
-
-@toolwright.tool
-def fail() -> str:
-    """Never works."""
-    raise Failed("no")
-
-
 @pytest.fixture
 def workshop(tmp_path: Path) -> Iterator[Workshop]:
-    environment = Environment.read({"HOME": str(tmp_path), "PATH": PATH})
-    with toolwright.open(
-        Config(state=str(tmp_path / "state")), environment=environment, tools=[echo, fail]
-    ) as opened:
+    with echoing(tmp_path) as opened:
         yield opened
 
 

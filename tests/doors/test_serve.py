@@ -10,6 +10,7 @@ import pty
 import re
 import select
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import sysconfig
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,6 +26,7 @@ import pytest
 
 from tests.program import PROGRAM, WAIT_S, Said, environment, toolwright
 from toolwright.doors import cli
+from toolwright.doors._limits import PIPELINE_MAX
 
 JSON = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
 IMPORTED = """
@@ -308,6 +310,206 @@ def test_a_signal_lets_the_call_under_way_finish(folder: Path, number: int) -> N
         ("begin", None),
         ("end", True),
     ]
+
+
+def sent(server: Server, method: str, path: str, body: object = None) -> bytes:
+    """A request of a client that would keep its connection."""
+    content = b"" if body is None else json.dumps(body).encode()
+    lines = [f"{method} {path} HTTP/1.1", f"Host: {server.address}", f"Content-Length: {len(content)}"]
+    lines += [f"{name}: {value}" for name, value in JSON.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + content
+
+
+def connect(server: Server) -> socket.socket:
+    host, _, port = server.address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=WAIT_S)
+
+
+def answered(connection: socket.socket) -> tuple[int, str | None]:
+    """The status of the next answer, and what it says of the connection."""
+    response = http.client.HTTPResponse(connection)
+    response.begin()
+    response.read()
+    return response.status, response.getheader("connection")
+
+
+def is_read(connection: socket.socket) -> bool:
+    """Whether the server has read all that was sent to it, as the kernel tells."""
+    ends = [f":{address[1]:04X}" for address in (connection.getpeername(), connection.getsockname())]
+    for line in Path("/proc/net/tcp").read_text("utf-8").splitlines()[1:]:
+        _, own, other, _, queues = line.split()[:5]
+        if own.endswith(ends[0]) and other.endswith(ends[1]):
+            return int(queues.partition(":")[2], 16) == 0
+    return False
+
+
+LIST = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+BY_SDK = {"jsonrpc": "2.0", "id": 1, "method": "prompts/list"}
+CALLED = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "echo", "arguments": {}}}
+
+
+@pytest.mark.parametrize("is_kept", [False, True], ids=["fresh", "kept"])
+@pytest.mark.parametrize(
+    ("method", "path", "body", "cut", "status"),
+    [
+        ("GET", "/v1/tools", None, 20, 200),
+        ("POST", "/v1/tools/echo/call", {}, 20, 503),
+        ("POST", "/v1/tools/echo/call", {}, -1, 503),
+        ("POST", "/mcp", LIST, 20, 200),
+        ("POST", "/mcp", LIST, -9, 200),
+        ("POST", "/mcp", BY_SDK, -9, 200),
+    ],
+)
+def test_a_request_that_has_begun_to_come_when_it_stops_is_answered(
+    folder: Path, method: str, path: str, body: object, cut: int, status: int, is_kept: bool
+) -> None:
+    with serving(folder) as server, connect(server) as connection:
+        request = sent(server, method, path, body)
+        if is_kept:
+            connection.sendall(sent(server, "GET", "/healthz"))
+            assert answered(connection) == (200, None)
+        connection.sendall(request[:cut])
+        server.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: is_closed(server.address))
+        connection.sendall(request[cut:])
+        assert answered(connection) == (status, "close")
+        assert connection.recv(1) == b""
+        assert server.process.wait(WAIT_S) == 0
+
+
+def test_requests_that_nobody_has_read_or_accepted_when_it_stops_are_answered(folder: Path) -> None:
+    with serving(folder) as server, ExitStack() as stack:
+        kept, express = (stack.enter_context(connect(server)) for _ in range(2))
+        kept.sendall(sent(server, "GET", "/healthz"))
+        assert answered(kept) == (200, None)
+        for _ in range(3):  # from the second on, threads that run calls read it
+            express.sendall(sent(server, "POST", "/mcp", CALLED))
+            assert answered(express) == (200, None)
+        server.process.send_signal(signal.SIGSTOP)
+        fresh = [stack.enter_context(connect(server)) for _ in range(40)]
+        for connection in (kept, *fresh):
+            connection.sendall(sent(server, "GET", "/v1/tools"))
+        express.sendall(sent(server, "POST", "/mcp", CALLED))
+        server.process.send_signal(signal.SIGTERM)
+        server.process.send_signal(signal.SIGCONT)
+        for connection in (kept, express, *fresh):
+            # One that was read together with the signal may be answered before anybody knows of that.
+            assert answered(connection)[0] == 200
+            assert connection.recv(1) == b""
+        assert server.process.wait(WAIT_S) == 0
+
+
+@pytest.mark.parametrize("is_mcp", [False, True], ids=["http", "mcp"])
+@pytest.mark.parametrize("is_late", [False, True], ids=["before", "after"])
+def test_requests_that_lie_behind_a_call_when_it_stops_are_answered(
+    folder: Path, is_mcp: bool, is_late: bool
+) -> None:
+    fifo, began = folder.parent / "fifo", folder.parent / "began"
+    os.mkfifo(fifo)
+    declare(folder, "wait", script=f"echo begun >{began}; head -n 1 {fifo}")
+    called = CALLED | {"params": {"name": "wait", "arguments": {}}}
+    path, body = ("/mcp", called) if is_mcp else ("/v1/tools/wait/call", {})
+    with serving(folder) as server, connect(server) as connection, fifo.open("r+b", 0) as gate:
+        connection.sendall(sent(server, "POST", path, body))
+        wait_until(began.exists)
+
+        def stop() -> None:
+            server.process.send_signal(signal.SIGTERM)
+            server.wait_for("1 call may finish")
+            wait_until(lambda: is_closed(server.address))
+
+        if is_late:
+            stop()
+        connection.sendall(sent(server, "GET", "/v1/tools"))
+        wait_until(lambda: is_read(connection))
+        connection.sendall(sent(server, "POST", "/mcp", LIST))
+        connection.sendall(sent(server, "POST", "/v1/tools/wait/call", {}))
+        connection.sendall(sent(server, "GET", "/healthz"))
+        if not is_late:
+            stop()
+        wait_until(lambda: is_read(connection))
+        gate.write(b'{"done": true}\n')
+        answers = b"".join(iter(lambda: connection.recv(65536), b""))
+        assert re.findall(rb"HTTP/1.1 (\d+)", answers) == [b"200", b"200", b"200", b"503", b"200"]
+        assert answers.count(b"connection: close") == 1
+        assert server.process.wait(WAIT_S) == 0
+
+
+def test_connections_that_ask_for_nothing_keep_nobody_from_stopping(folder: Path) -> None:
+    with serving(folder) as server, connect(server) as fresh, connect(server) as kept:
+        kept.sendall(sent(server, "GET", "/healthz"))
+        assert answered(kept) == (200, None)
+        assert server.end() == 0
+        assert (fresh.recv(1), kept.recv(1)) == (b"", b"")
+
+
+@pytest.mark.parametrize(("path", "cut"), [("/v1/select", 20), ("/v1/select", -1), ("/mcp", -1)])
+def test_attack_half_a_request_keeps_a_server_from_stopping(folder: Path, path: str, cut: int) -> None:
+    """It has as long for the rest as calls under way have, and not until everything is cut off."""
+    (folder / "own.toml").write_text(f'[serve]\ndrain_s = 0.2\n[[source]]\npath = "{folder}"\n', "utf-8")
+    with serving(folder, "--config", str(folder / "own.toml")) as server, connect(server) as connection:
+        connection.sendall(sent(server, "POST", path, LIST)[:cut])
+        assert server.end() == 0
+        # Once its head was taken, whoever reads the body finds that the client is gone.
+        assert connection.recv(13) == (b"HTTP/1.1 408 " if cut > 0 else b"")
+    assert not [line for line in server.said if "Traceback" in line or "exceeded" in line]
+
+
+@pytest.mark.parametrize("path", ["/v1/select", "/mcp"])
+def test_a_body_that_does_not_come_in_time_is_told_so(folder: Path, path: str) -> None:
+    (folder / "own.toml").write_text(
+        f'[serve]\nbody_timeout_s = 0.2\n[[source]]\npath = "{folder}"\n', "utf-8"
+    )
+    with serving(folder, "--config", str(folder / "own.toml")) as server, connect(server) as connection:
+        connection.sendall(sent(server, "POST", path, LIST)[:-1])
+        assert connection.recv(13) == b"HTTP/1.1 408 "
+        while connection.recv(65536):  # to its end, which comes: the rest of the body is not waited for
+            pass
+        assert server.end() == 0
+
+
+def test_attack_requests_without_end_behind_one_keep_a_server_from_stopping(folder: Path) -> None:
+    began = folder.parent / "began"
+    declare(folder, "wait", script=f"echo begun >{began}; sleep 60")
+    (folder / "own.toml").write_text(f'[serve]\ndrain_s = 1\n[[source]]\npath = "{folder}"\n', "utf-8")
+    with serving(folder, "--config", str(folder / "own.toml")) as server, connect(server) as connection:
+        heard = threading.Thread(target=lambda: list(iter(lambda: read_or_over(connection), b"")))
+        connection.sendall(sent(server, "POST", "/v1/tools/wait/call", {}))
+        wait_until(began.exists)
+        heard.start()
+        server.process.send_signal(signal.SIGTERM)
+        until, number = time.monotonic() + WAIT_S, 0
+        with suppress(OSError):
+            while time.monotonic() < until:
+                connection.sendall(sent(server, "GET", "/healthz"))
+                number += 1
+        assert number > PIPELINE_MAX
+        assert server.process.wait(WAIT_S) == 0
+        heard.join(WAIT_S)
+    assert not [line for line in server.said if "Traceback" in line or "exceeded" in line]
+
+
+def read_or_over(connection: socket.socket) -> bytes:
+    with suppress(OSError):
+        return connection.recv(65536)
+    return b""
+
+
+def test_attack_an_answer_that_nobody_reads_keeps_a_server_from_stopping(folder: Path) -> None:
+    """It is cut off after a while, and whoever reads what the server says is not told of a mistake in it."""
+    declared = declare(folder, *(f"long_{number}" for number in range(60)))
+    tools = json.loads(declared.read_text(encoding="utf-8"))["tools"]
+    long = [tool | {"description": "It does much. " * 1000} for tool in tools]
+    declared.write_text(json.dumps({"tools": long}), encoding="utf-8")
+    (folder / "own.toml").write_text(f'[serve]\ndrain_s = 0\n[[source]]\npath = "{folder}"\n', "utf-8")
+    with serving(folder, "--config", str(folder / "own.toml")) as server, socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        host, _, port = server.address.rpartition(":")
+        connection.connect((host, int(port)))
+        connection.sendall(sent(server, "POST", "/mcp", LIST) * 9)
+        assert connection.recv(13) == b"HTTP/1.1 200 "
+        assert server.end() == 0
+    assert not [line for line in server.said if "Traceback" in line or "exceeded" in line]
 
 
 def test_a_call_that_does_not_finish_in_time_is_stopped_and_recorded(folder: Path) -> None:

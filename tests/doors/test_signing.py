@@ -322,6 +322,7 @@ def test_formats_without_signatures_are_unsigned_and_verify(desk: Desk) -> None:
     (desk.project / "tools.json").write_text(json.dumps({"tools": [tool]}), encoding="utf-8")
     said = desk("verify", "--json")
     assert (said.status, [row["status"] for row in said.json]) == (0, ["unsigned"])
+    assert desk("verify").out == f"unsigned  manifest:{desk.project.name}/a  tools.json\n"
     assert desk("verify", "tools.json").status == 0
     assert desk("verify", "nowhere").status == 66
 

@@ -13,16 +13,14 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import ProxyTracerProvider, StatusCode
 
-import toolwright
-from tests.program import PATH, WAIT_S
+from tests.doors.web import echoing
+from tests.program import WAIT_S
 from toolwright.app import Workshop
-from toolwright.config import Config, Environment
 from toolwright.doors._crew import Crew
 from toolwright.doors._entrance import Guest
 from toolwright.doors._events import Events
 from toolwright.doors._spans import set_up
 from toolwright.doors.cli.serve import build
-from toolwright.errors import Failed
 from toolwright.model import ToolCall
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -31,24 +29,9 @@ OTHER = f"00-{'a' * 32}-00f067aa0ba902b7-01"
 HOST = "http://127.0.0.1:8321"
 
 
-@toolwright.tool
-def echo(text: str) -> str:
-    """Say it again."""
-    return f"{text}{text}"
-
-
-@toolwright.tool
-def fail() -> str:
-    """Never works."""
-    raise Failed("secret words of the tool")
-
-
 @pytest.fixture
 def workshop(tmp_path: Path) -> Iterator[Workshop]:
-    environment = Environment.read({"HOME": str(tmp_path), "PATH": PATH})
-    with toolwright.open(
-        Config(state=str(tmp_path / "state")), environment=environment, tools=[echo, fail]
-    ) as opened:
+    with echoing(tmp_path) as opened:
         yield opened
 
 

@@ -13,7 +13,9 @@ from typing import Any
 import httpx
 import uvicorn
 
+from tests.program import PATH
 from toolwright import open as open_workshop
+from toolwright import tool
 from toolwright.app import Workshop
 from toolwright.config import Config, Environment
 from toolwright.doors._crew import Crew
@@ -23,6 +25,7 @@ from toolwright.doors._health import Health
 from toolwright.doors._limits import server_settings
 from toolwright.doors._web import Receive, Scope, Send
 from toolwright.doors.cli.serve import build
+from toolwright.errors import Failed
 from toolwright.records import replace
 from toolwright.store.tokens import Tokens
 
@@ -62,6 +65,7 @@ def served(
     guest: Guest | None = None,
     tokens: Tokens | None = None,
     body_bytes_max: int = 4 << 20,
+    body_timeout_s: float = 60.0,
     rate_per_minute: int = 0,
     approval_wait_s_max: float = 30.0,
 ) -> Iterator[Served]:
@@ -69,6 +73,7 @@ def served(
     serving = replace(
         workshop.config.serve,
         body_bytes_max=body_bytes_max,
+        body_timeout_s=body_timeout_s,
         rate_per_minute=rate_per_minute,
         approval_wait_s=approval_wait_s_max,
     )
@@ -126,3 +131,24 @@ def opened(
         tools=tools,
         environment=environment,
     )
+
+
+@tool
+def echo(text: str) -> str:
+    """Say it again."""
+    return f"{text}{text}"
+
+
+@tool
+def fail() -> str:
+    """Never works."""
+    raise Failed("secret words of the tool")
+
+
+@contextmanager
+def echoing(home: Path) -> Iterator[Workshop]:
+    """A workshop with a home of its own, one tool that works and one that never does."""
+    environment = Environment.read({"HOME": str(home), "PATH": PATH})
+    config = Config(state=str(home / "state"))
+    with open_workshop(config, environment=environment, tools=[echo, fail]) as workshop:
+        yield workshop

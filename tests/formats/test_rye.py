@@ -20,11 +20,12 @@ from hypothesis import strategies as st
 from tests.conftest import shared
 from tests.strategies import json_values
 from toolwright import app, formats, jsontext, schema
-from toolwright.catalog import mending, sources
+from toolwright.catalog import mending
 from toolwright.config import Config, Environment
 from toolwright.dialects import DIALECTS
-from toolwright.formats import _rye_chain, rye
+from toolwright.formats import rye
 from toolwright.model import (
+    RYE_SUFFIXES,
     CallJavaScript,
     CallPython,
     Compiled,
@@ -191,8 +192,7 @@ def test_of_two_files_of_one_id_the_earlier_suffix_counts(first: str, second: st
 
 @pytest.mark.requirement("rye.id.extension-order")
 def test_the_suffixes_that_are_looked_for_are_those_that_are_ranked() -> None:
-    assert list(sources.RYE_SUFFIXES) == IN_ORDER
-    assert list(_rye_chain.SUFFIXES) == IN_ORDER
+    assert list(RYE_SUFFIXES) == IN_ORDER
 
 
 @pytest.mark.requirement("rye.id.user-space", "rye.id.spaces")

@@ -7,7 +7,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -168,6 +168,67 @@ def test_a_begin_whose_sync_was_interrupted_is_counted_like_any_other(tmp_path: 
         assert not audit.settle(0.0), "the first one still runs"
         audit.end(work.call("c1"), work.result("c1"), None)
         assert audit.settle(0.0)
+    assert work.verdict(tmp_path).ok
+
+
+def test_a_lone_begin_is_hastened_and_one_of_many_waits_for_the_write_of_all(tmp_path: Path) -> None:
+    hastened: list[int] = []
+
+    def hasten(descriptor: int, at: int, size: int) -> None:
+        hastened.append(size)
+
+    with opened(tmp_path, disk=Disk(hasten=hasten)) as audit:
+        first = audit.promise(work.call("c1"), work.FACTS)
+        assert len(hastened) == 1
+        second = audit.promise(work.call("c2"), work.FACTS)
+        assert len(hastened) == 1
+        assert first()
+        assert second()
+        for name in ("c1", "c2"):
+            audit.end(work.call(name), work.result(name), None)
+        assert audit.promise(work.call("c3"), work.FACTS)()
+        assert len(hastened) == 2
+        audit.end(work.call("c3"), work.result("c3"), None)
+    assert work.verdict(tmp_path).ok
+
+
+def test_a_fork_leaves_what_its_parent_began_and_owes_to_the_parent(tmp_path: Path) -> None:
+    """Otherwise it would wait for calls that never end there, and write their ends a second time."""
+    is_full = False
+    hastened: list[int] = []
+
+    def write(descriptor: int, data: bytes) -> int:
+        if is_full:
+            raise OSError(errno.ENOSPC, "no space left on device")
+        return os.write(descriptor, data)
+
+    disk = Disk(write=write, hasten=lambda descriptor, at, size: hastened.append(size))
+    with opened(tmp_path, disk=disk) as audit:
+        assert audit.begin(work.call("c1"), work.FACTS)
+        assert audit.begin(work.call("c2"), work.FACTS)
+        is_full = True
+        audit.end(work.call("c2"), work.result("c2"), None)
+        is_full = False
+        child = os.fork()
+        if child == 0:
+            status = 1
+            with suppress(BaseException):
+                assert audit.settle(0.0)
+                audit.end(work.call("c1"), work.result("c1"), None)  # by the thread that forked
+                assert audit.promise(work.call("c3"), work.FACTS)()
+                assert len(hastened) == 1, "it is alone here"
+                assert not audit.settle(0.0)
+                audit.end(work.call("c3"), work.result("c3"), None)
+                assert audit.settle(0.0)
+                audit.close()
+                status = 0
+            os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert not audit.settle(0.0)
+        audit.end(work.call("c1"), work.result("c1"), None)
+        assert audit.settle(0.0)
+    ends = [body["call"] for body in work.bodies(tmp_path) if body["what"] == "end"]
+    assert sorted(ends) == ["c1", "c1", "c2", "c3"]
     assert work.verdict(tmp_path).ok
 
 

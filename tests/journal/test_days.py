@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolwright.journal.days import DayFile, moment
+from tests.journal import work
+from toolwright.journal.days import LOOK_S, DayFile, moment
 
 
 @given(st.floats(0, 4e9))
@@ -42,6 +45,93 @@ def test_a_file_that_was_taken_away_is_made_anew(tmp_path: Path) -> None:
     days.write("2026-02-26", b"3")
     days.close()
     assert (tmp_path / "2026-02-26.ndjson").read_bytes() == b"3\n"
+
+
+def test_lines_go_where_people_look_when_the_file_was_moved_or_replaced(tmp_path: Path) -> None:
+    now = 100.0
+    path = tmp_path / "2026-02-26.ndjson"
+    days = DayFile(str(tmp_path), pytest.fail, clock=lambda: now)
+    for line in (b"1", b"2"):
+        days.write("2026-02-26", line)
+    os.rename(path, tmp_path / "moved")
+    days.write("2026-02-26", b"3")
+    assert (tmp_path / "moved").read_bytes() == b"1\n2\n"
+    assert path.read_bytes() == b"3\n"
+
+    (tmp_path / "other").write_bytes(b"other\n")
+    os.replace(tmp_path / "other", path)
+    now += LOOK_S
+    days.write("2026-02-26", b"4")
+    days.close()
+    assert path.read_bytes() == b"other\n4\n"
+
+
+def test_lines_go_into_the_file_that_was_put_in_the_place_of_one_that_was_kept(tmp_path: Path) -> None:
+    """As programs that rotate logs do: the old one has a name, and is not where people look."""
+    now = 100.0
+    path = tmp_path / "2026-02-26.ndjson"
+    days = DayFile(str(tmp_path), pytest.fail, clock=lambda: now)
+    for line in (b"1", b"2"):
+        days.write("2026-02-26", line)
+    os.rename(path, tmp_path / "rotated")
+    path.touch()
+    now += LOOK_S
+    for line in (b"3", b"4"):
+        days.write("2026-02-26", line)
+    days.close()
+    assert (tmp_path / "rotated").read_bytes() == b"1\n2\n"
+    assert path.read_bytes() == b"3\n4\n"
+
+
+def test_attack_a_link_to_another_file_is_put_in_the_place_of_the_one_that_is_written(tmp_path: Path) -> None:
+    now = 100.0
+    path, elsewhere, told = tmp_path / "d.ndjson", tmp_path / "elsewhere", list[str]()
+    elsewhere.write_bytes(b"")
+    days = DayFile(str(tmp_path), told.append, clock=lambda: now)
+    days.write("d", b"1")
+    os.rename(path, tmp_path / "moved")
+    path.symlink_to(elsewhere)
+    now += LOOK_S
+    for line in (b"2", b"3"):
+        days.write("d", line)
+    days.close()
+    assert (elsewhere.read_bytes(), (tmp_path / "moved").read_bytes()) == (b"", b"1\n")
+    assert len(told) == 1
+
+
+def test_an_interrupt_at_any_moment_lets_no_line_go_into_a_file_that_came_later(tmp_path: Path) -> None:
+    """Attack: a key press when the file of yesterday is closed; its number is another file's after that."""
+    moment, is_over = 0, False
+    while not is_over:
+        moment += 1
+        folder = tmp_path / str(moment)
+        days = DayFile(str(folder), pytest.fail)
+        days.write("1", b"1")
+        is_over = work.is_over_before(moment, partial(days.write, "2", b"2"), of=DayFile)
+        with open(folder / "later", "wb", buffering=0) as later:
+            for day in ("2", "3"):
+                days.write(day, b"3")
+            days.close()
+            assert later.write(b"own") == 3
+        assert (folder / "later").read_bytes() == b"own", moment
+        assert (folder / "3.ndjson").read_bytes() == b"3\n", moment
+    assert moment > 5
+
+
+def test_a_line_does_not_ask_for_the_times_of_its_file(tmp_path: Path) -> None:
+    """Where it did, the kernel would give every later change of every file a time of its own."""
+    days = DayFile(str(tmp_path), pytest.fail, clock=lambda: 100.0)
+    for line in (b"1", b"2"):
+        days.write("d", line)
+    asked: list[str] = []
+    before = sys.getprofile()
+    sys.setprofile(lambda _frame, event, given: asked.append(given.__name__) if event == "c_call" else None)
+    try:
+        days.write("d", b"3")
+    finally:
+        sys.setprofile(before)
+    assert "write" in asked
+    assert not {"stat", "fstat", "lstat"} & {*asked}
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))

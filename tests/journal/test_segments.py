@@ -16,7 +16,6 @@ from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import orjson
@@ -125,6 +124,63 @@ def test_what_is_promised_has_its_place_and_is_on_the_disk_when_the_promise_is_k
         journal.keep(early)
         assert len(sizes) == count, "it was on the disk already"
     assert work.verdict(tmp_path).ok
+
+
+def test_a_promise_that_is_hastened_is_written_at_once_and_kept_by_its_sync_alone(tmp_path: Path) -> None:
+    done: list[str] = []
+
+    def write(descriptor: int, data: bytes) -> int:
+        done.append("write")
+        return os.write(descriptor, data)
+
+    def sync(descriptor: int) -> None:
+        done.append("sync")
+        os.fdatasync(descriptor)
+
+    def hasten(descriptor: int, at: int, size: int) -> None:
+        done.append("hasten")
+        assert os.pread(descriptor, size, at).endswith(body("b"))
+        assert os.fstat(descriptor).st_size == at + size
+        Disk().hasten(descriptor, at, size)  # the real one, too
+
+    disk = Disk(write=write, sync=sync, hasten=hasten)
+    with opened(tmp_path, disk=disk, bounds=Bounds(flush_s=WAIT)) as journal:
+        journal.hasten()  # nothing yet
+        journal.append([body("a")], durable=True)
+        done.clear()
+        promise = journal.promise([body("b")])
+        journal.hasten()
+        assert done == ["write", "hasten"]
+        journal.keep(promise)
+        assert done == ["write", "hasten", "sync"]
+        journal.hasten()  # nothing more
+        assert done == ["write", "hasten", "sync"]
+    assert calls(tmp_path) == ["a", "b"]
+
+
+@pytest.mark.parametrize("fails", ["write", "hasten"])
+def test_what_fails_while_it_is_hastened_is_told_when_the_promise_is_kept(tmp_path: Path, fails: str) -> None:
+    is_full = False
+
+    def write(descriptor: int, data: bytes) -> int:
+        if is_full and fails == "write":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return os.write(descriptor, data)
+
+    def hasten(descriptor: int, at: int, size: int) -> None:
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+    with opened(tmp_path, disk=Disk(write=write, hasten=hasten)) as journal:
+        journal.append([body("a")], durable=True)
+        is_full = True
+        promise = journal.promise([body("b")])
+        journal.hasten()
+        if fails == "write":
+            with pytest.raises(Trouble, match="no space left"):
+                journal.keep(promise)
+        else:  # a hint that nobody took
+            journal.keep(promise)
+    assert calls(tmp_path) == (["a"] if fails == "write" else ["a", "b"])
 
 
 def test_a_promise_that_is_never_kept_breaks_nothing(tmp_path: Path) -> None:
@@ -238,7 +294,7 @@ def test_an_interrupt_at_any_moment_leaves_a_journal_that_can_be_written(
         journal = segments(state, bounds=Bounds(flush_s=WAIT))
         if not is_first:
             journal.append([body("0")], durable=True)
-        is_whole = interrupted(partial(write, journal), moment)
+        is_whole = work.is_over_before(moment, partial(write, journal), of=Segments)
         after = threading.Thread(target=finish, args=(journal,), daemon=True)
         after.start()
         after.join(10)
@@ -246,29 +302,6 @@ def test_an_interrupt_at_any_moment_leaves_a_journal_that_can_be_written(
         assert calls(state)[-1] == "z", moment
         assert work.verdict(state).ok, moment
     assert moment > 5
-
-
-def interrupted(work: Callable[[], None], moment: int) -> bool:
-    """Interrupt what runs when it enters or leaves its so-manieth function, where the interpreter looks for
-    signals. True: it was over before."""
-    count = 0
-
-    def look(frame: FrameType, event: str, _what: object) -> None:
-        nonlocal count
-        if event in ("call", "c_return") and frame.f_globals.get("__name__") == Segments.__module__:
-            count += 1
-            if count == moment:
-                raise KeyboardInterrupt
-
-    before = sys.getprofile()
-    sys.setprofile(look)
-    try:
-        work()
-    except KeyboardInterrupt:
-        return False
-    finally:
-        sys.setprofile(before)
-    return True
 
 
 def test_an_end_is_synced_in_the_background_within_the_bound(tmp_path: Path) -> None:

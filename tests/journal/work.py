@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from toolwright.errors import Kind
@@ -35,6 +37,29 @@ WAIT_S = 60
 FACTS = CallFacts(
     door="test", key="manifest:t/get_time", format="manifest", catalog="1", runs_digest="sha256:aa"
 )
+
+
+def is_over_before(moment: int, run: Callable[[], None], *, of: type) -> bool:
+    """Interrupt what runs when it enters or leaves its so-manieth function, where the interpreter looks for
+    signals. Functions count that are in the file ``of`` a class. True: it was over before."""
+    count = 0
+
+    def look(frame: FrameType, event: str, _what: object) -> None:
+        nonlocal count
+        if event in ("call", "c_return") and frame.f_globals.get("__name__") == of.__module__:
+            count += 1
+            if count == moment:
+                raise KeyboardInterrupt
+
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        run()
+    except KeyboardInterrupt:
+        return False
+    finally:
+        sys.setprofile(before)
+    return True
 
 
 def call(id: str = "c1", **more: Any) -> ToolCall:

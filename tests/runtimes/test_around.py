@@ -170,6 +170,14 @@ def test_a_forbidden_folder_goes_however_deep_it_is_and_whatever_locks_it(tmp_pa
     assert not hooks.exists()
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fdinfo"), reason="there is no /proc; run on Linux")
+def test_a_forbidden_folder_that_does_not_go_is_said_to_be_there() -> None:
+    permit = Permit(forbidden=("/proc/self/fdinfo",))
+    ending = Watched(ScriptedRuntime([GOOD])).run(TOOL, asked("k"), permit, Cancel())
+    assert ending.end is End.DENIED
+    assert ending.reason == "it made /proc/self/fdinfo, which could not be removed"
+
+
 def test_every_call_that_is_repeated_or_watched_goes_through_what_does_so() -> None:
     wrapped, bare = ScriptedRuntime([GOOD, GOOD]), ScriptedRuntime([GOOD])
     limited = Limited(wrapped, 1, bare)

@@ -1106,6 +1106,63 @@ def test_a_zygote_that_dies_is_replaced(warm: Bench) -> None:
     assert again.value != slot
 
 
+@pytest.mark.parametrize("whom", ["zygote", "supervisor"])
+def test_a_zygote_that_was_killed_while_it_loaded_is_tried_again_later(warm: Bench, whom: str) -> None:
+    """Cold interpreters answer meanwhile; it used to be the last attempt of the whole host."""
+    ready = warm.root / "ready"
+    os.mkfifo(ready)
+    tool = warm.function(
+        "import os, stat, time\n"
+        f"if stat.S_ISFIFO(os.stat({str(ready)!r}).st_mode):\n"
+        f"    with open({str(ready)!r}, 'w') as file: file.write(f'{{os.getpid()}} {{os.getppid()}}')\n"
+        "    time.sleep(60)\n"
+        "def execute(params, project_path):\n"
+        "    return 'fine'\n"
+    )
+    permit = replace(warm.permit, write=(str(warm.root),), unprotected=True)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(warm.call, tool, permit=permit)
+        zygote, supervisor = map(int, ready.read_text(encoding="ascii").split())
+        ready.unlink()
+        ready.write_text("", encoding="ascii")
+        os.kill(zygote if whom == "zygote" else supervisor, signal.SIGKILL)
+        cold = first.result()
+    assert (cold.value, "zygote" in cold.layers) == ("fine", False), cold
+    until = time.monotonic() + 10
+    while "zygote" not in (again := warm.call(tool, permit=permit)).layers:
+        assert again.value == "fine", again
+        assert time.monotonic() < until, "no zygote is made any more"
+
+
+def test_a_slot_that_cannot_begin_does_nothing_of_what_the_tool_left_for_its_end(warm: Bench) -> None:
+    """It has no folder to make its own in, since somebody took that away."""
+    ready, mark = warm.root / "ready", warm.root / "mark"
+    os.mkfifo(ready)
+    tool = warm.function(
+        "import atexit, os, time\n"
+        f"atexit.register(lambda: os.close(os.open({str(mark)!r}, os.O_CREAT | os.O_WRONLY)))\n"
+        "def execute(params, project_path):\n"
+        "    if 'ready' in params:\n"
+        "        with open(params['ready'], 'w') as file: file.write('+')\n"
+        "        time.sleep(60)\n"
+        "    return os.environ['TMPDIR']\n"
+    )
+    permit = replace(warm.permit, write=(str(warm.root),), unprotected=True)
+    folder = warm.call(tool, permit=permit).value
+    assert isinstance(folder, str)
+    Path(folder).parent.rename(Path(folder).parent.with_name("away"))
+    stops = [Cancel(), Cancel()]
+    with ThreadPoolExecutor(2) as pool, open(os.open(ready, os.O_RDWR), "rb", buffering=0) as came:
+        for stop in stops:  # both slots that there are, so that another one is asked for
+            pool.submit(warm.call, tool, {"ready": str(ready)}, permit=permit, cancel=stop)
+            assert came.read(1) == b"+"
+        third = warm.call(tool, permit=permit)
+        for stop in stops:
+            stop.set()
+    assert (third.end, "zygote" in third.layers) == (End.RETURNED, False), third
+    assert not mark.exists()
+
+
 def test_a_slot_that_dies_during_a_call_is_never_a_success(warm: Bench) -> None:
     ready = warm.root / "ready"
     os.mkfifo(ready)

@@ -6,6 +6,8 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,58 @@ def test_more_than_one_go_should_take_is_put_aside_and_removed_later(tmp_path):
     assert scratch.take() != folder, "the next call does not get what is not empty"
     assert not os.path.exists(folder), "and what was put aside is removed meanwhile"
     scratch.close()
+
+
+@pytest.fixture
+def quick(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory, where there is one: these tests make many."""
+    if not os.access("/dev/shm", os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as path:
+        yield Path(path)
+
+
+def test_attack_so_many_folders_that_counting_them_leaves_no_time_to_remove_them(quick):
+    code = (
+        "import os, signal, sys\nfrom toolwright.sandbox import _scratch\n"
+        "signal.alarm(60)\n"
+        "scratch = _scratch.Scratch(sys.argv[1])\nfolder = scratch.take()\n"
+        "for number in range(_scratch.ENTRIES_AT_ONCE_MAX + 10): os.mkdir(f'{folder}/{number}')\n"
+        "scratch.give_back(folder)\nprint(len(os.listdir(folder)))\n"
+        "scratch.take()\nprint(os.path.exists(folder))\n"
+        "scratch.close()\nprint(os.path.exists(scratch.folder))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(quick)], capture_output=True, text=True, timeout=90, check=False
+    )
+    assert done.stdout.split() == ["11", "False", "False"], done.stderr
+
+
+def test_attack_a_process_that_outlives_its_call_makes_files_as_fast_as_they_are_removed(quick):
+    """It makes no more than it may, and ends by itself."""
+    code = (
+        "import os, signal, sys\n"
+        "signal.alarm(60)\n"
+        "os.chdir(sys.argv[1])\n"
+        "for number in range(150_000):\n"
+        "    os.mkdir(str(number))\n"
+        "    if number == 30_000: print('ready', flush=True)\n"
+        "signal.pause()\n"
+    )
+    scratch = Scratch(str(quick), removing_s=0.1)
+    with subprocess.Popen([sys.executable, "-c", code, scratch.take()], stdout=subprocess.PIPE) as survivor:
+        try:
+            assert survivor.stdout is not None
+            assert survivor.stdout.readline() == b"ready\n"
+            scratch.close()
+            assert os.path.isdir(scratch.folder), "it did not go on until nothing was made any more"
+        finally:
+            survivor.kill()
+    Scratch(str(quick), removing_s=60.0).close()
+    assert not os.path.exists(scratch.folder), "a later host removes it"
+    (left,) = quick.iterdir()
+    assert list(left.iterdir()) == []
 
 
 def test_leftovers_of_a_killed_host_are_removed_and_those_of_a_living_one_are_not(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import subprocess
 import sys
 import time
@@ -13,7 +14,8 @@ import pytest
 
 from tests.levels import each_level, sandbox_of
 from toolwright.model import End, Ending, Level, Limits, Permit, Profile
-from toolwright.sandbox import Sandbox, Standing, Start
+from toolwright.sandbox import Sandbox, Standing, Start, portable
+from toolwright.sandbox._scratch import Scratch
 
 OPEN = Permit(profile=Profile.OPEN, read=("/",), write=("/",), network=True)
 ECHO = "import sys\nfor line in sys.stdin:\n    print('got', line.strip(), flush=True)"
@@ -157,6 +159,16 @@ def test_a_program_that_is_not_there_is_an_ending(level: Level) -> None:
             assert made.ended(BOUND_S)
             assert made.ending == "could not be started: no such file or directory"
             made.close()
+
+
+def test_a_scratch_folder_that_cannot_be_made_is_an_ending(tmp_path: Path) -> None:
+    scratch = Scratch(str(tmp_path))
+    shutil.rmtree(scratch.folder)
+    start = Start(program=sys.executable, argv=("x",), env={"TMPDIR": ""}, cwd="/", permit=OPEN)
+    made = portable.Portable(scratch).open(start)
+    scratch.close()
+    assert isinstance(made, Ending)
+    assert (made.end, made.reason) == (End.NOT_STARTED, "No such file or directory")
 
 
 SHORT = """

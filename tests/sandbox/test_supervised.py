@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import resource
 import select
 import shutil
 import signal
@@ -21,14 +22,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.native.compiling import checked_spawner, spawner, trouble
+from tests.native.compiling import SPAWNER, checked_spawner, compiled, spawner, trouble
 from tests.sandbox.hosting import NOBODY, ROOT, Elsewhere, Here, request_of, start_of
 from toolwright.model import End, Ending
-from toolwright.sandbox import NEVER, Cancel, Held, NoLeave, Start, _wire, supervised
+from toolwright.sandbox import NEVER, Cancel, Leash, NoLeave, Start, _wire, supervised
 from toolwright.sandbox._pipes import new_ends
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the spawner is for Linux")
@@ -98,7 +100,9 @@ class Watch:
         until = time.monotonic() + WAIT_S
         while count > 0:
             self._poll.register(self._fd, select.POLLIN)
-            assert self._poll.poll((until - time.monotonic()) * 1000), "nobody came"
+            left_s = until - time.monotonic()
+            assert left_s > 0, "nobody stayed"  # polling ends at once when whoever came has gone
+            assert self._poll.poll(left_s * 1000), "nobody came"
             with suppress(BlockingIOError):
                 count -= len(os.read(self._fd, count))
 
@@ -337,9 +341,88 @@ def test_attack_a_tool_takes_back_what_it_wrote_while_the_host_is_about_to_read_
 @needs_root
 def test_attack_a_tool_has_so_many_descriptors_under_way_that_no_pipe_can_be_handed_over():
     """It would be told that nobody reads, and its result would lack what it wrote."""
-    with Elsewhere(spawner(), uid=NOBODY, open_files=512) as host:
+    with Elsewhere(spawner(), uid=ALONE, open_files=512) as host:
         ending = host.run([trouble(), "descriptors"])
         assert (ending.end, ending.exit_status, ending.stdout) == (End.EXITED, 0, b"late")
+
+
+ALONE = 50_000 + os.getpid() % 10_000
+"""Whose descriptors under way are those of one test: the tests beside it would have no way back either."""
+
+UNDER_WAY = """
+import array, errno, os, resource, socket, sys
+from tests.sandbox.hosting import Here, request_of, start_of
+from toolwright.sandbox import NEVER, Leash
+
+binary, base, uid = sys.argv[1], sys.argv[2], int(sys.argv[3])
+resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512))
+os.setgroups([])
+os.setresgid(uid, uid, uid)
+os.setresuid(uid, uid, uid)
+host, ends = Here(binary, base), []
+
+def leave():
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0] * 250))]
+    for _ in range(16):
+        ends.extend(socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        try:
+            ends[-1].sendmsg([b"x"], rights)
+        except OSError as error:
+            return error.errno == errno.ETOOMANYREFS
+    return False
+
+ending = host.sandbox.run(start_of(request_of(sys.argv[4:])), Leash(NEVER, leave))
+for end in ends:
+    end.close()
+host.close()
+sys.stdout.buffer.write(b"%s %s;" % (ending.end.value.encode(), str(ending.exit_status).encode()))
+sys.stdout.buffer.write(ending.stdout + b";" + ending.stderr)
+"""
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("argv", "stdout", "stderr"),
+    [
+        (["{trouble}", "out-first", "1"], b"o" * 65_536, b""),
+        (["{trouble}", "packets", "16", "4000"], b"p" * 64_000, b""),
+        (
+            ["/bin/sh", "-c", "printf %040000d 1; printf %050000d 2 >&2"],
+            b"0" * 39_999 + b"1",
+            b"0" * 49_999 + b"2",
+        ),
+        (
+            ["/bin/sh", "-c", "printf %010000d 1; printf %010000d 2 >&2"],
+            b"0" * 9_999 + b"1",
+            b"0" * 9_999 + b"2",
+        ),
+        (["/bin/sh", "-c", "printf %0300000d 1"], b"0" * 299_999 + b"1", b""),
+        (["/bin/sh", "-c", "printf %0300000d 1 >&2; echo 2"], b"2\n", b"0" * 299_999 + b"1"),
+        (["{trouble}", "packets", "64", "4000"], b"p" * 256_000, b""),
+    ],
+)
+def test_attack_others_have_so_many_descriptors_under_way_that_long_output_has_no_way_back(
+    place, argv, stdout, stderr
+):
+    """All of it comes in pieces instead: a tool that has ended must not read as lost, and one that has not,
+    because its pipe is full, must not wait for its deadline."""
+    argv = [part.format(trouble=trouble()) for part in argv]
+    ran = subprocess.run(
+        [sys.executable, "-c", UNDER_WAY, spawner(), str(place), str(ALONE), *argv],
+        cwd=ROOT, capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ran.stdout == b"exited 0;" + stdout + b";" + stderr, ran.stderr
+
+
+@needs_root
+def test_attack_a_flood_goes_on_where_no_pipe_can_be_handed_over(place):
+    """It is stopped at its limit all the same, and not at its deadline."""
+    flood = "head -c 100000000 /dev/zero"
+    ran = subprocess.run(
+        [sys.executable, "-c", UNDER_WAY, spawner(), str(place), str(ALONE), "/bin/sh", "-c", flood],
+        cwd=ROOT, capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ran.stdout.partition(b";")[0] == b"too_large None", ran.stderr
 
 
 @pytest.mark.parametrize("argv", [["pause", "10000"], ["out-first", "1"]])
@@ -348,7 +431,7 @@ def test_a_host_without_a_descriptor_for_what_a_tool_writes_says_so_and_goes_on(
     code = (
         "import os, resource, sys\n"
         "from tests.sandbox.hosting import Here, request_of, start_of\n"
-        "from toolwright.sandbox import NEVER, Held\n"
+        "from toolwright.sandbox import NEVER, Leash\n"
         "host, taken = Here(sys.argv[1]), []\n"
         "def leave():\n"
         "    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
@@ -356,7 +439,7 @@ def test_a_host_without_a_descriptor_for_what_a_tool_writes_says_so_and_goes_on(
         "    try:\n"
         "        while True: taken.append(os.dup(0))\n"
         "    except OSError: return True\n"
-        "ending = host.sandbox.run(start_of(request_of(sys.argv[2:])), Held(NEVER, leave))\n"
+        "ending = host.sandbox.run(start_of(request_of(sys.argv[2:])), Leash(NEVER, leave))\n"
         "for fd in taken: os.close(fd)\n"
         "after = host.run([sys.argv[2], 'exit', '3'])\n"
         "print(ending.end.value, ending.reason, ending.hint, after.exit_status)\n"
@@ -416,6 +499,10 @@ def is_alive(pid: int) -> bool:
     return state_of(pid) not in "ZX"
 
 
+def are_gone(pids: set[int]) -> bool:
+    return not any(is_alive(pid) for pid in pids)
+
+
 def is_stopped(pid: int) -> bool:
     return state_of(pid) == "T"
 
@@ -440,7 +527,7 @@ def test_attack_a_tool_that_starts_before_its_call_is_recorded(new_host, place, 
         seen.append(mark.exists())
         return True
 
-    cancel = Held(NEVER, after_a_while(leave))
+    cancel = Leash(NEVER, after_a_while(leave))
     ending = host.sandbox.run(start, cancel)
     assert seen == [False]
     assert (ending.end, ending.exit_status, mark.exists()) == (End.EXITED, 0, True)
@@ -453,7 +540,7 @@ def test_without_leave_nothing_starts_and_nothing_is_left(new_host, place, after
     start = marking(host, mark, before=before)
     for _ in range(3):
         with pytest.raises(NoLeave):
-            host.sandbox.run(start, Held(NEVER, after_a_while(lambda: False)))
+            host.sandbox.run(start, Leash(NEVER, after_a_while(lambda: False)))
         assert not mark.exists()
         # Another supervisor may have the next one prepared, which is no tool either.
         assert before or not [pid for held in below(host.sandbox._connection.pid) for pid in below(held)]
@@ -468,8 +555,9 @@ def test_attack_a_call_without_leave_that_sees_the_leave_of_a_later_one(new_host
     stopped: list[int] = []
 
     def refused() -> bool:
-        stopped.extend(held_child(host))  # its supervisor too, which would end it before it does anything
-        for pid in stopped:
+        # Its supervisor too, which would end it before it does anything, and the spawner, which ends both.
+        stopped.extend((*held_child(host), host.sandbox._connection.pid))
+        for pid in reversed(stopped):
             os.kill(pid, signal.SIGSTOP)
         until = time.monotonic() + WAIT_S
         while not is_stopped(stopped[0]):
@@ -478,16 +566,18 @@ def test_attack_a_call_without_leave_that_sees_the_leave_of_a_later_one(new_host
 
     try:
         with pytest.raises(NoLeave):
-            host.sandbox.run(marking(host, mark), Held(NEVER, refused))
-        ending = host.sandbox.run(marking(host, later), Held(NEVER, lambda: True))
+            host.sandbox.run(marking(host, mark), Leash(NEVER, refused))
+        ending = host.sandbox.run(marking(host, later), Leash(NEVER, lambda: True))
         assert (ending.end, later.exists()) == (End.EXITED, True)
-        os.kill(stopped[0], signal.SIGCONT)
+        with suppress(ProcessLookupError):  # the spawner goes on, and kills a supervisor that stands still
+            os.kill(stopped[0], signal.SIGCONT)
         until = time.monotonic() + WAIT_S
         while is_alive(stopped[0]):
             assert time.monotonic() < until, "it waits for ever"
     finally:
         for pid in stopped:
-            os.kill(pid, signal.SIGCONT)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
     assert not mark.exists()
 
 
@@ -511,7 +601,7 @@ def test_attack_somebody_outside_who_holds_the_pipes_of_a_call_and_writes_on(new
         threading.Thread(target=flood, args=(stdout,), daemon=True).start()
         return True
 
-    ending = host.sandbox.run(start_of(request_of([trouble(), "exit", "0"])), Held(NEVER, leave))
+    ending = host.sandbox.run(start_of(request_of([trouble(), "exit", "0"])), Leash(NEVER, leave))
     assert ending.end in (End.EXITED, End.TOO_LARGE)
     assert is_over.wait(WAIT_S), "somebody can still read what it writes"
     for number in range(3):
@@ -526,7 +616,7 @@ def test_an_interrupt_while_leave_is_asked_for_starts_nothing(new_host, place):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        host.sandbox.run(start_of(request_of([trouble(), "write", str(mark)])), Held(NEVER, interrupted))
+        host.sandbox.run(start_of(request_of([trouble(), "write", str(mark)])), Leash(NEVER, interrupted))
     assert not [pid for held in below(host.sandbox._connection.pid) for pid in below(held)]
     assert not mark.exists()
 
@@ -546,7 +636,89 @@ def test_a_spawner_that_dies_while_a_tool_is_held_runs_it_once_by_another(new_ho
         return True
 
     argv = ["/bin/sh", "-c", f"echo ran >> {mark}"]
-    ending = host.sandbox.run(start_of(request_of(argv)), Held(NEVER, leave))
+    ending = host.sandbox.run(start_of(request_of(argv)), Leash(NEVER, leave))
+    assert (ending.end, ending.exit_status) == (End.EXITED, 0)
+    assert mark.read_text(encoding="ascii") == "ran\n"
+    assert host.sandbox._connection is not first
+
+
+@pytest.mark.parametrize("before", [0, 3])
+def test_what_is_killed_while_it_waits_for_leave_is_not_told_as_run(new_host, place, before):
+    """Anew it was not started; prepared in advance, another one takes its place."""
+    host, mark = new_host(), place / "mark"
+    start = marking(host, mark, before=before)
+
+    def killed() -> bool:
+        connection = host.sandbox._connection
+        waiting = [pid for supervisor in below(connection.pid) for pid in below(supervisor)]
+        for pid in waiting or held_child(host)[:1]:
+            os.kill(pid, signal.SIGKILL)
+        return True
+
+    ending = host.sandbox.run(start, Leash(NEVER, killed))
+    assert (ending.end is End.EXITED) is mark.exists()
+    assert ending.end in (End.EXITED, End.NOT_STARTED)
+    assert ending.exit_status in (0, None)
+
+
+def test_attack_whoever_watches_a_tool_is_killed_before_it_is_tied_to_them(new_host, place):
+    """Stopped at first sight, so that it often is not yet; nobody would end it, or keep it to its limits."""
+    mark = place / "mark"
+
+    def orphaned(host: Here) -> bool:
+        held, supervisor = held_child(host)
+        connection = host.sandbox._connection
+        assert connection is not None
+        os.kill(held, signal.SIGSTOP)
+        for pid in (connection.pid, supervisor):
+            os.kill(pid, signal.SIGKILL)
+        until = time.monotonic() + WAIT_S
+        while is_alive(supervisor):
+            assert time.monotonic() < until, "it survives"
+        with suppress(ProcessLookupError):
+            os.kill(held, signal.SIGCONT)
+        while is_alive(held):
+            assert time.monotonic() < until, "it waits for leave, and nobody watches it"
+        return False
+
+    for _ in range(20):
+        host = new_host()
+        with pytest.raises(NoLeave):
+            host.sandbox.run(marking(host, mark), Leash(NEVER, partial(orphaned, host)))
+        assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("most", "stdin", "reason"),
+    [
+        (7, b"", "the spawner hung up"),
+        (8, b"", "descriptors: Too many open files"),
+        (8, bytes(5000), "the spawner refused the request: Too many open files"),
+    ],
+)
+@pytest.mark.parametrize("leave_s", [0.0, 0.0005, 0.05])
+def test_a_supervisor_without_descriptors_loses_no_call_that_was_held(
+    new_host, place, most, stdin, reason, leave_s
+):
+    """Seven are its own. With none for the control socket it cannot answer, and nothing was started."""
+    starved, mark = place / "starved", place / "mark"
+    starved.write_text(f"#!/bin/sh\nulimit -n {most}\nexec {spawner()}\n", encoding="ascii")
+    starved.chmod(0o755)
+    host = new_host(str(starved))
+    start = start_of(request_of([trouble(), "write", str(mark)], stdin=stdin))
+    ending = host.sandbox.run(start, Leash(NEVER, busy(leave_s)))
+    assert (ending.end, ending.reason, mark.exists()) == (End.NOT_STARTED, reason, False)
+
+
+def test_a_held_call_that_nobody_took_is_tried_again_and_runs_once(new_host, place):
+    """The first spawner's supervisors have no room for the request; the next one's have."""
+    host, mark = new_host(), place / "mark"
+    host.run([trouble(), "exit", "0"])
+    first = host.sandbox._connection
+    for pid in (first.pid, *below(first.pid)):
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (7, 7))
+    argv = ["/bin/sh", "-c", f"echo ran >> {mark}"]
+    ending = host.sandbox.run(start_of(request_of(argv)), Leash(NEVER, lambda: True))
     assert (ending.end, ending.exit_status) == (End.EXITED, 0)
     assert mark.read_text(encoding="ascii") == "ran\n"
     assert host.sandbox._connection is not first
@@ -557,12 +729,12 @@ def test_attack_a_host_that_dies_before_it_recorded_a_call_leaves_no_tool_runnin
     code = (
         "import json, os, signal, sys\n"
         "from tests.sandbox.hosting import Here, request_of, start_of\n"
-        "from toolwright.sandbox import NEVER, Held\n"
+        "from toolwright.sandbox import NEVER, Leash\n"
         "host = Here(sys.argv[1])\n"
         "host.run([sys.argv[2], 'exit', '0'])\n"
         "print(host.sandbox._connection.pid, flush=True)\n"
         "leave = lambda: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "host.sandbox.run(start_of(request_of([sys.argv[2], 'write', sys.argv[3]])), Held(NEVER, leave))\n"
+        "host.sandbox.run(start_of(request_of([sys.argv[2], 'write', sys.argv[3]])), Leash(NEVER, leave))\n"
     )
     ran = subprocess.run(
         [sys.executable, "-c", code, spawner(), trouble(), str(mark)],
@@ -575,6 +747,20 @@ def test_attack_a_host_that_dies_before_it_recorded_a_call_leaves_no_tool_runnin
     assert not mark.exists()
 
 
+@pytest.mark.parametrize("instead", ["true", 'echo x > "$TMPDIR"', 'ln -s / "$TMPDIR"'])
+def test_attack_a_tool_takes_its_scratch_folder_away_and_the_next_call_has_none(new_host, instead):
+    """Where nothing but the kernel's permissions keeps it from that."""
+    host = new_host()
+    for _ in range(2):
+        removed = host.run(["/bin/sh", "-c", f'rmdir "$TMPDIR" && {instead}'])
+        assert (removed.end, removed.exit_status, removed.stderr) == (End.EXITED, 0, b"")
+        later = host.run(["/bin/sh", "-c", 'test ! -h "$TMPDIR" && echo x > "$TMPDIR/file"'])
+        assert (later.end, later.exit_status, later.stderr) == (End.EXITED, 0, b"")
+    folder = host.sandbox._scratch.folder
+    host.close()
+    assert not os.path.lexists(folder)
+
+
 def test_attack_a_copy_of_a_host_that_died_keeps_a_tool_held(place):
     """The copy, made by fork, has the control socket as well, and would keep it open."""
     mark = place / "mark"
@@ -582,7 +768,7 @@ def test_attack_a_copy_of_a_host_that_died_keeps_a_tool_held(place):
         "import os, signal, sys\n"
         "from tests.sandbox.hosting import Here, request_of, start_of\n"
         "from tests.sandbox.test_supervised import held_child\n"
-        "from toolwright.sandbox import NEVER, Held\n"
+        "from toolwright.sandbox import NEVER, Leash\n"
         "host = Here(sys.argv[1])\n"
         "def leave():\n"
         "    held = held_child(host)\n"
@@ -592,7 +778,7 @@ def test_attack_a_copy_of_a_host_that_died_keeps_a_tool_held(place):
         "        signal.pause()\n"
         "    print(copy, *held, flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "host.sandbox.run(start_of(request_of([sys.argv[2], 'write', sys.argv[3]])), Held(NEVER, leave))\n"
+        "host.sandbox.run(start_of(request_of([sys.argv[2], 'write', sys.argv[3]])), Leash(NEVER, leave))\n"
     )
     command = [sys.executable, "-c", code, spawner(), trouble(), str(mark)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as ran:
@@ -609,13 +795,50 @@ def test_attack_a_copy_of_a_host_that_died_keeps_a_tool_held(place):
     assert not mark.exists()
 
 
+def test_attack_a_copy_of_the_host_keeps_the_tool_of_an_interrupted_call_running(place, watch):
+    """The copy has the control socket as well: that the host closes its own tells nobody."""
+    code = (
+        "import os, signal, sys\n"
+        "from tests.sandbox.hosting import Here, request_of, start_of\n"
+        "from toolwright.sandbox import NEVER, Leash\n"
+        "host = Here(sys.argv[1])\n"
+        "def leave():\n"
+        "    copy = os.fork()\n"
+        "    if copy == 0:\n"
+        "        signal.alarm(60)\n"
+        "        signal.pause()\n"
+        "    print(copy, flush=True)\n"
+        "    return True\n"
+        "start = start_of(request_of([sys.argv[2], 'hang', sys.argv[3]]))\n"
+        "try:\n"
+        "    host.sandbox.run(start, Leash(NEVER, leave))\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted', flush=True)\n"
+        "sys.stdin.read()\n"
+        "host.close()\n"
+    )
+    command = [sys.executable, "-c", code, spawner(), trouble(), watch.path]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as ran:
+        assert ran.stdout is not None
+        copy = int(ran.stdout.readline())
+        try:
+            watch.came()
+            ran.send_signal(signal.SIGINT)
+            assert ran.stdout.readline() == "interrupted\n"
+            assert watch.gone(WAIT_S)
+            assert is_alive(copy)
+            assert ran.poll() is None
+        finally:
+            os.kill(copy, signal.SIGKILL)
+
+
 @pytest.mark.parametrize("word", [_wire.STOP, None])
 def test_attack_a_call_that_was_given_up_takes_the_leave_of_another(new_host, word):
     """Its byte of the page is the next call's; that it was stopped, or hung up on, counts for more."""
     host = new_host()
     start = start_of(request_of([trouble(), "exit", "0"]))
     connection = host.sandbox._connected()
-    slot = host.sandbox._take(start, connection)
+    slot = host.sandbox._take(start)
     ours, theirs = new_ends()
     place = connection.take_place()
     connection.started[place] = _wire.LEAVE_SLOT
@@ -629,6 +852,52 @@ def test_attack_a_call_that_was_given_up_takes_the_leave_of_another(new_host, wo
     assert report is not None
     assert (report.reason, report.stage) == (_wire.Reason.NOT_STARTED, _wire.Stage.HELD)
     host.sandbox._drop(slot)
+
+
+@pytest.mark.parametrize("before", [0, 3])
+@pytest.mark.parametrize(
+    ("page", "word", "after"),
+    [
+        (_wire.LEAVE_SLOT, None, _wire.LEAVE_SLOT | _wire.STARTED_BIT),
+        (_wire.LEAVE_SLOT, _wire.LEAVE, _wire.LEAVE_SLOT | _wire.STARTED_BIT),
+        (_wire.LEAVE_SLOT, _wire.STOP, _wire.LEAVE_SLOT),
+        (0, _wire.STOP, 0),
+    ],
+)
+def test_a_call_that_was_held_notes_that_it_starts_once_it_has_leave_and_not_before(
+    new_host, before, page, word, after
+):
+    """The host reads there, where nobody answers, whether it may be tried again."""
+    host = new_host()
+    argv = [trouble(), "exit", "0"]
+    for _ in range(before):
+        host.run(argv)
+    connection, start = host.sandbox._connected(), start_of(request_of(argv))
+    slot = host.sandbox._take(start)
+    ours, theirs = new_ends()
+    place = connection.take_place()
+    connection.started[place] = page
+    if word is not None:
+        ours.send(word)
+    host.sandbox._send(connection, start, slot, theirs, (), place=place, timeout_s=WAIT_S, is_held=True)
+    report = _wire.received(ours)
+    ours.close()
+    host.sandbox._drop(slot)
+    assert report is not None
+    assert (connection.started[place], report.reason == _wire.Reason.EXITED) == (after, after > page)
+
+
+@pytest.mark.parametrize("leave_s", [0.0, 0.002])
+def test_a_call_that_was_held_and_whose_supervisor_is_killed_is_lost_and_not_tried_again(
+    new_host, watch, leave_s
+):
+    host = new_host()
+    start = start_of(request_of([trouble(), "hang", watch.path]))
+    running = Background(host.sandbox.run, start, Leash(NEVER, busy(leave_s)))
+    watch.came()
+    os.kill(held_child(host)[1], signal.SIGKILL)
+    assert running.ending(WAIT_S).end is End.LOST
+    assert watch.gone(WAIT_S)
 
 
 def busy(seconds: float) -> Callable[[], bool]:
@@ -648,7 +917,7 @@ def test_leave_arrives_however_it_falls_together_with_looking_and_sleeping(new_h
     host = new_host()
     for number in range(200):
         start = start_of(request_of([trouble(), "say", str(number)]))
-        ending = host.sandbox.run(start, Held(NEVER, busy(number * 4e-6)))
+        ending = host.sandbox.run(start, Leash(NEVER, busy(number * 4e-6)))
         assert (ending.end, ending.stdout) == (End.EXITED, str(number).encode("ascii"))
 
 
@@ -657,17 +926,13 @@ def test_a_call_that_was_held_can_be_cancelled_like_any_other(new_host, watch, l
     host, cancel = new_host(), Cancel()
     host.run([trouble(), "exit", "0"])
     start = start_of(request_of([trouble(), "hang", watch.path]))
-    endings: list[Ending] = []
-    thread = threading.Thread(
-        target=lambda: endings.append(host.sandbox.run(start, Held(cancel, busy(leave_s))))
-    )
-    thread.start()
+    running = Background(host.sandbox.run, start, Leash(cancel, busy(leave_s)))
     watch.came()
-    assert not endings, "the word of leave, come late, does not stop it"
+    assert not running.is_over, "the word of leave, come late, does not stop it"
     cancel.set()
-    thread.join(WAIT_S)
+    ending = running.ending(WAIT_S)
     cancel.close()
-    assert [ending.end for ending in endings] == [End.CANCELLED]
+    assert ending.end is End.CANCELLED
     assert watch.gone(0.1)
 
 
@@ -677,7 +942,7 @@ def test_the_time_that_recording_takes_is_not_the_tools(new_host):
     limit_s, took_s = 1.5, 1.6
     ending = host.sandbox.run(
         start_of(request_of([trouble(), "pause", "1"], limits={"timeout_s": limit_s})),
-        Held(NEVER, lambda: not threading.Event().wait(took_s)),
+        Leash(NEVER, lambda: not threading.Event().wait(took_s)),
     )
     assert (ending.end, ending.stdout) == (End.EXITED, b"late")
     assert duration_s(ending) < limit_s
@@ -858,22 +1123,23 @@ def test_e06_when_the_host_is_killed_every_process_is_gone_within_a_second(watch
 
 def supervisors(sandbox: supervised.Supervised) -> list[int]:
     assert sandbox._connection is not None
-    pid = sandbox._connection.pid
-    return [
-        int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
-    ]
+    return below(sandbox._connection.pid)
 
 
 class Background:
     """A call that runs while the test does something to it."""
 
-    def __init__(self, here: Here, argv: list[str], **more: object) -> None:
+    def __init__(self, run: Callable[..., Ending], /, *args: object, **more: object) -> None:
         self._endings: list[Ending] = []
-        self._thread = threading.Thread(target=lambda: self._endings.append(here.run(argv, **more)))
+        self._thread = threading.Thread(target=lambda: self._endings.append(run(*args, **more)))
         self._thread.start()
 
-    def ending(self) -> Ending:
-        self._thread.join(WAIT_S * 2)
+    @property
+    def is_over(self) -> bool:
+        return bool(self._endings)
+
+    def ending(self, within_s: float = WAIT_S * 2) -> Ending:
+        self._thread.join(within_s)
         assert self._endings, "it did not end"
         return self._endings[0]
 
@@ -887,9 +1153,58 @@ def test_a_spawner_that_was_killed_is_started_anew_and_no_call_is_lost(new_host,
     made.close()
 
 
+def kill_spawner(made: Here) -> None:
+    """With its supervisors, and nobody at the other end of the socket any more."""
+    assert made.sandbox._connection is not None
+    all_of_it = [made.sandbox._connection.pid, *supervisors(made.sandbox)]
+    os.kill(all_of_it[0], signal.SIGKILL)
+    until = time.monotonic() + WAIT_S
+    while any(is_alive(pid) for pid in all_of_it):
+        assert time.monotonic() < until, "it survives"
+
+
+def test_a_spawner_that_was_killed_is_started_anew_by_the_first_call_that_needs_a_namespace(new_host, place):
+    made = new_host()
+    if not made.sandbox.probe().works("mount-namespace"):
+        pytest.skip("there are no mount namespaces here; `toolwright doctor` says how to allow them")
+    kill_spawner(made)
+    bound = [(str(place), str(place), True)]
+    ending = made.run([trouble(), "exit", "3"], binds=bound)
+    assert (ending.end, ending.reason, ending.exit_status) == (End.EXITED, "", 3)
+
+
+def test_a_spawner_that_was_killed_is_started_anew_by_a_program_that_stays(new_host):
+    made = new_host()
+    made.run([trouble(), "exit", "0"])
+    kill_spawner(made)
+    standing = made.sandbox.open(start_of(request_of(["/bin/cat"])))
+    assert not isinstance(standing, Ending)
+    os.write(standing.stdin, b"here")
+    assert select.select([standing.stdout], [], [], WAIT_S)[0]
+    assert (os.read(standing.stdout, 100), standing.ending) == (b"here", "")
+    standing.close()
+    kill_spawner(made)
+    running, channel = service(made, ["channel"])
+    channel.sendall(b"here")
+    assert channel.recv(100) == b"here"
+    running.kill()
+    channel.close()
+
+
+def test_a_spawner_that_was_killed_is_started_anew_by_the_probe(new_host):
+    made = new_host()
+    found = made.sandbox.probe()
+    kill_spawner(made)
+    assert made.sandbox.probe() == found
+
+
+def test_a_program_that_is_no_spawner_answers_no_probe(new_host):
+    assert new_host("/bin/true").sandbox.probe().reason == "the spawner did not answer"
+
+
 def test_a_call_outlives_the_spawner_and_others_do_not_wait_for_it(new_host, watch):
     made = new_host()
-    running = Background(made, [trouble(), "hang", watch.path], limits={"timeout_s": 1.5})
+    running = Background(made.run, [trouble(), "hang", watch.path], limits={"timeout_s": 1.5})
     watch.came()
     assert made.sandbox._connection is not None
     os.kill(made.sandbox._connection.pid, signal.SIGKILL)
@@ -908,7 +1223,7 @@ def test_as_root_the_supervisor_of_a_long_call_goes_first_and_its_tool_does_not(
     if subprocess.run([sys.executable, "-c", act], capture_output=True, check=False).returncode:
         pytest.skip("nobody goes first here; a machine whose root has CAP_SYS_NICE would show it")
     made = new_host()
-    running = Background(made, [trouble(), "hang", watch.path], limits={"timeout_s": 1.5})
+    running = Background(made.run, [trouble(), "hang", watch.path], limits={"timeout_s": 1.5})
     watch.came()
     deadline = time.monotonic() + 1.2
     first: list[int] = []
@@ -928,7 +1243,7 @@ def test_as_root_the_supervisor_of_a_long_call_goes_first_and_its_tool_does_not(
 def test_a_call_whose_supervisor_is_killed_is_lost_and_its_daemons_are_gone(new_host, watch):
     made = new_host()
     made.run([trouble(), "exit", "0"])
-    running = Background(made, [trouble(), "daemon-and-hang", watch.path])
+    running = Background(made.run, [trouble(), "daemon-and-hang", watch.path])
     watch.came(2)
     for pid in supervisors(made.sandbox):
         os.kill(pid, signal.SIGKILL)
@@ -950,10 +1265,55 @@ def test_a_tool_that_kills_its_supervisor_takes_its_daemons_along(new_host, watc
     made.close()
 
 
+def test_attack_a_tool_that_stops_its_supervisor_is_kept_to_no_limit(new_host, watch):
+    """Without scoped signals, as above. Its supervisor is killed for it, and it goes with its daemons."""
+    made = new_host()
+    ending = made.run([trouble(), "stop-parent", watch.path])
+    assert ending.end is End.LOST
+    assert duration_s(ending) < WAIT_S / 2, "before its time is up"
+    assert watch.gone(1.0)
+    assert made.run([trouble(), "exit", "3"]).exit_status == 3
+
+
+def test_attack_a_tool_that_stops_the_spawner_as_well_outlives_its_time(new_host, watch):
+    made = new_host()
+    ending = made.run([trouble(), "stop-spawner", watch.path], limits={"timeout_s": 0.2})
+    assert (ending.end, ending.reason) == (End.LOST, "the spawner does not answer")
+    assert watch.gone(1.0)
+    assert made.run([trouble(), "exit", "3"]).exit_status == 3
+
+
+@pytest.mark.parametrize("asks", ["a call that needs a namespace", "the probe"])
+def test_attack_the_spawner_is_stopped_and_nobody_is_left_who_answers(new_host, place, asks):
+    """It goes on once that was noticed, for those too that start no tool before somebody answers."""
+    made = new_host()
+    found = made.sandbox.probe()
+    if not found.works("mount-namespace"):
+        pytest.skip("there are no mount namespaces here; `toolwright doctor` says how to allow them")
+    connection = made.sandbox._connection
+    os.kill(connection.pid, signal.SIGSTOP)
+    assert until(lambda: is_stopped(connection.pid))
+    killed = set(supervisors(made.sandbox))
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    assert until(partial(are_gone, killed))
+    if asks == "the probe":
+        assert made.sandbox.probe().reason == "the spawner did not answer"
+        assert made.sandbox.probe() == found
+    else:
+        bound = [(str(place), str(place), True)]
+        ending = made.run([trouble(), "exit", "3"], binds=bound)
+        assert (ending.end, ending.reason) == (
+            End.UNAVAILABLE,
+            "no mount namespace: the spawner did not answer",
+        )
+        assert made.run([trouble(), "exit", "3"], binds=bound).exit_status == 3
+
+
 def test_the_scratch_folder_of_a_lost_call_is_nobodys(new_host, watch):
     made = new_host()
     seen = made.run([trouble(), "environment"]).stdout
-    running = Background(made, [trouble(), "hang", watch.path])
+    running = Background(made.run, [trouble(), "hang", watch.path])
     watch.came()
     for pid in supervisors(made.sandbox):
         os.kill(pid, signal.SIGKILL)
@@ -1147,7 +1507,7 @@ def test_a_script_whose_file_is_replaced_while_it_starts_is_not_believed(here, p
     os.mkfifo(go)
     sealed = [(str(script), b'#!/bin/sh\nread line < "$1"\necho checked\n')]
     for is_replaced in (False, True):
-        running = Background(here, [str(script), str(go)], sealed=sealed)
+        running = Background(here.run, [str(script), str(go)], sealed=sealed)
         with open(go, "wb") as released:  # returns when the script reads
             if is_replaced:
                 (place / "new").write_bytes(b"#!/bin/sh\necho other\n")
@@ -1375,6 +1735,60 @@ def test_a_process_that_waits_may_be_killed_or_stopped_and_the_call_still_comes_
     made.close()
 
 
+def test_a_process_that_waits_is_waited_for_as_long_as_its_call_has_no_leave(new_host):
+    """From its leave on it has the whole time that starting may take, here half a second."""
+    flags = ("-O1", "-static", "-pthread", "-DEMBRYO_WAIT_MS=500")
+    made = new_host(str(compiled("impatient-spawner", SPAWNER, flags)))
+    argv = ["/bin/sh", "-c", "echo $$"]
+
+    def was_waiting() -> bool:
+        """Whether the call was served by one of them; its supervisor may have had none just then."""
+        for _ in range(OFTEN):
+            assert made.run(argv).exit_status == 0
+        assert until(lambda: bool(waiting(made.sandbox)))
+        before = waiting(made.sandbox)
+        leave = Leash(NEVER, lambda: not threading.Event().wait(1.2))
+        ending = made.sandbox.run(start_of(request_of(argv)), leave)
+        assert (ending.end, ending.exit_status) == (End.EXITED, 0)
+        return int(ending.stdout) in before
+
+    assert any(was_waiting() for _ in range(5))
+
+
+def test_attack_a_process_that_waits_is_stopped_and_outlives_its_call_with_its_supervisor(new_host, place):
+    flags = ("-O1", "-static", "-pthread", "-DEMBRYO_WAIT_MS=500")
+    made, mark = new_host(str(compiled("impatient-spawner", SPAWNER, flags))), place / "mark"
+    for _ in range(3):  # the supervisor that takes the call may have none just then
+        start = marking(made, mark, before=OFTEN)
+        assert until(lambda: bool(waiting(made.sandbox)))
+        stopped = waiting(made.sandbox)
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(NoLeave):
+            made.sandbox.run(start, Leash(NEVER, lambda: False))
+        assert until(partial(are_gone, stopped)), "it waits for ever"
+        assert not mark.exists()
+
+
+def test_attack_what_is_held_is_stopped_and_outlives_its_call_with_its_supervisor(new_host, place):
+    """As above, of a call that nothing was made ready for."""
+    made, mark = new_host(), place / "mark"
+    stopped: set[int] = set()
+
+    def refused() -> bool:
+        held, supervisor = held_child(made)
+        os.kill(held, signal.SIGSTOP)
+        assert until(lambda: is_stopped(held))
+        stopped.update((held, supervisor))
+        return False
+
+    with pytest.raises(NoLeave):
+        made.sandbox.run(marking(made, mark), Leash(NEVER, refused))
+    made.close()
+    assert until(partial(are_gone, stopped)), "it waits for ever"
+    assert not mark.exists()
+
+
 def test_processes_that_wait_are_gone_after_a_while_and_with_the_level(new_host):
     made = new_host()
     for _ in range(OFTEN):
@@ -1435,6 +1849,29 @@ def test_a_service_says_how_it_ended(here, what, more, ending):
     assert made.ended(WAIT_S)
     assert made.ending == ending
     made.kill()
+    channel.close()
+
+
+def test_the_scratch_folder_of_a_lost_service_is_nobodys(new_host, watch):
+    """Attack: what is left of a service whose supervisor is dead writes into the folder of the next one."""
+    made = new_host()
+    first, channel = service(made, ["hang", watch.path])
+    watch.came()
+    killed = set(supervisors(made.sandbox))
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    assert first.ended(WAIT_S)
+    assert first.ending == "contact was lost"
+    channel.close()
+    assert until(partial(are_gone, killed))  # one that is dying may still take a request with it
+    second, channel = service(made, ["hang", watch.path])
+    watch.came()
+    second.kill()
+    channel.close()
+    third, channel = service(made, ["hang", watch.path])
+    assert second.scratch != first.scratch, "somebody may still be there"
+    assert third.scratch == second.scratch, "of one that ended it is used again"
+    third.kill()
     channel.close()
 
 

@@ -22,8 +22,9 @@ from toolwright.app import Workshop
 from toolwright.catalog import coverage, digests
 from toolwright.config import Environment, resolve
 from toolwright.errors import Kind, SourceError
+from toolwright.gate import Gate
 from toolwright.journal.reading import entries
-from toolwright.model import LOCK_NAME, Allow, Deny, ToolCall, ToolResult, Trust, Vetted
+from toolwright.model import LOCK_NAME, Allow, Deny, Tool, ToolCall, ToolResult, Trust, Vetted
 from toolwright.sandbox import Cancel
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox.portable import Portable
@@ -584,6 +585,47 @@ def test_explaining_a_call_says_what_calling_does(project: Project) -> None:
         assert "get_time was changed" in decision.message
 
 
+class Counting(Pins):
+    """A lock that counts how often it is asked."""
+
+    asked = 0
+
+    def vet(self, tool: Tool, call: ToolCall | None, vetted: Vetted) -> Vetted:
+        self.asked += 1
+        return super().vet(tool, call, vetted)
+
+
+def test_explaining_a_call_looks_at_the_bytes_of_its_tool_once(project: Project) -> None:
+    """What it says of the decision, the permit and the budgets is about the same bytes."""
+    project.lock()
+    folder, home = str(project.folder), project.environment.user_space
+
+    def pins_of(gate: Gate) -> Pins:
+        return Counting(
+            folder,
+            home=home,
+            state=str(project.state),
+            path=project.environment.path,
+            contents=gate.contents,
+            watch=lambda tool: coverage.watched(tool, base=folder, home=home, defined=lambda _: None),
+        )
+
+    with project.opened() as workshop:
+        vetter = workshop.gate.vetter
+        gate = Gate(
+            workshop.config,
+            project.environment,
+            lambda: workshop.loaded,
+            pins=pins_of,
+            vetter=lambda _: vetter,
+        )
+        tool = workshop.find("get_time")
+        assert isinstance(gate.explain(tool, None).decision, Allow)
+        gate.close()
+    assert isinstance(gate.pins, Counting)
+    assert gate.pins.asked == 1
+
+
 def test_a_lock_holds_no_path_of_the_machine_and_fits_anywhere(project: Project, tmp_path: Path) -> None:
     project.lock()
     assert str(tmp_path) not in project.locked
@@ -887,6 +929,62 @@ def test_modules_that_locked_code_imports_are_locked_with_it(project: Project) -
         project.edit("handlers/deep/inner.py", "us", "them")
         vetted = workshop.gate.vet(tool, None)
     assert (vetted.trust, "handlers/deep/inner.py was changed" in vetted.message) == (Trust.DRIFTED, True)
+
+
+def speaking(project: Project, word: str) -> None:
+    """A program that describes itself with a word, and leaves it behind whenever it is run."""
+    schema = {"name": "speak", "description": word, "parameters": {"type": "object", "properties": {}}}
+    text = f"#!/bin/sh\necho {word} >> {project.folder}/trace\necho '{json.dumps(schema)}'\n"
+    project.write("bin/speak-tool", text).chmod(0o755)
+
+
+def taken_out(project: Project) -> None:
+    lock = json.loads(project.locked)
+    lock["tools"] = {}
+    project.write(LOCK_NAME, json.dumps(lock))
+
+
+@pytest.mark.parametrize(
+    "meddle",
+    [
+        lambda _: None,
+        lambda project: (project.folder / LOCK_NAME).unlink(),
+        lambda project: project.write(LOCK_NAME, "{"),
+        taken_out,
+    ],
+    ids=["the lock stays", "the lock is gone", "the lock is broken", "its entry is taken out"],
+)
+def test_a_locked_program_that_is_replaced_is_not_run_to_be_asked_for_its_schema(
+    meddle: Callable[[Project], object], tmp_path: Path
+) -> None:
+    """Attack: a locked program that is replaced, and runs as soon as tools are loaded."""
+    project = Project(tmp_path / "project", tmp_path / "state")
+    project.write("toolwright.toml", '[[source]]\npath = "bin"\nformat = "executable"\ntrusted = true\n')
+    trace = project.folder / "trace"
+    speaking(project, "old")
+    project.lock()
+    assert set(trace.read_text(encoding="utf-8").split()) == {"old"}
+
+    speaking(project, "new")
+    meddle(project)
+    trace.unlink()
+    with project.opened() as workshop:
+        workshop.reload()
+        tool = workshop.find("speak")
+        assert tool.description == "old"  # as it was locked
+        assert workshop.vet(tool).trust is Trust.DRIFTED
+        refusal(workshop.call("speak", {}))
+    assert not trace.exists()
+
+    project.lock()  # the program is approved, and so it is asked: what it says is a change of its own
+    with project.opened() as workshop:
+        tool = workshop.find("speak")
+        assert tool.description == "new"
+        assert "its description was changed" in workshop.vet(tool).message
+    assert set(trace.read_text(encoding="utf-8").split()) == {"new"}
+    project.lock()
+    with project.opened() as workshop:
+        assert workshop.vet(workshop.find("speak")).trust is Trust.PINNED
 
 
 @pytest.fixture

@@ -108,6 +108,13 @@ _NOT_STARTED: Final = {
     Reply.BLOCKS: "could not be started: {reason}",
 }
 
+_START_HINTS: Final = {
+    "Exec format error": "begin a script with the line that names its interpreter: #!/usr/bin/env python3",
+    "Permission denied": "make its program executable: chmod +x",
+    "No such file or directory": "its program, or the interpreter that its first line names, is not there",
+}
+"""In the system's words why a program did not start, and what its author may have forgotten."""
+
 _SIGNALS: Final = {
     1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 5: "SIGTRAP", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE",
     9: "SIGKILL", 11: "SIGSEGV", 13: "SIGPIPE", 14: "SIGALRM", 15: "SIGTERM", 24: "SIGXCPU", 25: "SIGXFSZ",
@@ -278,7 +285,7 @@ def _failure_form(
 def _cut_short(tool: Tool, ending: Ending, permit: Permit, kind: Kind, hygiene: _Hygiene) -> _Said:
     """A run that did not come to an end of its own, or never began."""
     more: JsonObject | None = None
-    reason = ending.reason
+    reason, hint = ending.reason, ending.hint
     match ending.end:
         case End.TIMED_OUT:
             seconds = _seconds(permit.limits.timeout_s)
@@ -291,6 +298,7 @@ def _cut_short(tool: Tool, ending: Ending, permit: Permit, kind: Kind, hygiene: 
                 }
         case End.NOT_STARTED:
             message = _NOT_STARTED[tool.reply].format(reason=reason)
+            hint = hint or _START_HINTS.get(reason)
         case End.TOO_LARGE:
             message = _too_large(tool.reply, ending, permit)
         case End.OVER_LIMIT:
@@ -307,7 +315,7 @@ def _cut_short(tool: Tool, ending: Ending, permit: Permit, kind: Kind, hygiene: 
         case _:
             message = reason or kind.value.replace("_", " ")
     data = more if more else None
-    return _failed(tool, message, hygiene, kind=kind, hint=ending.hint, more=more, data=data)
+    return _failed(tool, message, hygiene, kind=kind, hint=hint, more=more, data=data)
 
 
 def _too_large(kind_of_reply: Reply, ending: Ending, permit: Permit) -> str:

@@ -127,10 +127,15 @@ class Catalog:
             raise UnknownTool(
                 f"the name {name!r} belongs to {len(keys)} tools", "name one by its key: " + ", ".join(keys)
             )
-        close = nearest(name, [*self._names(), *by_key], count=3)
+        by_name = self._names()
+        close: dict[tuple[int, ...], str] = {}  # a tool's name and its key are alike: one of them is enough
+        for word in nearest(name, [*by_name, *by_key], count=3):
+            close.setdefault(tuple(by_name.get(word) or (by_key[word],)), word)
         raise UnknownTool(
             f"there is no tool {name!r}",
-            f"did you mean {' or '.join(close)}?" if close else "`toolwright list` shows what there is",
+            f"did you mean {' or '.join(close.values())}?"
+            if close
+            else "`toolwright list` shows what there is",
         )
 
     def _keys(self) -> dict[str, int]:

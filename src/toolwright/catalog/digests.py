@@ -20,6 +20,7 @@ from typing import Final, Protocol
 from toolwright import jsontext
 from toolwright.calls import commands
 from toolwright.catalog import files
+from toolwright.catalog.sources import SKILL_FILES
 from toolwright.model import CallJavaScript, CallMcp, CallPython, Invocation, RunProcess, Tool
 from toolwright.records import dataclass
 
@@ -118,8 +119,6 @@ def plain(value: object) -> jsontext.JsonValue:
 
 # -- what a lock covers -------------------------------------------------------------------------------------
 
-_BESIDE_SKILL: Final = ("SKILL.md", "tools.json", "allowlist.json", "execution.json")
-
 
 def pinned_files(tool: Tool) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The files that a lock of the tool covers, and the folders in which it covers every file."""
@@ -127,7 +126,7 @@ def pinned_files(tool: Tool) -> tuple[tuple[str, ...], tuple[str, ...]]:
     folders: tuple[str, ...] = ()
     match tool.invocation:
         case RunProcess(skill_dir=str() as folder):
-            found |= dict.fromkeys(Aside(os.path.join(folder, name)) for name in _BESIDE_SKILL)
+            found |= dict.fromkeys(Aside(os.path.join(folder, name)) for name in SKILL_FILES)
             folders = (os.path.join(folder, "scripts"),)
         case CallPython(settings=settings, executor=str()):
             # Attack: a handler of the same name in a place that is looked at before that of the locked one.

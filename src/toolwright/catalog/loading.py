@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import cached_property
 from importlib import import_module
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from toolwright import formats, jsontext, schema
 from toolwright.catalog import files, sources
@@ -197,6 +197,8 @@ class LoadReport:
         """Write the cache, once there is time for it: the answer comes first."""
         self.warm = warm
         """True when nothing had to be read."""
+        self._neighbours: Any = None
+        """What all tools are to each other (``hygiene.compare``), once somebody asked about some."""
         shelf = Extended(shelves, own, first) if self._own else shelves
         self.catalog = Catalog(shelf, lambda: shelves.ask(lambda held: held.skills))
 
@@ -277,6 +279,16 @@ class LoadReport:
         )
         return found
 
+    def wrong_about(self, some: Sequence[Tool] | None, tools: Sequence[Tool]) -> list[Problem]:
+        """Everything that is wrong or suspicious about some tools, without lines, and part of what is about
+        others: a fraction of the work that all problems are. None: about all. ``tools``: all there are."""
+        if some is None or "suspicious" in self.__dict__:
+            return [*self.without_lines, *self.suspicious]
+        hygiene = import_module("toolwright.trust.hygiene")
+        if self._neighbours is None:
+            self._neighbours = hygiene.compare(tools)
+        return [*self.without_lines, *hygiene.look(some, among=self._neighbours)]
+
     @cached_property
     def without_lines(self) -> Sequence[Problem]:
         """What is wrong, before the files are read again for the lines of their places."""
@@ -285,6 +297,8 @@ class LoadReport:
     @cached_property
     def severities(self) -> Counter[Severity]:
         """How much of it there is of each severity: none of it is kept."""
+        if "without_lines" in self.__dict__:  # what is kept all the same need not be read again
+            return Counter(problem.severity for problem in self.without_lines)
         return self._shelves.ask(lambda held: Counter(problem.severity for problem in self._wrong(held)))
 
     @cached_property

@@ -26,18 +26,18 @@ from toolwright import formats, jsontext
 from toolwright.catalog import files
 from toolwright.catalog.files import Fingerprint
 from toolwright.errors import SourceError
-from toolwright.model import Document, OpenApiOptions, ProbeOutcome, Problem, Severity
+from toolwright.model import RYE_SUFFIXES, Document, OpenApiOptions, ProbeOutcome, Problem, Severity
 from toolwright.paths import is_below
 from toolwright.records import dataclass
 
 if TYPE_CHECKING:
     from toolwright.formats.mcp import Server
 
-RYE_SUFFIXES: Final = (".py", ".yaml", ".yml", ".json", ".js", ".ts", ".mjs", ".cjs", ".sh", ".toml")
 _SKIPPED: Final = frozenset({"node_modules", "__pycache__", "venv", "site-packages", "build", "dist"})
 _SKIPPED_BELOW_RYE: Final = frozenset({"__pycache__", "node_modules", ".git", ".venv"})
 _LEADS_OUT: Final = "a link that leads out of the source is not followed"
-_SKILL_FILES: Final = ("SKILL.md", "tools.json", "allowlist.json", "execution.json")
+SKILL_FILES: Final = ("SKILL.md", "tools.json", "allowlist.json", "execution.json")
+"""What is read of a skill, and what a lock of its tools covers."""
 
 Asker: TypeAlias = Callable[[Sequence["Candidate"]], Sequence[tuple[bytes | None, str | None, str | None]]]
 """Asks MCP servers for their tools, all at once, in the order given: what they said, or why they said
@@ -263,14 +263,16 @@ class _Look:
                 f"{_printable(self.source.path)}: {why}",
                 "name a folder of tools or a declaration file that can be read",
             )
+        self.warn(
+            "source.missing",
+            f"{why}: the source has no tools",
+            _printable(self.source.path),
+            "correct its path in the configuration, or remove the source",
+        )
+
+    def warn(self, code: str, message: str, path: str, hint: str | None) -> None:
         self.found.problems.append(
-            Problem(
-                code="source.missing",
-                severity=Severity.WARNING,
-                message=f"{why}: the source has no tools",
-                path=_printable(self.source.path),
-                hint="correct its path in the configuration, or remove the source",
-            )
+            Problem(code=code, severity=Severity.WARNING, message=message, path=path, hint=hint)
         )
 
     # -- folders --------------------------------------------------------------------------------------------
@@ -373,8 +375,8 @@ class _Look:
             return
         for name in found:
             if name == "tools.json":
-                wanted = [name, *(other for other in _SKILL_FILES if other in names and other != name)]
-            elif name in _SKILL_FILES and "tools.json" in names and not only:
+                wanted = [name, *(other for other in SKILL_FILES if other in names and other != name)]
+            elif name in SKILL_FILES and "tools.json" in names and not only:
                 continue
             else:
                 wanted = [name]
@@ -399,7 +401,7 @@ class _Look:
     def skill(self, path: str, names: Mapping[str, os.DirEntry[str]], *, explicit: bool = False) -> None:
         main = "tools.json" if "tools.json" in names else "SKILL.md"
         home = self.found.home(_Home(path, "skill", os.path.basename(path), self.rank))
-        beside = (name for name in _SKILL_FILES if name in names and name != main)
+        beside = (name for name in SKILL_FILES if name in names and name != main)
         self.add(home, [main, *beside], names, explicit=explicit)
 
     def is_ours(self, path: str) -> bool:
@@ -466,26 +468,20 @@ class _Look:
         why = files.foreign(path)
         if why is None:
             return False
-        self.found.problems.append(
-            Problem(
-                code="executable.discover.writable-dir",
-                severity=Severity.WARNING,
-                message=f"programs here are not run: {why}",
-                path=path,
-                hint=f"chmod go-w {os.path.basename(path)}, and make sure that it is your own",
-            )
+        self.warn(
+            "executable.discover.writable-dir",
+            f"programs here are not run: {why}",
+            path,
+            f"chmod go-w {os.path.basename(path)}, and make sure that it is your own",
         )
         return True
 
     def not_probed(self, path: str) -> None:
-        self.found.problems.append(
-            Problem(
-                code="source.not-probed",
-                severity=Severity.WARNING,
-                message="programs here were not asked for their schemas, because asking runs them",
-                path=path,
-                hint="name the folder yourself: --from executable=PATH",
-            )
+        self.warn(
+            "source.not-probed",
+            "programs here were not asked for their schemas, because asking runs them",
+            path,
+            "name the folder yourself: --from executable=PATH",
         )
 
     # -- files ----------------------------------------------------------------------------------------------
@@ -511,7 +507,7 @@ class _Look:
                 folder, "rye", os.path.dirname(item), self.source.space or 0, head, item[: -len(name)]
             )
             self.add(self.found.home(home), [name], names, explicit=True)
-        elif name.endswith(".json") and self.servers(path, status):
+        elif name.endswith(".json") and self.servers(path):
             return
         elif self.source.format == "openapi" or (self.source.named and _is_openapi_only(name, status)):
             home = _Home(folder, "openapi", os.path.basename(folder), self.rank, openapi=self.openapi)
@@ -522,7 +518,7 @@ class _Look:
                 place = "skill"
             if place == "skill":
                 home = _Home(folder, place, os.path.basename(folder), self.rank)
-                beside = (other for other in _SKILL_FILES if other in names and other != name)
+                beside = (other for other in SKILL_FILES if other in names and other != name)
                 self.add(self.found.home(home), [name, *beside], names, explicit=True)
             else:
                 self.json_files(folder, names, place, name)
@@ -544,7 +540,7 @@ class _Look:
 
     # -- MCP servers ----------------------------------------------------------------------------------------
 
-    def servers(self, path: str, status: os.stat_result) -> bool:
+    def servers(self, path: str) -> bool:
         """Whether a named file is a list of MCP servers; then they are candidates, where they may start."""
         if self.source.format not in (None, "mcp"):
             return False
@@ -606,14 +602,11 @@ class _Look:
 
     def not_asked(self, path: str) -> None:
         """Attack: a clone whose list of servers is a list of programs to run."""
-        self.found.problems.append(
-            Problem(
-                code="source.not-probed",
-                severity=Severity.WARNING,
-                message="a list of MCP servers, which were not asked for their tools: asking starts them",
-                path=path,
-                hint=f"read it, and if you trust it, name it: --from {path}",
-            )
+        self.warn(
+            "source.not-probed",
+            "a list of MCP servers, which were not asked for their tools: asking starts them",
+            path,
+            f"read it, and if you trust it, name it: --from {path}",
         )
 
     def refuse(self, path: str, why: str) -> None:
@@ -671,9 +664,7 @@ class _Look:
         return names
 
     def unreadable(self, path: str, why: str, hint: str | None = None) -> None:
-        self.found.problems.append(
-            Problem(code="source.unreadable", severity=Severity.WARNING, message=why, path=path, hint=hint)
-        )
+        self.warn("source.unreadable", why, path, hint)
 
     def contained(self, path: str, entry: os.DirEntry[str] | None) -> bool:
         """Whether a folder really lies in the source. Attack: a link in a clone that leads into HOME."""
@@ -681,15 +672,7 @@ class _Look:
             return True
         if files.inside(path, self.root):
             return True
-        self.found.problems.append(
-            Problem(
-                code="source.link",
-                severity=Severity.WARNING,
-                message="a link that leads out of the source is not followed",
-                path=path,
-                hint="name its target as a source of its own",
-            )
-        )
+        self.warn("source.link", _LEADS_OUT, path, "name its target as a source of its own")
         return False
 
     def add_plain(self, home: int, wanted: Iterable[str], names: Mapping[str, os.DirEntry[str]]) -> None:

@@ -26,6 +26,7 @@ from toolwright import jsontext
 from toolwright.doors._peers import Peer
 from toolwright.doors._web import (
     BODY_BYTES_MAX,
+    NO_STORE,
     Answer,
     App,
     BodyTooLarge,
@@ -449,8 +450,10 @@ class Entrance:
         if shown is not None:
             kind, _, value = shown.partition(b" ")
             token = self._tokens.find(value.strip().decode("latin-1"), now)
-            if kind.lower() != b"bearer" or token is None or len(shown) > _SHOWN_BYTES_MAX:
-                return self._wrong(scope, clock)
+            if kind.lower() != b"bearer":
+                return self._wrong(scope, clock, _NO_BEARER)
+            if token is None or len(shown) > _SHOWN_BYTES_MAX:
+                return self._wrong(scope, clock, _WRONG_TOKEN)
         elif cookie is not None and (session := self.sessions.find(cookie, now)) is not None:
             token, until, by_cookie = self._tokens.known(session.token_id, now), session.until, True
         if token is not None:
@@ -463,13 +466,13 @@ class Entrance:
             guest, by_cookie = host_guest, False
         return Passed(guest, is_own, is_other, by_cookie, until, self._bucket(guest, clock))
 
-    def _wrong(self, scope: Scope, clock: float) -> Answer:
+    def _wrong(self, scope: Scope, clock: float, answer: Answer) -> Answer:
         """Attack: tokens tried one after the other."""
         if self._tokens.trouble is not None:
             return _NO_TOKENS
         client = scope.get("client")
         wait_s = self.failures.count(client[0] if client else "", clock)
-        return _later(wait_s, "too many wrong tokens") if wait_s else _WRONG_TOKEN
+        return _later(wait_s, "too many wrong tokens") if wait_s else answer
 
     def _bucket(self, guest: Guest | None, clock: float) -> Bucket | None:
         if not self._rate or guest is None or guest.token_id is None:
@@ -588,7 +591,7 @@ class Entrance:
         now = self._now()
         token = self._tokens.find(value.strip(), now)
         if token is None:
-            await self._refuse(scope, send, self._wrong(scope, self._clock()))
+            await self._refuse(scope, send, self._wrong(scope, self._clock(), _WRONG_TOKEN))
             return
         session = self.sessions.open(token, now)
         await send_answer(send, Answer(204, headers=(_cookie(scope, session, SESSION_S), *SAFE_HEADERS)))
@@ -776,7 +779,7 @@ def _to_login(scope: Scope) -> Answer | None:
         return None
     if b"text/html" not in (header(scope, b"accept") or b""):
         return None
-    return Answer(303, headers=((b"location", b"/login"), (b"cache-control", b"no-store"), *SAFE_HEADERS))
+    return Answer(303, headers=((b"location", b"/login"), *NO_STORE, *SAFE_HEADERS))
 
 
 def _later(wait_s: float, detail: str) -> Answer:
@@ -833,6 +836,12 @@ _NO_TOKEN: Final = _refusal(
     401,
     "this needs a token",
     "make one with: toolwright token create NAME; send it as Authorization: Bearer TOKEN",
+    ((b"www-authenticate", _BEARER),),
+)
+_NO_BEARER: Final = _refusal(
+    401,
+    "the Authorization is not one by Bearer",
+    "send it as Authorization: Bearer TOKEN",
     ((b"www-authenticate", _BEARER),),
 )
 _WRONG_TOKEN: Final = _refusal(

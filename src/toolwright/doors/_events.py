@@ -74,6 +74,12 @@ class Events:
         return tuple(self._kept)
 
     @property
+    def latest(self) -> int:
+        """The number of the last event; 0: there was none."""
+        recent = self.recent
+        return recent[-1].number if recent else 0
+
+    @property
     def listening(self) -> int:
         return len(self._listeners)
 

@@ -113,11 +113,15 @@ class Seat:
         self._go_back(b"", data[sent:])
 
     def call_back(self) -> bool:
-        """Have it come back after the answer that is on its way. False: there is none, so that it would not;
-        else nobody may close the connection before."""
+        """Have it come back after the answer that is on its way; nobody may close the connection before.
+        False: there is none, and it is watched here no longer."""
         with self._turn:
             self._is_late = True
-            return self._is_busy or self._is_left
+            if self._is_busy or self._is_left:
+                return True
+            # Attack: a request that is read here after it was found idle, and answered to nobody.
+            self._drop()
+            return False
 
     @property
     def is_left(self) -> bool:

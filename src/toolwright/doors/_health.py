@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
 from typing import Final
 
 from toolwright.app import Workshop
@@ -24,13 +23,10 @@ _RELOADS: Final = (EventKind.RELOADED, EventKind.RELOAD_FAILED)
 class Health:
     """One for all doors of a host."""
 
-    def __init__(
-        self, workshop: Workshop, crew: Crew, events: Events, *, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, workshop: Workshop, crew: Crew, events: Events) -> None:
         self._workshop = workshop
         self._crew = crew
-        self._clock = clock
-        self._started = clock()
+        self._started = time.time()
         self._reload: JsonObject | None = None
         self._failed: JsonObject | None = None
         self._layers: JsonObject | None = None
@@ -40,7 +36,7 @@ class Health:
 
     def _told(self, event: Event) -> None:
         if event.kind in _RELOADS:
-            told = {"at": round(self._clock(), 3), "ok": event.kind is EventKind.RELOADED, **event.data}
+            told = {"at": round(time.time(), 3), "ok": event.kind is EventKind.RELOADED, **event.data}
             self._reload = told
             self._failed = None if told["ok"] else told
 

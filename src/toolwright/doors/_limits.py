@@ -9,7 +9,9 @@ one that has kept us waiting for longest makes room. What a request asks for is 
 from __future__ import annotations
 
 import asyncio
+import math
 import resource
+import select
 from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -21,6 +23,8 @@ KEEP_ALIVE_S: Final = 75
 """A connection on which nothing comes is closed after this; longer than the minute that proxies keep one."""
 UNREAD_BYTES_MAX: Final = 256 * 1024
 """Of a body that comes after the answer: with less, a client gets to read why it was refused."""
+PIPELINE_MAX: Final = 64
+"""Requests that are read ahead on one connection of a server that stops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +65,7 @@ def server_settings(limits: Limits | None = None, protocol: type[Guarded] | None
     }
 
 
+_READ_S: Final = 0.01
 _BUSY: Final = 0
 _IDLE: Final = 1
 _HEAD: Final = 2
@@ -78,6 +83,8 @@ class Guarded(HttpToolsProtocol):
     head_bytes: int = 0
     unread_bytes: int = 0
     is_answered: bool = True
+    is_ending: bool = False
+    """Whether the server stops: the last answer to what has come says that it is the last one."""
     stalled_at: float | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -145,9 +152,22 @@ class Guarded(HttpToolsProtocol):
             # Attack: a request line that names another host than the Host that is checked.
             raise ValueError("not a path")
         self.is_answered = False
+        before: Any = self.cycle
         super().on_headers_complete()
+        if self.is_ending:
+            self.cycle.keep_alive = False
+            if self.pipeline and not getattr(before, "response_started", False):
+                self._answer_both(before)
         # Attack: fields behind a chunked body, which no proxy has looked at, pass for headers.
         self.headers = []
+
+    def _answer_both(self, before: Any) -> None:
+        """The server stops, and a request has come behind another one that has told nobody that it is the
+        last. Attack: requests without end, behind one that takes its time."""
+        if self.loop.time() <= self.watch.until:
+            before.keep_alive = True
+            if len(self.pipeline) < PIPELINE_MAX:
+                self.flow.resume_reading()
 
     def on_message_complete(self) -> None:
         # An answer may be over before the body is, where the body was not wanted.
@@ -172,9 +192,40 @@ class Guarded(HttpToolsProtocol):
             self.stalled_at = None
         super().resume_writing()
 
+    def end(self) -> None:
+        """The server stops: the answer that is under way is the last one, or the next; where others wait
+        behind it, the last of theirs."""
+        self.is_ending = True
+        cycle: Any = self.cycle  # None before the first request
+        if cycle is not None and not cycle.response_complete:
+            cycle.keep_alive = False
+        if self.pipeline:  # and perhaps more in the kernel, which is read now, and not when all is answered
+            self.flow.resume_reading()
+
+    def shutdown(self) -> None:
+        """The server waits for nobody any more. uvicorn would close whatever has no answer under way: also
+        where a request has come in part, or whole, and was not read yet."""
+        self.end()
+        if not self.is_answered or (self.phase == _HEAD and self.head_bytes):
+            return  # it is closed after the answer, or when its time is over
+        if self.phase != _BODY and self._has_come():
+            self.loop.call_later(_READ_S, self.shutdown)  # by then it was read
+        else:
+            self.transport.close()
+
+    def _has_come(self) -> bool:
+        """Whether something lies in the kernel that nobody has read."""
+        if self.transport.is_closing():
+            return False
+        looking = select.poll()
+        looking.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return bool(looking.poll(0))
+
     def look(self, now: float) -> None:
         """End the connection where its time is over."""
         limits = self.limits
+        # Attack: half a request that keeps a server from stopping, for longer than the calls under way may.
+        is_late = now > self.watch.until
         if self.stalled_at is None and self.transport.is_closing():
             # Attack: the end of an answer that is never read, for which a connection that is closed waits as
             # long as its client likes. It is too little to be told of as stalled.
@@ -186,9 +237,9 @@ class Guarded(HttpToolsProtocol):
             return
         elif self.phase == _IDLE:
             # Attack: empty lines, which are no request but keep a connection from being idle.
-            if now - self.since > limits.idle_s:
+            if is_late or now - self.since > limits.idle_s:
                 self.transport.close()
-        elif now - self.since > (limits.head_s if self.phase == _HEAD else limits.body_s):
+        elif is_late or now - self.since > (limits.head_s if self.phase == _HEAD else limits.body_s):
             # Attack: a head or a body that comes one byte a minute, a thousand times over.
             self.give_up(408, "the request took too long to come")
 
@@ -209,8 +260,24 @@ class Watch:
         self._limits = limits
         self._timer: asyncio.TimerHandle | None = None
         self.held: set[Guarded] = set()
+        self.until: float = math.inf
+        """When nobody may send the rest of a request any more."""
+
+    def end(self, until: float) -> None:
+        """The server stops: every connection, those to come too, gets one more answer at most, or one to each
+        request that came before the first of them was answered, and has until then to send the rest of what
+        it asks."""
+        self.until = until
+        for connection in tuple(self.held):
+            connection.end()
+
+    def cut_off(self) -> None:
+        """Wait for nobody any more. Whoever still writes an answer finds that its reader is gone."""
+        for connection in tuple(self.held):
+            connection.transport.abort()
 
     def add(self, connection: Guarded) -> None:
+        connection.is_ending = self.until < math.inf
         if len(self.held) >= self._limits.connections_max:
             self._make_room(connection)
         self.held.add(connection)

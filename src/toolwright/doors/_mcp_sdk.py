@@ -50,7 +50,7 @@ from toolwright.doors._offers import (
     Withheld,
     offers,
 )
-from toolwright.doors._web import Receive, Scope, Send
+from toolwright.doors._web import Message, Receive, Scope, Send
 from toolwright.jsontext import JsonObject
 from toolwright.model import Guest, Right, ToolCall, ToolResult
 from toolwright.records import dataclass, replace
@@ -158,7 +158,7 @@ class Lane:
         if running is None:
             running = self._running[sessions] = _Running(sessions)
         await running.ready()
-        await sessions.handle_request(scope, receive, send)
+        await sessions.handle_request(scope, receive, _without_connection(send))
 
     # -- the server -----------------------------------------------------------------------------------------
 
@@ -436,6 +436,19 @@ class _Pipe:
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         return
+
+
+def _without_connection(send: Send) -> Send:
+    """Whether a connection is kept, the server says, once: the SDK would keep that of each stream, also where
+    the client closes it or the server stops."""
+
+    async def tell(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = [each for each in message.get("headers", ()) if each[0].lower() != b"connection"]
+            message = {**message, "headers": headers}
+        await send(message)
+
+    return tell
 
 
 def _guest(context: _Context) -> Guest:

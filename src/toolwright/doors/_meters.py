@@ -71,13 +71,12 @@ class Meters:
         events: Events,
         *,
         connections: Callable[[], int] = lambda: 0,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._workshop = workshop
         self._crew = crew
         self._events = events
         self.connections = connections
-        self._started = clock()
+        self._started = time.time()
         self._lock = threading.Lock()
         self._calls: dict[tuple[str, str, str], int] = {}
         self._durations: dict[str, Histogram] = {}

@@ -6,7 +6,7 @@ and policy say that.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from fnmatch import fnmatchcase
 
@@ -18,7 +18,11 @@ from toolwright.model import Effect, Problem, Reach, Tool
 
 def near(workshop: Workshop, reach: Reach | None) -> list[Tool]:
     """Every record within a reach; None: all there are."""
-    return [tool for tool in workshop.tools if reach is None or is_within(reach, tool)]
+    return within(workshop.tools, reach)
+
+
+def within(tools: Iterable[Tool], reach: Reach | None) -> list[Tool]:
+    return [tool for tool in tools if reach is None or is_within(reach, tool)]
 
 
 def find(workshop: Workshop, name: str, reach: Reach | None) -> Tool:
@@ -35,9 +39,9 @@ def find(workshop: Workshop, name: str, reach: Reach | None) -> Tool:
 
 def problems(workshop: Workshop, reach: Reach | None) -> tuple[Problem, ...]:
     """What is wrong. Attack: a guest who reads in the problems what tools there are beyond its reach, in
-    other files or in the same: only what names one of its own tools is for it."""
+    other files, in the same or in rules: only what names one of its own tools is for it."""
     if reach is None:
-        return workshop.problems
+        return (*workshop.problems, *workshop.rule_problems())
     own = {(tool.origin.path, tool.name) for tool in near(workshop, reach)}
     return tuple(problem for problem in workshop.problems if (problem.path, problem.name) in own)
 

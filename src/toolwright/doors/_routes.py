@@ -252,10 +252,11 @@ def read_object(route: Route[H], content: bytes) -> JsonObject:
         twice = parsed.duplicates[0]
         place = jsontext.place_text((*twice.pointer, twice.key))
         raise Wrong(400, f"line {twice.line}: {cut(repr(place))} stands there twice", "leave one of them out")
+    members = route.body["properties"]
     found = complaints(Schema.of(route.body), parsed.value)
     if found:
-        raise Wrong(422, f"body: {found[0]}", f"the schema of {route.name} stands in /openapi.json")
-    members = route.body["properties"]
+        takes = f"it takes {', '.join(members)}; " if members else ""
+        raise Wrong(422, f"body: {found[0]}", f"{takes}the schema of {route.name} stands in /openapi.json")
     return {
         # 7.0 is an integer to JSON Schema, and not to Python.
         name: int(value) if isinstance(value, float) and members[name].get("type") == "integer" else value

@@ -139,8 +139,6 @@ class Direct(Guarded):
     """What came in one piece when no request was under way."""
     is_known: bool = False
     """Whether its client is likely to send a head that is known."""
-    is_ending: bool = False
-    """Whether the server stops: it is closed as soon as it is back from the express."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.gathering = Gathering(transport)
@@ -171,7 +169,7 @@ class Direct(Guarded):
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
         body = data[end:]
-        way = Passage(self, head, body, keep_alive=True, seat=seat)
+        way = Passage(self, head, body, keep_alive=not self.is_ending, seat=seat)
         earlier, self.cycle = self.cycle, way  # type: ignore[assignment]
         self.is_answered = False
         self.busy()
@@ -224,7 +222,8 @@ class Direct(Guarded):
         if version != "1.1":
             scope["http_version"] = version
         head = Head({name: scope[name] for name in scope if name not in _OF_CONNECTION}, len(body))
-        way = Passage(self, head, body, keep_alive=version != "1.0" and parser.should_keep_alive())
+        keep_alive = version != "1.0" and parser.should_keep_alive() and not self.is_ending
+        way = Passage(self, head, body, keep_alive=keep_alive)
         earlier, self.cycle = self.cycle, way  # type: ignore[assignment]
         self.busy()
         if self.take(head, self.place, body, way):
@@ -254,6 +253,12 @@ class Direct(Guarded):
             heads.clear()
         self.is_known = True
         heads[arrived[:end]] = head
+
+    def give_up(self, status: int, reason: str) -> None:
+        # Held, it was handed to nobody who would answer it. A server that stops says no more, as to bodies
+        # that others read.
+        self.is_answered = self.is_answered or (self.held is not None and not self.is_ending)
+        super().give_up(status, reason)
 
     def _release(self) -> None:
         body, self.held = self.held, None
@@ -296,13 +301,16 @@ class Direct(Guarded):
         """In the thread that waits."""
         return self._take_known(data, seat)
 
+    def end(self) -> None:
+        super().end()
+        if self.seat is not None and not self.seat.call_back():
+            self.seat = None
+            self.transport.resume_reading()
+
     def shutdown(self) -> None:
-        """The server stops."""
-        self.is_ending = True
-        if self.seat is None or not self.seat.call_back():
+        self.end()
+        if self.seat is None:  # else it is closed when it is back
             super().shutdown()
-        elif self.cycle is not None:
-            self.cycle.keep_alive = False
 
     def _come_back(self, received: bytes, unsent: bytes) -> None:
         """On the event loop: what is not ours to take."""
@@ -312,12 +320,14 @@ class Direct(Guarded):
             return
         if unsent:
             transport.write(unsent)
-        if self.is_ending or (cycle is not None and not cycle.keep_alive):
+        if not received and cycle is not None and not cycle.keep_alive:
             transport.close()
             return
         transport.resume_reading()
         if received:
             self.data_received(received)
+        elif self.is_ending:
+            self.shutdown()
 
     def leave(self) -> None:
         """On the event loop: a request of the express takes long."""

@@ -29,6 +29,7 @@ JSON: Final = b"application/json"
 PROBLEM: Final = b"application/problem+json"
 BODY_BYTES_MAX: Final = 4 << 20
 BODY_TIMEOUT_S: Final = 30.0
+NO_STORE: Final[Headers] = ((b"cache-control", b"no-store"),)
 _GZIP_BYTES_MIN: Final = 1400
 """What fits into one packet gains nothing."""
 _GZIP_BYTES_MAX: Final = 64 << 20
@@ -188,26 +189,17 @@ def json_bytes(body: bytes, status: int = 200, headers: Headers = ()) -> Answer:
     return Answer(status, body, ((b"content-type", JSON), *headers))
 
 
-def problem(
-    status: int,
-    detail: str,
-    *,
-    title: str | None = None,
-    hint: str | None = None,
-    headers: Headers = (),
-    more: JsonObject | None = None,
-) -> Answer:
+def problem(status: int, detail: str, *, hint: str | None = None, headers: Headers = ()) -> Answer:
     """A problem document (RFC 9457): for requests that never became a call. ``detail`` says what is wrong
     here, ``hint`` what to do; both are written by us, with foreign texts quoted and cut."""
     document: JsonObject = {
         "type": "about:blank",
-        "title": title or HTTPStatus(status).phrase,
+        "title": HTTPStatus(status).phrase,
         "status": status,
         "detail": detail,
         "hint": hint,
-        **(more or {}),
     }
-    kept = ((b"content-type", PROBLEM), (b"cache-control", b"no-store"), *headers)
+    kept = ((b"content-type", PROBLEM), *NO_STORE, *headers)
     return Answer(status, jsontext.compact(document), kept)
 
 

@@ -16,9 +16,8 @@ import hashlib
 import logging
 import re
 import time
-from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Final, TypeAlias
@@ -28,10 +27,10 @@ import toolwright
 from toolwright import jsontext
 from toolwright.app import Workshop
 from toolwright.catalog.catalog import is_within
-from toolwright.doors import _accounts, _documents, _reach, _shapes
+from toolwright.doors import _accounts, _documents, _reach, _shapes, _streams
 from toolwright.doors._crew import Crew
 from toolwright.doors._entrance import SAFE_HEADERS
-from toolwright.doors._events import Event, EventKind, Events, TooManyListeners
+from toolwright.doors._events import EventKind, Events, TooManyListeners
 from toolwright.doors._health import Health
 from toolwright.doors._meters import CONTENT_TYPE, Meters
 from toolwright.doors._routes import (
@@ -51,6 +50,8 @@ from toolwright.doors._routes import (
 from toolwright.doors._shapes import PAGE, SHAPES
 from toolwright.doors._web import (
     BODY_BYTES_MAX,
+    BODY_TIMEOUT_S,
+    NO_STORE,
     Answer,
     BodyTooLarge,
     BodyTooSlow,
@@ -100,11 +101,6 @@ from toolwright.trust.policy import switch_of
 _LOG: Final = logging.getLogger("toolwright.http")
 DOOR: Final = "http"
 PAGE_BYTES: Final = 64 << 10
-STREAM_S_MAX: Final = 3600.0
-"""A stream of events ends after so long; whoever reads it comes back and says where it was."""
-STREAMS_PER_GUEST_MAX: Final = 16
-KEEP_ALIVE_S: Final = 15.0
-STALLED_S: Final = 60.0
 LOOK_EVERY_S: Final = 1.0
 """How often a call that waits for a person looks whether another program has answered."""
 _IN_THREAD_BYTES: Final = 256 << 10
@@ -114,7 +110,6 @@ _NUL: Final = "\x00"
 
 _PRIVATE: Final[Headers] = ((b"cache-control", b"private, no-cache"),)
 """May be kept by the client alone, and is asked about each time (by its tag)."""
-_NO_STORE: Final[Headers] = ((b"cache-control", b"no-store"),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +145,7 @@ class Api:
         health: Health,
         meters: Meters,
         body_bytes_max: int = BODY_BYTES_MAX,
+        body_timeout_s: float = BODY_TIMEOUT_S,
         approval_wait_s_max: float = _shapes.WAIT_S_MAX,
     ) -> None:
         self._workshop = workshop
@@ -158,12 +154,11 @@ class Api:
         self._health = health
         self._meters = meters
         self._bytes_max = body_bytes_max
+        self._body_timeout_s = body_timeout_s
         self._wait_s_max = approval_wait_s_max
         self._table = Table(ROUTES)
         self._document: bytes = jsontext.compact(document())
-        self._epoch = f"{time.time_ns():x}"
-        """Tells this server's events from those of one before it, whose numbers began at 1 as well."""
-        self._streams: Counter[str] = Counter()
+        self._streams = _streams.Streams(workshop, events)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -202,10 +197,13 @@ class Api:
         routes, path = self._table.find(raw_path)
         method: str = scope["method"]
         if not routes:
-            raise Wrong(404, "there is nothing at this path", "/openapi.json describes what there is")
+            hint = "/openapi.json describes what there is"
+            if raw_path.startswith(b"/v1/tools/"):
+                hint = f"a name is one segment: write its / as %2F; {hint}"
+            raise Wrong(404, "there is nothing at this path", hint)
         allow = ((b"allow", methods_of(routes)),)
         if method == "OPTIONS":
-            return Answer(204, headers=(*allow, *_NO_STORE))
+            return Answer(204, headers=(*allow, *NO_STORE))
         route = routes.get("GET" if method == "HEAD" else method)
         if route is None:
             hint = f"use {methods_of(routes).decode('ascii')}"
@@ -223,7 +221,7 @@ class Api:
             # Attack: what a form of any page may send without asking (text/plain, urlencoded, multipart).
             if media_type(scope) != "application/json":
                 raise Wrong(415, "only JSON is read here", "send it as Content-Type: application/json")
-            content = await read_body(receive, self._bytes_max)
+            content = await read_body(receive, self._bytes_max, timeout_s=self._body_timeout_s)
             body = read_object(route, content)
         request = Request(
             scope=scope,
@@ -370,10 +368,10 @@ class Api:
         )
         chosen = [_documents.choice_row(choice) for choice in selected.chosen]
         if not body.get("explain"):
-            return json_answer(chosen, headers=_NO_STORE)
+            return json_answer(chosen, headers=NO_STORE)
         left_out = [_documents.choice_row(choice) for choice in selected.left_out]
         whole = {"selected": chosen, "left_out": left_out, "note": selected.note}
-        return json_answer(whole, headers=_NO_STORE)
+        return json_answer(whole, headers=NO_STORE)
 
     async def explain(self, request: Request) -> Answer:
         guest = request.guest
@@ -384,7 +382,7 @@ class Api:
             document = _accounts.explanation_document(found)
             return document if Right.ADMIN in guest.rights else _accounts.without_places(document)
 
-        return json_answer(await asyncio.to_thread(explained), headers=_NO_STORE)
+        return json_answer(await asyncio.to_thread(explained), headers=NO_STORE)
 
     # -- calling --------------------------------------------------------------------------------------------
 
@@ -417,7 +415,7 @@ class Api:
             details = document["error"]["details"]
             if isinstance(details, dict) and "rule" in details:  # Attack: where the host's files lie
                 document["error"]["details"] = {**details, "rule": _accounts.base_name(details["rule"])}
-        return json_answer(document, status, _NO_STORE)
+        return json_answer(document, status, NO_STORE)
 
     def _asked(self, request: Request, idempotency_key: str | None) -> ToolCall:
         body, guest, name = request.body, request.guest, request.path["name"]
@@ -461,7 +459,7 @@ class Api:
         return float(found[1]) if found is not None else 0.0
 
     async def _called(self, call: ToolCall, wait_s: float, trace: str) -> ToolResult:
-        before = self._latest()
+        before = self._events.latest
         result = await self._crew.call(call, door=DOOR, cancel=Cancel(), trace=trace)
         error = result.error
         if wait_s <= 0 or error is None or error.kind is not Kind.NEEDS_APPROVAL:
@@ -502,10 +500,6 @@ class Api:
                 if event.kind is EventKind.APPROVAL_ANSWERED and event.data.get("id") == approval_id:
                     told.set()
 
-    def _latest(self) -> int:
-        recent = self._events.recent
-        return recent[-1].number if recent else 0
-
     async def result(self, request: Request) -> Answer:
         call_id, offset = request.path["call_id"], request.query.get("offset", 0)
         limit = request.query.get("limit", PAGE_BYTES)
@@ -520,7 +514,7 @@ class Api:
                 raise absent from None
             return _accounts.result_part(call_id, page, size, offset)
 
-        return json_answer(await asyncio.to_thread(part), headers=_NO_STORE)
+        return json_answer(await asyncio.to_thread(part), headers=NO_STORE)
 
     def _may_read(self, guest: Guest, call_id: str) -> bool:
         """Attack: somebody else's result, by an id that was seen or guessed. Their own, or with the right to
@@ -537,7 +531,7 @@ class Api:
         wanted = request.query.get("state")
         found = await asyncio.to_thread(self._shown, request.guest)
         items = [_accounts.approval_item(one) for one in found if wanted in (None, one.state.value)]
-        return json_answer(items, headers=_NO_STORE)
+        return json_answer(items, headers=NO_STORE)
 
     def _shown(self, guest: Guest) -> list[Approval]:
         sees = self._sees(guest)
@@ -564,7 +558,7 @@ class Api:
             EventKind.APPROVAL_ANSWERED,
             {"id": told.id, "key": told.key, "state": told.state.value, "by": guest.name},
         )
-        return json_answer(item, headers=_NO_STORE)
+        return json_answer(item, headers=NO_STORE)
 
     # -- what happened --------------------------------------------------------------------------------------
 
@@ -578,7 +572,7 @@ class Api:
     async def audit(self, request: Request) -> Answer:
         folder, query = self._journal(), request.query
         if folder is None:
-            return json_answer({"records": [], "next": None}, headers=_NO_STORE)
+            return json_answer({"records": [], "next": None}, headers=NO_STORE)
         wanted = WantedRecords(
             what=query.get("what"),
             key=query.get("key"),
@@ -596,14 +590,14 @@ class Api:
                 sees=self._sees(request.guest),
             )
 
-        return json_answer(await asyncio.to_thread(page), headers=_NO_STORE)
+        return json_answer(await asyncio.to_thread(page), headers=NO_STORE)
 
     async def audited(self, request: Request) -> Answer:
         call_id = request.path["call_id"]
         found = await asyncio.to_thread(self._recorded, request.guest, call_id)
         if found is None:
             raise Wrong(404, f"no call {call_id} was recorded", "GET /v1/audit lists calls")
-        return json_answer(found, headers=_NO_STORE)
+        return json_answer(found, headers=NO_STORE)
 
     def _recorded(self, guest: Guest, call_id: str) -> JsonObject | None:
         folder = self._journal()
@@ -614,7 +608,7 @@ class Api:
         if state is None:
             raise Wrong(503, "there is no state folder, so there is no journal")
         verdict = await asyncio.to_thread(_accounts.verdict_of, state)
-        return json_answer(_accounts.verdict_document(verdict), headers=_NO_STORE)
+        return json_answer(_accounts.verdict_document(verdict), headers=NO_STORE)
 
     async def stats(self, request: Request) -> Answer:
         folder, query = self._journal(), request.query
@@ -631,7 +625,7 @@ class Api:
                 sees=self._sees(request.guest),
             )
 
-        return json_answer(await asyncio.to_thread(counted), headers=_NO_STORE)
+        return json_answer(await asyncio.to_thread(counted), headers=NO_STORE)
 
     # -- switching ------------------------------------------------------------------------------------------
 
@@ -645,7 +639,7 @@ class Api:
             shown = None if until is None else time_text(until)
             return {"tool": tool.key, "enabled": False, "until": shown, "reason": reason or None}
 
-        return json_answer(await asyncio.to_thread(off), headers=_NO_STORE)
+        return json_answer(await asyncio.to_thread(off), headers=NO_STORE)
 
     async def enable(self, request: Request) -> Answer:
         def on() -> JsonObject:
@@ -653,136 +647,45 @@ class Api:
             self._workshop.enable(tool.key, by=request.guest.name)
             return {"tool": tool.key, "enabled": True, "until": None, "reason": None}
 
-        return json_answer(await asyncio.to_thread(on), headers=_NO_STORE)
+        return json_answer(await asyncio.to_thread(on), headers=NO_STORE)
 
     # -- what happens ---------------------------------------------------------------------------------------
 
     async def events(self, request: Request) -> Answer | None:
-        guest, send = request.guest, request.send
-        kept: Headers = ((b"content-type", b"text/event-stream"), (b"x-accel-buffering", b"no"), *_NO_STORE)
         if request.is_head:
-            return Answer(200, headers=kept)
-        if self._streams[guest.name] >= STREAMS_PER_GUEST_MAX:
-            # Attack: one caller's streams, until there is no room for anybody else's.
-            raise Wrong(429, f"there are {STREAMS_PER_GUEST_MAX} streams of this caller", "close one of them")
-        after = self._last_heard(request.headers.get("last-event-id"))
-        self._streams[guest.name] += 1
-        try:
-            async with aclosing(self._told(guest, after)) as told:
-                opening = await anext(told)
-                start = {"type": "http.response.start", "status": 200, "headers": [*kept, *SAFE_HEADERS]}
-                await send(start)
-                await send({"type": "http.response.body", "body": opening, "more_body": True})
-                await unless_left(request.receive, _sent(send, told))
-        except TooManyListeners:
-            raise Wrong(503, "too many streams are open", "try again later", again_s=60) from None
-        finally:
-            self._streams[guest.name] -= 1
-            if not self._streams[guest.name]:
-                del self._streams[guest.name]
+            return Answer(200, headers=_streams.HEADERS)
+        heard = request.headers.get("last-event-id")
+        await self._streams.tell(request.guest, heard, request.receive, request.send)
         return None
-
-    def _last_heard(self, sent: str | None) -> int | None:
-        """The number of the last event that a client has; None: it comes for the first time."""
-        if sent is None:
-            return None
-        epoch, _, number = sent.partition("-")
-        return min(int(number), self._latest()) if epoch == self._epoch else 0
-
-    async def _told(self, guest: Guest, after: int | None) -> AsyncGenerator[bytes, None]:
-        """Events as bytes; something at least every few seconds, for proxies that close what is quiet."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + STREAM_S_MAX
-        async with aclosing(self._events.listen(after)) as events:
-            coming = asyncio.ensure_future(anext(events))
-            # The listener is there once the generator runs: before anything is said.
-            await asyncio.sleep(0)
-            if coming.done() and isinstance(coming.exception(), TooManyListeners):
-                raise TooManyListeners
-            recent = self._events.recent
-            opening = b"retry: 2000\n: welcome\n\n"
-            if after is not None and recent and recent[0].number > after + 1:
-                opening += self._written(Event(recent[0].number - 1, EventKind.MISSED, {"count": None}))
-            yield opening
-            try:
-                while loop.time() < until:
-                    await asyncio.wait((coming,), timeout=KEEP_ALIVE_S)
-                    if not coming.done():
-                        yield b": still here\n\n"
-                        continue
-                    try:
-                        event = coming.result()
-                    except StopAsyncIteration:  # the house is closing
-                        return
-                    coming = asyncio.ensure_future(anext(events))
-                    if self._may_hear(guest, event):
-                        yield self._written(self._as_heard(guest, event))
-            finally:
-                coming.cancel()
-                with suppress(asyncio.CancelledError, StopAsyncIteration):
-                    await coming
-
-    def _written(self, event: Event) -> bytes:
-        data = jsontext.compact(event.data).decode("utf-8")
-        return f"id: {self._epoch}-{event.number}\nevent: {event.kind.value}\ndata: {data}\n\n".encode()
-
-    def _may_hear(self, guest: Guest, event: Event) -> bool:
-        """Reloads anybody; calls their caller, and who may read the records; questions who may answer."""
-        data, kind = event.data, event.kind
-        if kind in (EventKind.CALL_BEGUN, EventKind.CALL_ENDED):
-            if data.get("caller") == guest.name:
-                return True
-            needed = Right.AUDIT
-        elif kind in (EventKind.APPROVAL_ASKED, EventKind.APPROVAL_ANSWERED):
-            needed = Right.APPROVE
-        else:
-            return True
-        if needed not in guest.rights:
-            return False
-        if guest.reach is None:
-            return True
-        return self._is_within(guest, data.get("key") or data.get("tool"))
-
-    def _as_heard(self, guest: Guest, event: Event) -> Event:
-        """Attack: a caller learns from reloads which tools there are beyond its reach, or where our files
-        lie. Of what was removed nothing can be looked up any more."""
-        if event.kind is EventKind.RELOAD_FAILED and Right.ADMIN not in guest.rights:
-            return Event(event.number, event.kind, {})
-        if event.kind is not EventKind.RELOADED or guest.reach is None:
-            return event
-        heard: JsonObject = {"version": event.data.get("version")}
-        for part in ("added", "changed"):
-            names = event.data.get(part)
-            heard[part] = [
-                name for name in (names if isinstance(names, list) else ()) if self._is_within(guest, name)
-            ]
-        return Event(event.number, event.kind, heard)
-
-    def _is_within(self, guest: Guest, name: JsonValue) -> bool:
-        with suppress(UnknownTool):
-            return isinstance(name, str) and bool(_reach.find(self._workshop, name, guest.reach))
-        return False
 
     # -- how the server stands ------------------------------------------------------------------------------
 
     async def health(self, request: Request) -> Answer:
         if Right.ADMIN not in request.guest.rights:
             _, summary = self._health.ready()
-            return json_answer(summary, headers=_NO_STORE)
+            return json_answer(summary, headers=NO_STORE)
         report = await asyncio.to_thread(self._health.report)
         status = "ok" if report.get("ready", True) else "not ready"
-        return json_answer({"status": status, **report}, headers=_NO_STORE)
+        return json_answer({"status": status, **report}, headers=NO_STORE)
 
     async def alive(self, request: Request) -> Answer:
-        return json_answer(self._health.alive(), headers=_NO_STORE)
+        return json_answer(self._health.alive(), headers=NO_STORE)
 
     async def ready(self, request: Request) -> Answer:
         is_ready, why = self._health.ready()
-        return json_answer(why, 200 if is_ready else 503, _NO_STORE)
+        return json_answer(why, 200 if is_ready else 503, NO_STORE)
 
     async def metrics(self, request: Request) -> Answer:
+        if request.guest.reach is not None:
+            # Attack: a caller watches how often tools beyond its reach are called, and how that ends. The
+            # counts are of all tools together, and cannot be cut down to some.
+            raise Wrong(
+                403,
+                "this counts the calls of all tools, also of those beyond your reach",
+                "have a token made that reaches every tool",
+            )
         text = await asyncio.to_thread(self._meters.text)
-        return Answer(200, text, ((b"content-type", CONTENT_TYPE), *_NO_STORE))
+        return Answer(200, text, ((b"content-type", CONTENT_TYPE), *NO_STORE))
 
     async def openapi(self, request: Request) -> Answer:
         return _with_tag(request, self._document)
@@ -801,17 +704,6 @@ def _with_tag(request: Request, body: bytes) -> Answer:
     if tag in given or given == [b"*"]:
         return Answer(304, headers=kept)
     return json_bytes(body, headers=kept)
-
-
-async def _sent(send: Send, told: AsyncGenerator[bytes, None]) -> None:
-    async for part in told:
-        # Attack: a client that reads nothing and keeps its place.
-        try:
-            async with asyncio.timeout(STALLED_S):
-                await send({"type": "http.response.body", "body": part, "more_body": True})
-        except TimeoutError:
-            raise ClientLeft from None
-    await send({"type": "http.response.body", "body": b""})
 
 
 def _status(error: ToolwrightError) -> int:
@@ -1222,7 +1114,9 @@ ROUTES: Final[tuple[Route[Handler], ...]] = (
         path="/metrics",
         name="measure",
         title="Prometheus metrics",
+        about="They count everybody's calls, so they are for those who reach every tool.",
         handle=Api.metrics,
+        right=Right.AUDIT,
         media=_TEXT,
         replies={200: Reply(about="Prometheus text.", contents={_TEXT: {"type": "string"}})},
     ),

@@ -27,6 +27,7 @@ from toolwright.doors._mcp_wire import Fault, Id, Message, Shape
 from toolwright.doors._offers import Offers
 from toolwright.doors._web import (
     BODY_BYTES_MAX,
+    BODY_TIMEOUT_S,
     JSON,
     BodyTooLarge,
     BodyTooSlow,
@@ -89,6 +90,7 @@ class McpDoor:
         crew: Crew,
         *,
         body_bytes_max: int = BODY_BYTES_MAX,
+        body_timeout_s: float = BODY_TIMEOUT_S,
         approval_wait_s: float = APPROVAL_WAIT_S,
         ping_s: float = PING_S,
         offers: Offers | None = None,
@@ -96,6 +98,7 @@ class McpDoor:
         self._workshop = workshop
         self._crew = crew
         self._body_bytes_max = body_bytes_max
+        self._body_timeout_s = body_timeout_s
         self._approval_wait_s = approval_wait_s
         self._ping_s = ping_s
         self._offers = offers
@@ -274,7 +277,8 @@ class McpDoor:
             raise BodyTooLarge
         if not part.get("more_body", False):
             return body
-        return body + await read_body(receive, self._body_bytes_max - len(body))
+        bytes_max = self._body_bytes_max - len(body)
+        return body + await read_body(receive, bytes_max, timeout_s=self._body_timeout_s)
 
     async def _post_newer(self, post: _Post) -> None:
         message, send = post.message, post.send

@@ -26,6 +26,7 @@ from typing import Final
 from toolwright.formats._node import seconds
 from toolwright.jsontext import JsonObject, JsonValue, compact, loads_own
 from toolwright.model import (
+    RYE_SUFFIXES,
     CallJavaScript,
     CallMcp,
     CallPython,
@@ -44,8 +45,6 @@ from toolwright.model import (
 )
 from toolwright.records import dataclass, replace
 
-SUFFIXES: Final = (".py", ".yaml", ".yml", ".json", ".js", ".ts", ".mjs", ".cjs", ".sh", ".toml")
-"""In the order in which an id is looked up."""
 DATA_SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
 JAVASCRIPT: Final = frozenset({".js", ".ts", ".mjs", ".cjs"})
 SERVER: Final = "mcp_server"
@@ -328,7 +327,7 @@ class _Linking:
             return replace(tool, invocation=NotCallable(reason=failed))
         tool = self.with_timeout(tool, runtimes)
         if runtime_of(chain[1]) is None:
-            return self.by_own_runtime(item, tool, runtimes)
+            return self.by_own_runtime(tool, runtimes)
         if isinstance(tool.invocation, CallMcp):
             return self.with_server(item, tool, tool.invocation)
         invocation = tool.invocation
@@ -338,7 +337,7 @@ class _Linking:
             tool = replace(_with_names(tool, runtimes), invocation=replace(invocation, settings=settings))
         return tool
 
-    def by_own_runtime(self, item: _Item, tool: Tool, runtimes: Sequence[_Item]) -> Tool:
+    def by_own_runtime(self, tool: Tool, runtimes: Sequence[_Item]) -> Tool:
         """A runtime that is not one of ours: it runs by the command it names, or by ours that it leads to."""
         chain = tool.chain
         invocation: Invocation | None = None
@@ -593,7 +592,7 @@ def _executor_key(tool: Tool) -> str:
 
 def _suffix_rank(unit: Unit) -> int:
     suffix = _suffix(unit.item)
-    return SUFFIXES.index(suffix) if suffix in SUFFIXES else len(SUFFIXES)
+    return RYE_SUFFIXES.index(suffix) if suffix in RYE_SUFFIXES else len(RYE_SUFFIXES)
 
 
 def _name(unit: Unit) -> str:

@@ -85,16 +85,34 @@ def compile_document(document: Document, rules: Rules) -> Compiled:
     return Compiled(
         tools=(tool,) if tool is not None else (),
         problems=tuple(reader.problems),
-        again_s=_again_s(document) if root is None else None,
+        again_s=_again_s(document) if root is None or _is_locked(document) else None,
     )
+
+
+def answer_of(shown: jsontext.JsonObject) -> bytes:
+    """The answer that a program gave, by what models were shown of it."""
+    return jsontext.canonical(
+        {
+            "name": shown["name"],
+            "description": shown["description"],
+            "parameters": shown["input_schema"],
+        }
+    )
+
+
+def _is_locked(document: Document) -> bool:
+    return document.probe is not None and document.probe.is_locked
 
 
 def _again_s(document: Document) -> float | None:
     """How long a query that failed counts while the file stays the same.
 
-    What the machine was to blame for is asked again at the next load; what may have been a busy machine soon.
+    What the machine was to blame for is asked again at the next load, and so is what was only remembered,
+    since it may have been approved by then; what may have been a busy machine soon.
     """
     probe = document.probe
+    if _is_locked(document):
+        return 0.0
     if document.unreadable is not None or probe is None or probe.start_error is not None:
         return 0.0 if document.unreadable != NOT_EXECUTABLE else None
     if probe.timed_out_s is not None:

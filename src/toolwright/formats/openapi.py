@@ -319,7 +319,7 @@ class _Api:
         self.taken: set[str] = set()
         self.scope = _scope(document, root)
         self.secrets = _secrets(self.options.secret)
-        self.bases: dict[tuple[Pointer, ...], str | Lost] = {}
+        self.bases: dict[Pointer, str | Lost] = {}
         self.secrets_used: set[str] = set()
         self.without_secret: list[str] = []
         self.in_plain: dict[str, None] = {}
@@ -572,13 +572,13 @@ class _Api:
             told = holder.get("servers")
             if isinstance(told, list) and told:
                 servers, pointer = told, place
-        where = (*pointer, "servers")
-        if (where,) not in self.bases:
+        where: Pointer = (*pointer, "servers")
+        if where not in self.bases:
             try:
-                self.bases[where,] = self.server(servers, where)
+                self.bases[where] = self.server(servers, where)
             except Lost as lost:
-                self.bases[where,] = lost
-        found = self.bases[where,]
+                self.bases[where] = lost
+        found = self.bases[where]
         if isinstance(found, Lost):
             raise found
         return found
@@ -598,11 +598,7 @@ class _Api:
                     url = url.replace(f"{{{name}}}", str(default))
             complaint = _unusable(url, self.options.base_url)
             if complaint is None:
-                return (
-                    urljoin(self.options.base_url, url).rstrip("/")
-                    if self.options.base_url
-                    else url.rstrip("/")
-                )
+                return urljoin(self.options.base_url, url).rstrip("/")
             why = f"{shown(url)} {complaint}"
         raise Lost(
             "openapi.server.unusable",
@@ -926,18 +922,20 @@ class _Api:
         ways = [way for way in told if isinstance(way, dict)] if isinstance(told, list) else []
         if not ways:
             return ()
+        known: list[tuple[Credential, ...]] = []
         for way in ways:
             made = [self.credential(name, alone=len(way) == 1) for name in way]
-            if way and all(one is not None and one.secret for one in made):
-                self.secrets_used |= {one.secret for one in made if one is not None}
-                return tuple(one for one in made if one is not None)
+            if None not in made:
+                known.append(tuple(one for one in made if one is not None))
+        for credentials in known:
+            if credentials and all(one.secret for one in credentials):
+                self.secrets_used |= {one.secret for one in credentials}
+                return credentials
         if {} in ways:
             return ()
         self.without_secret.append(operation.name)
-        for way in ways:
-            made = [self.credential(name, alone=len(way) == 1) for name in way]
-            if all(one is not None for one in made):
-                return tuple(one for one in made if one is not None)
+        if known:
+            return known[0]
         named = ", ".join(sorted({shown(name) for way in ways for name in way}))
         self.warn(
             "openapi.security.unsupported",
@@ -1135,7 +1133,7 @@ def _unusable(url: str, base: str) -> str | None:
         # Attack: line breaks, which the library that takes addresses apart leaves out in silence.
         return "has parts that a server's address may not have"
     try:
-        whole = urlsplit(urljoin(base, url) if base else url)
+        whole = urlsplit(urljoin(base, url))
         port_fits = whole.port is None or whole.port > 0
     except ValueError:
         return "is not an address"

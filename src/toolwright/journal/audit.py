@@ -27,7 +27,7 @@ from toolwright import jsontext
 from toolwright.errors import Kind
 from toolwright.journal.days import DayFile, moment
 from toolwright.journal.redaction import Redaction, has_credential, without_credentials
-from toolwright.journal.segments import Bounds, Disk, Segments, Trouble
+from toolwright.journal.segments import IN_FORKS, Bounds, Disk, Segments, Trouble
 from toolwright.jsontext import JsonObject
 from toolwright.model import CallFacts, Notes, Run, Tool, ToolCall, ToolResult
 from toolwright.records import replace
@@ -72,17 +72,23 @@ class Audit:
         self._redaction = redaction or Redaction()
         self._day_file = day_file
         self._clock = clock
-        self._owed: deque[bytes] = deque()
-        self._owing = threading.Lock()
         self._words: dict[_Started, _Words] = {}
         """Of short starts that were recorded lately: the calls of a tool repeat theirs."""
+        self.trouble: Trouble | None = None
+        """Why the last record could not be written; None while the journal works."""
+        self.renew()
+        IN_FORKS.add(self)
+
+    def renew(self) -> None:
+        """Nothing has begun, and nothing is owed. In a fork, too: what its parent began or owes, the parent
+        ends and writes, and no thread is left there that would let go of a lock."""
+        self._owed: deque[bytes] = deque()
+        self._owing = threading.Lock()
         self._begun = 0
         self._counting = threading.Lock()
         self._settled = threading.Condition(self._counting)
         """Told whenever nothing that began is without its end, and somebody waits for that."""
         self._settling = 0
-        self.trouble: Trouble | None = None
-        """Why the last record could not be written; None while the journal works."""
 
     @property
     def why_not(self) -> tuple[str, str]:
@@ -114,7 +120,8 @@ class Audit:
     def promise(self, call: ToolCall, facts: CallFacts) -> Callable[[], bool]:
         """As ``begin``, in two steps: what this gives makes the record durable and says whether it is.
 
-        Until then nothing may start. It must be asked, whatever becomes of the call, until it has answered.
+        Until then nothing may start. It must be asked, whatever becomes of the call, until it has answered:
+        it may raise an interrupt first, also one that came while the record was placed.
         """
         body = self._begin(call, facts)
         try:
@@ -124,10 +131,23 @@ class Audit:
         except Trouble as trouble:
             self.trouble = trouble
             return _is_not
+        interrupt: BaseException | None = None
+        if not self._begun:  # whoever is not alone shares the others' write, and their sync
+            try:
+                self._segments.hasten()
+            except BaseException as stopped:
+                if promise[1].failed:
+                    raise
+                # The begin stands, or will with whatever is written next, and nobody would write its end.
+                interrupt = stopped
         with self._counting:
             self._begun += 1
 
         def is_kept() -> bool:
+            nonlocal interrupt
+            if interrupt is not None:
+                stopped, interrupt = interrupt, None
+                raise stopped
             try:
                 self._segments.keep(promise)
             except Trouble as trouble:
@@ -218,8 +238,9 @@ class Audit:
 
     def _count_out(self, calls: int) -> None:
         with self._counting:
-            self._begun -= calls
-            if self._settling and self._begun <= 0:
+            # What began before a fork and ends in the child was never counted there.
+            self._begun = max(self._begun - calls, 0)
+            if self._settling and not self._begun:
                 self._settled.notify_all()
 
     @property
@@ -255,7 +276,7 @@ class Audit:
         with self._counting:
             self._settling += 1
             try:
-                return self._settled.wait_for(lambda: self._begun <= 0, timeout_s)
+                return self._settled.wait_for(lambda: not self._begun, timeout_s)
             finally:
                 self._settling -= 1
 

@@ -110,10 +110,8 @@ class Scanned:
     """Bytes after the last whole record that begin another: a write that did not come to its end."""
 
 
-def scan(
-    segment: str, data: bytes, after: Head | None = None, offset: int = 0, *, left: bool = False
-) -> Scanned:
-    """Read and check records from ``offset`` on, where ``after`` is the record before.
+def scan(segment: str, data: bytes, after: Head | None = None, *, left: bool = False) -> Scanned:
+    """Read and check records, where ``after`` is the one before the first of them.
 
     ``left``: by a host that did not come to its end. Where the power went, what was not synced has holes.
     """
@@ -121,8 +119,7 @@ def scan(
     link = start(segment) if after is None else after.link
     number = after.number if after is not None else None
     size = len(data)
-    at = offset
-    end = offset
+    at = end = 0
     why = ""
     while size - at >= HEAD_BYTES:
         end = at + HEAD_BYTES

@@ -9,11 +9,14 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final
 
+LOOK_S: Final = 1.0
+"""So often it is looked whether another file lies in the place of the one that is written."""
 _HIDDEN: Final = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
 
@@ -31,13 +34,17 @@ def _second(second: int) -> str:
 class DayFile:
     """Appends lines below a folder. The day's file stays open while calls come."""
 
-    def __init__(self, folder: str, told: Callable[[str], None]) -> None:
+    def __init__(
+        self, folder: str, told: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._folder = folder
         self._told = told
+        self._clock = clock
         self._lock = threading.Lock()
         self._warned = False
         self._day = ""
         self._file: int | None = None
+        self._look_again = 0.0
 
     def write(self, day: str, line: bytes) -> None:
         """Append one line (JSON text) to the file of a day (``2026-02-26``). Never raises."""
@@ -63,7 +70,7 @@ class DayFile:
 
     def _opened(self, day: str) -> int:
         """The file of the day; opened again when the day is over or somebody took the file away."""
-        if self._file is not None and (self._day != day or not os.fstat(self._file).st_nlink):
+        if self._file is not None and (self._day != day or not self._is_there(day, self._file)):
             self._let_go()
         if self._file is None:
             os.makedirs(self._folder, mode=0o700, exist_ok=True)
@@ -72,10 +79,29 @@ class DayFile:
             self._day = day
         return self._file
 
+    def _is_there(self, day: str, file: int) -> bool:
+        """Whether people find what is written: whether something lies at the path, and now and then whether
+        it is the file itself.
+
+        Whoever asks for a file's times has the kernel (6.13 and later) give its next change a time of its
+        own, and every change of every file after it another one than before: the times of the journal too
+        would change with each record, and a sync would have to bring them to the disk.
+        """
+        now = self._clock()
+        if now < self._look_again:
+            return os.access(self._path(day), os.F_OK)
+        self._look_again = now + LOOK_S
+        own = os.fstat(file)
+        try:
+            found = os.stat(self._path(day), follow_symlinks=False)
+        except FileNotFoundError:
+            return own.st_nlink > 0
+        return (own.st_dev, own.st_ino) == (found.st_dev, found.st_ino)
+
     def _let_go(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        file, self._file = self._file, None  # before it is closed: then its number may be another file's
+        if file is not None:
+            os.close(file)
 
 
 def _escaped(match: re.Match[str]) -> str:

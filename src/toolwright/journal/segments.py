@@ -61,6 +61,12 @@ class Sealing(Protocol):
     def checkpoint(self, head: Head, time: float) -> dict[str, Any]: ...
 
 
+def _hasten(descriptor: int, at: int, size: int) -> None:
+    """Have the kernel begin to bring bytes to the disk. It need not: only a sync says that they are there."""
+    if hasattr(os, "posix_fadvise"):  # "not needed" any more: what is not on the disk yet is sent there first
+        os.posix_fadvise(descriptor, at, size, os.POSIX_FADV_DONTNEED)
+
+
 class Disk(NamedTuple):
     """What can fail in the middle of a call; tests hand in disks that do."""
 
@@ -68,6 +74,8 @@ class Disk(NamedTuple):
     sync: Callable[[int], None] = os.fdatasync if hasattr(os, "fdatasync") else os.fsync
     fill: Callable[[int, bytes, int], int] = os.pwrite
     """Makes room; where that fails nothing is lost."""
+    hasten: Callable[[int, int, int], None] = _hasten
+    """Bytes that are in the kernel, by offset and size, will be synced soon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +244,7 @@ class Segments:
         self._told = told
         self._closed = False
         self._anew()
-        _MADE.add(self)
+        IN_FORKS.add(self)
 
     def _anew(self) -> None:
         """A host that has written nothing yet."""
@@ -257,7 +265,7 @@ class Segments:
         self._cut_off: Head | None = None
         """Of a segment that was cut off under us: what we write next names it, so that it is missed."""
 
-    def _leave_to_parent(self) -> None:
+    def renew(self) -> None:
         """In a fork: two processes that number and link in one file would break its chain for good.
 
         The descriptors are closed and not unlocked, since the lock is the parent's as well.
@@ -302,6 +310,18 @@ class Segments:
             raise
         lock.release()
         return segment, batch
+
+    def hasten(self) -> None:
+        """Write what waits, and let the disk begin with it: whoever keeps a promise a moment later waits for
+        less. What fails here is told then."""
+        segment = self._segment
+        if segment is None:
+            return
+        at = segment.size
+        self._writes.done()
+        if segment.size > at:
+            with suppress(OSError):  # the segment may be closed by now, and then it is synced
+                self._disk.hasten(segment.descriptor, at, segment.size - at)
 
     def keep(self, promise: Promise) -> None:
         """Return when what was promised is on the disk. Raises Trouble, as ``append`` does."""
@@ -842,12 +862,18 @@ class Segments:
             self._segment = None
 
 
-_MADE: Final[weakref.WeakSet[Segments]] = weakref.WeakSet()
+class Forked(Protocol):
+    """What has to begin anew in a copy of its host that was made by fork."""
+
+    def renew(self) -> None: ...
+
+
+IN_FORKS: Final[weakref.WeakSet[Forked]] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    for made in list(_MADE):
-        made._leave_to_parent()
+    for made in list(IN_FORKS):
+        made.renew()
 
 
 os.register_at_fork(after_in_child=_after_fork)

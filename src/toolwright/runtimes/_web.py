@@ -49,7 +49,8 @@ _IDLE_S: Final = 30.0
 _IDLE_UNSAFE_S: Final = 4.0
 """Common servers drop an idle connection after five seconds, and a request that meets the drop may or may not
 have been seen: what must not be repeated takes a connection that is younger."""
-_SAFE: Final = ("GET", "HEAD", "OPTIONS")
+SAFE: Final = ("GET", "HEAD", "OPTIONS")
+"""Methods that change nothing, so that a request may be sent again."""
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _STATUS: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: (.*))?", re.DOTALL)
@@ -305,7 +306,7 @@ def _written(request: Request, target: Target) -> bytes:
         lines.append("User-Agent: toolwright")
     if "accept-encoding" not in names:
         lines.append("Accept-Encoding: gzip, deflate")
-    if request.body is not None or request.method not in _SAFE:
+    if request.body is not None or request.method not in SAFE:
         lines.append(f"Content-Length: {len(request.body or b'')}")
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + (request.body or b"")
 
@@ -846,7 +847,7 @@ class Web:
         started = time.monotonic()
         contact = Contact(method=request.method, scheme=target.scheme, host=target.host, port=target.port)
         key = (target.origin, terms.reach, os.getpid())
-        is_safe = request.method in _SAFE
+        is_safe = request.method in SAFE
         wire = self._take(key, _IDLE_S if is_safe else _IDLE_UNSAFE_S)
         is_kept = wire is not None
         stream: Stream | None = None
@@ -1069,14 +1070,14 @@ def _redirected(request: Request, stream: Stream) -> Request | None:
     location = stream.header("location")
     if stream.status not in (301, 302, 303, 307, 308) or location is None:
         return None
-    if request.method not in _SAFE and stream.status != 303:
+    if request.method not in SAFE and stream.status != 303:
         return None
     try:
         url = urljoin(request.url, location)
     except ValueError:  # Attack: ``http://[``, at which the parser itself gives up
         stream.close()
         raise _broken("it leads to what is no URL") from None
-    if stream.status != 303 or request.method in _SAFE:
+    if stream.status != 303 or request.method in SAFE:
         return replace(request, url=url)
     headers = tuple(pair for pair in request.headers if not pair[0].lower().startswith("content-"))
     return Request(method="GET", url=url, headers=headers)

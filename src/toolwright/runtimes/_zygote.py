@@ -112,7 +112,10 @@ def zygote() -> None:
     while channel.recv(1):
         number += 1
         if os.fork() == 0:
-            _Slot(channel, program, spec, number).serve()
+            try:
+                _Slot(channel, program, spec, number).serve()
+            finally:  # also where it cannot begin: what the tool left for its end is no slot's to do
+                os._exit(0)
     os._exit(0)
 
 
@@ -239,13 +242,10 @@ class _Slot:
         self.ruleset = nested_ruleset(self.spec["landlock"], self.scratch)
 
     def serve(self) -> None:
-        try:
-            while self.one_call():
-                pass
-            if self.scratch and empty_folder(self.scratch):
-                os.rmdir(self.scratch)
-        finally:
-            os._exit(0)
+        while self.one_call():
+            pass
+        if self.scratch and empty_folder(self.scratch):
+            os.rmdir(self.scratch)
 
     def one_call(self) -> bool:
         """Keep a child ready, wait for its end, and sweep up after it; False: the host is gone."""

@@ -22,7 +22,7 @@ import struct
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import field
 from functools import lru_cache
@@ -30,10 +30,10 @@ from typing import Any, Final
 
 from toolwright import jsontext
 from toolwright.catalog import files
-from toolwright.model import End, Ending, Limits, Permit, Run, Usage
+from toolwright.model import End, Ending, Level, Limits, Permit, Run, Usage
 from toolwright.records import dataclass, replace
 from toolwright.runtimes import _loader, _zygote
-from toolwright.sandbox import Cancel, Start
+from toolwright.sandbox import Cancel, Sandbox, Start
 from toolwright.sandbox._scratch import size
 from toolwright.sandbox.supervised import Service, Supervised
 
@@ -53,7 +53,7 @@ _STOP_S: Final = _zygote.SWEEP_S + 1.0
 """How long a slot may take to end a call before its whole zygote is ended."""
 _PATIENCE_S: Final = 0.1
 _CROWDED_S: Final = 2.0
-"""How long cold interpreters answer after descriptors were short."""
+"""How long cold interpreters answer after descriptors were short, or a zygote was killed while it loaded."""
 _CHUNK_BYTES: Final = 65536
 _SCM_CREDENTIALS: Final = 2
 _CREDENTIALS: Final = struct.Struct("3i")
@@ -101,6 +101,17 @@ def of_all_calls(permit: Permit) -> Permit:
     return replace(permit, limits=whole)
 
 
+def without_secrets(env: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
+    """The part of a call's environment that may be there before the call is: the variables of these names;
+    a trailing ``*`` stands for any ending."""
+    prefixes = tuple(name[:-1] for name in names if name.endswith("*"))
+    return {
+        name: value
+        for name, value in env.items()
+        if name in names or (prefixes and name.startswith(prefixes))
+    }
+
+
 class _Lost(Exception):
     """A slot or its zygote is gone."""
 
@@ -115,13 +126,19 @@ class _Crowded(_Lost):
 class Zygotes:
     """At most so many zygotes, the least recently used ended first. Any thread may call."""
 
-    def __init__(
-        self, level: Supervised, zygotes_max: int = ZYGOTES_MAX, idle_s: float = ZYGOTE_IDLE_S
-    ) -> None:
+    def __init__(self, level: Supervised, zygotes_max: int, idle_s: float) -> None:
         self._level = level
         self._zygotes_max = zygotes_max
         self._idle_s = idle_s
         self._forget()
+
+    @staticmethod
+    def kept_by(sandbox: Sandbox, zygotes_max: int, idle_s: float) -> Zygotes | None:
+        """Those of a sandbox that keeps services; None: it keeps none. A supervisor without Landlock is no
+        such level: nothing would keep calls away from their zygote."""
+        if isinstance(sandbox, Supervised) and sandbox.level is Level.SUPERVISED:
+            return Zygotes(sandbox, zygotes_max, idle_s)
+        return None
 
     def _forget(self) -> None:
         self._pid = os.getpid()
@@ -163,7 +180,11 @@ class Zygotes:
                 self._forgo(recipe.key, zygote)
                 continue
             except _Lost:
-                self._drop(recipe.key, zygote, unfit=not zygote.is_loaded)
+                zygote.end()  # then it is known how it ended
+                if zygote.was_killed and not zygote.is_loaded:
+                    self._forgo(recipe.key, zygote)
+                else:
+                    self._drop(recipe.key, zygote, unfit=not zygote.is_loaded)
                 continue
             finally:
                 zygote.leave()
@@ -348,6 +369,11 @@ class Zygote:
     @property
     def is_busy(self) -> bool:
         return self._users > 0 or len(self._idle) + self._asked < self._slots
+
+    @property
+    def was_killed(self) -> bool:
+        """Of one that ended: whether somebody killed it."""
+        return self._service.was_killed
 
     def enter(self) -> None:
         with self._changed:

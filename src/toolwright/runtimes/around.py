@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -27,6 +28,7 @@ from toolwright.model import (
     Ending,
     Permit,
     Reply,
+    Retry,
     Run,
     TextBlock,
     Tool,
@@ -163,7 +165,8 @@ class Watched:
             made += [path for path in permit.forbidden if _taken_away(path)]
         if not made:
             return ending
-        reason = f"it made {', '.join(made)}, which was removed"
+        left = [path for path in made if os.path.lexists(path)]
+        reason = f"it made {', '.join(made)}, which {'could not be' if left else 'was'} removed"
         return replace(ending, end=End.DENIED, reason=reason, value=None, blocks=None)
 
 
@@ -203,13 +206,26 @@ class Retrying:
             if not _may_repeat(tool, ending, retry.max_delay_s) or cancel.is_set:
                 break
             runs += tuple(replace(run, what="attempt") if run.what == "call" else run for run in ending.runs)
-            factor = retry.multiplier ** (attempt - 1) if retry.backoff == "exponential" else 1.0
             cancel.leave()
-            pause_s = max(retry.initial_delay_s * factor, ending.again_s or 0.0)
+            pause_s = max(retry.initial_delay_s * _growth(retry, attempt), ending.again_s or 0.0)
             if self._pause(cancel, min(pause_s, retry.max_delay_s)):
                 return replace(ending, end=End.CANCELLED, runs=runs)
             ending = self._inner.run(tool, call, permit, cancel)
         return replace(ending, runs=runs + ending.runs) if runs else ending
+
+
+def _growth(retry: Retry, attempt: int) -> float:
+    """How many first pauses the one after so many attempts takes."""
+    match retry.backoff:
+        case "exponential":
+            try:
+                return retry.multiplier ** (attempt - 1)
+            except OverflowError:
+                return sys.float_info.max  # the policy's longest pause is shorter
+        case "linear":
+            return attempt
+        case _:
+            return 1.0
 
 
 def _may_repeat(tool: Tool, ending: Ending, delay_s_max: float) -> bool:

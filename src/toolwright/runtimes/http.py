@@ -35,7 +35,7 @@ from toolwright.model import (
 )
 from toolwright.records import replace
 from toolwright.runtimes import Host, _prepared, project_of, vaulted, withheld
-from toolwright.runtimes._web import Answer, Contact, Reach, Request, Trouble, Unreached, Web, WebLimits
+from toolwright.runtimes._web import SAFE, Answer, Contact, Reach, Request, Trouble, Unreached, Web, WebLimits
 from toolwright.sandbox import Cancel
 from toolwright.trust.secrets import Withheld
 
@@ -44,7 +44,6 @@ TOLD_BYTES_MAX: Final = 2000
 AGAIN_S_MAX: Final = 86_400.0
 _DATE_CHARS_MAX: Final = 64
 _DIGITS_MAX: Final = 9
-_SAFE: Final = ("GET", "HEAD", "OPTIONS")
 _LAYERS: Final = ("addresses:checked",)
 
 _ENDS: Final = {
@@ -193,7 +192,7 @@ class HttpTools:
 def _unreached(tool: Tool, unreached: Unreached, permit: Permit, cleaning: Cleaning) -> Ending:
     end = _ENDS[unreached.kind]
     hint = unreached.hint
-    is_safe = bool(unreached.contacts) and unreached.contacts[0].method in _SAFE
+    is_safe = bool(unreached.contacts) and unreached.contacts[0].method in SAFE
     if unreached.sent and not is_safe and end in (End.DENIED, End.UNAVAILABLE):
         end = End.LOST  # it was processed, and only its answer led where we do not go
     if unreached.kind is Trouble.BROKEN and is_safe:

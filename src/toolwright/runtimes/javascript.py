@@ -34,7 +34,6 @@ from toolwright.model import (
     End,
     Ending,
     JavaScriptStyle,
-    Level,
     Permit,
     Tool,
     ToolCall,
@@ -53,7 +52,7 @@ from toolwright.runtimes import (
 )
 from toolwright.sandbox import Cancel, Start
 from toolwright.sandbox.rules import rlimits
-from toolwright.sandbox.supervised import Service, Supervised
+from toolwright.sandbox.supervised import Service
 
 VARIABLE: Final = "RYE_NODE"
 """Names the Node to use, where it is set."""
@@ -135,12 +134,7 @@ class JavaScriptTools:
         self._contents = contents
         self._environments = Environments(host)
         self._addon = installed_addon()
-        # A supervisor without Landlock is no such level: nothing would keep calls away from their zygote.
-        self._zygotes: _zygotes.Zygotes | None = None
-        is_kept = isinstance(host.sandbox, Supervised) and host.sandbox.level is Level.SUPERVISED
-        if is_kept and self._addon is not None:
-            assert isinstance(host.sandbox, Supervised)
-            self._zygotes = _zygotes.Zygotes(host.sandbox, zygotes_max, idle_s)
+        self._zygotes = _zygotes.Zygotes.kept_by(host.sandbox, zygotes_max, idle_s)
 
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
         invocation = tool.invocation
@@ -307,13 +301,7 @@ class _Asked:
 
     def base_env(self) -> dict[str, str]:
         """The part of the environment that holds no secret: the format's base, and what Node reads itself."""
-        exact = {*self.tool.needs.base_env, *_OF_NODE}
-        prefixes = tuple(name[:-1] for name in exact if name.endswith("*"))
-        return {
-            name: value
-            for name, value in self.env.items()
-            if name in exact or (prefixes and name.startswith(prefixes))
-        }
+        return _zygotes.without_secrets(self.env, {*self.tool.needs.base_env, *_OF_NODE})
 
     def spec(self) -> dict[str, Any]:
         spec: dict[str, Any] = {"file": self.file.path, "bytes_max": self.permit.limits.stdout_bytes_max}
@@ -370,7 +358,7 @@ def _script(host: Host, asked: _Asked, stdin: bytes, cancel: Cancel) -> Ending:
     ending = host.sandbox.run(asked.start((asked.node, *imports, *asked.argv[1:]), stdin=stdin), cancel)
     ending = replace(ending, runs=tuple(replace(run, argv=asked.argv) for run in ending.runs))
     if asked.verified is not None and _is_refused(ending, mark):
-        return _if_refused(ending, mark)
+        return _refused(ending)
     if ending.exit_status and ending.stderr == mark.encode("ascii"):
         reason = f"{os.path.basename(asked.file.path)} is TypeScript, which this Node does not run"
         return replace(
@@ -383,10 +371,8 @@ def _is_refused(ending: Ending, mark: str) -> bool:
     return ending.exit_status == _REFUSED and ending.stderr.endswith(mark.encode("ascii"))
 
 
-def _if_refused(ending: Ending, mark: str) -> Ending:
-    """The ending as it is, or, where text was not what was verified, as a refusal: nothing of it ran."""
-    if not _is_refused(ending, mark):
-        return ending
+def _refused(ending: Ending) -> Ending:
+    """Of a Node whose text was not what was verified: nothing of it ran."""
     return replace(ending, **{**_CHANGED, "stderr": b""})
 
 
@@ -409,7 +395,7 @@ def _cold(host: Host, asked: _Asked, cancel: Cancel) -> Ending:
         return ending
     told = _told(frame, asked) if found else _told_nothing(ending)
     if not found and _is_refused(ending, mark):
-        return _if_refused(ending, mark)
+        return _refused(ending)
     if not found and ending.exit_status == _BAD_OPTION and b"bad option: --import" in ending.stderr:
         told = {
             "end": End.UNAVAILABLE,

@@ -38,7 +38,6 @@ from toolwright.model import (
     CallPython,
     End,
     Ending,
-    Level,
     Limits,
     Permit,
     PythonStyle,
@@ -62,7 +61,7 @@ from toolwright.runtimes import (
 )
 from toolwright.sandbox import Cancel, Start
 from toolwright.sandbox.rules import rlimits
-from toolwright.sandbox.supervised import Service, Supervised
+from toolwright.sandbox.supervised import Service
 
 _FUNCTIONS_KEPT: Final = 256
 _FRAME_BYTES: Final = 4096
@@ -116,10 +115,7 @@ class PythonTools:
         self._modules: OrderedDict[tuple[str, str], Callable[..., object]] = OrderedDict()
         self._lock = threading.Lock()
         self._loops = _loops.Loops()
-        # A supervisor without Landlock is no such level: nothing would keep calls away from their zygote.
-        self._zygotes: _zygotes.Zygotes | None = None
-        if isinstance(host.sandbox, Supervised) and host.sandbox.level is Level.SUPERVISED:
-            self._zygotes = _zygotes.Zygotes(host.sandbox, zygotes_max, idle_s)
+        self._zygotes = _zygotes.Zygotes.kept_by(host.sandbox, zygotes_max, idle_s)
 
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
         invocation = tool.invocation
@@ -333,13 +329,7 @@ class _Asked:
 
     def base_env(self) -> dict[str, str]:
         """The part of the environment that holds no secret: the format's base."""
-        exact = self.tool.needs.base_env
-        prefixes = tuple(name[:-1] for name in exact if name.endswith("*"))
-        return {
-            name: value
-            for name, value in self.env.items()
-            if name in exact or (prefixes and name.startswith(prefixes))
-        }
+        return _zygotes.without_secrets(self.env, self.tool.needs.base_env)
 
     def is_loadable_ahead(self, base: Mapping[str, str]) -> bool:
         """Whether the file's top level may run before the call, without the call's own variables."""
@@ -434,9 +424,8 @@ def _carried(
 def _parse(source: bytes) -> ast.Module:
     try:
         return ast.parse(source)
-    except (
-        SystemError
-    ):  # before 3.11.8 and 3.12.2: a finaliser that printed a traceback meanwhile confuses it
+    except SystemError:
+        # Before 3.11.8 and 3.12.2 a finaliser that printed a traceback meanwhile confuses it.
         return ast.parse(source)
 
 

@@ -141,7 +141,7 @@ NEVER: Final[Cancel] = _Never()
 """The button of calls that nobody can stop from outside: shared, and never pressed."""
 
 
-class Held(Cancel):
+class Leash(Cancel):
     """The button of a call that may be got ready already, and must not start before it has leave.
 
     ``leave`` takes its time, a write to the disk; whoever asks for it when everything else is done has both

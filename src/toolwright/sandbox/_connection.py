@@ -26,6 +26,14 @@ INLINE_BYTES_MAX: Final = 60_000
 PAGE_BYTES: Final = 4096
 
 
+_GONE: Final = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF)
+"""EBADF: another thread found the spawner gone, and has closed our end."""
+
+
+class Gone(Exception):
+    """The spawner is not there any more, and nobody has the request, or whoever had it ended."""
+
+
 class Connection:
     """One running spawner."""
 
@@ -84,23 +92,32 @@ class Connection:
             self.free.append(place)
 
     def post(self, message: bytes, fds: list[int]) -> None:
-        """Send a request, by way of a file in memory where it is too long for a datagram."""
+        """Send a request, by way of a file in memory where it is too long for a datagram. Raises Gone."""
         if len(message) <= INLINE_BYTES_MAX:
-            self.socket.sendmsg((message,), ((socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds)),))
+            self._send(message, fds)
             return
         flags = struct.unpack_from("<I", message, FLAGS_AT)[0] | Flag.PAYLOAD
         message = message[:FLAGS_AT] + struct.pack("<I", flags) + message[FLAGS_AT + 4 :]
         payload = _kernel.seal(message, "request")
         try:
-            rights = array("i", [*fds, payload])
-            self.socket.sendmsg((message[: REQUEST.size],), ((socket.SOL_SOCKET, socket.SCM_RIGHTS, rights),))
+            self._send(message[: REQUEST.size], [*fds, payload])
         finally:
             os.close(payload)
 
-    def ask(self, message: bytes, fds: list[int]) -> tuple[bytes, list[int]]:
-        """Send a request that starts no tool; the answer and its descriptors, all of them, or nothing.
+    def _send(self, message: bytes, fds: list[int]) -> None:
+        try:
+            self.socket.sendmsg((message,), ((socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds)),))
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+            raise Gone from None
 
-        Raises OSError where there is no room for them.
+    def ask(self, message: bytes, fds: list[int]) -> tuple[bytes, list[int]]:
+        """Send a request that starts no tool; the answer and its descriptors, all of them, or nothing where
+        nobody speaks for long.
+
+        Raises Gone, and OSError where there is no room for them. Attack: a tool stops the spawner and kills
+        whoever would answer. It is woken where nobody does, and the next request finds somebody.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
@@ -109,12 +126,23 @@ class Connection:
             ours.settimeout(GRACE_S)
             try:
                 answer, found, flags, _ = socket.recv_fds(ours, 8192, 3 + SEALED_MAX, socket.MSG_CMSG_CLOEXEC)
-            except OSError:
+            except TimeoutError:
+                self.wake()
                 return b"", []
+            except ConnectionError:
+                raise Gone from None
+            if not answer:
+                raise Gone
             if flags & socket.MSG_CTRUNC:  # one taken for another would be kept for every later call
                 _kernel.close_all(found)
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             return answer, found
+
+    def wake(self) -> None:
+        """Have it go on, where somebody stopped it."""
+        if not self._is_closed and self.host == os.getpid():
+            with suppress(OSError):
+                os.kill(self.pid, signal.SIGCONT)
 
     def close(self, wait_s: float = 2.0) -> None:
         """Hang up; the spawner ends by itself. It is reaped here because it is a child of ours, no tool's."""

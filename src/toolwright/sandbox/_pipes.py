@@ -134,7 +134,7 @@ class Exchange:
                     report = self._hear()
                     if report is None or report.reason != Reason.RUNNING:
                         return report
-                    if self.stopped is None:
+                    if self.stopped is None and self.stdout_read >= 0:
                         wait.register(self.stdout_read, select.POLLIN)
                         wait.register(self.stderr_read, select.POLLIN)
                 elif fd == stop:
@@ -163,26 +163,29 @@ class Exchange:
         if is_cut:
             self.is_cut = True
             self._stop(End.LOST)
-        if report is None or report.reason == Reason.RUNNING:
-            return report
-        if self.stdout_read >= 0:
-            self._drain()
-        if report.tail:
+        if report is not None and report.tail:
             self._take(report.tail[: report.stdout_bytes], report.tail[report.stdout_bytes :])
+        if report is not None and report.reason != Reason.RUNNING and self.stdout_read >= 0:
+            self._drain()
         return report
 
-    def let_start(self) -> bool:
-        """Let a tool that is held start. False: whoever held it is gone, and it never will."""
-        try:
+    def let_start(self) -> None:
+        """Wake a tool that is held and has leave. Whoever held it may be gone, or it may have ended."""
+        with suppress(OSError):
             self.ours.send(LEAVE)
-        except OSError:
-            return False
-        return True
 
     def stop(self, until: float) -> Report | None:
         """End the call, and wait for the report."""
         self._stop(End.CANCELLED)
         return self.until_report(until)
+
+    def give_up(self) -> None:
+        """Nobody waits for the report any more.
+
+        Attack: a copy of the host, made by fork, has our end as well. Closing ours would tell nobody; the
+        tool would go on, or, where it is held, take the leave of whoever has its byte of the page next.
+        """
+        self._stop(End.CANCELLED)
 
     def _stop(self, end: End) -> None:
         if self.stopped is None:
@@ -191,15 +194,13 @@ class Exchange:
                 self.ours.send(STOP)
 
     def _take(self, stdout: bytes, stderr: bytes) -> None:
-        """What came with the report."""
+        """What came with the report, or before it, in pieces, where the pipes could not come."""
         limits = self.start.permit.limits
         self.stdout.append(stdout)
-        self.stdout_bytes = len(stdout)
-        self.stderr_bytes = len(stderr)
-        most = limits.stderr_bytes_max
-        self.stderr.append(stderr[-most:] if most else b"")
-        if self.stdout_bytes > limits.stdout_bytes_max or self.stderr_bytes > most:
-            self.stopped = self.stopped or End.TOO_LARGE
+        self.stdout_bytes += len(stdout)
+        self._keep_stderr(stderr)
+        if self.stdout_bytes > limits.stdout_bytes_max or self.stderr_bytes > limits.stderr_bytes_max:
+            self._stop(End.TOO_LARGE)
 
     def _read(self, fd: int) -> int:
         """What lies in the pipe; how much it was. 0: its end; -1: nothing, and there may be more later."""
@@ -219,14 +220,18 @@ class Exchange:
         else:
             chunk = os.read(fd, CHUNK_BYTES)
             size = len(chunk)
-            self.stderr_bytes += size
-            self.stderr.append(chunk)
-            most = limits.stderr_bytes_max
-            if self.stderr_bytes > most:
+            self._keep_stderr(chunk)
+            if self.stderr_bytes > limits.stderr_bytes_max:
                 self._stop(End.TOO_LARGE)
-                joined = b"".join(self.stderr)
-                self.stderr = [joined[-most:]] if most else []
         return size
+
+    def _keep_stderr(self, more: bytes) -> None:
+        """Of all of it, the end that the limit leaves: why a program broke stands there."""
+        most = self.start.permit.limits.stderr_bytes_max
+        self.stderr_bytes += len(more)
+        self.stderr.append(more)
+        if self.stderr_bytes > most:
+            self.stderr = [b"".join(self.stderr)[-most:] if most else b""]
 
     def _read_stdout(self, most: int) -> int:
         """What lies in the pipe, kept as far as the limit goes; how much it was."""

@@ -1,8 +1,9 @@
 """Scratch folders: one for each call, private, emptied afterwards, never left behind.
 
 They lie in a folder of this host below the system's temporary folder. A lock that the host holds while it
-lives tells leftovers from folders in use, so the next host removes what a killed one could not. Emptying
-follows no links and needs no deep stack: what a tool left is hostile until it is gone.
+lives tells leftovers from folders in use, so the next host removes what a killed one could not, or what one
+could not in time. Emptying follows no links and needs no deep stack: what a tool left is hostile until it is
+gone.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import fcntl
 import os
 import stat
 import threading
-from collections.abc import Iterator
+import time
 from contextlib import suppress
+from itertools import islice
 from typing import Final
 
 from toolwright.paths import TEMPORARY_FOLDER
@@ -20,40 +22,49 @@ from toolwright.paths import TEMPORARY_FOLDER
 ENTRIES_AT_ONCE_MAX: Final = 20_000
 """More than this is put aside and removed later, so that no call waits for it."""
 
+REMOVING_S: Final = 5.0
+"""What is not gone by then is left to the next host, which has as long for all that others left."""
+
 _LOCK_SUFFIX: Final = ".lock"
 _ENTRIES_MAX: Final = 100_000
+_ENTRIES_PER_LOOK: Final = 1000
+"""At the clock, and into a folder."""
 
 
 class Scratch:
     """The scratch folders of one host. Any thread may ask."""
 
-    def __init__(self, base: str | None = None) -> None:
+    def __init__(self, base: str | None = None, *, removing_s: float = REMOVING_S) -> None:
+        self._removing_s = removing_s
         self._lock = threading.Lock()
         self._parent = _private(os.path.realpath(base or TEMPORARY_FOLDER))
         self._folder, self._held = _locked(self._parent)
         self._free: list[str] = []
         self._aside: list[str] = []
-        _remove_leftovers(self._parent)
+        _remove_leftovers(self._parent, time.monotonic() + removing_s)
 
     @property
     def folder(self) -> str:
         """Where they lie."""
         return self._folder
 
-    def take(self, uid: int | None = None, gid: int | None = None) -> str:
-        """An empty folder for one call. ``uid``: who will own it; only root may ask for somebody else."""
+    def take(self) -> str:
+        """An empty folder for one call, ours alone."""
         with self._lock:
             path = self._free.pop() if self._free else ""
             aside = self._aside.pop() if self._aside else ""
-        if aside and not _empty(aside, remove=True):
-            with self._lock:
-                self._aside.append(aside)
+        if aside:
+            # Attack: a tool puts something in its folder's place that nobody can empty, so that the call of
+            # another fails here. It is left to the end.
+            with suppress(OSError):
+                if not _empty(aside, remove=True):
+                    with self._lock:
+                        self._aside.append(aside)
         if not path:
             path = os.path.join(self._folder, f"s-{os.urandom(8).hex()}")
             os.mkdir(path, 0o700)
         if os.geteuid() == 0:
-            owner = 0 if uid is None else uid
-            os.chown(path, owner, (0 if uid is None else uid) if gid is None else gid)
+            os.chown(path, 0, 0)  # whoever had it before may have owned it
         return path
 
     def empty(self, path: str) -> bool:
@@ -64,7 +75,7 @@ class Scratch:
         """The call is over: the folder is emptied and used again, or put aside when it holds too much."""
         clean = False
         with suppress(OSError):
-            clean = self.empty(path)
+            clean = self.empty(path) and os.path.isdir(path)  # a tool may have removed it
         with self._lock:
             (self._free if clean else self._aside).append(path)
 
@@ -77,16 +88,16 @@ class Scratch:
         return path
 
     def close(self) -> None:
-        """Remove everything."""
+        """Remove everything, or leave it to the next host where that takes too long."""
         with self._lock:
             self._free.clear()
             self._aside.clear()
             if self._held < 0:
                 return
             held, self._held = self._held, -1
-        remove(self._folder)
-        with suppress(OSError):
-            os.unlink(self._folder + _LOCK_SUFFIX)
+        if remove(self._folder, time.monotonic() + self._removing_s):
+            with suppress(OSError):
+                os.unlink(self._folder + _LOCK_SUFFIX)
         os.close(held)
 
 
@@ -149,7 +160,7 @@ def _locked(parent: str) -> tuple[str, int]:
         os.close(held)
 
 
-def _remove_leftovers(parent: str) -> None:
+def _remove_leftovers(parent: str, until: float) -> None:
     with suppress(OSError), os.scandir(parent) as entries:
         for entry in entries:
             if not entry.name.endswith(_LOCK_SUFFIX):
@@ -158,21 +169,28 @@ def _remove_leftovers(parent: str) -> None:
                 held = os.open(entry.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
                 try:
                     fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    remove(entry.path.removesuffix(_LOCK_SUFFIX))
-                    os.unlink(entry.path)
+                    if remove(entry.path.removesuffix(_LOCK_SUFFIX), until):
+                        os.unlink(entry.path)
                 finally:
                     os.close(held)
 
 
-def remove(path: str) -> None:
-    """Remove a folder of folders whole, as far as we may."""
+def remove(path: str, until: float | None = None) -> bool:
+    """Remove a folder of folders whole, as far as we may and at most until then; whether it is gone.
+
+    Attack: a process that outlived its call (below ``supervised``) makes files as fast as we remove them, and
+    the host never ends, or never begins.
+    """
+    until = time.monotonic() + REMOVING_S if until is None else until
     with suppress(OSError):
         _make_ours(path)
-        while not _empty(path, remove=True):
-            pass
+        while not _empty(path, remove=True, most=_ENTRIES_PER_LOOK):
+            if time.monotonic() > until:
+                return False
+    return not os.path.lexists(path)
 
 
-def _empty(path: str, *, remove: bool) -> bool:
+def _empty(path: str, *, remove: bool, most: int = ENTRIES_AT_ONCE_MAX) -> bool:
     """Remove what lies in a folder; False when there is more than one go should take.
 
     A folder inside is moved to the top before it is looked into: however deep a tool nested them, two
@@ -183,18 +201,17 @@ def _empty(path: str, *, remove: bool) -> bool:
     except FileNotFoundError:
         return True
     try:
-        left = ENTRIES_AT_ONCE_MAX - _unlink_files(top, top, ENTRIES_AT_ONCE_MAX)
-        while left > 0:
-            name = next(_folders(top), None)
-            if name is None:
-                break
-            _make_ours(name, top)
-            inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
-            try:
-                left -= 1 + _unlink_files(inner, top, left)
-            finally:
-                os.close(inner)
-            if left > 0:
+        left = most - _unlink_files(top, top, most)
+        while left > 0 and (names := _some_names(top)):
+            for name in names:
+                _make_ours(name, top)
+                inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
+                try:
+                    left -= 1 + _unlink_files(inner, top, left)
+                finally:
+                    os.close(inner)
+                if left <= 0:
+                    break
                 os.rmdir(name, dir_fd=top)
     finally:
         os.close(top)
@@ -203,22 +220,29 @@ def _empty(path: str, *, remove: bool) -> bool:
     return left > 0
 
 
-def _folders(top: int) -> Iterator[str]:
+def _some_names(top: int) -> list[str]:
+    """Of what lies in a folder. Looking for one at a time passes all that were removed before, each time."""
     with os.scandir(top) as entries:
-        for entry in entries:
-            yield entry.name
+        return [entry.name for entry in islice(entries, _ENTRIES_PER_LOOK)]
 
 
 def _unlink_files(folder: int, top: int, most: int) -> int:
-    """Unlink the files of a folder and move its folders to the top; how many there were, at most ``most``."""
+    """Unlink the files of a folder and move its folders to the top; how many, at most ``most``.
+
+    Attack: so many folders at the top that nothing is left to do once they are counted, round after round. So
+    only what was done counts.
+    """
     count = 0
     with os.scandir(folder) as entries:
-        for count, entry in enumerate(entries, 1):
+        for entry in entries:
             if not entry.is_dir(follow_symlinks=False):
                 os.unlink(entry.name, dir_fd=folder)
             elif folder != top:
                 _make_ours(entry.name, folder)
                 os.rename(entry.name, f"x-{os.urandom(8).hex()}", src_dir_fd=folder, dst_dir_fd=top)
+            else:
+                continue
+            count += 1
             if count >= most:
                 break
     return count

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
-from toolwright.sandbox import Start, _exchange
+from toolwright.sandbox import Start, _exchange, _kernel
 
 if TYPE_CHECKING:
     import subprocess
@@ -53,7 +53,7 @@ class _Piped:
     def hang_up(self) -> None:
         with self._lock:
             if self.stdin >= 0:
-                _close(self.stdin)
+                _kernel.close_all((self.stdin,))
                 self.stdin = -1
 
     def close(self) -> None:
@@ -63,7 +63,7 @@ class _Piped:
                 return
             self._is_closed = True
         self.stop()
-        _close(self.stdout, self.stderr)
+        _kernel.close_all((self.stdout, self.stderr))
 
 
 class Supervision(_Piped):
@@ -122,7 +122,7 @@ class Watched(_Piped):
             self._thread.start()
         except BaseException:
             # No descriptors or threads are left: a program that nobody watches must not run.
-            _close(*held)
+            _kernel.close_all(held)
             self._exchange.finish()
             raise
 
@@ -164,14 +164,8 @@ class Watched(_Piped):
         with suppress(OSError):
             os.write(self._stop_write, b"x")
         self._thread.join(_DEATH_S)
-        _close(self._stop_read, self._stop_write)
+        _kernel.close_all((self._stop_read, self._stop_write))
 
 
 def _words(status: int) -> str:
     return f"killed by signal {status - 128}" if status > 128 else f"exit status {status}"
-
-
-def _close(*fds: int) -> None:
-    for fd in fds:
-        with suppress(OSError):
-            os.close(fd)

@@ -16,7 +16,7 @@ from toolwright.model import End, Usage
 from toolwright.records import dataclass, maker
 from toolwright.sandbox import NOT_STARTED, _kernel
 
-VERSION: Final = 2
+VERSION: Final = 3
 REQUEST: Final = struct.Struct("<8I2Q12I")
 REPORT: Final = struct.Struct("<4I2i2I4Q4IQ8i")
 LIMIT: Final = struct.Struct("<IIQ")
@@ -28,6 +28,8 @@ LEAVE, STOP = b"g", b"c"
 """What the host says on the control socket: a call that is held may start; a call is to end."""
 LEAVE_SLOT: Final = 2
 """The former, said in the call's byte of the shared page."""
+STARTED_BIT: Final = 1
+"""Of that byte: set before anything is started, by whoever starts it."""
 STDIN_BYTES_MAX: Final = 4096
 """What goes with a request; for more, the tool gets a pipe of the host's."""
 OUTPUT_BYTES_MAX: Final = 16 << 10

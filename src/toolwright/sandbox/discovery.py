@@ -28,7 +28,6 @@ def probe_schema(
     path: str,
     *,
     timeout_s: float = PROBE_TIMEOUT_S,
-    output_bytes_max: int = PROBE_OUTPUT_BYTES_MAX,
     env: Mapping[str, str],
     run: Callable[[Start], Ending] | None = None,
 ) -> tuple[bytes, ProbeOutcome]:
@@ -45,7 +44,8 @@ def probe_schema(
         env=env,
         cwd="/",
         permit=Permit(
-            profile=Profile.CLOSED, limits=Limits(timeout_s=timeout_s, stdout_bytes_max=output_bytes_max)
+            profile=Profile.CLOSED,
+            limits=Limits(timeout_s=timeout_s, stdout_bytes_max=PROBE_OUTPUT_BYTES_MAX),
         ),
         own=(os.path.dirname(program),),
         what="schema",
@@ -54,7 +54,7 @@ def probe_schema(
     return ending.stdout, ProbeOutcome(
         exit_status=ending.exit_status,
         timed_out_s=timeout_s if ending.end is End.TIMED_OUT else None,
-        too_long_bytes=output_bytes_max if ending.end is End.TOO_LARGE else None,
+        too_long_bytes=PROBE_OUTPUT_BYTES_MAX if ending.end is End.TOO_LARGE else None,
         start_error=ending.reason if ending.end in (End.NOT_STARTED, End.UNAVAILABLE) else None,
         stderr_tail=ending.stderr[-_PROBE_STDERR_BYTES_MAX:].decode("utf-8", "replace"),
     )
@@ -64,13 +64,12 @@ def probe_all(
     paths: Sequence[str],
     *,
     timeout_s: float = PROBE_TIMEOUT_S,
-    output_bytes_max: int = PROBE_OUTPUT_BYTES_MAX,
     env: Mapping[str, str],
     run: Callable[[Start], Ending] | None = None,
 ) -> list[tuple[bytes, ProbeOutcome]]:
     """Ask several programs at once; the answers stand in the order of ``paths``, whoever ends first."""
     if not paths:
         return []
-    ask = partial(probe_schema, timeout_s=timeout_s, output_bytes_max=output_bytes_max, env=env, run=run)
+    ask = partial(probe_schema, timeout_s=timeout_s, env=env, run=run)
     with ThreadPoolExecutor(min(len(paths), PROBES_AT_ONCE), "probe") as pool:
         return list(pool.map(ask, paths))

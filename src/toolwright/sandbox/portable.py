@@ -60,12 +60,14 @@ class Portable:
             return no
         began = time.monotonic()
         scratch = self._scratch
-        folder = scratch.take() if scratch is not None else ""
+        folder = ""
         sealed: list[int] = []
         try:
+            if scratch is not None:
+                folder = scratch.take()
             process = spawn(start, folder, sealed, standing=True)
         except (OSError, ValueError) as error:
-            if scratch is not None:
+            if scratch is not None and folder:
                 scratch.give_back(folder)
             return _exchange.not_started(start, error, began)
         finally:

@@ -53,8 +53,7 @@ class Restricted:
             folder = self._scratch.take()
             return self._run(start, cancel, folder, began)
         except (OSError, RuntimeError) as error:  # RuntimeError: no more threads for this user
-            why = error.strerror if isinstance(error, OSError) else None
-            return Ending(end=End.UNAVAILABLE, reason=f"cannot be restricted: {why or error}")
+            return _unrestricted(error)
         finally:
             if folder:
                 self._scratch.give_back(folder)
@@ -91,8 +90,7 @@ class Restricted:
             )
             return made
         except (OSError, RuntimeError) as error:
-            why = error.strerror if isinstance(error, OSError) else None
-            return Ending(end=End.UNAVAILABLE, reason=f"cannot be restricted: {why or error}")
+            return _unrestricted(error)
         finally:
             _kernel.close_all(opened)
             if folder and made is None:
@@ -123,10 +121,8 @@ class Restricted:
                 ending = _exchange.watch(thread.outcome, start, cancel, began=began, scratch=folder)
             elif thread.restricted:
                 ending = _exchange.not_started(start, thread.outcome, began)
-            elif isinstance(thread.outcome, OSError):
-                raise thread.outcome
             else:
-                return Ending(end=End.UNAVAILABLE, reason=f"cannot be restricted: {thread.outcome}")
+                return _unrestricted(thread.outcome)
             return replace(ending, layers=(self.level.value, *rules.layers))
         finally:
             _kernel.close_all(sealed)
@@ -181,6 +177,11 @@ class _Starter(threading.Thread):
                 self.outcome = portable.spawn(self._what, self._folder, self._sealed, standing=self._standing)
         except (OSError, ValueError) as error:  # ValueError: a NUL character
             self.outcome = error
+
+
+def _unrestricted(error: Exception) -> Ending:
+    why = error.strerror if isinstance(error, OSError) else None
+    return Ending(end=End.UNAVAILABLE, reason=f"cannot be restricted: {why or error}")
 
 
 _HOST_LIMITS: Final = threading.Lock()

@@ -166,7 +166,7 @@ def kernel_rules(start: Start, facts: Facts) -> KernelRules:
             unavailable=f"{held[0]} must stay read-only, and without mount namespaces nothing can hold it so",
             hint="allow user namespaces (`toolwright doctor` says how), or grant fs.write.unprotected",
         )
-    uid, gid, who = _who(permit, facts)
+    uid, gid, who = _who(facts)
     layers = ["no-new-privs"]
     fs_handled = fs_known(facts.landlock)
     allowed: dict[str, int] = {}
@@ -349,7 +349,7 @@ def _join(folder: str, name: str) -> str:
 # -- who and how much ---------------------------------------------------------------------------------------
 
 
-def _who(permit: Permit, facts: Facts) -> tuple[int | None, int | None, tuple[str, ...]]:
+def _who(facts: Facts) -> tuple[int | None, int | None, tuple[str, ...]]:
     if not facts.root:
         return None, None, ()
     if facts.user is not None:

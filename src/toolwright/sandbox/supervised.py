@@ -16,6 +16,7 @@ import itertools
 import os
 import resource
 import select
+import signal
 import socket
 import struct
 import threading
@@ -25,12 +26,13 @@ from _socket import socket as _Socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
+from functools import partial
 from typing import Final
 
 from toolwright.model import End, Ending, Level, Permit, Run
 from toolwright.records import dataclass, replace
 from toolwright.sandbox import Cancel, Room, Standing, Start, _exchange, _kernel, _standing
-from toolwright.sandbox._connection import GRACE_S, Connection
+from toolwright.sandbox._connection import GRACE_S, Connection, Gone
 from toolwright.sandbox._pipes import LARGE_BYTES, PIPE_BYTES, QUICK_S, Ends, Exchange, new_ends
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox._wire import (
@@ -40,6 +42,7 @@ from toolwright.sandbox._wire import (
     REQUEST,
     REQUEST_MAGIC,
     SEALED_MAX,
+    STARTED_BIT,
     STOP,
     VERSION,
     Flag,
@@ -177,7 +180,7 @@ class Service:
         self,
         control: _Socket,
         stderr: int,
-        finish: Callable[[], None],
+        finish: Callable[[Report | None], None],
         rules: KernelRules,
         scratch: str,
     ) -> None:
@@ -188,7 +191,7 @@ class Service:
         self._lock = threading.Lock()
         self._control = control
         self._stderr = stderr
-        self._finish: Callable[[], None] | None = finish
+        self._finish: Callable[[Report | None], None] | None = finish
         self._report: Report | None = None
         self._is_over = False
 
@@ -215,6 +218,15 @@ class Service:
             return "contact was lost"
         return how(self._report)
 
+    @property
+    def was_killed(self) -> bool:
+        """Whether it ended because somebody killed it, or its supervisor: perhaps by no fault of its own."""
+        report = self._report
+        if not self._is_over or report is None:
+            return self._is_over
+        is_signal = report.reason == Reason.EXITED and os.WIFSIGNALED(report.status)
+        return is_signal and os.WTERMSIG(report.status) == signal.SIGKILL
+
     def stderr(self) -> bytes:
         """What it wrote to its stderr since it was last asked; no more than a pipe holds."""
         with suppress(OSError):
@@ -236,7 +248,7 @@ class Service:
             self._control.close()
             os.close(self._stderr)
             self._stderr = -1
-            finish()
+            finish(self._report)
 
 
 class Supervised:
@@ -250,14 +262,14 @@ class Supervised:
         rules: Callable[[Start, str], KernelRules],
         scratch: Scratch,
         *,
-        namespaces: bool = True,
         binary: str | None = None,
     ) -> None:
-        """``rules``: what a start and its scratch folder mean to the kernel. ``namespaces``: whether tools
-        can have mount namespaces, as ``probe`` found. ``binary``: another spawner than the installed one."""
+        """``rules``: what a start and its scratch folder mean to the kernel. ``binary``: another spawner than
+        the installed one."""
         self._rules = rules
         self._scratch = scratch
-        self._namespaces_work = namespaces
+        self._namespaces_work = True
+        """Whether tools can have mount namespaces: whoever has probed knows (``probe.py``)."""
         self._binary = binary or installed()
         self._connection: Connection | None = None
         self._slots: dict[object, list[_Slot]] = {}
@@ -330,7 +342,7 @@ class Supervised:
         """None: nothing was started, and trying again may help."""
         connection = self._connected()
         try:
-            slot = self._take(start, connection)
+            slot = self._take(start)
         except Refused as refused:
             if is_last or not refused.may_pass:
                 raise
@@ -354,7 +366,6 @@ class Supervised:
                     stdin=exchange.stdin, place=place, timeout_s=timeout_s, is_held=is_held,
                 )  # fmt: skip
                 sent = time.monotonic()
-                is_free = True
                 if is_held:
                     try:
                         cancel.leave()
@@ -362,25 +373,29 @@ class Supervised:
                         report = exchange.stop(time.monotonic() + GRACE_S)
                         raise
                     began = time.monotonic()
-                    # It looks at the page for that long; then it sleeps, and wants to be told. Where there is
-                    # nobody to tell, the page is not set either: what is tried again must not have started.
+                    connection.started[place] = LEAVE_SLOT
+                    # It looks at the page for that long; then it sleeps, and wants to be told. Told first, it
+                    # would note that it starts where we write that it may, and be tried again after all.
                     if not _IS_PARALLEL or began - sent > _LOOKING_S:
-                        is_free = exchange.let_start()
-                    if is_free:
-                        connection.started[place] = LEAVE_SLOT
+                        exchange.let_start()
                     sent = began
                 if is_alone:
                     self._make_spare()
                 looking = slot.is_quick and is_alone
                 report = exchange.until_report(sent + timeout_s + GRACE_S, looking=looking)
                 slot.is_quick = _IS_PARALLEL and time.monotonic() - sent < QUICK_S
-                may_have_started = is_sent and is_free and bool(connection.started[place])
+                may_have_started = is_sent and connection.started[place] & STARTED_BIT != 0
             finally:
+                if report is None:
+                    exchange.give_up()
                 connection.give_place_back(place)
             if report is None and not may_have_started and not exchange.is_silent:
                 is_sent = False
                 self._disconnect(connection)
-                return _ending(start, End.NOT_STARTED, began, "the spawner died") if is_last else None
+                if not is_last:
+                    return None
+                hint = "it may have too few descriptors: raise the limit of open files (ulimit -n)"
+                return _ending(start, End.NOT_STARTED, began, "the spawner hung up", hint)
             if report is not None and report.stage == Stage.STALE and slot.namespace is not None:
                 slot.namespace.is_stale = is_stale = True
                 if not is_last:
@@ -448,10 +463,7 @@ class Supervised:
         is_sent = True
         try:
             connection.post(b"".join((head, slot.prefix, bind_flags, text, stdin)), fds)
-        except OSError as error:
-            # EBADF: another thread found the spawner gone, and has closed our end.
-            if error.errno not in (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF):
-                raise
+        except Gone:
             is_sent = False
         # Only the supervisor's copy is left: when it closes, we hear it.
         theirs.close()
@@ -487,8 +499,8 @@ class Supervised:
         that the kernel refuses is a service that ended at once.
         """
         try:
-            connection = self._connected()
-            slot = self._take(start, connection)
+            self._connected()
+            slot = self._take(start)
         except Refused as refused:
             raise OSError(errno.EACCES, str(refused)) from None
         opened: list[int] = []
@@ -500,8 +512,8 @@ class Supervised:
             os.set_blocking(opened[0], False)
             os.set_blocking(opened[1], False)
             stdio = (null, null, opened[1])
-            control = self._posted(connection, start, slot, stdio, channel=channel.fileno())
-            return Service(control, opened.pop(0), lambda: self._give_back(slot), slot.rules, slot.scratch)
+            control = self._posted(start, slot, stdio, channel=channel.fileno())
+            return Service(control, opened.pop(0), partial(self._ended, slot), slot.rules, slot.scratch)
         except BaseException as error:
             self._give_back(slot)
             if isinstance(error, Refused):
@@ -510,18 +522,28 @@ class Supervised:
         finally:
             _kernel.close_all(opened)
 
-    def _posted(
-        self, connection: Connection, start: Start, slot: _Slot, stdio: Sequence[int], *, channel: int = -1
-    ) -> _Socket:
+    def _posted(self, start: Start, slot: _Slot, stdio: Sequence[int], *, channel: int = -1) -> _Socket:
         """Send the request for a program that stays; our end of its control socket."""
-        ours, theirs = new_ends()
-        try:
-            self._send(connection, start, slot, theirs, stdio, channel=channel)
-        except BaseException:
+        for _ in range(_ATTEMPTS_MAX):
+            connection = self._connected()
+            ours, theirs = new_ends()
+            try:
+                if self._send(connection, start, slot, theirs, stdio, channel=channel):
+                    return ours
+            except BaseException:
+                ours.close()
+                theirs.close()
+                raise
             ours.close()
-            theirs.close()
-            raise
-        return ours
+            self._disconnect(connection)
+        raise OSError(errno.EPIPE, "the spawner hung up")
+
+    def _ended(self, slot: _Slot, report: Report | None) -> None:
+        """Of a program that stayed: as with a call, somebody may be left where nobody says that none is."""
+        if report is None or report.survivors:
+            self._abandon(slot)
+        else:
+            self._give_back(slot)
 
     def open(self, start: Start) -> Standing | Ending:
         """Start a program that stays, with three pipes, no deadline and its whole tree held."""
@@ -537,16 +559,16 @@ class Supervised:
             return _ending(start, End.NOT_STARTED, began, _words(error))
 
     def _open(self, start: Start) -> Standing:
-        connection = self._connected()
-        slot = self._take(start, connection)
+        self._connected()
+        slot = self._take(start)
         opened: list[int] = []
         try:
             for _ in range(3):
                 opened += os.pipe()
             stdin_read, stdin_write, stdout_read, stdout_write, stderr_read, stderr_write = opened
-            control = self._posted(connection, start, slot, (stdin_read, stdout_write, stderr_write))
+            control = self._posted(start, slot, (stdin_read, stdout_write, stderr_write))
             own = os.dup(stderr_read)
-            service = Service(control, own, lambda: self._give_back(slot), slot.rules, slot.scratch)
+            service = Service(control, own, partial(self._ended, slot), slot.rules, slot.scratch)
         except BaseException:
             _kernel.close_all(opened)
             self._give_back(slot)
@@ -585,6 +607,16 @@ class Supervised:
             self._connection = None
         connection.close()
 
+    def _ask(self, message: bytes, fds: list[int]) -> tuple[bytes, list[int]]:
+        """What a spawner answers to a request that starts no tool; nothing where none does."""
+        for _ in range(_ATTEMPTS_MAX):
+            connection = self._connected()
+            try:
+                return connection.ask(message, fds)
+            except Gone:
+                self._disconnect(connection)
+        return b"", []
+
     def _forget(self) -> None:
         self._drop_spare()
         for namespace in self._namespaces.values():
@@ -611,7 +643,7 @@ class Supervised:
 
     # -- slots ----------------------------------------------------------------------------------------------
 
-    def _take(self, start: Start, connection: Connection) -> _Slot:
+    def _take(self, start: Start) -> _Slot:
         permit = start.permit
         known = self._alike.get(id(permit))
         if known is None or known[0] is not permit:
@@ -639,7 +671,7 @@ class Supervised:
                         for namespace in self._namespaces.values():
                             namespace.is_stale = True
             if slot is None:
-                return self._make(start, connection, key, seen, now)
+                return self._make(start, key, seen, now)
             is_fresh = slot.seen == seen and now - slot.born < SLOT_AGE_S
             if is_fresh and not (slot.namespace is not None and slot.namespace.is_stale):
                 slot.taken_ns = time.time_ns()
@@ -656,14 +688,7 @@ class Supervised:
             known = self._alike[id(permit)] = (permit, number)
             return known
 
-    def _make(
-        self,
-        start: Start,
-        connection: Connection,
-        key: object,
-        seen: tuple[tuple[int, int] | None, ...],
-        now: float,
-    ) -> _Slot:
+    def _make(self, start: Start, key: object, seen: tuple[tuple[int, int] | None, ...], now: float) -> _Slot:
         scratch = self._scratch.take()
         slot: _Slot | None = None
         fds: list[int] = []
@@ -676,7 +701,7 @@ class Supervised:
             slot = _Slot(key, scratch, rules, (self.level.value, *rules.layers), now, seen)
             program, shown = self._sealed(start, rules)
             if rules.binds or shown:
-                slot.namespace = self._namespace(connection, rules.binds, shown)
+                slot.namespace = self._namespace(rules.binds, shown)
                 slot.flags |= Flag.MOUNT_NS | (Flag.USER_NS if len(slot.namespace.fds) == 3 else 0)
             if rules.fs_handled or rules.net_handled or rules.scoped:
                 fds.append(_kernel.landlock_ruleset(rules))
@@ -713,13 +738,12 @@ class Supervised:
         compared once more.
         """
         program = next((content for path, content in start.sealed if path == start.program), None)
-        if self._namespaces_work and (rules.binds or program is None or program[:2] == b"#!"):
+        if self._namespaces_work:
+            is_shown = rules.binds or program is None or program[:2] == b"#!"
+            if len(start.sealed) == 1 and not is_shown:
+                return program, ()
             if len(start.sealed) <= SEALED_MAX:
                 return None, start.sealed
-        elif self._namespaces_work and len(start.sealed) == 1:
-            return program, ()
-        elif self._namespaces_work and len(start.sealed) <= SEALED_MAX:
-            return None, start.sealed
         swapped = _exchange.changed(start)
         if swapped is not None:
             raise Refused(End.DENIED, f"{swapped} changed after it was checked")
@@ -771,7 +795,13 @@ class Supervised:
 
     def _abandon(self, slot: _Slot) -> None:
         """Attack: a process that outlives its call writes into the scratch folder of the next. While somebody
-        may still be there, the folder is nobody's until we close."""
+        may still be there, the folder is nobody's until we close.
+
+        Attack: a tool stops the spawner, and then its supervisor, which the spawner would have killed for it.
+        """
+        connection = self._connection
+        if connection is not None:
+            connection.wake()
         _kernel.close_all(slot.fds)
         slot.fds = ()
         self._leave(slot.namespace)
@@ -789,9 +819,7 @@ class Supervised:
 
     # -- namespaces -----------------------------------------------------------------------------------------
 
-    def _namespace(
-        self, connection: Connection, binds: tuple[Bind, ...], shown: tuple[tuple[str, bytes], ...]
-    ) -> _Namespace:
+    def _namespace(self, binds: tuple[Bind, ...], shown: tuple[tuple[str, bytes], ...]) -> _Namespace:
         """The namespace with these binds, made at first use and entered by every later call."""
         key = (binds, shown)
         with self._lock:
@@ -800,7 +828,7 @@ class Supervised:
                 found.users += 1
                 return found
             self._mounts_changed()  # what was mounted until now is in the new one
-        made = _new_namespace(connection, binds, shown)
+        made = _new_namespace(self._ask, binds, shown)
         with self._lock:
             made.users = 1
             leaving = [self._namespaces.pop(key)] if key in self._namespaces else []
@@ -844,7 +872,7 @@ class Supervised:
             return Probed(reason=f"the spawner cannot be started: {_words(error)}")
 
     def _probe(self) -> Probed:
-        connection = self._connected()
+        self._connected()
         scratch = self._scratch.take()
         fds: list[int] = []
         flags = 0
@@ -858,13 +886,12 @@ class Supervised:
             text = strings(["", "", "", "toolwright-spawner", "--version", scratch, scratch])
             bind_flags = struct.pack("<I", _READ_ONLY)
             head = plain_head(Kind.PROBE, flags | Flag.PROGRAM, bind_flags, text, argc=2)
-            answer, _ = connection.ask(b"".join((head, bind_flags, text)), fds)
+            answer, _ = self._ask(b"".join((head, bind_flags, text)), fds)
         finally:
             _kernel.close_all(fds)
             self._scratch.give_back(scratch)
         report = Report.read(answer)
         if report is None:
-            self._disconnect(connection)
             return Probed(reason="the spawner did not answer")
         errors = {
             name: os.strerror(code) for name, code in zip(PROBES, report.probes, strict=True) if code != 0
@@ -908,7 +935,9 @@ def _changed_ns(path: str) -> int:
 
 
 def _new_namespace(
-    connection: Connection, binds: tuple[Bind, ...], shown: tuple[tuple[str, bytes], ...]
+    ask: Callable[[bytes, list[int]], tuple[bytes, list[int]]],
+    binds: tuple[Bind, ...],
+    shown: tuple[tuple[str, bytes], ...],
 ) -> _Namespace:
     targets = [*(bind.target for bind in binds), *(path for path, _ in shown)]
     paths = [path for bind in binds for path in (bind.source, bind.target)]
@@ -922,7 +951,7 @@ def _new_namespace(
     try:
         for path, content in shown:
             contents.append(_kernel.seal(content, os.path.basename(path)))
-        answer, fds = connection.ask(b"".join((head, bind_flags, text)), contents)
+        answer, fds = ask(b"".join((head, bind_flags, text)), contents)
     finally:
         _kernel.close_all(contents)
     report = Report.read(answer)

@@ -44,9 +44,33 @@ class _Text(NamedTuple):
     is_name: bool = False
 
 
-def look(tools: Sequence[Tool], skills: Sequence[Skill] = ()) -> list[Problem]:
-    """Everything suspicious about these declarations, the same kind together, each kind in catalog order."""
+_Home = tuple[str, str]
+
+
+class Neighbours(NamedTuple):
+    """What tools are to each other: all that is known of a tool only where the others are."""
+
+    problems: tuple[Problem, ...]
+    owners: Mapping[str, Mapping[_Home, str]]
+    """Whose the names are that are no words by chance, and the keys of their tools; empty where all tools are
+    one author's."""
+
+
+def compare(tools: Sequence[Tool]) -> Neighbours:
+    """Look at all tools together. Their texts are not read, which would take longest."""
+    named = [tool for tool in tools if tool.role is Role.TOOL]
+    return Neighbours((*_look_alikes(named), *_broad_needs(tools)), _owners(named))
+
+
+def look(
+    tools: Sequence[Tool], skills: Sequence[Skill] = (), among: Neighbours | None = None
+) -> list[Problem]:
+    """Everything suspicious about these declarations, the same kind together, each kind in catalog order.
+    ``among``: all tools, where these are some of them; what their neighbours show is told as well."""
+    among = compare(tools) if among is None else among
     found: dict[str, list[Problem]] = {code: [] for code in CODES}
+    for problem in among.problems:
+        found[problem.code].append(problem)
     spoken: list[tuple[Tool, list[_Text]]] = []
     for tool in tools:
         texts = _texts(tool)
@@ -67,9 +91,7 @@ def look(tools: Sequence[Tool], skills: Sequence[Skill] = ()) -> list[Problem]:
                     hint=hint,
                 )
             )
-    found["hygiene.look-alike"] += _look_alikes([tool for tool, _ in spoken])
-    found["hygiene.names-other-tool"] += _names_others(spoken)
-    found["hygiene.broad-needs"] += _broad_needs(tools)
+    found["hygiene.names-other-tool"] += _names_others(spoken, among.owners)
     return [problem for code in CODES for problem in found[code]]
 
 
@@ -90,7 +112,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= _QUOTED_CHARS_MAX else text[: _QUOTED_CHARS_MAX - 1] + "…"
 
 
-def _home(tool: Tool) -> tuple[str, str]:
+def _home(tool: Tool) -> _Home:
     """Whose a tool is: what one author wrote together. A server, a skill, a group, an API, a project."""
     if tool.signature is not None:  # categories are folders of one project
         return tool.origin.format, tool.origin.path.partition("/.ai/")[0]
@@ -443,9 +465,9 @@ def _pattern(family: _Family) -> re.Pattern[str]:
     return re.compile(family.pattern)
 
 
-def instructions_in(text: str, *, is_name: bool = False) -> list[tuple[str, str]]:
+def instructions_in(text: str) -> list[tuple[str, str]]:
     """How a text speaks to the model: what it does, and its words."""
-    plain = _plain(_spaced(text) if is_name else text)
+    plain = _plain(text)
     return [*_matched(plain, _possible(plain)), *_encoded(text)]
 
 
@@ -664,14 +686,20 @@ def _one_letter_apart(one: str, two: str) -> bool:
 # -- descriptions that speak of others' tools ---------------------------------------------------------------
 
 
-def _names_others(spoken: Sequence[tuple[Tool, list[_Text]]]) -> Iterator[Problem]:
-    """Attack: a tool whose description says when, how or with what arguments another's tool is to be used."""
-    owners: dict[str, dict[tuple[str, str], Tool]] = {}
-    for tool, _ in spoken:
+def _owners(tools: Sequence[Tool]) -> dict[str, dict[_Home, str]]:
+    owners: dict[str, dict[_Home, str]] = {}
+    for tool in tools:
         for name in {tool.name, tool.spoken} - {""}:
             if _is_distinctive(name):
-                owners.setdefault(name, {}).setdefault(_home(tool), tool)
-    if not owners or len({_home(tool) for tool, _ in spoken}) < 2:
+                owners.setdefault(name, {}).setdefault(_home(tool), tool.key)
+    return owners if len({_home(tool) for tool in tools}) > 1 else {}
+
+
+def _names_others(
+    spoken: Sequence[tuple[Tool, list[_Text]]], owners: Mapping[str, Mapping[_Home, str]]
+) -> Iterator[Problem]:
+    """Attack: a tool whose description says when, how or with what arguments another's tool is to be used."""
+    if not owners:
         return
     for tool, texts in spoken:
         home = _home(tool)
@@ -682,11 +710,11 @@ def _names_others(spoken: Sequence[tuple[Tool, list[_Text]]]) -> Iterator[Proble
             named = (word for word in _names_in().findall(text) if word in owners and word not in own)
             other_name = next((word for word in named if home not in owners[word]), None)
             if other_name is not None:
-                other = next(iter(owners[other_name].values()))
+                other_key = next(iter(owners[other_name].values()))
                 yield _problem(
                     tool,
                     "hygiene.names-other-tool",
-                    f'{place}: speaks of "{_cut(other_name)}", which belongs to {other.key}',
+                    f'{place}: speaks of "{_cut(other_name)}", which belongs to {other_key}',
                     "a description should not steer the use of others' tools; check that it does not",
                 )
                 break

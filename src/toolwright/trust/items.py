@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Final
 
 from toolwright.errors import UsageError
-from toolwright.model import Problem, Severity
+from toolwright.model import RYE_SUFFIXES, Problem, Severity
 from toolwright.records import dataclass
 from toolwright.trust import signing
 from toolwright.trust.keys import SigningKey
@@ -25,11 +25,9 @@ from toolwright.trust.keys import SigningKey
 SYSTEM_IMMUTABLE: Final = (
     "System space items are immutable and cannot be signed. Copy to project or user space first."
 )
-_TOOL_SUFFIXES: Final = (".py", ".yaml", ".yml", ".json", ".js", ".ts", ".mjs", ".cjs", ".sh", ".toml")
-"""In the order in which an id is looked up."""
 _FOLDERS: Final = {"tool": "tools", "config": "config", "knowledge": "knowledge"}
 _SUFFIXES: Final = {
-    "tool": _TOOL_SUFFIXES,
+    "tool": RYE_SUFFIXES,
     "config": (".yaml", ".yml", ".json", ".toml"),
     "knowledge": (".md",),
 }

@@ -238,13 +238,13 @@ class Pins:
                 return Vetted(trust=Trust.DRIFTED, message=found.message, hint=hint)
             # Attack: a file that is replaced between the digest of the call and this look. Runtimes let run
             # what the call's digest says, so it must speak of the files that were compared with the lock.
-            if found.trust is not Trust.UNSIGNED and self._is_swapped(tool, call, watched, found.look):
+            if found.trust is not Trust.UNSIGNED and self._is_swapped(call, watched, found.look):
                 return _swapped(tool)
             if found.trust is Trust.PINNED:
                 return _PINNED if vetted.trust is Trust.UNSIGNED and not vetted.message else vetted
         # Attack: calling by another lock, or none, so that the one in which it was approved is not asked: a
         # configuration that turns up or is gone, another current folder. Approved here is approved anywhere.
-        for other in self._elsewhere(tool):
+        for other in self._elsewhere(tool.origin.path):
             objection = other.objection(tool, call)
             if objection is not None:
                 return objection
@@ -257,19 +257,29 @@ class Pins:
         hint = f"look at it, then `toolwright lock --update {tool.key}` approves it"
         return Vetted(trust=Trust.UNSIGNED, message=found.message, hint=hint)
 
-    def _is_swapped(self, tool: Tool, call: ToolCall | None, watched: Watched, look: _Look | None) -> bool:
+    def _is_swapped(self, call: ToolCall | None, watched: Watched, look: _Look | None) -> bool:
         return call is not None and self._runs(watched, look) != call.runs_digest
 
     # -- locks of other folders -----------------------------------------------------------------------------
 
-    def _elsewhere(self, tool: Tool) -> tuple[Pins, ...]:
-        """The locks above the tool, and above where we are, that were written on this machine."""
+    def entry_of(self, path: str, format: str) -> Entry | None:
+        """What was locked of the tool of a format that a file declares: by this lock, by what this host
+        approved of it, or by another lock that is asked about the file."""
+        for pins in (self, *self._elsewhere(path)):
+            book, shown = pins._book(), pins._shown(path)
+            for entry in (*book.lock.entries.values(), *book.approved.values()) if book is not None else ():
+                if entry.source == shown and entry.key.partition(":")[0] == format:
+                    return entry
+        return None
+
+    def _elsewhere(self, path: str) -> tuple[Pins, ...]:
+        """The locks above a declaration, and above where we are, that were written on this machine."""
         if self._other is None or self._state is None:
             return ()
         stamp = _stamp(os.path.join(self._state, LOCKS))
         if stamp == _NO_STAMP:
             return ()
-        folder = os.path.dirname(tool.origin.path) if os.path.isabs(tool.origin.path) else ""
+        folder = os.path.dirname(path) if os.path.isabs(path) else ""
         known = self._others.get(folder)
         if known is None or known[0] != stamp:
             if len(self._others) >= _KNOWN_MAX:
@@ -321,7 +331,7 @@ class Pins:
             if len(self._objected) >= _KNOWN_MAX:
                 self._objected.clear()
             known = self._objected[tool.key] = (book, tool, look, objection)
-        if known[3] is None and self._is_swapped(tool, call, watched, look):
+        if known[3] is None and self._is_swapped(call, watched, look):
             return _swapped(tool)
         return known[3]
 

@@ -212,9 +212,9 @@ class Policy:
         ruling = known.ruling(vetted.trust, caller)
         return self._refusal(known, None, vetted, state, ruling.rule(None, ""), ruling, "")
 
-    def permit(self, tool: Tool, *, vetted: Vetted, ground: Ground, timeout_s: float | None = None) -> Permit:
+    def permit(self, tool: Tool, *, vetted: Vetted, ground: Ground) -> Permit:
         """What the tool would get if nothing refused it and nobody had to be asked."""
-        return self._of(tool, named=ground.named).allow(self.house, ground, timeout_s, vetted).permit
+        return self._of(tool, named=ground.named).allow(self.house, ground, None, vetted).permit
 
     def charges(
         self, tool: Tool, call: ToolCall | None, *, trust: Trust, cwd: str, named: bool, caller: str = ""

@@ -27,10 +27,8 @@ LASTING: Final = ("name", "key", "format", "effect", "needs")
 PASSING: Final = ("trust", "caller")
 """What it may ask about that differs from call to call."""
 SUBJECTS: Final = (*LASTING, *PASSING)
-MATCHED: Final = (*SUBJECTS, "arguments")
 RULE_KEYS: Final = ("match", "decision", "because", "examples")
 TEST_KEYS: Final = ("like", "equals", "min", "max", "present", "under", "outside")
-RULES_MAX: Final = 10_000
 _EXAMPLE_KEYS: Final = ("call", "decision")
 _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "effect": tuple(Effect),

@@ -265,7 +265,7 @@ def run(arguments: Sequence[str], environment: Environment | None = None) -> int
     except (click.Abort, KeyboardInterrupt):
         return 130
     except ToolwrightError as error:
-        complain(error.message, error.hint)
+        complain(str(error), error.hint)
         return error.exit_code
     except SystemExit:
         return 0  # click ends so after a completion, and when the reader went away: `| head` is no error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections import Counter
@@ -81,6 +82,18 @@ def mention_problems(workshop: Workshop, shared: Shared) -> None:
     counted = count_problems(workshop.severities)
     if counted and not shared.quiet:
         click.echo(f"{counted}; `toolwright check` shows them", err=True)
+
+
+def no_tools(workshop: Workshop) -> str:
+    """Where tools were looked for in vain, and what to do."""
+    named = [source.path for source in workshop.config.sources if not os.path.isdir(source.path)]
+    if named:
+        return f"{printable(shown_path(named[0]))} declares no tools of a format we know"
+    return (
+        "no tools found: looked for SKILL.md, tools.json, *_tools.json and .ai/tools here and one folder "
+        "below; name a folder of tools (programs that describe themselves: --from executable=PATH), or "
+        "start one with `toolwright init NAME`"
+    )
 
 
 def plural(number: int, noun: str) -> str:

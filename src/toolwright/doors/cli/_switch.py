@@ -17,6 +17,7 @@ from toolwright.model import Tool
 from toolwright.store import Store
 from toolwright.store.keep import STORE_NAME
 from toolwright.store.sqlite import SqliteStore
+from toolwright.trust.policy import names_of
 
 REASON_CHARS_MAX: Final = 500
 
@@ -35,11 +36,15 @@ def opened_store(shared: Shared) -> Iterator[Store]:
 
 def find(shared: Shared, name: str) -> Tool | None:
     """The tool of that name, where it is loaded; the switch holds in any case, which is said."""
+    workshop = shared.workshop()
     try:
-        return shared.workshop().find(name)
-    except UnknownTool:
+        return workshop.find(name)
+    except UnknownTool as error:
         if not shared.quiet:
-            click.echo(f"no tool {_render.printable(name)!r} is loaded here; it holds once one is", err=True)
+            said = f"no tool {name!r} is loaded here; it holds once one is ({error.hint})"
+            if any(name in names_of(tool) for tool in workshop.tools):
+                said = f"{error.message}; it holds for each of them"
+            click.echo(_render.printable(said), err=True)
         return None
 
 

@@ -41,7 +41,7 @@ def command() -> None:
 @shared_options
 @click.pass_obj
 def list_(shared: Shared, waiting: bool, as_json: bool) -> None:
-    """List the calls that wait for a person, and what became of earlier ones; the oldest first."""
+    """List the calls that wait, and what became of earlier ones. The oldest come first."""
     with open_approvals(shared.resolved(), shared.environment) as approvals:
         found = [one for one in approvals.all() if not waiting or one.state is ApprovalState.WAITING]
     if as_json:
@@ -77,7 +77,7 @@ def list_(shared: Shared, waiting: bool, as_json: bool) -> None:
 def approve(
     shared: Shared, approval_id: str, duration: str | None, edited: str | None, because: str, as_json: bool
 ) -> None:
-    """Let the next call like the one that waits under ID (or the start of an id) run, once."""
+    """Let the next call like the one that waits run, once. ID may be the start of an id."""
     _check(approval_id, because)
     if duration is not None and edited is not None:
         raise click.UsageError("--for is for any arguments, so it cannot stand with --arguments.")
@@ -102,7 +102,7 @@ def approve(
 @shared_options
 @click.pass_obj
 def deny(shared: Shared, approval_id: str, because: str, as_json: bool) -> None:
-    """Refuse the call that waits under ID, and calls like it for an hour; also ends an approval."""
+    """Refuse a call that waits, and calls like it for an hour. Also ends an approval."""
     _check(approval_id, because)
     _answer(shared, approval_id, Answer.DENY, because, None, as_json=as_json)
 

@@ -150,7 +150,7 @@ def _outcome(body: dict[str, Any], *, interrupted: bool) -> str:
 def show(
     shared: Shared, call_id: str, output: bool, offset: int | None, limit: int | None, as_json: bool
 ) -> int:
-    """Show all records of the call CALL_ID, or of the one call whose id begins so."""
+    """Show all records of one call. CALL_ID may be the start of its id."""
     if not output and (offset is not None or limit is not None):
         raise click.UsageError("--offset and --limit need --output.")
     _input.check_text(call_id, "CALL_ID")
@@ -226,7 +226,7 @@ def _show_output(shared: Shared, call_id: str, offset: int, limit: int, *, as_js
 @shared_options
 @click.pass_obj
 def export(shared: Shared, since: str | None, until: str | None, key: str | None, as_json: bool) -> None:
-    """Write records as JSON lines to stdout, one record a line, in their order."""
+    """Write records to stdout in their order, a line of JSON each."""
     after = _moment(since) if since is not None else 0.0
     before = _moment(until) if until is not None else float("inf")
     folder = _folder(shared)
@@ -267,7 +267,7 @@ def _moment(text: str) -> float:
 @shared_options
 @click.pass_obj
 def verify(shared: Shared, anchor_path: str | None, as_json: bool) -> int:
-    """Check every link and signature of the journal; with --anchor also that nothing was cut off its end.
+    """Check every link and signature of the journal. With --anchor also that nothing was cut off its end.
 
     Exit status: 0 when all is whole, 65 when something was changed.
     """
@@ -340,8 +340,8 @@ def _read_anchor(path: str) -> Anchor:
 @shared_options
 @click.pass_obj
 def stats(shared: Shared, as_json: bool) -> None:
-    """Show how tools were used in the last 24 hours (of the last 1,000 calls), and which are slower than they
-    declare."""
+    """Show how tools were used in the last 24 hours. Counts the last 1,000 calls, and says which tools are
+    slower than they declare."""
     folder, now = _folder(shared), time.time()
     with Index(folder) as index:
         found = usage.usage(index.events(), now)

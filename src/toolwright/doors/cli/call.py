@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -12,6 +13,7 @@ from typing import Any
 
 import click
 
+from toolwright import jsontext
 from toolwright.doors._documents import result_document
 from toolwright.doors.cli import Shared, _input, _render, complain, examples, shared_options
 from toolwright.errors import KINDS, Kind
@@ -92,7 +94,7 @@ def command(
     if as_json:
         _render.write_json(result_document(result))
     else:
-        _write(result, shared)
+        _write(result, shared, arguments)
         if result.error is not None and result.error.kind in _NEVER_RAN:
             _render.mention_problems(workshop, shared)
     if result.error is None:
@@ -102,7 +104,7 @@ def command(
     return KINDS[result.error.kind].exit_code
 
 
-def _write(result: ToolResult, shared: Shared) -> None:
+def _write(result: ToolResult, shared: Shared, arguments: str) -> None:
     content = result.content
     if sys.stdout.isatty():
         # Attack: output that moves the cursor or hides what is there. Pipes get what the model would get.
@@ -117,11 +119,20 @@ def _write(result: ToolResult, shared: Shared) -> None:
         hint = result.error.hint
         if result.error.kind is Kind.NEEDS_APPROVAL:
             hint = f"{hint}\n--yes approves this one call"
+        elif result.error.kind is Kind.INVALID_ARGUMENTS and _is_mistyped(arguments):
+            hint = f'ARGS is one JSON object, in quotes for the shell: \'{{"name": "value"}}\'\n{hint}'
         complain(f"{result.error.kind}: {message}", hint)
     if shared.verbose:
         click.echo(
             f"{result.call_id} {result.spent.duration_ms:.1f} ms, {', '.join(result.isolation)}", err=True
         )
+
+
+def _is_mistyped(arguments: str) -> bool:
+    """Whether what was typed is no JSON object, as where a shell took the quotes out of it."""
+    if arguments.startswith("@") or arguments == "-":
+        return False
+    return not isinstance(jsontext.read(os.fsencode(arguments)).value, dict)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections import Counter
@@ -132,7 +131,7 @@ def _report(
     fixed: int | None = None,
 ) -> int:
     unstated = _unstated(workshop)
-    problems = (*workshop.problems, *workshop.lock_problems())
+    problems = (*workshop.problems, *workshop.lock_problems(), *workshop.rule_problems())
     if sarif is not None:
         _render.write_file(sarif, _sarif.document(problems))
     if as_json:
@@ -238,14 +237,7 @@ def _summary(workshop: Workshop, shared: Shared, problems: tuple[Problem, ...], 
     tools, skills = workshop.catalog.counted, len(workshop.skills)
     support = len(workshop.tools) - tools
     if not (tools or skills or support or problems):
-        named = [source.path for source in workshop.config.sources if not os.path.isdir(source.path)]
-        if named:
-            return f"{_render.printable(_render.shown_path(named[0]))} declares no tools of a format we know"
-        return (
-            "no tools found: looked for SKILL.md, tools.json, *_tools.json and .ai/tools here and one folder "
-            "below; name a folder of tools (programs that describe themselves: --from executable=PATH), or "
-            "start one with `toolwright init NAME`"
-        )
+        return _render.no_tools(workshop)
     counts = [(tools, "tool"), (support, "support item"), (skills, "skill")]
     text = ", ".join(_render.plural(number, noun) for number, noun in counts if number or noun == "tool")
     severities = Counter(problem.severity for problem in problems)

@@ -15,7 +15,7 @@ from toolwright.doors.cli import Shared, _render, examples, shared_options
     epilog=examples(
         "toolwright export --dialect anthropic",
         "toolwright export --dialect openai --tool-mode strict get_time",
-        "toolwright export --dialect gemini --losses losses.json > tools.json",
+        "toolwright export --dialect gemini --losses losses.json > request.json",
     ),
 )
 @click.argument("names", nargs=-1, metavar="[NAME]...")

@@ -34,7 +34,7 @@ def _folder(shared: Shared) -> str:
 @shared_options
 @click.pass_obj
 def list_(shared: Shared, as_json: bool) -> None:
-    """List the keys of your trust store, of installed bundles and of the projects here.
+    """List the keys known here. Those of your trust store, of installed bundles and of the projects.
 
     A key that does not count is listed with the reason.
     """
@@ -100,7 +100,7 @@ def generate(shared: Shared, owner: str, no_trust: bool, as_json: bool) -> None:
 @shared_options
 @click.pass_obj
 def show(shared: Shared, key_id: str | None, as_json: bool) -> None:
-    """Print a public key (default: your own) in PEM form, to hand to those who shall trust it."""
+    """Print a public key, to hand to those who shall trust it. In PEM form; by default your own."""
     own = keys.public_key(_folder(shared))
     path = os.path.join(_folder(shared), keys.PUBLIC_NAME)
     shown: tuple[str, str, str, str] | None = None

@@ -67,18 +67,22 @@ def command(
         ]
         vetted = [(tool, workshop.vet(tool).trust.value) for tool in wanted]
         names = Counter(tool.name for tool in workshop.tools)
-        _write_tools([pair for pair in vetted if trust in (None, pair[1])], names, as_json)
+        shown = [pair for pair in vetted if trust in (None, pair[1])]
+        if shown or as_json:
+            _write_tools(shown, names, as_json)
+        elif workshop.tools or workshop.problems or shared.quiet:
+            click.echo("no tools", err=True)
+        else:
+            click.echo(_render.no_tools(workshop), err=True)
     _render.mention_problems(workshop, shared)
 
 
 def _write_tools(tools: list[tuple[Tool, str]], names: Counter[str], as_json: bool) -> None:
     if as_json:
         _render.write_json([{**tool_row(tool), "trust": trust} for tool, trust in tools])
-    elif tools:
+    else:
         rows = (_cells(tool, trust, is_shared=names[tool.name] > 1) for tool, trust in tools)
         _render.write_table(("NAME", "FORMAT", "EFFECT", "TRUST", "DESCRIPTION"), rows)
-    else:
-        click.echo("no tools", err=True)
 
 
 def _cells(tool: Tool, trust: str, *, is_shared: bool) -> tuple[str, str, str, str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
@@ -181,8 +182,11 @@ def _write(workshop: Workshop, pins: Pins, shared: Shared, names: tuple[str, ...
     if names and not pins.exists:
         raise SourceError(f"{_render.shown_path(pins.path)}: no such file", "`toolwright lock` writes one")
     servers = workshop.server_records()
-    meant = [record for record in servers if not names or any(fnmatchcase(record.key, n) for n in names)]
-    _approve_servers(workshop, pins, meant, as_json=as_json)
+    telling = [*servers, *(tool for tool in workshop.tools if tool.origin.digest)]
+    meant = [tool for tool in telling if not names or any(_is_named(workshop, tool, name) for name in names)]
+    diffs = _Diffs(pins)
+    first = _approve_first(workshop, pins, meant, diffs, as_json=as_json)
+    held = pins.lock()
     if names:
         tools, without = _named(workshop, held, names)
     else:
@@ -193,7 +197,6 @@ def _write(workshop: Workshop, pins: Pins, shared: Shared, names: tuple[str, ...
         present = {tool.key for tool in tools}
         kept = _of_others(workshop, pins, shared) if broken is None else kept
         without = tuple(key for key in sorted(held.entries) if key not in present and key not in kept)
-    diffs = _Diffs(pins)
     paths = {tool.key: tool.origin.path for tool in tools}
     rows = [
         *(_written(diffs, held.entries.get(entry.key), entry, paths[entry.key]) for entry in entries),
@@ -212,8 +215,13 @@ def _write(workshop: Workshop, pins: Pins, shared: Shared, names: tuple[str, ...
         for row in rows:
             if row["change"] != "same":
                 _show_written(row)
+    for row in rows:
+        if row["key"] in first:  # also where it is called otherwise now, or cannot be locked any more
+            row["diff"] = [*first[row["key"]], *row["diff"]]
+            row["change"] = "changed" if row["change"] == "same" else row["change"]
     pins.approve(entries, without=without, whole=not names and not kept)
-    _record(workshop, shared, [row["key"] for row in rows if row["change"] not in ("same", "refused")])
+    approved = [row["key"] for row in rows if row["change"] not in ("same", "refused") or row["key"] in first]
+    _record(workshop, shared, approved)
     if as_json:
         _render.write_json(rows)
     elif not shared.quiet:
@@ -221,17 +229,31 @@ def _write(workshop: Workshop, pins: Pins, shared: Shared, names: tuple[str, ...
     return _REFUSED if unlockable else 0
 
 
-def _approve_servers(workshop: Workshop, pins: Pins, servers: list[Tool], *, as_json: bool) -> None:
-    """A server that was changed is not even asked for its tools until it was approved; then it is."""
+def _is_named(workshop: Workshop, tool: Tool, name: str) -> bool:
+    if fnmatchcase(tool.key, name):
+        return True
+    with suppress(UnknownTool):
+        return workshop.find(name).key == tool.key
+    return False
+
+
+def _approve_first(
+    workshop: Workshop, pins: Pins, telling: list[Tool], diffs: _Diffs, *, as_json: bool
+) -> dict[str, list[str]]:
+    """A server that was changed is not even asked for its tools until it was approved, and a program not for
+    its schema; then they are. The differences by key."""
     held = pins.lock().entries
-    entries, _ = pins.locked_now(servers)
+    entries, _ = pins.locked_now(telling)
     changed = [entry for entry in entries if entry.key in held and held[entry.key] != entry]
-    if changed and pins.broken is None:
-        diffs, paths = _Diffs(pins), {record.key: record.origin.path for record in servers}
-        for entry in changed if not as_json else ():
-            _show_written(_written(diffs, held[entry.key], entry, paths[entry.key]))
-        pins.approve(changed)
-        workshop.reload(fresh=True)
+    if not changed or pins.broken is not None:
+        return {}
+    paths = {tool.key: tool.origin.path for tool in telling}
+    rows = [_written(diffs, held[entry.key], entry, paths[entry.key]) for entry in changed]
+    for row in rows if not as_json else ():
+        _show_written(row)
+    pins.approve(changed)
+    workshop.reload(fresh=True)
+    return {row["key"]: row["diff"] for row in rows}
 
 
 def _named(

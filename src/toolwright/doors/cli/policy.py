@@ -44,10 +44,11 @@ def command() -> None:
 @shared_options
 @click.pass_obj
 def explain(shared: Shared, name: str, arguments: str, caller: str | None, as_json: bool) -> None:
-    """Show what is decided about the tool NAME, or about a call of it with ARGS, a JSON object.
+    """Show what is decided about a tool, or about a call of it.
 
-    Shows the decision, the rule and its reason, the permit, what is left of budgets, and questions to a
-    person that wait or were answered. Nothing is run, no server is started, nothing is taken from a budget.
+    NAME is a key or a bare name, ARGS a JSON object. Shows the decision, the rule and its reason, the permit,
+    what is left of budgets, and questions to a person that wait or were answered. Nothing is run, no server
+    is started, nothing is taken from a budget.
     """
     given: dict[str, Any] | None = None
     if arguments:

@@ -47,6 +47,8 @@ _NAMES_MAX: Final = 100
 _LATER_S: Final = 1.0
 _EXTRA: Final = ("httptools", "jinja2", "starlette", "uvicorn")
 """What serving over HTTP cannot do without, of the extra; without the others it does less."""
+_LINGER_S: Final = 0.25
+"""How long connections that are at rest may still bring a request once nobody can connect any more."""
 _CLOSE_S: Final = 5.0
 """How long answers may take to be written once all calls are over."""
 
@@ -167,6 +169,7 @@ class Served:
             workshop,
             self.crew,
             body_bytes_max=serving.body_bytes_max,
+            body_timeout_s=serving.body_timeout_s,
             approval_wait_s=serving.approval_wait_s,
             offers=self._offers,
         )
@@ -178,6 +181,7 @@ class Served:
             health=self.health,
             meters=self.meters,
             body_bytes_max=serving.body_bytes_max,
+            body_timeout_s=serving.body_timeout_s,
             approval_wait_s_max=serving.approval_wait_s,
         )
         pages = routes.console(
@@ -372,6 +376,17 @@ def _listen(host: str, port: int) -> socket.socket:
     return listening
 
 
+def _accepted(listening: socket.socket) -> list[socket.socket]:
+    """Everybody who has connected and waits."""
+    found: list[socket.socket] = []
+    with suppress(OSError):  # nobody is left, or there is no room for more
+        for _ in range(_BACKLOG + 1):  # Attack: somebody who connects as fast as we accept. So many can wait.
+            came, _ = listening.accept()
+            came.setblocking(False)
+            found.append(came)
+    return found
+
+
 def _name() -> str:
     """What this machine is called where it is reached under all its addresses."""
     import socket
@@ -430,6 +445,24 @@ async def _run(
 
             return nullcontext()
 
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            """Whoever is in the door is answered: the kernel would reset those that nobody has accepted, and
+            whoever has connected, or keeps a connection busy, is about to ask."""
+            loop = asyncio.get_running_loop()
+            made = partial(
+                shortcut, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            )
+            waiting = [loop.connect_accepted_socket(made, each) for each in _accepted(listening)]
+            for server in self.servers:  # at once: who connects in between is reset, and later refused
+                server.close()
+            await asyncio.gather(*waiting, return_exceptions=True)
+            until = loop.time() + _LINGER_S
+            while loop.time() < until:
+                await asyncio.sleep(_LINGER_S / 25)
+                if not self.server_state.connections:
+                    break
+            await super().shutdown(sockets)
+
     limits = Limits(
         head_s=serving.header_timeout_s,
         body_s=serving.body_timeout_s,
@@ -438,6 +471,7 @@ async def _run(
         head_bytes_max=serving.header_bytes_max,
         connections_max=min(serving.connections_max, connections_max()),
     )
+    cut_off_s = serving.drain_s * 2 + _CLOSE_S
     express = open_express()
     shortcut = direct(limits, b"/mcp", served.take, partial(served.meters.request, "/mcp"), express)
     settings = server_settings(limits, shortcut) | {"timeout_keep_alive": max(1, round(serving.keep_alive_s))}
@@ -450,7 +484,7 @@ async def _run(
             log_level="error",
             backlog=_BACKLOG,
             loop="asyncio",
-            timeout_graceful_shutdown=round(serving.drain_s * 2 + _CLOSE_S),
+            timeout_graceful_shutdown=round(cut_off_s) + 1,  # by then nobody is left, if all is well
             **settings,
         )
     )
@@ -460,6 +494,8 @@ async def _run(
 
     def leave() -> None:
         server.should_exit = True
+        shortcut.watch.end(loop.time() + serving.drain_s)
+        loop.call_later(cut_off_s, shortcut.watch.cut_off)
         drained.append(loop.create_task(served.drain(serving.drain_s)))
         if not shared.quiet:
             under_way = served.crew.under_way

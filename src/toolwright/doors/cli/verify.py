@@ -161,6 +161,8 @@ def _write(rows: Iterable[_Row]) -> None:
         trust = row.vetted.trust
         status = click.style(trust.value.ljust(9), fg=_COLOURS.get(trust, "red"))
         where = _render.printable(_render.shown_path(row.path))
-        click.echo(f"{status} {where}" + (f"  {row.vetted.signer}" if row.vetted.signer else ""))
+        # A file may declare many tools: the name tells which of them is meant.
+        parts = (f"{status} {_render.printable(row.name)}", where, row.vetted.signer)
+        click.echo("  ".join(part for part in parts if part))
         for line in row.vetted.message.split("\n") if row.vetted.message else ():
             click.echo(f"    {_render.printable(line)}")

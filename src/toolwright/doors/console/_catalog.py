@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 from urllib.parse import urlencode
 
@@ -138,21 +138,25 @@ class CatalogPages:
     def tools(self, request: Request) -> Response:
         """The catalog: all of it where a browser can hold it, else a page of it."""
         asked = {name: request.query_params.get(name, "")[:_QUERY_CHARS_MAX] for name in _FILTERS}
-        tools = [tool for tool in self._frame.tools(request) if tool.role is not Role.SUPPORT]
-        row = self._row(request)
+        every, reach = list(self._workshop.tools), guest_of(request).reach
+        tools = [tool for tool in _reach.within(every, reach) if tool.role is not Role.SUPPORT]
         is_whole = len(tools) <= ROWS_MAX
         number, last = 1, 1
         if is_whole:
+            row = self._row(request, None, every)
             shown = [row(tool) for tool in tools]
             fitting = {each.tool.key for each in shown if _fits(each, asked)}
             found = len(fitting)
         else:
             near: list[Tool] = [tool for tool in tools if _looks_fit(tool, asked)]
             if asked["trust"] or asked["state"]:  # only then is every one of them looked into
+                row = self._row(request, None if asked["state"] == "problems" else (), every)
                 near = [tool for tool in near if _fits(row(tool), asked)]
             found, last = len(near), max(1, -(-len(near) // PAGE))
             number = min(max(_whole_number(request.query_params.get("page", "")), 1), last)
-            shown = [row(tool) for tool in near[(number - 1) * PAGE : number * PAGE]]
+            part = near[(number - 1) * PAGE : number * PAGE]
+            row = self._row(request, part, every)
+            shown = [row(tool) for tool in part]
             fitting = {each.tool.key for each in shown}
         trusts: list[tuple[str, int | None]] = [(each.value, None) for each in Trust]
         if is_whole:
@@ -320,11 +324,13 @@ class CatalogPages:
             )
         return self._frame.page(request, "skills.html", {"skills": shown})
 
-    def _row(self, request: Request) -> Callable[[Tool], Row]:
-        """What looks into tools, at one moment."""
+    def _row(
+        self, request: Request, some: Sequence[Tool] | None, every: Sequence[Tool]
+    ) -> Callable[[Tool], Row]:
+        """What looks into tools, at one moment; for problems only into some (None: into all)."""
         gate, off = self._workshop.gate, self._workshop.disabled()
         refusal = gate.refusals(guest_of(request).name, disabled=off)
-        wrong, now = _Wrong(self._workshop.problems), time.time()
+        wrong, now = _Wrong(self._workshop.wrong_about(some, every)), time.time()
 
         def look(tool: Tool) -> Row:
             switched = switch_of(tool, off, now)
