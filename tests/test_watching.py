@@ -152,15 +152,30 @@ def test_a_source_that_is_replaced_whole_is_still_watched(tmp_path: Path) -> Non
 def test_a_folder_that_went_away_and_came_back_is_watched_again(tmp_path: Path) -> None:
     """The kernel watches a folder, not its name: without a new look, changes would be seen by chance."""
     declare(tmp_path / "here", "one")
+    declare(tmp_path / "there", "two")
     with opened(tmp_path) as workshop, watched(workshop) as told:
-        shutil.rmtree(tmp_path / "here")
+        (tmp_path / "here").rename(tmp_path / "gone")
         assert "no such file" in told.failed.get(timeout=WAIT_S)
         assert [tool.name for tool in workshop.tools] == ["one"]
-        declare(tmp_path / "here", "two")
+        (tmp_path / "there").rename(tmp_path / "here")
         assert told.reloaded.get(timeout=SAFETY_S / 2).added == ("manifest:here/two",)
         for name in ("three", "four"):
             declare(tmp_path / "here", name)
             assert told.reloaded.get(timeout=SAFETY_S / 2).added == (f"manifest:here/{name}",)
+
+
+def test_a_folder_that_is_removed_and_made_again_in_steps_is_told_at_each_step(tmp_path: Path) -> None:
+    path = declare(tmp_path / "here", "one")
+    with opened(tmp_path) as workshop, watched(workshop) as told:
+        path.unlink()
+        assert told.reloaded.get(timeout=SAFETY_S / 2) == Differences(removed=("manifest:here/one",))
+        path.parent.rmdir()
+        assert "no such file" in told.failed.get(timeout=SAFETY_S / 2)
+        path.parent.mkdir()
+        assert told.reloaded.get(timeout=SAFETY_S / 2) == Differences()
+        declare(tmp_path / "here", "two")
+        assert told.reloaded.get(timeout=SAFETY_S / 2) == Differences(added=("manifest:here/two",))
+        assert [tool.name for tool in workshop.tools] == ["two"]
 
 
 def test_files_that_change_without_end_are_read_far_less_often_than_they_change(tmp_path: Path) -> None:

@@ -107,11 +107,11 @@ static bool send_fds(int socket, const void *text, size_t size, const int *fds, 
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
     if (nfds > 0) {
         message.msg_control = ancillary.bytes;
-        message.msg_controllen = CMSG_SPACE(nfds * sizeof(int));
+        message.msg_controllen = (socklen_t)CMSG_SPACE(nfds * sizeof(int));
         struct cmsghdr *head = CMSG_FIRSTHDR(&message);
         head->cmsg_level = SOL_SOCKET;
         head->cmsg_type = SCM_RIGHTS;
-        head->cmsg_len = CMSG_LEN(nfds * sizeof(int));
+        head->cmsg_len = (socklen_t)CMSG_LEN(nfds * sizeof(int));
         memcpy(CMSG_DATA(head), fds, nfds * sizeof(int));
     }
     ssize_t sent;
@@ -221,10 +221,10 @@ static bool apply_limits(const struct rules *rules)
         struct limit limit;
         memcpy(&limit, rules->limits + i * sizeof limit, sizeof limit);
         struct rlimit own;
-        if (getrlimit((int)limit.resource, &own) != 0) return false;
+        if (syscall(SYS_prlimit64, 0L, limit.resource, NULL, &own) != 0) return false;
         if (own.rlim_max != RLIM_INFINITY && limit.value >= own.rlim_max) continue;
         own.rlim_cur = own.rlim_max = limit.value;
-        if (setrlimit((int)limit.resource, &own) != 0) return false;
+        if (syscall(SYS_prlimit64, 0L, limit.resource, &own, NULL) != 0) return false;
     }
     return true;
 }

@@ -446,17 +446,25 @@ static int forget_capabilities(void)
     return (int)syscall(SYS_capset, &header, none);
 }
 
+/* As much of struct statx as is asked for; musl has it since 2024 only. */
+struct looked { uint32_t mask, block_size; uint64_t attributes, rest[30]; };
+
+static int look_at(int folder, const char *path, int flags, struct looked *found)
+{
+    return (int)syscall(SYS_statx, folder, path, flags, 0, found);
+}
+
 /* The namespace was made for these binds, perhaps long ago. Attack, or just `git config`: a protected file is
  * replaced by rename outside, which takes the mount away with the old file. So look, each time. */
 static int check_binds(const struct request *r, uint32_t *which)
 {
     for (uint32_t i = 0; i < r->head.bindc; i++) {
-        struct statx found;
+        struct looked found;
         *which = i;
-        bool there = statx(AT_FDCWD, r->binds[2 * i + 1], AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, 0, &found) == 0;
+        bool there = look_at(AT_FDCWD, r->binds[2 * i + 1], AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, &found) == 0;
         if (r->bind_flags[i] & BIND_ABSENT) {
             if (there) return ESTALE;
-        } else if (!there || !(found.stx_attributes & ATTR_IS_MOUNT_ROOT)) {
+        } else if (!there || !(found.attributes & ATTR_IS_MOUNT_ROOT)) {
             return ESTALE;
         }
     }
@@ -497,7 +505,7 @@ UNCHECKED static void restrict_tool(struct birth *birth)
         uint32_t resource = r->limits[i].resource;
         struct rlimit new = {r->limits[i].value, r->limits[i].value};
         if (new.rlim_max > own_max[resource]) new.rlim_cur = new.rlim_max = own_max[resource];
-        if (setrlimit((int)resource, &new) != 0) FAIL(STAGE_RLIMIT);
+        if (syscall(SYS_prlimit64, 0L, resource, &new, NULL) != 0) FAIL(STAGE_RLIMIT);
         layers |= LAYER_RLIMITS;
     }
     umask(022);
@@ -610,8 +618,12 @@ UNCHECKED static _Noreturn void become_tool(struct birth *birth)
     FAIL(STAGE_EXEC);
 }
 
+/* Not by a flag of clone: musl's refuses it, because a thread would not bear it. */
+UNCHECKED static void have_tid_cleared(struct birth *birth) { syscall(SYS_set_tid_address, &birth->tid); }
+
 UNCHECKED static int tool_main(void *argument)
 {
+    have_tid_cleared(argument);
     restrict_tool(argument);
     become_tool(argument);
 }
@@ -669,6 +681,7 @@ UNCHECKED static void futex_wake(_Atomic uint32_t *word) { syscall(SYS_futex, wo
 
 UNCHECKED static int embryo_main(void *argument)
 {
+    have_tid_cleared(argument);
     signal(SIGUSR1, SIG_DFL);
     restrict_tool(argument);
     atomic_store(&embryo.is_ready, 1);
@@ -701,13 +714,13 @@ static void make_embryo(const struct request *r, const int *fds)
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, &before);  /* it must not run our handlers */
     embryo.pid = clone(embryo_main, tool_stack + sizeof tool_stack,
-                       CLONE_VM | CLONE_FILES | CLONE_PIDFD | CLONE_CHILD_CLEARTID | SIGCHLD, &embryo.birth,
-                       &embryo.pidfd, NULL, &embryo.birth.tid);
+                       CLONE_VM | CLONE_FILES | CLONE_PIDFD | SIGCHLD, &embryo.birth, &embryo.pidfd);
     sigprocmask(SIG_SETMASK, &before, NULL);
     if (embryo.pid <= 0) return;
     struct timespec moment = {0, 20000000};
     int64_t until = now_us() + EMBRYO_WAIT_MS * 1000;
-    while (!atomic_load(&embryo.is_ready) && atomic_load(&embryo.birth.tid) == ALIVE && now_us() < until)
+    struct pollfd its_end = {embryo.pidfd, POLLIN, 0};
+    while (!atomic_load(&embryo.is_ready) && poll(&its_end, 1, 0) == 0 && now_us() < until)
         syscall(SYS_futex, &embryo.is_ready, FUTEX_WAIT, 0, &moment, NULL, 0);
     if (!atomic_load(&embryo.is_ready)) discard_embryo();
 }
@@ -1031,7 +1044,7 @@ static uint32_t sample(const struct request *r, struct report *report, pid_t too
 static int find_mount(int root, const char *path)
 {
     struct { uint64_t flags, mode, resolve; } how = {O_PATH | O_NOFOLLOW | O_CLOEXEC, 0, RESOLVE_BELOW_ROOT};
-    struct statx found;
+    struct looked found;
     int fd = -1;
     /* Where links lead up, the kernel wants to be asked again when anything was renamed meanwhile, anywhere. */
     for (int tries = 0; fd < 0 && tries < SHOWN_TRIES; tries++) {
@@ -1039,8 +1052,8 @@ static int find_mount(int root, const char *path)
         if (fd < 0 && errno != EAGAIN && errno != EINTR) break;
     }
     if (fd < 0) return errno;
-    int error = statx(fd, "", AT_EMPTY_PATH, 0, &found) != 0 ? errno
-                : found.stx_attributes & ATTR_IS_MOUNT_ROOT ? 0 : ESTALE;
+    int error = look_at(fd, "", AT_EMPTY_PATH, &found) != 0 ? errno
+                : found.attributes & ATTR_IS_MOUNT_ROOT ? 0 : ESTALE;
     close(fd);
     return error;
 }
@@ -1240,8 +1253,7 @@ static uint32_t watch(const struct request *r, const int *fds, struct report *re
 static pid_t bear(struct birth *birth, int *pidfd)
 {
     uint32_t timeout_ms = birth->request->head.timeout_ms;
-    pid_t tool = clone(tool_main, tool_stack + sizeof tool_stack,
-                       CLONE_VM | CLONE_PIDFD | CLONE_CHILD_CLEARTID | SIGCHLD, birth, pidfd, NULL, &birth->tid);
+    pid_t tool = clone(tool_main, tool_stack + sizeof tool_stack, CLONE_VM | CLONE_PIDFD | SIGCHLD, birth, pidfd);
     if (tool < 0) return -1;
     if (!has_moved(birth, *pidfd, timeout_ms ? (int64_t)timeout_ms * 1000 : INT64_MAX) && !has_leave)
         kill(tool, SIGKILL);
@@ -1411,11 +1423,11 @@ static bool send_report(int control, struct report *report, const void *tail, si
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = tail_size > 0 ? 2 : 1};
     if (nfds > 0) {
         message.msg_control = ancillary.bytes;
-        message.msg_controllen = CMSG_SPACE(nfds * sizeof(int));
+        message.msg_controllen = (socklen_t)CMSG_SPACE(nfds * sizeof(int));
         struct cmsghdr *header = CMSG_FIRSTHDR(&message);
         header->cmsg_level = SOL_SOCKET;
         header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(nfds * sizeof(int));
+        header->cmsg_len = (socklen_t)CMSG_LEN(nfds * sizeof(int));
         memcpy(CMSG_DATA(header), fds, nfds * sizeof(int));
     }
     ssize_t sent;
@@ -1607,8 +1619,9 @@ static ssize_t receive(int *fds, unsigned *nfds)
         }
         if (size <= 0) return -1;
         *nfds = 0;
-        for (struct cmsghdr *h = CMSG_FIRSTHDR(&message); h != NULL; h = CMSG_NXTHDR(&message, h)) {
-            if (h->cmsg_level != SOL_SOCKET || h->cmsg_type != SCM_RIGHTS) continue;
+        /* The kernel puts all descriptors of a message behind one head, and nothing else was asked for. */
+        struct cmsghdr *h = CMSG_FIRSTHDR(&message);
+        if (h != NULL && h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS) {
             unsigned count = (unsigned)((h->cmsg_len - CMSG_LEN(0)) / sizeof(int));
             for (unsigned i = 0; i < count && *nfds < FDS_MAX; i++)
                 memcpy(&fds[(*nfds)++], CMSG_DATA(h) + i * sizeof(int), sizeof(int));
@@ -1811,9 +1824,9 @@ int main(int argc, char **argv)
     if (started == MAP_FAILED || pool == MAP_FAILED) return 1;
     pool->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (pool->wake < 0) return 1;
-    for (int i = 0; i < RLIM_NLIMITS; i++) {
+    for (uint32_t i = 0; i < RLIM_NLIMITS; i++) {
         struct rlimit own;
-        if (getrlimit(i, &own) != 0) return 1;
+        if (syscall(SYS_prlimit64, 0L, i, NULL, &own) != 0) return 1;
         own_max[i] = own.rlim_max;
     }
     spawner = getpid();

@@ -12,11 +12,17 @@ from pathlib import Path
 
 import pytest
 
+from hatch_build import HARDENING, STRICT, WARNINGS, variants
 from toolwright.sandbox import supervised
 
 HERE = Path(__file__).parent
 SPAWNER = HERE.parent.parent / "src" / "native" / "spawner.c"
+FORKER = SPAWNER.with_name("forker.c")
 COMPILE_S = 120
+KERNEL_HEADERS = {
+    "musl-gcc": ("-idirafter", "/usr/include", "-idirafter", f"/usr/include/{os.uname().machine}-linux-gnu")
+}
+"""Where Debian's musl-gcc finds the kernel's headers; other systems with musl have them in their place."""
 
 
 def compiler() -> list[str]:
@@ -74,6 +80,20 @@ def checked_spawner() -> str:
         "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer",
     )  # fmt: skip
     return str(compiled("checked-spawner", SPAWNER, flags))
+
+
+@cache
+def musl_spawner() -> str:
+    """The spawner with the other C library in it, as on Alpine."""
+    if shutil.which("musl-gcc") is None:
+        pytest.skip("musl-gcc is not installed; install musl-tools to run this test")
+    target = folder() / "musl-spawner"
+    flags = (*WARNINGS, STRICT, *HARDENING, *variants(os.uname().machine)[0], *KERNEL_HEADERS["musl-gcc"])
+    command = ["musl-gcc", *flags, "-o", str(target), str(SPAWNER)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_S, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    target.chmod(0o755)
+    return str(target)
 
 
 def trouble() -> str:

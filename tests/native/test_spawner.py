@@ -5,6 +5,7 @@ What it does to tools is shown in tests/sandbox/test_supervised.py.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import shutil
@@ -16,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from hatch_build import HARDENING, PROTECTION, WARNINGS, compile_spawner, variants
-from tests.native.compiling import COMPILE_S, SPAWNER, compiled, compiler
+from hatch_build import HARDENING, PROTECTION, STRICT, WARNINGS, compile_spawner, shared_variants, variants
+from tests.native.compiling import COMPILE_S, FORKER, KERNEL_HEADERS, SPAWNER, compiled, compiler
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() not in PROTECTION,
@@ -49,18 +50,51 @@ def _program_headers(elf: bytes) -> list[tuple[int, int]]:
     return [struct.unpack_from("<II", elf, offset + number * size) for number in range(count)]
 
 
+@pytest.mark.parametrize("source", [SPAWNER, FORKER], ids=["spawner", "forker"])
 @pytest.mark.parametrize(
     ("command", "machine"),
-    [("clang", platform.machine()), ("aarch64-linux-gnu-gcc", "aarch64"), ("x86_64-linux-gnu-gcc", "x86_64")],
+    [
+        ("cc", platform.machine()),
+        ("clang", platform.machine()),
+        ("musl-gcc", platform.machine()),
+        ("aarch64-linux-gnu-gcc", "aarch64"),
+        ("x86_64-linux-gnu-gcc", "x86_64"),
+    ],
 )
-def test_it_compiles_with_other_compilers(tmp_path, command, machine):
+def test_it_compiles_strictly_with_other_compilers(
+    tmp_path: Path, command: str, machine: str, source: Path
+) -> None:
     if shutil.which(command) is None:
         pytest.skip(f"{command} is not installed; install it to run this test")
-    argv = [command, *WARNINGS, *HARDENING, *variants(machine)[0], "-c", "-o", str(tmp_path / "made.o")]
-    done = subprocess.run(
-        [*argv, str(SPAWNER)], capture_output=True, text=True, timeout=COMPILE_S, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    kinds = variants if source is SPAWNER else shared_variants
+    flags = (*WARNINGS, STRICT, *HARDENING, *kinds(machine)[0], *KERNEL_HEADERS.get(command, ()))
+    argv = [command, *flags, "-o", str(tmp_path / "made"), str(source)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=COMPILE_S, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["x86_64-linux-musl", "aarch64-linux-musl", "x86_64-linux-gnu.2.28", "aarch64-linux-gnu.2.28"],
+)
+def test_it_compiles_strictly_for_other_machines(tmp_path: Path, target: str) -> None:
+    if importlib.util.find_spec("ziglang") is None:
+        pytest.skip("ziglang is not installed; `.venv/bin/pip install ziglang` (90 MB) to run this test")
+    machine = target.split("-")[0]
+    for source, kinds in ((SPAWNER, variants), (FORKER, shared_variants)):
+        flags = (*WARNINGS, STRICT, *HARDENING, PROTECTION[machine], *kinds(machine)[-1])
+        argv = [sys.executable, "-m", "ziglang", "cc", "-target", target, *flags, "-c"]
+        argv += ["-Wno-unused-command-line-argument", "-o", str(tmp_path / "made.o"), str(source)]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=COMPILE_S, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_warning_that_only_some_compilers_know_is_no_reason_for_less_isolation(tmp_path):
+    compiler()
+    target, source = tmp_path / "_spawner", tmp_path / "warned.c"
+    source.write_text("int main(void) { int unused; return 0; }\n", encoding="ascii")
+    assert compile_spawner(target, source) == ""
+    assert subprocess.run([target], timeout=10, check=False).returncode == 0
 
 
 def test_it_says_why_there_is_none_and_leaves_no_old_one(tmp_path):

@@ -1,8 +1,9 @@
-"""Installs what tests talk to: npm packages into build/servers, as the lock file says, and a browser.
+"""Installs what tests talk to: npm packages into build/servers, as the lock file says, a browser and musl.
 
 ``make test`` runs it. Without npm it says so and installs none of them: the tests that need them skip. What
 only the inspector's web pages need (vite) has a stand-in of a few bytes: the tests use its command line. The
-browser is Debian's, installed only where that is possible (root, apt-get) and there is none.
+browser and musl, the other C library, are Debian's, installed only where that is possible (root, apt-get)
+and they are missing.
 """
 
 from __future__ import annotations
@@ -17,40 +18,45 @@ HERE = Path(__file__).parent
 TARGET = HERE.parent.parent / "build" / "servers"
 FILES = ("package.json", "package-lock.json")
 
-BROWSER = "chromium"
+DEBIAN = {
+    "chromium": ("chromium", "tests with a real browser"),
+    "musl-gcc": ("musl-tools", "tests with another C library"),
+}
+"""A command, the package it comes in, and what is skipped without it."""
 APT_S = 600
 
 
 def main() -> int:
-    install_browser()
+    install_from_debian()
     install_packages()
     return 0
 
 
-def install_browser() -> None:
-    if shutil.which(BROWSER) is not None:
+def install_from_debian() -> None:
+    missing = [what for command, what in DEBIAN.items() if shutil.which(command) is None]
+    if not missing:
         return
     apt = shutil.which("apt-get")
     if apt is None or os.geteuid() != 0:
-        sys.stderr.write(
-            f"{BROWSER} is not installed: tests with a real browser will be skipped "
-            f"(Debian, Ubuntu: apt-get install {BROWSER})\n"
-        )
-        return
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (
-        [apt, "update", "-qq"],
-        [apt, "install", "-y", "-qq", "--no-install-recommends", BROWSER],
-    ):
-        try:
-            done = subprocess.run(
-                command, env=environment, stdout=subprocess.DEVNULL, timeout=APT_S, check=False
+        for package, tests in missing:
+            sys.stderr.write(
+                f"{package} is not installed: {tests} will be skipped "
+                f"(Debian, Ubuntu: apt-get install {package})\n"
             )
-        except (OSError, subprocess.TimeoutExpired):
-            done = None
-        if done is None or done.returncode != 0:
-            sys.stderr.write(f"{BROWSER} could not be installed: tests with a real browser will be skipped\n")
-            return
+        return
+    _run([apt, "update", "-qq"])
+    for package, tests in missing:
+        if not _run([apt, "install", "-y", "-qq", "--no-install-recommends", package]):
+            sys.stderr.write(f"{package} could not be installed: {tests} will be skipped\n")
+
+
+def _run(command: list[str]) -> bool:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    try:
+        done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, timeout=APT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
 
 
 def install_packages() -> None:

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.native.compiling import SPAWNER, checked_spawner, compiled, spawner, trouble
+from tests.native.compiling import SPAWNER, checked_spawner, compiled, musl_spawner, spawner, trouble
 from tests.sandbox.hosting import NOBODY, ROOT, Elsewhere, Here, request_of, start_of
 from toolwright.model import End, Ending
 from toolwright.sandbox import NEVER, Cancel, Leash, NoLeave, Start, _wire, supervised
@@ -40,7 +40,7 @@ needs_root = pytest.mark.skipif(not IS_ROOT, reason="only root can be somebody e
 WAIT_S = 10.0
 
 
-@pytest.fixture(scope="module", params=["as-we-are", "as-an-ordinary-user", "sanitized"])
+@pytest.fixture(scope="module", params=["as-we-are", "as-an-ordinary-user", "sanitized", "musl"])
 def host(request) -> Iterator[Here | Elsewhere]:
     trouble()
     if request.param == "as-an-ordinary-user" and not IS_ROOT:
@@ -49,7 +49,8 @@ def host(request) -> Iterator[Here | Elsewhere]:
     if request.param == "as-an-ordinary-user":
         made = Elsewhere(spawner(), uid=NOBODY)
     else:
-        made = Here(spawner() if request.param == "as-we-are" else checked_spawner())
+        binaries = {"as-we-are": spawner, "sanitized": checked_spawner, "musl": musl_spawner}
+        made = Here(binaries[request.param]())
     yield made
     made.close()
 
