@@ -259,7 +259,9 @@ def test_a_changed_file_is_seen_by_clients_and_a_broken_one_changes_nothing(fold
         declare(folder, "echo", "more")
         server.wait_for("reloaded: 1 added (manifest:here/more)")
         assert server.names() == ["echo", "more"]
-        (folder / "tools.json").write_text('{"tools": [', encoding="utf-8")
+        beside = folder / "tools.new"
+        beside.write_text('{"tools": [', encoding="utf-8")
+        beside.replace(folder / "tools.json")
         server.wait_for("not reloaded, the last good tools stay")
         assert server.names() == ["echo", "more"]
         declare(folder, "more")
