@@ -253,6 +253,27 @@ def test_whoever_listens_hears_of_begin_and_end(tmp_path: Path) -> None:
     assert heard == [(EventKind.CALL_BEGUN, result.call_id), (EventKind.CALL_ENDED, result.call_id)]
 
 
+def test_a_question_is_told_before_anybody_can_answer_it(tmp_path: Path) -> None:
+    """Whoever listens would hear of the answer first, and then of a question that is over."""
+    asks = {"match": {"name": "echo"}, "decision": "ask", "because": "costs money"}
+    config = Config(state=str(tmp_path / "state"), policy=(asks,), policy_places=("here",))
+    with toolwright.open(config, tools=[echo]) as workshop:
+        events, answers = Events(), Answers()
+        crew, told = Crew(workshop, events), list[EventKind]()
+
+        def done(result: ToolResult) -> None:
+            told.extend(event.kind for event in events.recent)
+            answers.done(result)
+
+        crew.order(call(workshop, "echo", text="x"), door="test", done=done, cancel=NEVER)
+        (result,) = answers.wait(1, crew)
+        assert crew.drain(WAIT_S)
+    assert result.error is not None
+    assert result.error.kind is Kind.NEEDS_APPROVAL
+    assert told == [EventKind.CALL_ENDED, EventKind.APPROVAL_ASKED]
+    assert [event.kind for event in events.recent] == told
+
+
 def test_where_nobody_listens_the_end_of_a_quick_call_is_kept(tmp_path: Path) -> None:
     answers = Answers()
     with crewed(tmp_path, echo) as (crew, workshop, events):
