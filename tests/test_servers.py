@@ -546,6 +546,29 @@ def test_a_closed_workshop_leaves_no_thread(tmp_path: Path) -> None:
     assert {*threading.enumerate()} <= before
 
 
+def test_closing_waits_for_what_came_and_is_still_written_down(tmp_path: Path) -> None:
+    """Else it is written into a state folder that somebody else may have by then."""
+    is_closed, came = threading.Event(), list[bool]()
+
+    class Slow(ServerLists):
+        def _arrive(self, look: Any, outcome: Any) -> None:
+            arrived.set()
+            assert self._stop.wait(BOUND_S)
+            came.append(is_closed.wait(0.2))
+            super()._arrive(look, outcome)
+
+    arrived = threading.Event()
+    asked: Any = Asked()
+    lists = Slow(str(tmp_path), lambda: asked, lambda: None)
+    lists._look_at("d", candidate_of({"command": "x"}).defined, "/x")
+    assert arrived.wait(BOUND_S)
+    lists.close()
+    is_closed.set()
+    assert until_true(lambda: len(came) == 1)
+    assert came == [False]
+    assert lists._remembered("d") is not None
+
+
 def test_notes_about_servers_that_nobody_names_any_more_do_not_pile_up(tmp_path: Path) -> None:
     asked: Any = Asked()
     servers = tmp_path / "servers"
