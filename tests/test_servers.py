@@ -377,10 +377,11 @@ def test_a_server_that_hangs_holds_up_one_opening_for_a_moment_and_no_other(tmp_
 
 @pytest.mark.parametrize("waits", [False, True])
 def test_the_tools_of_a_slow_server_appear_when_it_answers(tmp_path: Path, waits: bool) -> None:
+    let_go = tmp_path / "let-go"
     written(
         tmp_path,
         {"name": "good", "mcp": command("names=a")},
-        {"name": "slow", "mcp": marking(tmp_path, "names=b", f"slow={FIRST_S + 1.5}")},
+        {"name": "slow", "mcp": marking(tmp_path, "names=b", f"when={let_go}", "slow=0.5")},
     )
     with opened(tmp_path) as workshop:
         assert keys(workshop) == ["mcp:good/a"]
@@ -391,6 +392,7 @@ def test_the_tools_of_a_slow_server_appear_when_it_answers(tmp_path: Path, waits
         assert error.kind is Kind.UNAVAILABLE
         assert workshop.call("mcp:good/a", {"text": "x"}).content == "x"
         assert time.monotonic() - began < FIRST_S / 2  # nobody waits for a server that is not his
+        let_go.touch()
         if waits:  # a call by the key does, within its time
             assert workshop.call("mcp:slow/b", {"text": "soon"}).content == "soon"
         assert until_true(lambda: "mcp:slow/b" in keys(workshop))
@@ -507,8 +509,8 @@ def test_an_answer_that_was_waited_for_does_not_undo_a_newer_one(tmp_path: Path)
 
 
 def test_what_came_for_a_server_that_was_taken_out_is_not_told_when_it_is_back(tmp_path: Path) -> None:
-    path, names = tmp_path / ".mcp.json", tmp_path / "names"
-    entry = {"command": sys.executable, "args": [*command(f"names-in={names}", "slow=0.5")[1:]]}
+    path, names, let_go = tmp_path / ".mcp.json", tmp_path / "names", tmp_path / "let-go"
+    entry = {"command": sys.executable, "args": [*command(f"names-in={names}", f"when={let_go}")[1:]]}
     config = resolve(surroundings(tmp_path), cwd=str(tmp_path), sources=[str(path)])
 
     def lists(*named: str) -> None:
@@ -520,7 +522,9 @@ def test_what_came_for_a_server_that_was_taken_out_is_not_told_when_it_is_back(t
 
     lists("s")
     names.write_text("a", encoding="utf-8")
+    let_go.touch()
     opened(tmp_path, config).close()
+    let_go.unlink()
     shutil.rmtree(tmp_path / "state" / "cache")
     age(tmp_path, "listed")
     names.write_text("a,b", encoding="utf-8")
@@ -528,6 +532,7 @@ def test_what_came_for_a_server_that_was_taken_out_is_not_told_when_it_is_back(t
         assert keys(workshop) == ["mcp:s/a"]
         lists()
         workshop.reload()
+        let_go.touch()
         assert until_true(lambda: '"b"' in remembered())
         assert until_true(lambda: "mcp-refresh" not in [thread.name for thread in threading.enumerate()])
         age(tmp_path, "listed")
