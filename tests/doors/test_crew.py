@@ -583,6 +583,30 @@ def test_what_is_read_together_begins_together_and_is_sent_at_once(tmp_path: Pat
     assert what == ["begin"] * 16 + ["end"] * 16
 
 
+def test_one_that_was_held_up_once_is_still_a_quick_one_and_one_that_waits_is_not(tmp_path: Path) -> None:
+    """A machine that pauses for a moment must not have all that follows run one by one."""
+    free = threading.Event()
+    waits_s = iter((0.05, *[0.0] * 15, 0.05, 0.05, WAIT_S))
+
+    def ping() -> str:
+        free.wait(next(waits_s, 0.0))
+        return "pong"
+
+    with reading(tmp_path, ping) as (lines, _crew):
+        try:
+            lines.say(*["ping"] * 16)
+            assert lines.flushed(16) == [["pong"] * 16]
+            for count in (17, 18):
+                lines.say("ping")
+                lines.flushed(count)
+            lines.say("ping", "ping")
+            assert len(lines.flushed(19)) == 4  # one waits, and nobody had to look for the other's sake
+        finally:
+            free.set()
+        lines.flushed(20)
+        lines.end()
+
+
 def test_reading_goes_on_while_a_function_waits_that_seemed_quick(tmp_path: Path) -> None:
     gate = Gate()
     with reading(tmp_path, gate.hold, ping) as (lines, _crew):

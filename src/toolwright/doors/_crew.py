@@ -509,7 +509,9 @@ class Crew:
             if len(self._paces) >= _PACES_MAX:
                 self._paces.clear()
             pace = 0.0
-        self._paces[name] = pace + (took_s - pace) / 4
+        is_first = pace < _SLOW_S / 2  # it may have been the machine that paused: once does not count
+        pace += (took_s - pace) / 4
+        self._paces[name] = min(pace, _SLOW_S * 0.9) if is_first else pace
 
     def _begin(self, orders: Sequence[_Order]) -> None:
         by_door: dict[str, list[_Order]] = {}
