@@ -184,8 +184,8 @@ def test_one_port_answers_for_mcp_the_api_the_console_and_health(folder: Path) -
         status, body = server.ask("GET", "/readyz")
         assert (status, json.loads(body)["tools"]) == (200, 1)
         assert b"<html" in server.ask("GET", "/")[1]
-        status, body = server.ask("GET", "/metrics")
-        assert b'toolwright_calls_total{door="http",format="manifest",outcome="ok"} 1\n' in body
+        counted = b'toolwright_calls_total{door="http",format="manifest",outcome="ok"} 1\n'
+        wait_until(lambda: counted in server.ask("GET", "/metrics")[1])  # after the answer was sent
         assert server.end() == 0
         assert server.process.stdout is not None
         assert server.process.stdout.read() == b""
@@ -451,6 +451,7 @@ def test_attack_half_a_request_keeps_a_server_from_stopping(folder: Path, path: 
     (folder / "own.toml").write_text(f'[serve]\ndrain_s = 0.2\n[[source]]\npath = "{folder}"\n', "utf-8")
     with serving(folder, "--config", str(folder / "own.toml")) as server, connect(server) as connection:
         connection.sendall(sent(server, "POST", path, LIST)[:cut])
+        wait_until(lambda: is_read(connection))
         assert server.end() == 0
         # Once its head was taken, whoever reads the body finds that the client is gone.
         assert connection.recv(13) == (b"HTTP/1.1 408 " if cut > 0 else b"")
