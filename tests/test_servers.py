@@ -21,6 +21,7 @@ import pytest
 
 import toolwright
 from tests.peers import Peer, Talk, answers, response
+from tests.program import bounded
 from toolwright.app import Workshop
 from toolwright.catalog import sources
 from toolwright.config import Config, Environment, resolve
@@ -1025,12 +1026,15 @@ def test_a_server_ends_with_a_host_that_was_killed(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", host, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"ready\n"
-    server = int((tmp_path / "marks").read_text(encoding="utf-8").splitlines()[-1])
-    assert Path(f"/proc/{server}").exists()
-    process.kill()
-    process.communicate()
+    try:
+        with bounded(process):
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+        server = int((tmp_path / "marks").read_text(encoding="utf-8").splitlines()[-1])
+        assert Path(f"/proc/{server}").exists()
+    finally:
+        process.kill()
+        process.communicate()
     until = time.monotonic() + BOUND_S
     while Path(f"/proc/{server}").exists() and time.monotonic() < until:
         Cancel().wait(0.02)

@@ -20,11 +20,11 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
-from tests.program import PROGRAM, WAIT_S, Said, environment, toolwright
+from tests.program import PROGRAM, WAIT_S, Said, bounded, environment, toolwright
 from toolwright.doors import cli
 from toolwright.doors._limits import PIPELINE_MAX
 
@@ -154,13 +154,15 @@ def serving(folder: Path, *arguments: str, **more: str) -> Iterator[Server]:
         server.close()
 
 
-def greeting(said: IO[bytes]) -> bytes:
+def greeting(process: subprocess.Popen[bytes]) -> bytes:
     """What a server says first, up to the last line of it."""
     lines: list[bytes] = []
-    for line in said:
-        lines.append(line)
-        if line == b"Ctrl-C stops it.\n":
-            return b"".join(lines)
+    with bounded(process):
+        assert process.stderr is not None
+        for line in process.stderr:
+            lines.append(line)
+            if line == b"Ctrl-C stops it.\n":
+                return b"".join(lines)
     raise AssertionError(b"".join(lines))
 
 
@@ -231,10 +233,9 @@ def test_the_command_for_hosts_serves_the_same_where_a_configuration_was_found(t
         stderr=subprocess.PIPE,
     )
     try:
-        assert process.stderr is not None
         (started,) = (
             json.loads(line)["mcpServers"]["toolwright"]
-            for line in greeting(process.stderr).splitlines()
+            for line in greeting(process).splitlines()
             if b'"command"' in line
         )
     finally:
@@ -675,8 +676,7 @@ def test_a_program_that_serves_functions_of_its_own_prints_no_command_that_lacks
         stderr=subprocess.PIPE,
     )
     try:
-        assert process.stderr is not None
-        said = greeting(process.stderr)
+        said = greeting(process)
     finally:
         process.terminate()
         process.communicate(timeout=WAIT_S)
