@@ -183,7 +183,7 @@ def test_a_file_that_is_swapped_all_the_time_never_counts_but_as_it_was_trusted(
         "    os.replace('swap', 'toolwright.toml')\n"
     )
     other = WIDE.replace('"CITY"', '"*"')
-    seen = set()
+    seen: set[tuple[bool, tuple[str, ...]]] = set()
     with subprocess.Popen([PROGRAM.parent / "python", "-c", code, WIDE, other], cwd=project) as swapping:
         until, count = time.monotonic() + WAIT_S, 0
         try:
