@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from tests.program import bounded
+
 PEERS = Path(__file__).parent / "peers"
 HOST = PEERS / "mcp_host.py"
 CATALOG = PEERS / "mcp_catalog"
@@ -48,7 +50,8 @@ def host(folder: Path, home: Path, lane: str) -> Iterator[Host]:
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        line = process.stdout.readline()
+        with bounded(process):
+            line = process.stdout.readline()
         assert line.strip().isdigit(), f"the host did not start: {line!r}"
         yield Host(f"http://127.0.0.1:{int(line)}/mcp", folder)
         process.stdin.close()  # which ends it

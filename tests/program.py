@@ -9,6 +9,7 @@ import selectors
 import signal
 import subprocess
 import sysconfig
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -59,6 +60,18 @@ def toolwright(
         check=False,
     )
     return Said(ended.returncode, ended.stdout.decode("utf-8"), ended.stderr.decode("utf-8"))
+
+
+@contextmanager
+def bounded(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Whatever is read of it meanwhile comes to an end: after a while it is killed."""
+    guard = threading.Timer(WAIT_S, process.kill)
+    guard.daemon = True
+    guard.start()
+    try:
+        yield
+    finally:
+        guard.cancel()
 
 
 @dataclass(frozen=True)

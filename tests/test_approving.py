@@ -388,10 +388,10 @@ def test_of_fifty_identical_calls_at_once_one_runs(project: Path) -> None:
 def test_a_call_can_wait_for_the_answer_of_another_thread_without_losing_its_own_time(project: Path) -> None:
     write_tool(project, "#!/bin/sh\nsleep 0.3\ncat\n")
     with workshop(project) as opened, ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(opened.call, "pay", {"amount": 1}, approval_wait_s=WAIT_S, timeout_s=1)
+        waiting = pool.submit(opened.call, "pay", {"amount": 1}, approval_wait_s=WAIT_S, timeout_s=3)
         one = until_one_waits(opened)
         with pytest.raises(TimeoutError):  # it waits for longer than the tool may take
-            waiting.result(1.2)
+            waiting.result(3.2)
         opened.answer(one, "approve", because="fine", by="bob")
         result = waiting.result(WAIT_S)
         assert result.ok, result.error

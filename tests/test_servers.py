@@ -21,6 +21,7 @@ import pytest
 
 import toolwright
 from tests.peers import Peer, Talk, answers, response
+from tests.program import bounded
 from toolwright.app import Workshop
 from toolwright.catalog import sources
 from toolwright.config import Config, Environment, resolve
@@ -377,10 +378,11 @@ def test_a_server_that_hangs_holds_up_one_opening_for_a_moment_and_no_other(tmp_
 
 @pytest.mark.parametrize("waits", [False, True])
 def test_the_tools_of_a_slow_server_appear_when_it_answers(tmp_path: Path, waits: bool) -> None:
+    let_go = tmp_path / "let-go"
     written(
         tmp_path,
         {"name": "good", "mcp": command("names=a")},
-        {"name": "slow", "mcp": marking(tmp_path, "names=b", f"slow={FIRST_S + 1.5}")},
+        {"name": "slow", "mcp": marking(tmp_path, "names=b", f"when={let_go}", "slow=0.5")},
     )
     with opened(tmp_path) as workshop:
         assert keys(workshop) == ["mcp:good/a"]
@@ -391,6 +393,7 @@ def test_the_tools_of_a_slow_server_appear_when_it_answers(tmp_path: Path, waits
         assert error.kind is Kind.UNAVAILABLE
         assert workshop.call("mcp:good/a", {"text": "x"}).content == "x"
         assert time.monotonic() - began < FIRST_S / 2  # nobody waits for a server that is not his
+        let_go.touch()
         if waits:  # a call by the key does, within its time
             assert workshop.call("mcp:slow/b", {"text": "soon"}).content == "soon"
         assert until_true(lambda: "mcp:slow/b" in keys(workshop))
@@ -507,8 +510,8 @@ def test_an_answer_that_was_waited_for_does_not_undo_a_newer_one(tmp_path: Path)
 
 
 def test_what_came_for_a_server_that_was_taken_out_is_not_told_when_it_is_back(tmp_path: Path) -> None:
-    path, names = tmp_path / ".mcp.json", tmp_path / "names"
-    entry = {"command": sys.executable, "args": [*command(f"names-in={names}", "slow=0.5")[1:]]}
+    path, names, let_go = tmp_path / ".mcp.json", tmp_path / "names", tmp_path / "let-go"
+    entry = {"command": sys.executable, "args": [*command(f"names-in={names}", f"when={let_go}")[1:]]}
     config = resolve(surroundings(tmp_path), cwd=str(tmp_path), sources=[str(path)])
 
     def lists(*named: str) -> None:
@@ -520,7 +523,9 @@ def test_what_came_for_a_server_that_was_taken_out_is_not_told_when_it_is_back(t
 
     lists("s")
     names.write_text("a", encoding="utf-8")
+    let_go.touch()
     opened(tmp_path, config).close()
+    let_go.unlink()
     shutil.rmtree(tmp_path / "state" / "cache")
     age(tmp_path, "listed")
     names.write_text("a,b", encoding="utf-8")
@@ -528,6 +533,7 @@ def test_what_came_for_a_server_that_was_taken_out_is_not_told_when_it_is_back(t
         assert keys(workshop) == ["mcp:s/a"]
         lists()
         workshop.reload()
+        let_go.touch()
         assert until_true(lambda: '"b"' in remembered())
         assert until_true(lambda: "mcp-refresh" not in [thread.name for thread in threading.enumerate()])
         age(tmp_path, "listed")
@@ -544,6 +550,29 @@ def test_a_closed_workshop_leaves_no_thread(tmp_path: Path) -> None:
     assert until_true(lambda: "mcp:s/later" in keys(workshop))
     workshop.close()
     assert {*threading.enumerate()} <= before
+
+
+def test_closing_waits_for_what_came_and_is_still_written_down(tmp_path: Path) -> None:
+    """Else it is written into a state folder that somebody else may have by then."""
+    is_closed, came = threading.Event(), list[bool]()
+
+    class Slow(ServerLists):
+        def _arrive(self, look: Any, outcome: Any) -> None:
+            arrived.set()
+            assert self._stop.wait(BOUND_S)
+            came.append(is_closed.wait(0.2))
+            super()._arrive(look, outcome)
+
+    arrived = threading.Event()
+    asked: Any = Asked()
+    lists = Slow(str(tmp_path), lambda: asked, lambda: None)
+    lists._look_at("d", candidate_of({"command": "x"}).defined, "/x")
+    assert arrived.wait(BOUND_S)
+    lists.close()
+    is_closed.set()
+    assert until_true(lambda: len(came) == 1)
+    assert came == [False]
+    assert lists._remembered("d") is not None
 
 
 def test_notes_about_servers_that_nobody_names_any_more_do_not_pile_up(tmp_path: Path) -> None:
@@ -997,12 +1026,15 @@ def test_a_server_ends_with_a_host_that_was_killed(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", host, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"ready\n"
-    server = int((tmp_path / "marks").read_text(encoding="utf-8").splitlines()[-1])
-    assert Path(f"/proc/{server}").exists()
-    process.kill()
-    process.communicate()
+    try:
+        with bounded(process):
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+        server = int((tmp_path / "marks").read_text(encoding="utf-8").splitlines()[-1])
+        assert Path(f"/proc/{server}").exists()
+    finally:
+        process.kill()
+        process.communicate()
     until = time.monotonic() + BOUND_S
     while Path(f"/proc/{server}").exists() and time.monotonic() < until:
         Cancel().wait(0.02)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Queue
+from threading import Event
 
 import pytest
 
@@ -51,9 +52,9 @@ class Told:
 
 
 @contextmanager
-def watched(workshop: Workshop, poll_s: float | None = None) -> Iterator[Told]:
+def watched(workshop: Workshop, poll_s: float | None = None, kind: type[Watch] = Watch) -> Iterator[Told]:
     told = Told()
-    watch = Watch(
+    watch = kind(
         workshop,
         reloaded=told.reloaded.put,
         failed=told.failed.put,
@@ -176,6 +177,29 @@ def test_a_folder_that_is_removed_and_made_again_in_steps_is_told_at_each_step(t
         declare(tmp_path / "here", "two")
         assert told.reloaded.get(timeout=SAFETY_S / 2) == Differences(added=("manifest:here/two",))
         assert [tool.name for tool in workshop.tools] == ["two"]
+
+
+def test_a_folder_that_comes_back_before_it_would_be_told_of_is_watched_again(tmp_path: Path) -> None:
+    """It was not there when it was looked for, and nobody was watching yet when it came."""
+    declare(tmp_path / "here", "one")
+    is_gone = Event()
+
+    class Late(Watch):
+        def _there(self, folders: frozenset[str]) -> list[str]:
+            found = super()._there(folders)
+            if is_gone.is_set() and str(tmp_path / "here") not in found:
+                is_gone.clear()
+                declare(tmp_path / "beside", "two")
+                (tmp_path / "beside").rename(tmp_path / "here")
+            return found
+
+    with opened(tmp_path) as workshop, watched(workshop, kind=Late) as told:
+        is_gone.set()
+        (tmp_path / "here").rename(tmp_path / "gone")
+        assert "no such file" in told.failed.get(timeout=WAIT_S)
+        assert told.reloaded.get(timeout=WAIT_S).added == ("manifest:here/two",)
+        declare(tmp_path / "here", "three")
+        assert told.reloaded.get(timeout=SAFETY_S / 2).added == ("manifest:here/three",)
 
 
 def test_files_that_change_without_end_are_read_far_less_often_than_they_change(tmp_path: Path) -> None:

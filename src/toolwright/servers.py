@@ -77,7 +77,6 @@ class _Look:
         self.began = time.monotonic()
         self.over_at = 0.0
         self.outcome: bytes | Ending | None = None
-        self.thread: threading.Thread | None = None
 
     @property
     def is_late(self) -> bool:
@@ -119,6 +118,8 @@ class ServerLists:
         self._refresher: threading.Thread | None = None
         self._has_news = False
         self._doubted: set[str] = set()
+        self._threads: list[threading.Thread] = []
+        """Those that may not be over yet."""
         self._stop = threading.Event()
         self._asking = Cancel()
         """Stops whatever is being asked."""
@@ -200,17 +201,20 @@ class ServerLists:
                 return look
             look = self._looks[digest] = _Look(digest, text, path)
             look.is_awaited = awaited
-            cancel = self._asking
-        thread = threading.Thread(
-            target=self._ask_one, args=(look, runtime, cancel), name="mcp-list", daemon=True
-        )
-        look.thread = thread
+            is_asked = self._started("mcp-list", self._ask_one, look, runtime, self._asking) is not None
+        if not is_asked:
+            self._finish(look, Ending(end=End.UNAVAILABLE, reason="there are too many threads to ask it"))
+        return look
+
+    def _started(self, name: str, work: Callable[..., None], *given: object) -> threading.Thread | None:
+        """A thread whose very end is waited for when we close. The lock is held."""
+        thread = threading.Thread(target=work, args=given, name=name, daemon=True)
         try:
             thread.start()
         except RuntimeError:  # no more threads for this user
-            look.thread = None
-            self._finish(look, Ending(end=End.UNAVAILABLE, reason="there are too many threads to ask it"))
-        return look
+            return None
+        self._threads = [*(each for each in self._threads if each.is_alive()), thread]
+        return thread
 
     def _ask_one(self, look: _Look, runtime: McpTools, cancel: Cancel) -> None:
         outcome: bytes | Ending = Ending(end=End.CANCELLED)
@@ -348,11 +352,7 @@ class ServerLists:
     def _wake(self) -> None:
         """Have somebody look at what is doubted or new. The lock is held."""
         if self._refresher is None and not self._stop.is_set():
-            self._refresher = threading.Thread(target=self._refresh, name="mcp-refresh", daemon=True)
-            try:
-                self._refresher.start()
-            except RuntimeError:  # no more threads for this user; it stays for the next time
-                self._refresher = None
+            self._refresher = self._started("mcp-refresh", self._refresh)  # None: there is a next time
 
     def _refresh(self) -> None:
         try:
@@ -574,10 +574,10 @@ class ServerLists:
             self._stop.set()
             self._asking.set()
             self._over.notify_all()
-            threads = [look.thread for look in self._looks.values()] + [self._refresher]
+            threads = self._threads
         deadline = time.monotonic() + _CLOSE_S
         for thread in threads:
-            if thread is not None and thread is not threading.current_thread():
+            if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
 
 

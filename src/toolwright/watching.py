@@ -98,7 +98,7 @@ class Watch:
 
     def _changes(self, folders: frozenset[str]) -> Iterator[frozenset[str]]:
         """What changed, each time something did; an empty set: it is time to compare."""
-        there = sorted(folder for folder in (*folders, *self._outer()) if os.path.isdir(folder))
+        there = self._there(folders)
         if self._poll_s is None and there and len(there) <= FOLDERS_MAX:
             # Where there are no watches left, or a folder went away meanwhile, polling does.
             with suppress(ImportError, OSError, RuntimeError):
@@ -106,6 +106,9 @@ class Watch:
                 notify = import_module("watchfiles._rust_notify").RustNotify
                 with notify(there, False, False, 0, False, True) as told:
                     yield frozenset()  # what changed before anybody was watching
+                    if self._there(folders) != there:  # so did a folder, which is watched by nobody
+                        self._stop.wait(_STEP_S)
+                        return
                     self._armed.set()
                     while not self._stop.is_set():
                         found = told.watch(
@@ -121,6 +124,10 @@ class Watch:
             started = time.monotonic()
             yield frozenset()
             rest_s = self._rest_s(started, self._poll_s or POLL_S)
+
+    def _there(self, folders: frozenset[str]) -> list[str]:
+        """What can be watched now."""
+        return sorted(folder for folder in (*folders, *self._outer()) if os.path.isdir(folder))
 
     def _outer(self) -> Iterator[str]:
         """Where a source that is not there may appear, or be replaced whole; and where the files lie that are

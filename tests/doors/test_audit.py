@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.journal import work
-from tests.program import PROGRAM, WAIT_S, Said, environment, toolwright
+from tests.program import PROGRAM, WAIT_S, Said, bounded, environment, toolwright
 from toolwright.journal.audit import Audit, open_audit
 from toolwright.store.disabled import disabled
 from toolwright.store.sqlite import SqliteStore
@@ -82,10 +82,11 @@ def test_tail_follows_what_comes(state: Path, audit: Audit) -> None:
         cwd=state.parent,
     )
     try:
-        assert following.stdout is not None
-        assert [json.loads(following.stdout.readline())["call"] for _ in range(2)] == ["first", "first"]
-        recorded(audit, "second")
-        assert json.loads(following.stdout.readline())["call"] == "second"
+        with bounded(following):
+            assert following.stdout is not None
+            assert [json.loads(following.stdout.readline())["call"] for _ in range(2)] == ["first", "first"]
+            recorded(audit, "second")
+            assert json.loads(following.stdout.readline())["call"] == "second"
     finally:
         following.terminate()
         following.communicate(timeout=WAIT_S)

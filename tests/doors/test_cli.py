@@ -1022,12 +1022,15 @@ def test_watch_checks_again_when_a_file_changes_until_interrupted(tmp_path: Path
     ) as process:
         try:
             assert next_document(process, deadline)["problems"] == []
-            path.write_text('{"tools": [', encoding="utf-8")
+            # Put in place whole: half a file is a change, too, and each one is told.
+            beside = manifest(tmp_path / "beside")
+            beside.write_text('{"tools": [', encoding="utf-8")
+            beside.replace(path)
             assert [problem["code"] for problem in next_document(process, deadline)["problems"]] == [
                 "manifest.root.parse-error"
             ]
             path.unlink()  # as editors do it: gone for a moment
-            manifest(tmp_path, TIME, {**TIME, "name": "second"})
+            manifest(tmp_path / "beside", TIME, {**TIME, "name": "second"}).replace(path)
             assert next_document(process, deadline)["tools"] == 2
             process.send_signal(signal.SIGINT)
             assert process.wait(WAIT_S) == 130

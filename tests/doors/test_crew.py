@@ -253,6 +253,27 @@ def test_whoever_listens_hears_of_begin_and_end(tmp_path: Path) -> None:
     assert heard == [(EventKind.CALL_BEGUN, result.call_id), (EventKind.CALL_ENDED, result.call_id)]
 
 
+def test_a_question_is_told_before_anybody_can_answer_it(tmp_path: Path) -> None:
+    """Whoever listens would hear of the answer first, and then of a question that is over."""
+    asks = {"match": {"name": "echo"}, "decision": "ask", "because": "costs money"}
+    config = Config(state=str(tmp_path / "state"), policy=(asks,), policy_places=("here",))
+    with toolwright.open(config, tools=[echo]) as workshop:
+        events, answers = Events(), Answers()
+        crew, told = Crew(workshop, events), list[EventKind]()
+
+        def done(result: ToolResult) -> None:
+            told.extend(event.kind for event in events.recent)
+            answers.done(result)
+
+        crew.order(call(workshop, "echo", text="x"), door="test", done=done, cancel=NEVER)
+        (result,) = answers.wait(1, crew)
+        assert crew.drain(WAIT_S)
+    assert result.error is not None
+    assert result.error.kind is Kind.NEEDS_APPROVAL
+    assert told == [EventKind.CALL_ENDED, EventKind.APPROVAL_ASKED]
+    assert [event.kind for event in events.recent] == told
+
+
 def test_where_nobody_listens_the_end_of_a_quick_call_is_kept(tmp_path: Path) -> None:
     answers = Answers()
     with crewed(tmp_path, echo) as (crew, workshop, events):
@@ -560,6 +581,30 @@ def test_what_is_read_together_begins_together_and_is_sent_at_once(tmp_path: Pat
         lines.end()
     what = [entry.what for entry in entries(str(tmp_path / "state" / "journal")) if entry.call]
     assert what == ["begin"] * 16 + ["end"] * 16
+
+
+def test_one_that_was_held_up_once_is_still_a_quick_one_and_one_that_waits_is_not(tmp_path: Path) -> None:
+    """A machine that pauses for a moment must not have all that follows run one by one."""
+    free = threading.Event()
+    waits_s = iter((0.05, *[0.0] * 15, 0.05, 0.05, WAIT_S))
+
+    def ping() -> str:
+        free.wait(next(waits_s, 0.0))
+        return "pong"
+
+    with reading(tmp_path, ping) as (lines, _crew):
+        try:
+            lines.say(*["ping"] * 16)
+            assert lines.flushed(16) == [["pong"] * 16]
+            for count in (17, 18):
+                lines.say("ping")
+                lines.flushed(count)
+            lines.say("ping", "ping")
+            assert len(lines.flushed(19)) == 4  # one waits, and nobody had to look for the other's sake
+        finally:
+            free.set()
+        lines.flushed(20)
+        lines.end()
 
 
 def test_reading_goes_on_while_a_function_waits_that_seemed_quick(tmp_path: Path) -> None:

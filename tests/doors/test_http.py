@@ -581,6 +581,7 @@ def told(lines: Iterator[str]) -> Iterator[dict[str, str]]:
 
 
 def test_events_are_told_as_they_come_and_one_who_comes_back_is_told_what_was_missed(server: Served) -> None:
+    server.settle()  # nothing of earlier calls is told any more
     with server.client.stream("GET", "/v1/events") as stream:
         assert stream.headers["content-type"] == "text/event-stream"
         assert stream.headers["cache-control"] == "no-store"
@@ -599,6 +600,7 @@ def test_events_are_told_as_they_come_and_one_who_comes_back_is_told_what_was_mi
 
 
 def test_questions_to_a_person_and_their_answers_are_told(server: Served) -> None:
+    server.settle()  # nothing of earlier calls is told any more
     with server.client.stream("GET", "/v1/events") as stream:
         events = told(stream.iter_lines())
         asked = httpx.post(f"{server.url}/v1/tools/pay/call", json={"arguments": {"amount": 500}}).json()

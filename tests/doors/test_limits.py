@@ -16,6 +16,7 @@ from tests.wire import WAIT_S, asked, connected, heard, request, serving
 from toolwright.doors._entrance import Entrance, Guest
 from toolwright.doors._limits import Guarded, Limits, connections_max, guarded, server_settings
 from toolwright.doors._web import Receive, Scope, Send, read_body
+from toolwright.records import replace
 
 QUICK = Limits(
     head_s=0.3,
@@ -60,6 +61,14 @@ def port() -> Iterator[int]:
         yield found
 
 
+@pytest.fixture
+def patient() -> Iterator[int]:
+    """Where nothing is to be given up, a machine that pauses must not be taken for a slow client."""
+    limits = replace(QUICK, head_s=WAIT_S, body_s=WAIT_S, idle_s=WAIT_S, stalled_s=WAIT_S)
+    with serving(Entrance(app, host_guest=Guest(name="ann"), body_bytes_max=1 << 20), limits) as found:
+        yield found
+
+
 def ended(client: socket.socket) -> bool:
     """Whether the server has ended it, within the time that a test waits for anything."""
     try:
@@ -96,14 +105,14 @@ def test_a_connection_that_says_nothing_or_only_empty_lines_is_ended(port: int) 
 
 
 @pytest.mark.battery("I14")
-def test_a_head_that_is_too_long_is_refused_before_it_ends(port: int) -> None:
-    with connected(port) as client:
-        client.sendall(f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nX-Long: ".encode() + b"a" * 9000)
+def test_a_head_that_is_too_long_is_refused_before_it_ends(patient: int) -> None:
+    with connected(patient) as client:
+        client.sendall(f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{patient}\r\nX-Long: ".encode() + b"a" * 9000)
         answer = heard(client)
         assert answer is not None
         assert answer.status == 431
         assert ended(client)
-    assert asked(port, "GET", "/").status == 200
+    assert asked(patient, "GET", "/").status == 200
 
 
 @pytest.mark.battery("I14")
@@ -115,10 +124,10 @@ def test_a_body_that_comes_too_slowly_is_given_up(port: int) -> None:
 
 
 @pytest.mark.battery("I14")
-def test_a_chunked_body_without_end_is_refused_at_the_limit(port: int) -> None:
-    with connected(port) as client:
+def test_a_chunked_body_without_end_is_refused_at_the_limit(patient: int) -> None:
+    with connected(patient) as client:
         client.sendall(
-            request("POST", "/", port, "Transfer-Encoding: chunked", "Content-Type: application/json")
+            request("POST", "/", patient, "Transfer-Encoding: chunked", "Content-Type: application/json")
         )
         sent = 0
         try:
@@ -128,16 +137,16 @@ def test_a_chunked_body_without_end_is_refused_at_the_limit(port: int) -> None:
         except ConnectionError:  # it was ended under our hands
             pass
         assert sent < 64 << 20  # what lies in the buffers of two sockets, and no gigabyte
-        assert asked(port, "POST", "/", body=b"{}").body == b"2"
+        assert asked(patient, "POST", "/", body=b"{}").body == b"2"
 
 
-def test_attack_fields_behind_a_body_pass_for_headers(port: int) -> None:
+def test_attack_fields_behind_a_body_pass_for_headers(patient: int) -> None:
     """Whatever stands before us has looked at the headers, and not at those."""
     text = (
         b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nHost: 127.0.0.1:%d\r\n\r\n"
-        % port
+        % patient
     )
-    with connected(port) as client:
+    with connected(patient) as client:
         client.sendall(text)
         answer = heard(client)
     assert answer is not None
@@ -236,34 +245,34 @@ def test_when_there_are_too_many_connections_the_one_that_waits_longest_makes_ro
         assert all(ended(client) for client in held)
 
 
-def test_requests_on_one_connection_are_answered_one_after_the_other(port: int) -> None:
-    with connected(port) as client:
+def test_requests_on_one_connection_are_answered_one_after_the_other(patient: int) -> None:
+    with connected(patient) as client:
         for size in (2, 20, 200):
-            client.sendall(request("POST", "/", port, body=b" " * size))
+            client.sendall(request("POST", "/", patient, body=b" " * size))
             answer = heard(client)
             assert answer is not None
             assert answer.body == str(size).encode()
-        both = request("POST", "/", port, body=b"{}") + request("POST", "/", port, body=b"{ }")
+        both = request("POST", "/", patient, body=b"{}") + request("POST", "/", patient, body=b"{ }")
         client.sendall(both)
         first = heard(client)
         assert first is not None
         assert first.body.startswith(b"2")
 
 
-def test_requests_that_are_no_http_are_refused(port: int) -> None:
+def test_requests_that_are_no_http_are_refused(patient: int) -> None:
     for text in (
         b"\x16\x03\x01\x02\x00",
         b"GET\r\n\r\n",
         b"GET / HTTP/9.9\r\n\r\n",
         b"CONNECT a:1 HTTP/1.1\r\n\r\n",
     ):
-        with connected(port) as client:
+        with connected(patient) as client:
             client.sendall(text)
             answer = heard(client)
             assert answer is None or answer.status == 400
     conflicting = ("Content-Length: 2", "Transfer-Encoding: chunked")
-    assert asked(port, "POST", "/", *conflicting, "Content-Type: application/json").status == 400
-    assert asked(port, "GET", "/").status == 200
+    assert asked(patient, "POST", "/", *conflicting, "Content-Type: application/json").status == 400
+    assert asked(patient, "GET", "/").status == 200
 
 
 def test_the_settings_believe_no_proxy_and_speak_no_websocket() -> None:

@@ -718,6 +718,8 @@ from toolwright.doors._events import Events
 from toolwright.doors._mcp_stdio import serve_stdio
 from toolwright.functions import Context
 
+LEFT = []
+
 def echo(text: str) -> str:
     '''Say it back.'''
     print("printed by a tool")
@@ -738,8 +740,15 @@ def trail(context: Context) -> str:
     '''Report after the end, and what is no number.'''
     context.progress(float("nan"), 1.0)
     context.progress(1, float("inf"))
-    threading.Timer(0.1, context.progress, (2,)).start()
+    LEFT.append(context)
     return "trailed"
+
+def late() -> str:
+    '''Report for the one that is over.'''
+    reporting = threading.Thread(target=LEFT.pop().progress, args=(2,))
+    reporting.start()
+    reporting.join()
+    return "reported"
 
 def wait(context: Context, s: float) -> str:
     '''Wait.'''
@@ -752,7 +761,7 @@ folder = sys.argv[1]
 environment = Environment.read({"HOME": folder, "USER": "ann"})
 found = resolve(environment, cwd=folder, file=folder + "/r.toml")
 config = Config(state=folder + "/state", policy=found.policy)
-tools = [echo, pay, count, wait, trail]
+tools = [echo, pay, count, wait, trail, late]
 with toolwright.open(config=config, environment=environment, tools=tools) as workshop:
     serve_stdio(workshop, Crew(workshop, Events()), guest=Guest(name="ann"), drain_s=1.0)
 """
@@ -771,7 +780,7 @@ def test_a_pipe_speaks_the_older_era(pipe: Pipe) -> None:
     assert pipe.ask("tools/list")["error"]["code"] == -32602  # not initialized
     assert pipe.begin()["result"]["protocolVersion"] == OLDER
     assert pipe.ask("ping", None, "p") == {"jsonrpc": "2.0", "id": "p", "result": {}}
-    assert len(pipe.ask("tools/list")["result"]["tools"]) == 5
+    assert len(pipe.ask("tools/list")["result"]["tools"]) == 6
     assert text_of(pipe.ask("tools/call", call("echo", text="hi"), 3)) == "hi"
     assert pipe.ask("tools/call", call("nosuch"), 4)["error"]["code"] == -32602
     envelope = enveloped("tools/list")[0]
@@ -826,7 +835,8 @@ def test_progress_of_a_pipe_is_a_number_and_ends_with_the_call(pipe: Pipe) -> No
     pipe.write(request("tools/call", {**call("trail"), "_meta": {"progressToken": 1}}, 1))
     assert pipe.read()["params"] == {"progressToken": 1, "progress": 1}
     assert text_of(pipe.read()) == "trailed"
-    assert text_of(pipe.ask("tools/call", call("wait", s=0.3), 2)) == "over"  # the late report came meanwhile
+    assert text_of(pipe.ask("tools/call", call("late"), 2)) == "reported"
+    assert pipe.ask("ping", None, 3)["id"] == 3
 
 
 def test_what_was_called_off_does_not_run_when_its_question_is_answered(pipe: Pipe) -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.program import bounded
 from tests.wire import WAIT_S, listening_socket
 from toolwright.doors._peers import Peer
 
@@ -80,7 +81,8 @@ def connected_from(program: str, held: socket.socket, *, is_told: bool = False) 
     try:
         if is_told:
             assert child.stdout is not None
-            assert child.stdout.readline() == b"ready\n"
+            with bounded(child):
+                assert child.stdout.readline() == b"ready\n"
         yield Peer(client[:2], (host, port))
     finally:
         accepted.close()

@@ -20,11 +20,11 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
-from tests.program import PROGRAM, WAIT_S, Said, environment, toolwright
+from tests.program import PROGRAM, WAIT_S, Said, bounded, environment, toolwright
 from toolwright.doors import cli
 from toolwright.doors._limits import PIPELINE_MAX
 
@@ -154,13 +154,15 @@ def serving(folder: Path, *arguments: str, **more: str) -> Iterator[Server]:
         server.close()
 
 
-def greeting(said: IO[bytes]) -> bytes:
+def greeting(process: subprocess.Popen[bytes]) -> bytes:
     """What a server says first, up to the last line of it."""
     lines: list[bytes] = []
-    for line in said:
-        lines.append(line)
-        if line == b"Ctrl-C stops it.\n":
-            return b"".join(lines)
+    with bounded(process):
+        assert process.stderr is not None
+        for line in process.stderr:
+            lines.append(line)
+            if line == b"Ctrl-C stops it.\n":
+                return b"".join(lines)
     raise AssertionError(b"".join(lines))
 
 
@@ -184,8 +186,8 @@ def test_one_port_answers_for_mcp_the_api_the_console_and_health(folder: Path) -
         status, body = server.ask("GET", "/readyz")
         assert (status, json.loads(body)["tools"]) == (200, 1)
         assert b"<html" in server.ask("GET", "/")[1]
-        status, body = server.ask("GET", "/metrics")
-        assert b'toolwright_calls_total{door="http",format="manifest",outcome="ok"} 1\n' in body
+        counted = b'toolwright_calls_total{door="http",format="manifest",outcome="ok"} 1\n'
+        wait_until(lambda: counted in server.ask("GET", "/metrics")[1])  # after the answer was sent
         assert server.end() == 0
         assert server.process.stdout is not None
         assert server.process.stdout.read() == b""
@@ -231,10 +233,9 @@ def test_the_command_for_hosts_serves_the_same_where_a_configuration_was_found(t
         stderr=subprocess.PIPE,
     )
     try:
-        assert process.stderr is not None
         (started,) = (
             json.loads(line)["mcpServers"]["toolwright"]
-            for line in greeting(process.stderr).splitlines()
+            for line in greeting(process).splitlines()
             if b'"command"' in line
         )
     finally:
@@ -259,7 +260,9 @@ def test_a_changed_file_is_seen_by_clients_and_a_broken_one_changes_nothing(fold
         declare(folder, "echo", "more")
         server.wait_for("reloaded: 1 added (manifest:here/more)")
         assert server.names() == ["echo", "more"]
-        (folder / "tools.json").write_text('{"tools": [', encoding="utf-8")
+        beside = folder / "tools.new"
+        beside.write_text('{"tools": [', encoding="utf-8")
+        beside.replace(folder / "tools.json")
         server.wait_for("not reloaded, the last good tools stay")
         assert server.names() == ["echo", "more"]
         declare(folder, "more")
@@ -449,6 +452,7 @@ def test_attack_half_a_request_keeps_a_server_from_stopping(folder: Path, path: 
     (folder / "own.toml").write_text(f'[serve]\ndrain_s = 0.2\n[[source]]\npath = "{folder}"\n', "utf-8")
     with serving(folder, "--config", str(folder / "own.toml")) as server, connect(server) as connection:
         connection.sendall(sent(server, "POST", path, LIST)[:cut])
+        wait_until(lambda: is_read(connection))
         assert server.end() == 0
         # Once its head was taken, whoever reads the body finds that the client is gone.
         assert connection.recv(13) == (b"HTTP/1.1 408 " if cut > 0 else b"")
@@ -672,8 +676,7 @@ def test_a_program_that_serves_functions_of_its_own_prints_no_command_that_lacks
         stderr=subprocess.PIPE,
     )
     try:
-        assert process.stderr is not None
-        said = greeting(process.stderr)
+        said = greeting(process)
     finally:
         process.terminate()
         process.communicate(timeout=WAIT_S)

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +52,19 @@ def linger(context: toolwright.Context) -> str:
     return "never stopped"
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    state = tmp_path_factory.mktemp("short") / "state"
+@contextmanager
+def short(state: Path, **options: Any) -> Iterator[Served]:
     with (
         toolwright.open(Config(state=str(state)), tools=[echo, hold, linger]) as workshop,
-        serving(workshop, short=True) as held,
+        serving(workshop, short=True, **options) as held,
     ):
         assert held.ask("tools/list").status == 200  # the names are known from here on
+        yield held
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with short(tmp_path_factory.mktemp("short") / "state") as held:
         yield held
 
 
@@ -113,12 +119,11 @@ def text_of(reply: Reply) -> str:
     return str(found)
 
 
-def test_a_plain_call_goes_the_short_way(served: Served) -> None:
-    before = len(served.short)
-    with Line(served) as line:
+def test_a_plain_call_goes_the_short_way(tmp_path: Path) -> None:
+    with short(tmp_path / "state", long_s=WAIT_S) as served, Line(served) as line:
         reply = line.ask(wire())
+        assert served.short == [200]
     assert (reply.status, text_of(reply), reply.headers["content-type"]) == (200, "hello", "application/json")
-    assert served.short[before:] == [200]
 
 
 def test_what_is_no_plain_call_goes_the_usual_way(served: Served) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -47,6 +48,13 @@ class Served:
     def requests(self) -> int:
         """How many requests came."""
         return self.counted[0]
+
+    def settle(self) -> None:
+        """Wait until all calls are over. An answer comes before its end is told to those who listen."""
+        until, pause = time.monotonic() + WAIT_S, threading.Event()
+        while self.crew.under_way:
+            assert time.monotonic() < until, f"{self.crew.under_way} calls are not over"
+            pause.wait(0.005)
 
     def get(self, path: str, **more: Any) -> httpx.Response:
         return self.client.get(path, **more)

@@ -91,6 +91,8 @@ class Server:
             result(number, {"supportedVersions": ["2026-07-28"], "resultType": "complete", "ttlMs": 0,
                             "capabilities": {"tools": {"listChanged": True}}})  # fmt: skip
         elif method == "tools/list":
+            if "when" in self.options:
+                self.wait_for(self.options["when"])
             if "slow" in self.options:
                 time.sleep(float(self.options["slow"]))
             if "endless" in self.options:
@@ -112,6 +114,12 @@ class Server:
             self.heard.append(message.get("error", method))
         elif number is not None:
             send({"id": number, "error": {"code": -32601, "message": "Method not found"}})
+
+    @staticmethod
+    def wait_for(path):
+        until = time.monotonic() + 60
+        while not os.path.exists(path) and time.monotonic() < until:
+            time.sleep(0.01)
 
     def call(self, name, arguments, number, meta):
         if name == "pid":

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.program import bounded
 from toolwright.errors import StoreError
 from toolwright.model import Disabled
 from toolwright.store import ABSENT, Conflict, Store, Versioned
@@ -288,10 +289,11 @@ def test_k05_a_host_killed_while_it_changes_values_leaves_the_old_or_the_new(tmp
         )
         assert host.stdout is not None
         lines = chance.randrange(1, 30)
-        for count, line in enumerate(host.stdout, 1):
-            number = int(line) if line.endswith(b"\n") else number
-            if count == lines:
-                host.send_signal(signal.SIGKILL)
+        with bounded(host):
+            for count, line in enumerate(host.stdout, 1):
+                number = int(line) if line.endswith(b"\n") else number
+                if count == lines:
+                    host.send_signal(signal.SIGKILL)
         host.stdout.close()
         host.wait(WAIT_S)
         store = SqliteStore(str(path))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.program import bounded
 from tests.trust import checker
 from toolwright.errors import UsageError
 from toolwright.trust import items, keys, signing
@@ -266,7 +267,8 @@ def test_a_crash_while_signing_leaves_the_old_file_or_the_new_one(world: World) 
             stdout=subprocess.PIPE,
         ) as child:
             assert child.stdout is not None
-            assert child.stdout.readline() == b"ready\n"
+            with bounded(child):
+                assert child.stdout.readline() == b"ready\n"
             before = path.stat().st_ino
             late = time.monotonic() + WAIT_S
             while path.stat().st_ino == before and time.monotonic() < late:

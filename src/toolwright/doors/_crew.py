@@ -509,7 +509,9 @@ class Crew:
             if len(self._paces) >= _PACES_MAX:
                 self._paces.clear()
             pace = 0.0
-        self._paces[name] = pace + (took_s - pace) / 4
+        is_first = pace < _SLOW_S / 2  # it may have been the machine that paused: once does not count
+        pace += (took_s - pace) / 4
+        self._paces[name] = min(pace, _SLOW_S * 0.9) if is_first else pace
 
     def _begin(self, orders: Sequence[_Order]) -> None:
         by_door: dict[str, list[_Order]] = {}
@@ -606,26 +608,38 @@ class Crew:
             self._source.flush()
 
     def _tell(self, ended: Sequence[tuple[_Order, ToolResult]]) -> None:
+        for order, result in ended:
+            if _is_question(result):  # first: whoever hears of it may answer it at once
+                self._note_end(order, result)
         self._hand_over(ended)
         for order, result in ended:
             # Not by the collector: a door's exchange lies in cycles, and their pipes would fill the table of
             # descriptors long before it comes by.
             order.cancel.close()
-            error = result.error
-            kind = None if error is None else error.kind.value
-            try:
-                self.counted(order.door, result.key, kind, result.spent.duration_ms)
-                self._events.tell(EventKind.CALL_ENDED, _ended(order, result, kind))
-                if error is not None and error.kind is Kind.NEEDS_APPROVAL:
-                    self._events.tell(EventKind.APPROVAL_ASKED, _asked(order, error, result.key))
-                if order.span is not None:
-                    order.span.end(result)
-            except Exception:  # noqa: BLE001 - it is over all the same
-                _LOG.exception("the end of %s could not be told", order.call.id)
+            if not _is_question(result):
+                self._note_end(order, result)
         with self._settled:  # last: whoever waits until all is over finds everybody told
             self._under_way.difference_update([order for order, _result in ended])
             if not self._under_way:
                 self._settled.notify_all()
+
+    def _note_end(self, order: _Order, result: ToolResult) -> None:
+        """Tell those who count, listen and trace."""
+        error = result.error
+        kind = None if error is None else error.kind.value
+        try:
+            self.counted(order.door, result.key, kind, result.spent.duration_ms)
+            self._events.tell(EventKind.CALL_ENDED, _ended(order, result, kind))
+            if error is not None and error.kind is Kind.NEEDS_APPROVAL:
+                self._events.tell(EventKind.APPROVAL_ASKED, _asked(order, error, result.key))
+            if order.span is not None:
+                order.span.end(result)
+        except Exception:  # noqa: BLE001 - it is over all the same
+            _LOG.exception("the end of %s could not be told", order.call.id)
+
+
+def _is_question(result: ToolResult) -> bool:
+    return result.error is not None and result.error.kind is Kind.NEEDS_APPROVAL
 
 
 def _started(work: Callable[[], None]) -> bool:

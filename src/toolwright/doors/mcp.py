@@ -57,7 +57,7 @@ STREAMS_PER_GUEST_MAX: Final = 16
 UNDER_WAY_MAX: Final = 8192
 ASKED_MAX: Final = 256
 """Questions that wait for a client; of further calls it is only said that they wait."""
-_LONG_S: Final = 0.1
+LONG_S: Final = 0.1
 """A call that takes longer gets somebody who watches whether its client is still there."""
 _LOOK_S: Final = 2.0
 """So often a stream looks whether something was switched off or on."""
@@ -93,6 +93,7 @@ class McpDoor:
         body_timeout_s: float = BODY_TIMEOUT_S,
         approval_wait_s: float = APPROVAL_WAIT_S,
         ping_s: float = PING_S,
+        long_s: float = LONG_S,
         offers: Offers | None = None,
     ) -> None:
         self._workshop = workshop
@@ -101,6 +102,7 @@ class McpDoor:
         self._body_timeout_s = body_timeout_s
         self._approval_wait_s = approval_wait_s
         self._ping_s = ping_s
+        self._long_s = long_s
         self._offers = offers
         self._has_lane = has_lane()
         self._lane: Lane | None = None
@@ -429,7 +431,7 @@ class McpDoor:
         """On the loop, which alone begins and ends it: else it would tick twice."""
         if not self._is_ticking:
             self._is_ticking = True
-            asyncio.get_running_loop().call_later(_LONG_S, self._tick)
+            asyncio.get_running_loop().call_later(self._long_s, self._tick)
 
     async def _stream(self, exchange: _Exchange) -> None:
         """Answer a call that takes long, tells of its progress, or has something to ask."""
