@@ -486,6 +486,20 @@ def test_a_server_that_never_greets_is_given_up(house: House) -> None:
     assert "it did not answer the greeting within 0.5 s" in ending.reason
 
 
+def test_the_time_that_a_server_had_to_greet_is_told_and_not_how_late_we_looked(house: House) -> None:
+    class Slow(Cancel):
+        """As on a machine that stands still whenever it is looked at."""
+
+        @property
+        def is_set(self) -> bool:
+            threading.Event().wait(0.3)
+            return super().is_set
+
+    ending = house.call("echo", "", "mute", cancel=Slow(), timeout_s=0.5)
+    assert ending.end is End.TIMED_OUT
+    assert "it did not answer the greeting within 0.5 s" in ending.reason
+
+
 def test_callers_with_little_time_do_not_start_a_slow_server_again_and_again(house: House) -> None:
     for _ in range(4):
         assert house.call("echo", "", "mute", timeout_s=0.1).end is End.TIMED_OUT
