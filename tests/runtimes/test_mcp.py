@@ -732,15 +732,17 @@ def test_arguments_go_into_headers_only_where_the_servers_schema_says_so() -> No
 
 
 def test_an_attempt_that_fails_by_our_own_mistake_is_followed_by_a_pause() -> None:
+    started: list[Start] = []
+
     def fail(key: str, start: Start) -> Standing | Ending:
-        house.started.append(start)
+        started.append(start)
         raise KeyError("a mistake of ours")
 
     with house_of(jitter=patient) as house:
         house.tools.opener = fail
         assert "cannot be reached: KeyError" in house.call("echo").reason
         assert "is down: KeyError; it is tried again in" in house.call("echo").reason
-        assert len(house.started) == 1
+        assert len(started) == 1
 
 
 # -- servers that nobody names any more ---------------------------------------------------------------------

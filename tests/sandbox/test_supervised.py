@@ -1180,8 +1180,9 @@ def stop_spawner(made: Here) -> int:
 
 def kill_spawner(made: Here) -> None:
     """With its supervisors, and nobody at the other end of the socket any more."""
-    all_of_it = {stop_spawner(made), *supervisors(made.sandbox)}
-    os.kill(made.sandbox._connection.pid, signal.SIGKILL)
+    spawner_pid = stop_spawner(made)
+    all_of_it = {spawner_pid, *supervisors(made.sandbox)}
+    os.kill(spawner_pid, signal.SIGKILL)
     assert until(partial(are_gone, all_of_it)), "it survives"
 
 
