@@ -6,8 +6,8 @@ import select
 import socket
 import ssl
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 
@@ -136,6 +136,14 @@ class Peer:
         with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
         connection.close()
+
+
+@contextmanager
+def nobody() -> Iterator[str]:
+    """A URL where nobody listens: its port is held, or a server of another test might get it."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{held.getsockname()[1]}/"
 
 
 def response(body: bytes = b"ok", status: str = "200 OK", **headers: str) -> bytes:

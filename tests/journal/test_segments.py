@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import random
 import signal
@@ -336,7 +337,9 @@ def test_many_threads_share_one_sync(tmp_path: Path) -> None:
         ]
         for thread in threads:
             thread.start()
+        until = time.monotonic() + WAIT
         while journal.head is None or journal.head.number < 34:  # all have linked, and wait
+            assert time.monotonic() < until
             threading.Event().wait(0.001)
         release.set()
         for thread in (first, *threads):
@@ -405,7 +408,9 @@ def test_a_thread_that_is_interrupted_while_it_syncs_for_others_leaves_that_to_t
         assert running.wait(WAIT)
         for thread in threads[1:]:
             thread.start()
+        until = time.monotonic() + WAIT
         while journal.head is None or journal.head.number < 4 or len(journal._syncs._waiting) < 2:
+            assert time.monotonic() < until
             threading.Event().wait(0.001)
         release.set()
         for thread in threads:
@@ -1425,6 +1430,7 @@ def test_a_closed_journal_refuses(tmp_path: Path) -> None:
 
 
 def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
+    gc.collect()  # what tests before this one left must not be closed in the middle of it
     before = len(os.listdir("/proc/self/fd"))
     disk = Disk(write=failing(3, errno.ENOSPC, after=2))
     with opened(tmp_path, disk=disk) as journal:

@@ -41,13 +41,23 @@ static void sleep_for_ever(void)
     for (;;) pause();
 }
 
+/* Returns when the daemon holds the FIFO: killed before that, nobody could tell that it is gone. */
 static void daemon_now(const char *fifo)
 {
-    if (fork_bounded(LIFE_S) > 0) return;
+    int ends[2];
+    char ready;
+    if (pipe(ends)) _exit(92);
+    if (fork_bounded(LIFE_S) > 0) {
+        close(ends[1]);
+        if (read(ends[0], &ready, 1) != 0) _exit(92);
+        close(ends[0]);
+        return;
+    }
     setsid();
     if (fork_bounded(LIFE_S) > 0) _exit(0);
     for (int fd = 0; fd < 3; fd++) close(fd);
     hold(fifo);
+    close(ends[1]);
     sleep_for_ever();
 }
 

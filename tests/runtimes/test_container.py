@@ -160,7 +160,7 @@ def test_an_engine_that_is_not_installed_is_said_to_be_missing(site: Site) -> No
 def test_a_container_is_removed_when_its_client_was_stopped(site: Site) -> None:
     site.declare()
     site.engine("exec sleep 30")
-    result = site.call(timeout_s=0.3)
+    result = site.call(timeout_s=1.0)  # by then the stand-in has written what it was asked
     assert result.error is not None
     assert result.error.kind is Kind.TIMED_OUT
     name = site.said[0].split("--name ")[1].split()[0]

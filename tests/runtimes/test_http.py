@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import toolwright
-from tests.peers import WAIT_S, Peer, answers, endless, hangs, once, response
+from tests.peers import WAIT_S, Peer, answers, endless, hangs, nobody, once, response
 from toolwright.app import Workshop
 from toolwright.config import Environment, resolve
 from toolwright.errors import Kind
@@ -331,9 +331,9 @@ def test_a_flood_a_slow_server_a_lost_connection_and_no_server_have_kinds_of_the
     with Peer(once(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc")) as peer:
         declare(project, peer.url())
         assert kind(ask(project)) is Kind.UNKNOWN_OUTCOME
-        gone = peer.url()
-    declare(project, gone)
-    result = ask(project)
+    with nobody() as url:
+        declare(project, url)
+        result = ask(project)
     assert result.error is not None
     assert (result.error.kind, "connection refused" in result.error.message) == (Kind.UNAVAILABLE, True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -131,6 +132,11 @@ def house_of(level: Level = Level.PORTABLE, **more: Any) -> Iterator[House]:
             yield house
         finally:
             house.tools.close()
+
+
+def patient(low: float, high: float) -> float:
+    """For ``jitter``: a pause that lasts, however long the machine stands still meanwhile."""
+    return 100.0
 
 
 @pytest.fixture
@@ -333,14 +339,16 @@ def test_the_server_is_told_that_it_may_begin(house: House) -> None:
 @pytest.mark.battery("I15")
 @pytest.mark.parametrize("level", each_level())
 def test_a_server_that_dies_in_the_middle_of_a_call_leaves_its_outcome_unknown(level: Level) -> None:
-    with house_of(level, jitter=lambda low, high: 1.0) as house:
+    with house_of(level, jitter=patient) as house:
         house.text("echo")
         ending = house.call("die")
         assert ending.end is End.LOST
         assert "7" in ending.reason
         again = house.call("echo")
         assert again.end is End.UNAVAILABLE
-        assert "it is tried again in 0." in again.reason
+        found = re.search(r"it is tried again in ([0-9.]+) s", again.reason)
+        assert found is not None
+        assert 0 < float(found[1]) <= 50
 
 
 def test_a_half_message_at_death_is_no_answer(house: House) -> None:
@@ -349,8 +357,6 @@ def test_a_half_message_at_death_is_no_answer(house: House) -> None:
 
 
 def test_a_server_that_died_is_started_again_after_a_pause_that_grows() -> None:
-    pauses: list[float] = []
-
     def jitter(low: float, high: float) -> float:
         assert (low, high) == (0.75, 1.25)
         return 0.0  # nobody waits in a test; the pause itself is read below
@@ -362,10 +368,10 @@ def test_a_server_that_died_is_started_again_after_a_pause_that_grows() -> None:
     with house_of(jitter=lambda low, high: 1.0) as house:
         house.call("die")
         (server,) = house.tools._servers.values()
-        for _ in range(9):
+        for pause_s in (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0):
+            began = time.monotonic()
             server.failed("down")
-            pauses.append(round(server._retry_at - time.monotonic(), 1))
-    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
+            assert began + pause_s <= server._retry_at <= time.monotonic() + pause_s
 
 
 def test_a_call_that_works_makes_the_next_death_the_first_one_again() -> None:
@@ -437,13 +443,11 @@ def test_a_server_that_does_not_read_makes_nobody_come_late(house: House) -> Non
     assert max(took_s) < 0.4 + 0.25 + machine.all_s
 
 
-def test_a_server_that_is_gone_is_told_by_how_it_ended_and_not_by_its_pipe(house: House) -> None:
-    house.text("echo")
-    (server,) = house.tools._servers.values()
-    line = server._line
-    assert isinstance(line, StdioLine)
-    os.kill(int(house.text("pid")), 9)
-    ending = house.call("echo", "x" * 200_000)
+def test_a_server_that_is_gone_is_told_by_how_it_ended_and_not_by_its_pipe() -> None:
+    with house_of(jitter=patient) as house:
+        house.text("echo")
+        os.kill(int(house.text("pid")), 9)
+        ending = house.call("echo", "x" * 200_000)
     assert ending.end in (End.LOST, End.UNAVAILABLE)
     assert "it ended (killed by signal 9)" in ending.reason
     assert "pipe" not in ending.reason.lower()
@@ -478,6 +482,20 @@ def test_a_call_can_be_cancelled_and_the_server_is_told(house: House) -> None:
 
 def test_a_server_that_never_greets_is_given_up(house: House) -> None:
     ending = house.call("echo", "", "mute", timeout_s=0.5)
+    assert ending.end is End.TIMED_OUT
+    assert "it did not answer the greeting within 0.5 s" in ending.reason
+
+
+def test_the_time_that_a_server_had_to_greet_is_told_and_not_how_late_we_looked(house: House) -> None:
+    class Slow(Cancel):
+        """As on a machine that stands still whenever it is looked at."""
+
+        @property
+        def is_set(self) -> bool:
+            threading.Event().wait(0.3)
+            return super().is_set
+
+    ending = house.call("echo", "", "mute", cancel=Slow(), timeout_s=0.5)
     assert ending.end is End.TIMED_OUT
     assert "it did not answer the greeting within 0.5 s" in ending.reason
 
@@ -713,15 +731,18 @@ def test_arguments_go_into_headers_only_where_the_servers_schema_says_so() -> No
     }
 
 
-def test_an_attempt_that_fails_by_our_own_mistake_is_followed_by_a_pause(house: House) -> None:
+def test_an_attempt_that_fails_by_our_own_mistake_is_followed_by_a_pause() -> None:
+    started: list[Start] = []
+
     def fail(key: str, start: Start) -> Standing | Ending:
-        house.started.append(start)
+        started.append(start)
         raise KeyError("a mistake of ours")
 
-    house.tools.opener = fail
-    assert "cannot be reached: KeyError" in house.call("echo").reason
-    assert "is down: KeyError; it is tried again in" in house.call("echo").reason
-    assert len(house.started) == 1
+    with house_of(jitter=patient) as house:
+        house.tools.opener = fail
+        assert "cannot be reached: KeyError" in house.call("echo").reason
+        assert "is down: KeyError; it is tried again in" in house.call("echo").reason
+        assert len(started) == 1
 
 
 # -- servers that nobody names any more ---------------------------------------------------------------------

@@ -17,7 +17,8 @@ import pytest
 
 from tests.lateness import measured
 from tests.levels import sandbox_of
-from tests.runtimes.test_mcp import BOUND_S, OPEN, House, call_of, result_of, tool_of
+from tests.peers import nobody
+from tests.runtimes.test_mcp import BOUND_S, OPEN, House, call_of, patient, result_of, tool_of
 from toolwright import jsontext
 from toolwright.errors import Kind
 from toolwright.functions import PROGRESS
@@ -436,9 +437,7 @@ def test_a_server_that_hangs_up_leaves_the_outcome_unknown() -> None:
 
 
 def test_nobody_there_is_unavailable_and_not_asked_at_once_again() -> None:
-    with raw_server(lambda handler, message: None) as (url, _):
-        pass
-    with house_at(url) as house:
+    with nobody() as url, house_at(url, jitter=patient) as house:
         assert house.ask("x").end is End.UNAVAILABLE
         assert "it is tried again in" in house.ask("x").reason
 

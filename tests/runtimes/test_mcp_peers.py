@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +39,19 @@ def everything(*arguments: str) -> list[str]:
     return [NODE, str(NPM / "server-everything" / "dist" / "index.js"), *arguments]
 
 
+def free_port() -> int:
+    """Below those that the kernel gives to whoever asks for any: none of these gets it before we use it."""
+    for port in range(20_000 + os.getpid() % 10_000, 32_768):
+        with socket.socket() as tried, suppress(OSError):
+            tried.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
+
+
 @contextmanager
 def everything_over_http() -> Iterator[str]:
     """The everything server on a free port; its URL."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen(
         everything("streamableHttp"),
         env={"PATH": os.environ["PATH"], "PORT": str(port)},
@@ -57,6 +64,8 @@ def everything_over_http() -> Iterator[str]:
         for line in process.stderr:
             if "listening" in line:
                 break
+        else:
+            raise AssertionError("it did not start")
         yield f"http://127.0.0.1:{port}/mcp"
     finally:
         process.kill()

@@ -165,6 +165,16 @@ def is_gone(pid: int, within_s: float = 1.0) -> bool:
         os.close(watch)
 
 
+def word_of(fifo: Path) -> str:
+    """What a tool writes to a FIFO, waited for no longer than a call may take."""
+    end = os.open(fifo, os.O_RDWR)  # opened for reading alone, it would wait until somebody writes
+    try:
+        assert select.select([end], [], [], LIMITS.timeout_s)[0], "nobody wrote"
+        return os.read(end, 4096).decode("utf-8")
+    finally:
+        os.close(end)
+
+
 def processes_below(pid: int) -> set[int]:
     found: set[int] = set()
     waiting = [pid]
@@ -692,15 +702,38 @@ def test_a_call_ends_at_its_time_limit(bench: Bench, hang: str) -> None:
 
 
 def test_loading_ends_at_the_time_limit_too_and_at_the_button(bench: Bench) -> None:
-    before = processes_below(os.getpid())
-    source = "import time\nbegan = time.monotonic()\nwhile time.monotonic() < began + 20: pass\n"
+    """Who loads says who it is: zygotes of other tests make processes of their own meanwhile."""
+    ready = bench.root / "ready"
+    os.mkfifo(ready)
+    source = (
+        "import os, time\n"
+        f"with open({str(ready)!r}, 'w') as file: file.write(f'{{os.getpid()}} ')\n"
+        "began = time.monotonic()\nwhile time.monotonic() < began + 20: pass\n"
+    )
     tool = bench.function(source + "def execute(params, project_path):\n    return 1\n")
-    assert bench.call(tool, permit=bench.limited(timeout_s=0.5)).end is End.TIMED_OUT
-    cancel = Cancel()
-    threading.Timer(0.3, cancel.set).start()
-    assert bench.call(tool, cancel=cancel).end is End.CANCELLED
-    for pid in processes_below(os.getpid()) - before:
-        assert not _is_python(pid) or is_gone(pid)
+    permit = replace(bench.permit, write=(str(bench.root),), unprotected=True)
+    short = replace(permit, limits=replace(LIMITS, timeout_s=0.5))
+    cancel, said = Cancel(), b""
+    came = os.open(ready, os.O_RDWR)
+    try:
+        assert bench.call(tool, permit=short).end is End.TIMED_OUT
+        if select.select([came], [], [], 0)[0]:
+            said += os.read(came, 4096)
+
+        def press() -> None:
+            nonlocal said
+            if select.select([came], [], [], LIMITS.timeout_s)[0]:
+                said += os.read(came, 4096)
+                cancel.set()
+
+        thread = threading.Thread(target=press)
+        thread.start()
+        assert bench.call(tool, permit=permit, cancel=cancel).end is End.CANCELLED
+        thread.join()
+    finally:
+        os.close(came)
+    assert said
+    assert all(is_gone(int(pid)) for pid in said.split())
 
 
 @pytest.mark.battery("L01")
@@ -749,7 +782,7 @@ def test_the_button_stops_a_call(bench: Bench) -> None:
     cancel = Cancel()
 
     def press() -> None:
-        ready.read_bytes()
+        word_of(ready)
         cancel.set()
 
     thread = threading.Thread(target=press)
@@ -917,7 +950,7 @@ def test_a_call_does_not_see_the_scratch_folder_of_another(warm: Bench) -> None:
     permit = replace(warm.permit, write=(str(warm.root),), unprotected=True)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(warm.call, tool, {"ready": str(ready), "go": str(go)}, permit=permit)
-        place = ready.read_text(encoding="utf-8")
+        place = word_of(ready)
         second = warm.call(tool, {"look": place}, permit=permit)
         go.write_text("x", encoding="utf-8")
         assert first.result(20).value == ["secret"]
@@ -1122,7 +1155,7 @@ def test_a_zygote_that_was_killed_while_it_loaded_is_tried_again_later(warm: Ben
     permit = replace(warm.permit, write=(str(warm.root),), unprotected=True)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(warm.call, tool, permit=permit)
-        zygote, supervisor = map(int, ready.read_text(encoding="ascii").split())
+        zygote, supervisor = map(int, word_of(ready).split())
         ready.unlink()
         ready.write_text("", encoding="ascii")
         os.kill(zygote if whom == "zygote" else supervisor, signal.SIGKILL)
@@ -1177,7 +1210,7 @@ def test_a_slot_that_dies_during_a_call_is_never_a_success(warm: Bench) -> None:
     permit = replace(warm.permit, write=(str(warm.root),), unprotected=True)
     with ThreadPoolExecutor(1) as pool:
         lost = pool.submit(warm.call, tool, {"ready": str(ready)}, permit=permit)
-        child, slot = map(int, ready.read_text(encoding="ascii").split())
+        child, slot = map(int, word_of(ready).split())
         os.kill(slot, signal.SIGKILL)
         assert lost.result(20).end is End.LOST
     assert is_gone(child)
@@ -1233,7 +1266,6 @@ def test_an_idle_zygote_ends_by_itself(warm_with: Callable[..., Bench]) -> None:
 @pytest.mark.battery("L01")
 def test_many_calls_at_once_get_their_own_answers_and_leave_nothing(warm: Bench) -> None:
     bench = warm
-    before = processes_below(os.getpid())
     tools: list[tuple[Tool, Callable[[int, Ending], bool]]] = [
         (
             bench.function("def execute(params, project_path):\n    return params['n'] * 2\n", "double.py"),
@@ -1270,7 +1302,10 @@ def test_many_calls_at_once_get_their_own_answers_and_leave_nothing(warm: Bench)
         assert all(pool.map(one, range(100)))
     bench.runtime.close()
     assert len(os.listdir("/proc/self/fd")) <= fds
-    left = [pid for pid in processes_below(os.getpid()) - before if _is_python(pid)]
+    assert isinstance(bench.host.sandbox, Supervised)
+    assert bench.host.sandbox._connection is not None
+    # Below its own spawner: zygotes that other tests share make processes of theirs meanwhile.
+    left = [pid for pid in processes_below(bench.host.sandbox._connection.pid) if _is_python(pid)]
     assert left == []
 
 

@@ -27,7 +27,7 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.peers import WAIT_S, Peer, Talk, answers, endless, hangs, once, response
+from tests.peers import WAIT_S, Peer, Talk, answers, endless, hangs, nobody, once, response
 from toolwright.runtimes._addresses import Zone, zone
 from toolwright.runtimes._web import (
     Answer,
@@ -365,16 +365,15 @@ def test_the_next_address_is_tried_where_one_does_not_answer() -> None:
 
 
 def test_a_name_that_does_not_exist_and_a_closed_port_are_unreachable(web: Web) -> None:
-    def nobody(host: str, port: int) -> Sequence[str]:
+    def unknown(host: str, port: int) -> Sequence[str]:
         raise socket.gaierror(socket.EAI_NONAME, "unknown")
 
-    error = unreached(lambda: send(Web(resolve=nobody), "http://nobody.example/"))
+    error = unreached(lambda: send(Web(resolve=unknown), "http://nobody.example/"))
     assert (error.kind, error.sent, error.why) == (
         Trouble.UNREACHABLE, False, "nobody.example: no such host",
     )  # fmt: skip
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    error = unreached(lambda: send(web, f"http://127.0.0.1:{port}/"))
+    with nobody() as url:
+        error = unreached(lambda: send(web, url))
     assert (error.kind, error.sent) == (Trouble.UNREACHABLE, False)
     assert "connection refused" in error.why
 

@@ -12,13 +12,15 @@ import ctypes
 import json
 import os
 import resource
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -91,6 +93,24 @@ def rules_of(start: Start, _scratch: str) -> KernelRules:
     )
 
 
+@contextmanager
+def _pressed_at(fifo: str, cancel: Cancel) -> Iterator[None]:
+    button = os.open(fifo, os.O_RDWR)  # so that nobody waits for whoever presses it
+
+    def wait() -> None:
+        os.read(button, 1)
+        cancel.set()
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    try:
+        yield
+    finally:
+        os.write(button, b"-")
+        waiting.join()
+        os.close(button)
+
+
 class Here:
     """The level in this process."""
 
@@ -101,12 +121,14 @@ class Here:
         return self.answer(request_of(argv, **more))
 
     def answer(self, request: dict[str, Any]) -> Ending:
+        """``cancel_s``: it is cancelled after so long; ``cancel_at``: when somebody writes to this FIFO."""
         cancel = Cancel()
         timer = threading.Timer(request.get("cancel_s", 0), cancel.set)
         if "cancel_s" in request:
             timer.start()
         try:
-            return self.sandbox.run(start_of(request), cancel)
+            with _pressed_at(request["cancel_at"], cancel) if "cancel_at" in request else nullcontext():
+                return self.sandbox.run(start_of(request), cancel)
         finally:
             timer.cancel()
             if timer.ident is not None:
@@ -166,6 +188,7 @@ class Elsewhere:
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         self.post(request)
         assert self.process.stdout is not None
+        assert select.select([self.process.stdout], [], [], ANSWER_S)[0], "it does not answer"
         answer: dict[str, Any] = json.loads(self.process.stdout.readline())
         return answer
 

@@ -183,8 +183,7 @@ class Server:
             if cancel.is_set:
                 raise Unavailable(End.CANCELLED, "cancelled")
             if time.monotonic() >= deadline:
-                waited_s = time.monotonic() - began
-                why = f"it did not answer the greeting within {waited_s:.1f} s"
+                why = f"it did not answer the greeting within {max(0.0, deadline - began):.1f} s"
                 raise Unavailable(End.TIMED_OUT, f"{self.name} cannot be reached: {why}", self.hint)
         if isinstance(attempt.outcome, Unavailable):
             raise attempt.outcome
