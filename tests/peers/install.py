@@ -19,11 +19,10 @@ TARGET = HERE.parent.parent / "build" / "servers"
 FILES = ("package.json", "package-lock.json")
 
 DEBIAN = {
-    "chromium": ("chromium", "tests with a real browser"),
-    "musl-gcc": ("musl-tools", "tests with another C library"),
+    "chromium": ("chromium", "tests with a real browser", 600),
+    "musl-gcc": ("musl-tools", "tests with another C library", 60),
 }
-"""A command, the package it comes in, and what is skipped without it."""
-APT_S = 600
+"""A command, the package it comes in, what is skipped without it, and how many seconds it is worth."""
 
 
 def main() -> int:
@@ -38,22 +37,24 @@ def install_from_debian() -> None:
         return
     apt = shutil.which("apt-get")
     if apt is None or os.geteuid() != 0:
-        for package, tests in missing:
+        for package, tests, _ in missing:
             sys.stderr.write(
                 f"{package} is not installed: {tests} will be skipped "
                 f"(Debian, Ubuntu: apt-get install {package})\n"
             )
         return
-    _run([apt, "update", "-qq"])
-    for package, tests in missing:
-        if not _run([apt, "install", "-y", "-qq", "--no-install-recommends", package]):
+    _run([apt, "update", "-qq"], max(limit_s for _, _, limit_s in missing))
+    for package, tests, limit_s in missing:
+        if not _run([apt, "install", "-y", "-qq", "--no-install-recommends", package], limit_s):
             sys.stderr.write(f"{package} could not be installed: {tests} will be skipped\n")
 
 
-def _run(command: list[str]) -> bool:
+def _run(command: list[str], limit_s: int) -> bool:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     try:
-        done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, timeout=APT_S, check=False)
+        done = subprocess.run(
+            command, env=environment, stdout=subprocess.DEVNULL, timeout=limit_s, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0
