@@ -32,6 +32,7 @@ from toolwright.doors._streams import STREAMS_PER_GUEST_MAX
 from toolwright.doors._web import BODY_TIMEOUT_S
 from toolwright.functions import tool
 from toolwright.model import Effect, Reach, Right
+from toolwright.records import replace
 from toolwright.schema import DRAFT, meta_validator
 
 PROBLEM = "application/problem+json"
@@ -233,6 +234,29 @@ def test_rules_that_name_no_tool_are_told_as_by_check_and_not_to_those_who_see_o
     (problem,) = answer.json()["problems"]
     assert problem == {**said[-1], "path": problem["path"]}
     assert (problem["code"], problem["line"], problem["hint"]) == ("config.no-tool", 3, "did you mean near?")
+
+
+def test_what_is_not_as_it_was_locked_is_told_as_by_check_and_not_to_those_who_see_only_some(
+    tmp_path: Path,
+) -> None:
+    write_program(tmp_path, "near", "cat")
+    file, state = tmp_path / "toolwright.toml", tmp_path / "state"
+    file.write_text('[[source]]\npath = "tools.json"\n', encoding="utf-8")
+    state.mkdir(mode=0o700)
+    shared = ("--config", file, "--state", state)
+    assert program(*shared, "lock", cwd=tmp_path).status == 0
+    write_program(tmp_path, "near", "date")
+    config = replace(read_file(str(file), trusted=True), state=str(state))
+    with opened(state, config=config) as workshop:
+        with served(workshop) as server:
+            answer = server.get("/v1/problems")
+            promised(server.get("/openapi.json").json(), "GET", "/v1/problems", answer)
+        with served(workshop, guest=Guest(name="eve", reach=Reach(tools=("*/near",)))) as server:
+            assert server.get("/v1/problems").json()["problems"] == []
+    (said,) = program(*shared, "check", "--json", cwd=tmp_path).json["problems"]
+    (problem,) = answer.json()["problems"]
+    assert problem == {**said, "path": problem["path"]}
+    assert (problem["code"], problem["severity"]) == ("lock.drifted", "error")
 
 
 def test_the_lines_of_rules_are_those_of_the_file_as_it_was_read(tmp_path: Path) -> None:

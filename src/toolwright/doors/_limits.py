@@ -265,8 +265,8 @@ class Guarded(HttpToolsProtocol):
         self.transport.close()
 
     def _spoil(self) -> bool:
-        """What came last is no good. Whether requests before it wait for their answers: what is said now would
-        be taken for the first of these, and its call be cancelled."""
+        """What came last is no good. Whether requests before it wait for their answers: what is said now
+        would be taken for the first of these, and its call be cancelled."""
         cycle: Any = self.cycle
         if self.phase != _BODY:
             self.is_spoilt = cycle is not None and not cycle.response_complete
