@@ -585,6 +585,7 @@ class Workshop:
 
     def _note_switch(self, off: Disabled, *, enabled: bool, by: str | None) -> None:
         caller = self._environment.user if by is None else by
+        self.disabled()  # what cannot be read cannot be changed: nothing is recorded that does not happen
         why = self.hands.audit.note_durably(
             "",
             "switch",

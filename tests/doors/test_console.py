@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import subprocess
 import sys
@@ -582,6 +583,50 @@ def test_problems_are_marked_on_the_page_of_their_tool_whatever_page_is_asked_fo
         assert with_problems(made.get("/?q=says_much&state=callable")) == {"says_much"}
         assert with_problems(made.get("/?state=problems")) == paged
         assert {problem.name for problem in made.workshop.problems} == paged
+
+
+def test_a_store_that_cannot_be_read_is_told_with_what_to_do_and_the_tools_are_shown(tmp_path: Path) -> None:
+    made = Pages(tmp_path, TOOLS)
+    path = made.state / STORE_NAME
+    with made.workshop:
+        path.write_bytes(b"garbage " * 1000)
+        for text in (made.get("/"), made.tool("plain")):
+            page = Page(text)
+            assert page.wrong == []
+            for said in ("Does it.", "not callable", f"then move {path}"):
+                assert said in page.text
+        for other in ("/approvals", "/skills"):
+            page = Page(made.get(other, status=503))
+            assert page.wrong == []
+            assert f"then move {path}" in page.text
+        health = Page(made.get("/health")).text
+        assert "the store cannot be read" in health
+        assert f"then move {path}" in health
+        for other in ("/problems", "/calls", "/audit", "/audit/verify"):
+            made.get(other)
+
+
+def test_a_journal_that_is_no_folder_is_told_with_what_to_do(tmp_path: Path) -> None:
+    made = Pages(tmp_path, TOOLS)
+    with made.workshop:
+        (made.state / "journal").write_bytes(b"x")
+        for path in ("/calls", "/audit", "/audit/verify", "/audit/0000"):
+            page = Page(made.get(path, status=503))
+            assert page.wrong == []
+            assert f"{made.state / 'journal'}: not a directory" in page.text
+            assert "put the journal back" in page.text
+        assert "Does it." in made.tool("plain")
+
+
+def test_a_lock_that_is_a_folder_is_told_with_what_to_do_and_the_tools_are_shown(tmp_path: Path) -> None:
+    made = Pages(tmp_path, TOOLS)
+    with made.workshop:
+        (tmp_path / "toolwright.lock").mkdir()
+        for text in (made.get("/"), made.tool("plain"), made.get("/problems")):
+            assert "toolwright.lock: it is no regular file" in text
+        assert "put a readable lock there" in made.tool("plain")
+        held = (os.path.realpath(each) for each in Path("/proc/self/fd").iterdir())
+        assert str(tmp_path / "toolwright.lock") not in held, "each look kept a descriptor"
 
 
 def test_a_tool_that_is_switched_off_says_so_and_why(tmp_path: Path) -> None:

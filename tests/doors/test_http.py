@@ -572,6 +572,34 @@ def test_tools_are_switched_off_and_on_and_it_is_recorded(tmp_path: Path) -> Non
         refused(server.post("/v1/tools/nope/disable", {}), 404)
 
 
+def test_a_store_that_cannot_be_read_is_told_with_what_to_do_at_every_door(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with opened(state, tools=[echo]) as workshop, served(workshop) as server:
+        (state / "state.sqlite").write_bytes(b"garbage " * 1000)
+        document = server.get("/openapi.json").json()
+        ready = server.get("/readyz")
+        promised(document, "GET", "/readyz", ready)
+        assert (ready.status_code, ready.json()["reasons"]) == (
+            503,
+            ["the store cannot be read, so nothing runs"],
+        )
+        health = server.get("/v1/health").json()
+        assert (health["ready"], health["store"]["ok"]) == (False, False)
+        assert "state.sqlite and its -wal and -shm away" in health["store"]["hint"]
+        assert server.get("/v1/tools").json()["tools"]
+        for path in ("/v1/tools/echo", "/v1/tools?message=say", "/v1/approvals"):
+            assert "state.sqlite" in refused(server.get(path), 503)["hint"]
+        refused(server.post("/v1/tools/echo/disable", {}), 503)
+        assert server.get("/v1/audit?what=switch").json()["records"] == [], "it was not switched"
+        for method in ("tools/list", "tools/call"):
+            message = {"jsonrpc": "2.0", "id": 7, "method": method, "params": {"name": "echo"}}
+            answer = server.post("/mcp", message, headers={"Accept": "application/json, text/event-stream"})
+            assert (answer.status_code, answer.json()["id"]) == (200, 7)
+            error = answer.json()["error"]
+            assert (error["code"], error["data"]["kind"]) == (-32603, "unavailable")
+            assert "state.sqlite and its -wal and -shm away" in error["data"]["hint"]
+
+
 def test_a_tool_that_was_switched_off_by_the_name_models_know_is_off_and_can_be_switched_on(
     tmp_path: Path,
 ) -> None:

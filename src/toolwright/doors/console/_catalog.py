@@ -187,10 +187,19 @@ class CatalogPages:
                 "states": STATES,
                 "severities": self._severities(request),
                 "warnings": self._workshop.warnings(),
+                "unread": self._switched()[1],
                 "trust_tones": TRUST_TONES,
                 "effect_tones": EFFECT_TONES,
             },
         )
+
+    def _switched(self) -> tuple[tuple[Disabled, ...], StoreError | None]:
+        """What is switched off; or why that cannot be read, so that nothing runs: a page about tools shows
+        them all the same."""
+        try:
+            return self._workshop.disabled(), None
+        except StoreError as error:
+            return (), error
 
     def _severities(self, request: Request) -> Counter[Severity]:
         return self._workshop.severities if guest_of(request).reach is None else Counter()
@@ -200,7 +209,7 @@ class CatalogPages:
         tool = self._frame.find(request, request.path_params["key"])
         guest = guest_of(request)
         explained = self._workshop.explain(tool.key, caller=guest.name)
-        switched = switch_of(tool, self._workshop.disabled(), time.time())
+        off, unread = self._switched()
         schema = None if tool.input_schema is None else tool.input_schema.document
         output = None if tool.output_schema is None else tool.output_schema.document
         denied = explained.decision if isinstance(explained.decision, Deny) else None
@@ -214,15 +223,16 @@ class CatalogPages:
                 "explained": explained,
                 "decision": decision_word(explained.decision),
                 "permit": list(permit_words(explained.permit)) if explained.permit else [],
-                "off": switched,
+                "off": switch_of(tool, off, time.time()),
                 "refused": why_not(tool, denied),
+                "to_do": "" if denied is None else denied.hint or "",
                 "schema": schema,
                 "parameters": parameters(schema),
                 "form": form(schema),
                 "output": output,
                 "given": parameters(output),
                 "place": place(tool.origin.path, tool.origin.line),
-                "sent": self._sent(tool, guest) if tool.role is Role.TOOL else [],
+                "sent": self._sent(tool, guest) if tool.role is Role.TOOL and unread is None else [],
                 "recent": self._recent(request, tool),
                 "problems": [
                     problem for problem in self._workshop.problems if is_about(problem, tool, guest)
@@ -329,13 +339,15 @@ class CatalogPages:
         self, request: Request, some: Sequence[Tool] | None, every: Sequence[Tool]
     ) -> Callable[[Tool], Row]:
         """What looks into tools, at one moment; for problems only into some (None: into all)."""
-        gate, off = self._workshop.gate, self._workshop.disabled()
+        gate, (off, unread) = self._workshop.gate, self._switched()
         refusal = gate.refusals(guest_of(request).name, disabled=off)
         wrong, now = _Wrong(self._workshop.wrong_about(some, every)), time.time()
 
         def look(tool: Tool) -> Row:
             switched = switch_of(tool, off, now)
             refused = why_not(tool, refusal(tool) if tool.role is Role.TOOL else None)
+            if unread is not None and tool.role is Role.TOOL:
+                refused = refused or "what was switched off cannot be read"
             holds = {
                 "callable": not refused,
                 "disabled": switched is not None,
