@@ -190,6 +190,7 @@ class Activity:
             raise HTTPException(404, "No such call was recorded.")
         status = await asyncio.to_thread(_accounts.status_of, self._folder(), entries)
         begin = next((entry.body for entry in entries if entry.what == "begin"), {})
+        tool = begin.get("key") or begin.get("tool") or "(unknown)"
         return self._frame.page(
             request,
             "record.html",
@@ -197,7 +198,8 @@ class Activity:
                 "call": call,
                 "status": status,
                 "ok": {"ok": True, "running": None}.get(status, False),
-                "tool": begin.get("key") or begin.get("tool") or "(unknown)",
+                "tool": tool,
+                "is_known": tool in frozenset(self._frame.workshop.catalog.keys),
                 "records": [
                     {
                         "what": entry.what,
