@@ -49,13 +49,15 @@ class Health:
         why: list[str] = []
         if self.is_draining:
             why.append("stopping: calls under way are being finished")
-        trouble = self._workshop.hands.audit.trouble
+        trouble, state = self._workshop.hands.audit.trouble, self._workshop.config.state
         if trouble is not None:
-            why.append(f"the journal cannot be written: {trouble.why}")
+            # Attack: whoever has no token learns where the host's files lie. The report says it to others.
+            told = trouble.why if state is None else trouble.why.replace(os.path.join(state, ""), "")
+            why.append(f"the journal cannot be written: {told}")
         elif (unwritable := self._unwritable()) is not None:
             why.append(unwritable)
         if self._unread() is not None:
-            why.append("the store cannot be read, so nothing runs")  # everybody is told: no path of ours
+            why.append("the store cannot be read, so nothing runs")
         return not why, {
             "status": "not ready" if why else "ok",
             "reasons": list(why),
