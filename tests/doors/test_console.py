@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -711,6 +712,9 @@ def test_rules_that_name_no_tool_stand_with_the_problems_for_those_who_see_every
         page = Page(made.get("/problems?q=config.no-tool"))
         assert visible("name 'secret_pln'") in page.text
         assert "did you mean secret_plan?" in page.text
+        told = Counter(problem.severity.value for problem in _reach.problems(made.workshop, None))
+        assert dict(told) == {"warning": 2}, "one in a description, which is merely suspicious"
+        assert "2 warnings" in Page(made.get("/")).text
         near = Guest(name="rob", reach=Reach(tools=("manifest:*/plain",)))
         assert "secret_pl" not in made.get("/problems", near)
 

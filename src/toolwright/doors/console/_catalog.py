@@ -185,7 +185,7 @@ class CatalogPages:
                 "effects": _present(Effect, Counter(tool.effect.value for tool in tools)),
                 "trusts": trusts,
                 "states": STATES,
-                "severities": self._severities(request),
+                "severities": self._severities(request, None if part else every),
                 "warnings": self._workshop.warnings(),
                 "unread": self._switched()[1],
                 "trust_tones": TRUST_TONES,
@@ -201,8 +201,16 @@ class CatalogPages:
         except StoreError as error:
             return (), error
 
-    def _severities(self, request: Request) -> Counter[Severity]:
-        return self._workshop.severities if guest_of(request).reach is None else Counter()
+    def _severities(self, request: Request, whole: Sequence[Tool] | None) -> Counter[Severity]:
+        """How many problems the page of them shows; of a catalog that is not shown whole those alone that
+        are found without looking at every tool."""
+        workshop = self._workshop
+        if guest_of(request).reach is not None:
+            return Counter()
+        if whole is None:
+            return workshop.severities
+        told = (*workshop.wrong_about(None, whole), *workshop.lock_problems(), *workshop.rule_problems())
+        return Counter(problem.severity for problem in told)
 
     def tool(self, request: Request) -> Response:
         """One tool: what it takes, what it may do, what others are told of it, and a form to try it."""
