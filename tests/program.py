@@ -63,7 +63,7 @@ def toolwright(
 
 
 @contextmanager
-def bounded(process: subprocess.Popen[bytes]) -> Iterator[None]:
+def bounded(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> Iterator[None]:
     """Whatever is read of it meanwhile comes to an end: after a while it is killed."""
     guard = threading.Timer(WAIT_S, process.kill)
     guard.daemon = True

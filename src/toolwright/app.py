@@ -467,22 +467,17 @@ class Workshop:
             source.named and source.path == here for source in config.sources
         ):
             return []
-        rules = [(rule.place, rule.match) for rule in rules_of(config.policy, config.policy_places)]
-        rules += [(budget.place, budget.match) for budget in budgets_of(config.budgets, config.budget_places)]
-        asked = [
-            naming.Naming(place.removeprefix(file).partition(" ")[2], match)
-            for place, match in rules
-            if place.startswith((f"{file}:", f"{file} "))
-        ]
-        for grant, grant_file in zip(config.grants, config.grant_files, strict=True):
-            if grant_file == file:
-                asked.append(naming.of_grant(grant.pattern))
+        grants = zip(config.grants, config.grant_files, strict=True)
+        asked = naming.in_file(
+            file,
+            rules_of(config.policy, config.policy_places),
+            budgets_of(config.budgets, config.budget_places),
+            [grant.pattern for grant, grant_file in grants if grant_file == file],
+        )
         if not asked:  # as mostly; no tool is taken from the shelf for it
             return []
-        servers, listed = self.server_records(), self.catalog.keys
-        silent = [each.key for each in servers if not any(key.startswith(each.key) for key in listed)]
-        known = [*self.tools, *servers]
-        return naming.look(asked, known, silent=silent, file=file, lines=partial(lines_of, config.file_text))
+        lines = partial(lines_of, config.file_text)
+        return naming.look(asked, self.tools, self.server_records(), file=file, lines=lines)
 
     def changed(self) -> bool:
         """Whether the sources look different from when they were last read. Reads and runs nothing."""
@@ -590,6 +585,7 @@ class Workshop:
 
     def _note_switch(self, off: Disabled, *, enabled: bool, by: str | None) -> None:
         caller = self._environment.user if by is None else by
+        self.disabled()  # what cannot be read cannot be changed: nothing is recorded that does not happen
         why = self.hands.audit.note_durably(
             "",
             "switch",

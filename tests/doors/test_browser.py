@@ -181,6 +181,22 @@ def shoot(page: Page, name: str) -> None:
 # -- the story ----------------------------------------------------------------------------------------------
 
 
+BROKEN_WORDS = """cells => cells.filter((cell) => {
+  const word = document.createRange();
+  word.selectNodeContents(cell);
+  return new Set([...word.getClientRects()].map((line) => Math.round(line.top))).size > 1;
+}).map((cell) => cell.textContent)"""
+
+
+@pytest.mark.parametrize("size", [PHONE, DESK], ids=["phone", "desk"])
+def test_no_word_of_the_parameters_is_broken(browser: Browser, served: Served, size: dict[str, int]) -> None:
+    with visiting(browser, served, viewport=size) as visit:
+        page = visit.open(f"/tools/{quote('manifest:manifest/get_time', safe='')}")
+        table = "section[aria-labelledby=takes] tbody"
+        assert page.locator(f"{table} tr").count() == 2
+        assert page.eval_on_selector_all(f"{table} th code, {table} td.words", BROKEN_WORDS) == []
+
+
 @pytest.mark.parametrize(("size", "theme"), [(PHONE, "dark"), (DESK, "light")], ids=["phone", "desk"])
 def test_from_the_catalog_to_the_audit(
     browser: Browser, served: Served, size: dict[str, int], theme: str

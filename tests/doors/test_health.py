@@ -55,6 +55,18 @@ def test_it_is_not_ready_while_the_journal_cannot_be_written(workshop: Workshop)
     assert "the disk is full" in why["reasons"][0]
 
 
+def test_attack_where_the_hosts_files_lie_is_told_to_whoever_asks_whether_it_is_ready(
+    workshop: Workshop,
+) -> None:
+    """It needs no token. Whoever may ask for the report is told."""
+    found, _ = health(workshop)
+    state = workshop.config.state
+    workshop.hands.audit.trouble = Trouble(f"{state}/journal: not a directory", "remove it")
+    _, why = found.ready()
+    assert why["reasons"] == ["the journal cannot be written: journal: not a directory"]
+    assert found.report()["journal"]["why"] == f"{state}/journal: not a directory"
+
+
 def test_the_report_tells_isolation_sources_journal_and_the_last_reload(
     workshop: Workshop, tmp_path: Path
 ) -> None:

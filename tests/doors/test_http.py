@@ -9,6 +9,7 @@ import re
 import socket
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,6 +32,7 @@ from toolwright.doors._streams import STREAMS_PER_GUEST_MAX
 from toolwright.doors._web import BODY_TIMEOUT_S
 from toolwright.functions import tool
 from toolwright.model import Effect, Reach, Right
+from toolwright.records import replace
 from toolwright.schema import DRAFT, meta_validator
 
 PROBLEM = "application/problem+json"
@@ -232,6 +234,29 @@ def test_rules_that_name_no_tool_are_told_as_by_check_and_not_to_those_who_see_o
     (problem,) = answer.json()["problems"]
     assert problem == {**said[-1], "path": problem["path"]}
     assert (problem["code"], problem["line"], problem["hint"]) == ("config.no-tool", 3, "did you mean near?")
+
+
+def test_what_is_not_as_it_was_locked_is_told_as_by_check_and_not_to_those_who_see_only_some(
+    tmp_path: Path,
+) -> None:
+    write_program(tmp_path, "near", "cat")
+    file, state = tmp_path / "toolwright.toml", tmp_path / "state"
+    file.write_text('[[source]]\npath = "tools.json"\n', encoding="utf-8")
+    state.mkdir(mode=0o700)
+    shared = ("--config", file, "--state", state)
+    assert program(*shared, "lock", cwd=tmp_path).status == 0
+    write_program(tmp_path, "near", "date")
+    config = replace(read_file(str(file), trusted=True), state=str(state))
+    with opened(state, config=config) as workshop:
+        with served(workshop) as server:
+            answer = server.get("/v1/problems")
+            promised(server.get("/openapi.json").json(), "GET", "/v1/problems", answer)
+        with served(workshop, guest=Guest(name="eve", reach=Reach(tools=("*/near",)))) as server:
+            assert server.get("/v1/problems").json()["problems"] == []
+    (said,) = program(*shared, "check", "--json", cwd=tmp_path).json["problems"]
+    (problem,) = answer.json()["problems"]
+    assert problem == {**said, "path": problem["path"]}
+    assert (problem["code"], problem["severity"]) == ("lock.drifted", "error")
 
 
 def test_the_lines_of_rules_are_those_of_the_file_as_it_was_read(tmp_path: Path) -> None:
@@ -505,25 +530,29 @@ def test_the_audit_is_paged_newest_first_and_filtered(tmp_path: Path) -> None:
 
 
 def test_the_audit_is_verified_and_counted_for_charts(tmp_path: Path) -> None:
-    with opened(tmp_path / "state", tools=TOOLS) as workshop, served(workshop) as server:
-        for _ in range(3):
-            server.call("echo")
-        server.call("fail")
-        document = server.get("/openapi.json").json()
-        verdict = server.get("/v1/audit/verify")
-        promised(document, "GET", "/v1/audit/verify", verdict)
-        assert verdict.json()["ok"] is True
-        answer = server.get("/v1/audit/stats?window_s=86400&buckets=4")
-        promised(document, "GET", "/v1/audit/stats", answer)
-        found = answer.json()
-        assert (found["calls"], found["failed"], found["bucket_s"]) == (4, 1, 21_600)
-        assert [each["calls"] for each in found["buckets"]] == [0, 0, 0, 4]
-        last = found["buckets"][-1]
-        assert last["failed"] == 1
-        assert last["p50_ms"] <= last["p95_ms"] <= last["p99_ms"]
-        assert found["buckets"][0]["p50_ms"] is None
-        only = server.get("/v1/audit/stats?key=python:t/fail&buckets=1").json()
-        assert only["buckets"][0]["calls"] == 1
+    for folder in ("state", "again"):  # a part of the day that ends meanwhile parts the calls: once more
+        part = time.time() // 21_600
+        with opened(tmp_path / folder, tools=TOOLS) as workshop, served(workshop) as server:
+            for _ in range(3):
+                server.call("echo")
+            server.call("fail")
+            document = server.get("/openapi.json").json()
+            verdict = server.get("/v1/audit/verify")
+            answer = server.get("/v1/audit/stats?window_s=86400&buckets=4")
+            only = server.get("/v1/audit/stats?key=python:t/fail&buckets=1").json()
+        if time.time() // 21_600 == part:
+            break
+    promised(document, "GET", "/v1/audit/verify", verdict)
+    assert verdict.json()["ok"] is True
+    promised(document, "GET", "/v1/audit/stats", answer)
+    found = answer.json()
+    assert (found["calls"], found["failed"], found["bucket_s"]) == (4, 1, 21_600)
+    assert [each["calls"] for each in found["buckets"]] == [0, 0, 0, 4]
+    last = found["buckets"][-1]
+    assert last["failed"] == 1
+    assert last["p50_ms"] <= last["p95_ms"] <= last["p99_ms"]
+    assert found["buckets"][0]["p50_ms"] is None
+    assert only["buckets"][0]["calls"] == 1
 
 
 def test_tools_are_switched_off_and_on_and_it_is_recorded(tmp_path: Path) -> None:
@@ -541,6 +570,34 @@ def test_tools_are_switched_off_and_on_and_it_is_recorded(tmp_path: Path) -> Non
         switches = server.get("/v1/audit?what=switch").json()["records"]
         assert [(each["enabled"], each["caller"]) for each in switches] == [(True, "ann"), (False, "ann")]
         refused(server.post("/v1/tools/nope/disable", {}), 404)
+
+
+def test_a_store_that_cannot_be_read_is_told_with_what_to_do_at_every_door(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with opened(state, tools=[echo]) as workshop, served(workshop) as server:
+        (state / "state.sqlite").write_bytes(b"garbage " * 1000)
+        document = server.get("/openapi.json").json()
+        ready = server.get("/readyz")
+        promised(document, "GET", "/readyz", ready)
+        assert (ready.status_code, ready.json()["reasons"]) == (
+            503,
+            ["the store cannot be read, so nothing runs"],
+        )
+        health = server.get("/v1/health").json()
+        assert (health["ready"], health["store"]["ok"]) == (False, False)
+        assert "state.sqlite and its -wal and -shm away" in health["store"]["hint"]
+        assert server.get("/v1/tools").json()["tools"]
+        for path in ("/v1/tools/echo", "/v1/tools?message=say", "/v1/approvals"):
+            assert "state.sqlite" in refused(server.get(path), 503)["hint"]
+        refused(server.post("/v1/tools/echo/disable", {}), 503)
+        assert server.get("/v1/audit?what=switch").json()["records"] == [], "it was not switched"
+        for method in ("tools/list", "tools/call"):
+            message = {"jsonrpc": "2.0", "id": 7, "method": method, "params": {"name": "echo"}}
+            answer = server.post("/mcp", message, headers={"Accept": "application/json, text/event-stream"})
+            assert (answer.status_code, answer.json()["id"]) == (200, 7)
+            error = answer.json()["error"]
+            assert (error["code"], error["data"]["kind"]) == (-32603, "unavailable")
+            assert "state.sqlite and its -wal and -shm away" in error["data"]["hint"]
 
 
 def test_a_tool_that_was_switched_off_by_the_name_models_know_is_off_and_can_be_switched_on(
@@ -852,7 +909,7 @@ def test_a_body_is_counted_while_it_comes_whatever_its_length_is_said_to_be(tmp_
         )
 
 
-@pytest.mark.parametrize("path", ["/v1/tools/echo/call", "/mcp"])
+@pytest.mark.parametrize("path", ["/v1/tools/echo/call", "/mcp", "/login"])
 def test_a_body_has_as_long_to_come_as_the_configuration_says(tmp_path: Path, path: str) -> None:
     with opened(tmp_path / "state", tools=[echo]) as workshop, served(workshop, body_timeout_s=0.2) as server:
         address = urlsplit(server.url)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import socket
 import struct
@@ -28,11 +29,16 @@ QUICK = Limits(
     connections_max=20,
 )
 LONG = b"x" * (1 << 20)
+GONE: dict[int, asyncio.Event] = {}
+"""By port, because each server has a loop of its own."""
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
     """Tells how long the body was; at /long it answers with 200 MB, at /measured with 4 GB and says so first,
-    at /deaf it reads nothing."""
+    at /deaf it reads nothing, at /wait it waits until somebody has been at /go."""
+    if scope["path"] in ("/wait", "/go"):
+        gone = GONE.setdefault(scope["server"][1], asyncio.Event())
+        gone.set() if scope["path"] == "/go" else await gone.wait()
     if scope["path"] == "/measured":
         head = [(b"content-length", str(4096 * len(LONG)).encode())]
         await send({"type": "http.response.start", "status": 200, "headers": head})
@@ -273,6 +279,32 @@ def test_requests_that_are_no_http_are_refused(patient: int) -> None:
     conflicting = ("Content-Length: 2", "Transfer-Encoding: chunked")
     assert asked(patient, "POST", "/", *conflicting, "Content-Type: application/json").status == 400
     assert asked(patient, "GET", "/").status == 200
+
+
+SPOILT = {
+    "no HTTP": b"\x16\x03\x01\x02\x00",
+    "no path": b"GET http://127.0.0.1/ HTTP/1.1\r\n\r\n",
+    "no chunk": b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    "a head too long": b"GET / HTTP/1.1\r\nX-Long: " + b"a" * 9000,
+    "a head without end": b"GET / HTTP/1.1\r\nX-Slow: ",
+    "a body without end": b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n{",
+}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("behind", [pytest.param(text, id=name) for name, text in SPOILT.items()])
+def test_requests_are_answered_though_what_comes_behind_them_is_no_good(
+    port: int, behind: bytes, count: int
+) -> None:
+    with connected(port) as client:
+        client.sendall(request("GET", "/wait", port) * count + behind)
+        for _ in range(2):  # by then the time of what came before is over too
+            with connected(port) as silent:
+                assert ended(silent)
+        assert asked(port, "GET", "/go").status == 200
+        answers = b"".join(iter(lambda: client.recv(65536), b""))
+        assert answers.count(b"HTTP/1.1 200 OK\r\n") == answers.count(b"HTTP/1.1 ") == count
+    assert asked(port, "GET", "/").status == 200
 
 
 def test_the_settings_believe_no_proxy_and_speak_no_websocket() -> None:

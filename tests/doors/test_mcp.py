@@ -790,6 +790,17 @@ def test_a_pipe_speaks_the_older_era(pipe: Pipe) -> None:
     assert b"printed by a tool" in err
 
 
+def test_a_pipe_says_what_to_do_where_the_store_cannot_be_read(pipe: Pipe, tmp_path: Path) -> None:
+    pipe.begin()
+    (tmp_path / "state").mkdir(mode=0o700, exist_ok=True)
+    (tmp_path / "state" / "state.sqlite").write_bytes(b"garbage " * 1000)
+    for method in ("tools/list", "tools/call"):
+        error = pipe.ask(method, call("echo", text="hi"))["error"]
+        assert (error["code"], error["data"]["kind"]) == (-32603, "unavailable")
+        assert "state.sqlite: file is not a database" in error["message"]
+        assert "put a backup in its place" in error["data"]["hint"]
+
+
 def test_a_pipe_speaks_the_newer_era(pipe: Pipe) -> None:
     def ask(method: str, params: Any = None, able: Any = None) -> Any:
         return pipe.ask(method, enveloped(method, params, able)[0]["params"])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.program import PROGRAM, WAIT_S, environment, toolwright
+from tests.program import PROGRAM, WAIT_S, bounded, environment, toolwright
 from toolwright.trust.vault import VALUE_BYTES_MAX, Vault
 
 VALUE = "sk-very-secret-0815"
@@ -130,11 +130,13 @@ def test_a_terminal_is_asked_twice_and_shows_nothing(tmp_path: Path) -> None:
             start_new_session=True,  # no terminal but the one it is given
         ) as asked:
             assert asked.stderr is not None
-            for questions in (1, 2):
-                while said.count(b": ") < questions and (more := asked.stderr.read1(1000)):  # type: ignore[attr-defined]
-                    said += more
-                os.write(controller, f"{VALUE}\n".encode())  # what was typed before the question is discarded
-            out, rest = asked.communicate(timeout=WAIT_S)
+            with bounded(asked):
+                for questions in (1, 2):
+                    while said.count(b": ") < questions and (more := asked.stderr.read1(1000)):  # type: ignore[attr-defined]
+                        said += more
+                    # What was typed before the question is discarded.
+                    os.write(controller, f"{VALUE}\n".encode())
+                out, rest = asked.communicate(timeout=WAIT_S)
         assert asked.returncode == 0, said + rest
         while select.select([controller], [], [], 0)[0]:  # what was echoed: line ends at most
             assert os.read(controller, 1000).strip() == b""

@@ -404,8 +404,9 @@ def test_requests_that_nobody_has_read_or_accepted_when_it_stops_are_answered(fo
 
 @pytest.mark.parametrize("is_mcp", [False, True], ids=["http", "mcp"])
 @pytest.mark.parametrize("is_late", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("behind", [b"", b"no HTTP"], ids=["", "spoilt"])
 def test_requests_that_lie_behind_a_call_when_it_stops_are_answered(
-    folder: Path, is_mcp: bool, is_late: bool
+    folder: Path, is_mcp: bool, is_late: bool, behind: bytes
 ) -> None:
     fifo, began = folder.parent / "fifo", folder.parent / "began"
     os.mkfifo(fifo)
@@ -427,7 +428,7 @@ def test_requests_that_lie_behind_a_call_when_it_stops_are_answered(
         wait_until(lambda: is_read(connection))
         connection.sendall(sent(server, "POST", "/mcp", LIST))
         connection.sendall(sent(server, "POST", "/v1/tools/wait/call", {}))
-        connection.sendall(sent(server, "GET", "/healthz"))
+        connection.sendall(sent(server, "GET", "/healthz") + behind)
         if not is_late:
             stop()
         wait_until(lambda: is_read(connection))

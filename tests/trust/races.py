@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from tests.program import bounded
 from tests.signed import BASH, SHELL, Place, answer, javascript, python
 from toolwright.errors import Kind
 from toolwright.model import ToolResult, Trust
@@ -95,7 +96,8 @@ def replacing(kind: str, good: Path, evil: Path, target: Path, seed: int) -> Ite
     replacer = subprocess.Popen([*argv, str(REPLACING_S_MAX)], stdout=subprocess.PIPE)
     try:
         assert replacer.stdout is not None
-        assert replacer.stdout.readline() == b"ready\n"
+        with bounded(replacer):
+            assert replacer.stdout.readline() == b"ready\n"
         yield
         assert replacer.poll() is None, "the replacer ended early"
     finally:

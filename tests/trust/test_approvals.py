@@ -17,6 +17,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.program import bounded
 from tests.strategies import make_tool
 from toolwright import jsontext
 from toolwright.errors import ApprovalError, Kind, StoreError, Unrecorded, UsageError
@@ -492,7 +493,8 @@ def test_of_many_programs_one_uses_the_approval_and_the_others_share_a_question(
     try:
         for program in started:
             assert program.stdout is not None
-            assert program.stdout.readline() == "ready\n"
+            with bounded(program):
+                assert program.stdout.readline() == "ready\n"
         for program in started:
             assert program.stdin is not None
             program.stdin.write("go\n")

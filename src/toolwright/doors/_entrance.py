@@ -26,6 +26,7 @@ from toolwright import jsontext
 from toolwright.doors._peers import Peer
 from toolwright.doors._web import (
     BODY_BYTES_MAX,
+    BODY_TIMEOUT_S,
     NO_STORE,
     Answer,
     App,
@@ -256,6 +257,7 @@ class Entrance:
         origins: Sequence[str] = (),
         rate_per_minute: int = 0,
         body_bytes_max: int = BODY_BYTES_MAX,
+        body_timeout_s: float = BODY_TIMEOUT_S,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -267,6 +269,7 @@ class Entrance:
         self._origins = frozenset(origin.lower().rstrip("/").encode() for origin in origins)
         self._rate = rate_per_minute
         self._bytes_max = body_bytes_max
+        self._body_timeout_s = body_timeout_s
         self._digits = len(str(body_bytes_max))
         self._clock = clock
         self._now = now
@@ -577,9 +580,9 @@ class Entrance:
     async def _login(self, scope: Scope, receive: Receive, send: Send) -> None:
         """A browser shows its token once and gets a cookie in exchange."""
         try:
-            body = await read_body(receive, _LOGIN_BYTES_MAX)
-        except (BodyTooLarge, BodyTooSlow):
-            await self._refuse(scope, send, _TOO_LARGE)
+            body = await read_body(receive, _LOGIN_BYTES_MAX, timeout_s=self._body_timeout_s)
+        except (BodyTooLarge, BodyTooSlow) as unread:
+            await self._refuse(scope, send, _TOO_LARGE if isinstance(unread, BodyTooLarge) else _TOO_SLOW)
             return
         except ClientLeft:
             return
@@ -852,6 +855,9 @@ _WRONG_TOKEN: Final = _refusal(
 )
 _NO_TOKENS: Final = _refusal(503, "the tokens cannot be read, so none counts", "look at the server's state")
 _TOO_LARGE: Final = _refusal(413, "the body is larger than this server reads", "send less at once")
+_TOO_SLOW: Final = _refusal(
+    408, "the body did not come in time", "send it faster", ((b"connection", b"close"),)
+)
 _TOO_LONG: Final = _refusal(431, "too many headers, or one that is too long", "send less")
 _LONG_PATH: Final = _refusal(414, "the path or the query is too long", "send less")
 _ODD_PATH: Final = _refusal(400, "the path has bytes that mean nothing here", "percent-encode names in paths")

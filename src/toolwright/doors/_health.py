@@ -13,7 +13,7 @@ from typing import Final
 from toolwright.app import Workshop
 from toolwright.doors._crew import Crew
 from toolwright.doors._events import Event, EventKind, Events
-from toolwright.errors import ToolwrightError
+from toolwright.errors import StoreError, ToolwrightError
 from toolwright.jsontext import JsonObject
 from toolwright.sandbox import probe
 
@@ -49,11 +49,15 @@ class Health:
         why: list[str] = []
         if self.is_draining:
             why.append("stopping: calls under way are being finished")
-        trouble = self._workshop.hands.audit.trouble
+        trouble, state = self._workshop.hands.audit.trouble, self._workshop.config.state
         if trouble is not None:
-            why.append(f"the journal cannot be written: {trouble.why}")
+            # Attack: whoever has no token learns where the host's files lie. The report says it to others.
+            told = trouble.why if state is None else trouble.why.replace(os.path.join(state, ""), "")
+            why.append(f"the journal cannot be written: {told}")
         elif (unwritable := self._unwritable()) is not None:
             why.append(unwritable)
+        if self._unread() is not None:
+            why.append("the store cannot be read, so nothing runs")
         return not why, {
             "status": "not ready" if why else "ok",
             "reasons": list(why),
@@ -69,10 +73,17 @@ class Health:
             state = os.path.dirname(state)
         return None if os.access(state, os.W_OK | os.X_OK) else "the state folder cannot be written"
 
+    def _unread(self) -> StoreError | None:
+        try:
+            self._workshop.disabled()
+        except StoreError as error:
+            return error
+        return None
+
     def report(self) -> JsonObject:
         """Everything a person may want to know. Asks servers and the kernel: call it in a thread."""
         workshop = self._workshop
-        ready, why = self.ready()
+        (ready, why), unread = self.ready(), self._unread()
         return {
             "ready": ready,
             "reasons": why["reasons"],
@@ -82,7 +93,7 @@ class Health:
             "isolation": self._isolation(),
             "warnings": list(workshop.warnings()),
             "catalog": {
-                "version": workshop.version,
+                "version": workshop.version if unread is None else workshop.loaded.version,
                 "tools": workshop.catalog.counted,
                 "skills": len(workshop.skills),
                 "problems": {severity.value: count for severity, count in workshop.severities.items()},
@@ -98,6 +109,11 @@ class Health:
             ],
             "servers": self._servers(),
             "journal": self._journal(),
+            "store": {
+                "ok": unread is None,
+                "why": "" if unread is None else unread.message,
+                "hint": "" if unread is None else unread.hint or "",
+            },
             "reload": self._reload,
             "reload_failed": self._failed,
         }

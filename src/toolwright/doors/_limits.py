@@ -85,6 +85,9 @@ class Guarded(HttpToolsProtocol):
     is_answered: bool = True
     is_ending: bool = False
     """Whether the server stops: the last answer to what has come says that it is the last one."""
+    is_spoilt: bool = False
+    """Whether what came last is no good: nothing more is read, and the connection ends with the last answer
+    to what came before."""
     stalled_at: float | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -103,6 +106,8 @@ class Guarded(HttpToolsProtocol):
         self.cycle = None  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
+        if self.is_spoilt:
+            return
         super().data_received(data)
         if self.phase == _HEAD:
             # Attack: a head without end, of which the parser keeps every byte.
@@ -145,15 +150,16 @@ class Guarded(HttpToolsProtocol):
         self.is_answered = not self.pipeline
         if self.phase == _BUSY and not self.pipeline:
             self.phase, self.since = _IDLE, self.loop.time()
+        if self.is_spoilt and not self.pipeline:
+            self.transport.close()
 
     def on_headers_complete(self) -> None:
-        self.phase = _BODY
         if self.url[:1] != b"/" and self.url != b"*":
             # Attack: a request line that names another host than the Host that is checked.
             raise ValueError("not a path")
-        self.is_answered = False
         before: Any = self.cycle
         super().on_headers_complete()
+        self.phase, self.is_answered = _BODY, False
         if self.is_ending:
             self.cycle.keep_alive = False
             if self.pipeline and not getattr(before, "response_started", False):
@@ -243,7 +249,13 @@ class Guarded(HttpToolsProtocol):
             # Attack: a head or a body that comes one byte a minute, a thousand times over.
             self.give_up(408, "the request took too long to come")
 
+    def send_400_response(self, msg: str) -> None:
+        if not self._spoil():
+            super().send_400_response(msg)
+
     def give_up(self, status: int, reason: str) -> None:
+        if self._spoil():
+            return
         if self.is_answered and not self.transport.is_closing():
             body = reason.encode()
             head = (
@@ -251,6 +263,19 @@ class Guarded(HttpToolsProtocol):
             )
             self.transport.write(head.encode() + b"connection: close\r\n\r\n" + body)
         self.transport.close()
+
+    def _spoil(self) -> bool:
+        """What came last is no good. Whether requests before it wait for their answers: what is said now
+        would be taken for the first of these, and its call be cancelled."""
+        cycle: Any = self.cycle
+        if self.phase != _BODY:
+            self.is_spoilt = cycle is not None and not cycle.response_complete
+        elif self.pipeline:  # the newest of them is no good itself
+            self.pipeline.popleft()
+            self.is_spoilt = True
+        if self.is_spoilt:
+            self.busy()
+        return self.is_spoilt
 
 
 class Watch:

@@ -20,7 +20,7 @@ from toolwright.doors._mcp_listing import Listing as Listing
 from toolwright.doors._mcp_listing import write
 from toolwright.doors._mcp_seals import Seals
 from toolwright.doors._mcp_wire import Fault, Id
-from toolwright.errors import KINDS, ApprovalError, Kind, StoreError
+from toolwright.errors import KINDS, ApprovalError, Kind, StoreError, ToolwrightError
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import Guest, Reach, Right, ToolCall, ToolError, ToolResult
 from toolwright.records import dataclass, maker
@@ -314,6 +314,14 @@ def failed(error: ToolError, code: int) -> Fault:
     if error.hint:
         data["hint"] = error.hint
     return Fault(code, error.message, data)
+
+
+def unread(error: ToolwrightError) -> Fault:
+    """What the host keeps cannot be read, so that not even what there is can be told."""
+    data: JsonObject = {"kind": Kind.UNAVAILABLE.value}
+    if error.hint:
+        data["hint"] = error.hint
+    return Fault(wire.INTERNAL_ERROR, error.message, data)
 
 
 def _marked(number: Id | None) -> JsonObject:

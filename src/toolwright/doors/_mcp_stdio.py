@@ -24,10 +24,10 @@ from toolwright import jsontext
 from toolwright.app import Workshop
 from toolwright.doors import _mcp_wire as wire
 from toolwright.doors._crew import Crew, Done, refused
-from toolwright.doors._mcp_desk import DOOR, MAY_NOT_CALL, Desk, Question
+from toolwright.doors._mcp_desk import DOOR, MAY_NOT_CALL, Desk, Question, unread
 from toolwright.doors._mcp_lane import NEWER, Lane, has_lane, open_lane
 from toolwright.doors._mcp_wire import Fault, Id, Message, Shape
-from toolwright.errors import Kind
+from toolwright.errors import Kind, ToolwrightError
 from toolwright.functions import Report
 from toolwright.jsontext import JsonObject
 from toolwright.model import Guest, Right, ToolCall, ToolResult
@@ -220,6 +220,8 @@ class _Connection:
             case Shape.REQUEST:
                 try:
                     fault = self._request(message)
+                except ToolwrightError as error:
+                    fault = unread(error)
                 except Exception as broken:  # noqa: BLE001 - what was read with it must be taken all the same
                     text = f"the request cannot be answered: {type(broken).__name__}"
                     fault = Fault(wire.INTERNAL_ERROR, text)

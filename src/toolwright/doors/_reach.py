@@ -39,9 +39,9 @@ def find(workshop: Workshop, name: str, reach: Reach | None) -> Tool:
 
 def problems(workshop: Workshop, reach: Reach | None) -> tuple[Problem, ...]:
     """What is wrong. Attack: a guest who reads in the problems what tools there are beyond its reach, in
-    other files, in the same or in rules: only what names one of its own tools is for it."""
+    other files, in the same, in the lock or in rules: only what names one of its own tools is for it."""
     if reach is None:
-        return (*workshop.problems, *workshop.rule_problems())
+        return (*workshop.problems, *workshop.lock_problems(), *workshop.rule_problems())
     own = {(tool.origin.path, tool.name) for tool in near(workshop, reach)}
     return tuple(problem for problem in workshop.problems if (problem.path, problem.name) in own)
 

@@ -20,7 +20,7 @@ from toolwright.app import Workshop
 from toolwright.doors import _mcp_wire as wire
 from toolwright.doors._crew import Crew, Mailbox, refused
 from toolwright.doors._entrance import SAFE_HEADERS, Guest, Right
-from toolwright.doors._mcp_desk import DOOR, MAY_NOT_CALL, Desk, Question
+from toolwright.doors._mcp_desk import DOOR, MAY_NOT_CALL, Desk, Question, unread
 from toolwright.doors._mcp_lane import OLDER, Lane, has_lane, open_lane
 from toolwright.doors._mcp_seals import Session
 from toolwright.doors._mcp_wire import Fault, Id, Message, Shape
@@ -41,7 +41,7 @@ from toolwright.doors._web import (
     read_body,
 )
 from toolwright.doors._web import Message as Part
-from toolwright.errors import Kind
+from toolwright.errors import Kind, ToolwrightError
 from toolwright.functions import Report
 from toolwright.jsontext import JsonObject
 from toolwright.model import ToolCall, ToolResult
@@ -264,9 +264,10 @@ class McpDoor:
             fault = Fault(wire.HEADER_MISMATCH, f"the {twice} header appears more than once")
             return await _refuse(send, 400, fault, message.id)
         post = _Post(scope, receive, send, scope["guest"], message, headers, body)
-        if newer:
-            return await self._post_newer(post)
-        return await self._post_older(post)
+        try:
+            return await (self._post_newer(post) if newer else self._post_older(post))
+        except ToolwrightError as error:
+            return await _refuse(send, 200, unread(error), message.id)
 
     async def _body(self, receive: Receive) -> bytes:
         """The message, which nearly always comes in one piece: then nobody needs to look at the clock. That

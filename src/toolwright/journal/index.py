@@ -148,6 +148,7 @@ class Index:
         self._wait_s = wait_s
         path = os.path.join(folder, "index.sqlite")
         if not os.path.isdir(folder):
+            reading.segment_files(folder)  # something else in its place is not an empty journal
             self._connection = sqlite3.connect(":memory:", isolation_level=None)
             self._prepare()
             return

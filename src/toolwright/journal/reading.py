@@ -71,6 +71,11 @@ def segment_files(folder: str) -> list[SegmentFile]:
         names = sorted(os.listdir(folder))
     except FileNotFoundError:
         return []
+    except NotADirectoryError:
+        raise StoreError(
+            f"{folder}: not a directory",
+            "find out who put it there; remove it, and put the journal back",
+        ) from None
     except OSError as error:
         raise StoreError(
             f"{folder}: {(error.strerror or 'cannot be read').lower()}", "read it as the host's user"

@@ -173,5 +173,9 @@ class SqliteStore:
         if isinstance(error, sqlite3.OperationalError):
             hint = "make room, mend its permissions, or wait for the program that holds it"
         else:
-            hint = f"it is damaged: move {self._path} away (it is made anew) or put a backup in its place"
+            # Whoever has it open goes on with the file that was moved, and removes the log of the new one.
+            hint = (
+                f"it is damaged: stop what serves or calls tools, then move {self._path} and its -wal and "
+                "-shm away (it is made anew), or put a backup in its place"
+            )
         return StoreError(f"{self._path}: {error}", hint)

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from toolwright.errors import nearest
 from toolwright.model import Problem, Severity, Tool
+from toolwright.trust.budgets import Budget
 from toolwright.trust.policy import names_of
 from toolwright.trust.rules import Answer, Index, Match, Patterns, Rule
 
@@ -32,15 +33,26 @@ class Naming(NamedTuple):
     match: Match
 
 
-def of_grant(pattern: str) -> Naming:
-    return Naming(f"grants.{pattern}", Match(subjects=(("key", Patterns(wanted=(pattern,))),)))
+def in_file(
+    file: str, rules: Iterable[Rule], budgets: Iterable[Budget], grants: Iterable[str]
+) -> list[Naming]:
+    """What one file asks for: those of the rules and budgets that stand in it, and its grants' patterns."""
+    ruled = ((each.place, each.match) for some in (rules, budgets) for each in some)
+    return [
+        *(
+            Naming(place.removeprefix(file).partition(" ")[2], match)
+            for place, match in ruled
+            if place.startswith((f"{file}:", f"{file} "))
+        ),
+        *(Naming(f"grants.{each}", Match(subjects=(("key", Patterns(wanted=(each,))),))) for each in grants),
+    ]
 
 
 def look(
     asked: Sequence[Naming],
-    tools: Sequence[Tool],
+    loaded: Sequence[Tool],
+    servers: Sequence[Tool],
     *,
-    silent: Sequence[str],
     file: str,
     lines: Callable[[Collection[str]], Mapping[str, int]],
 ) -> list[Problem]:
@@ -48,9 +60,11 @@ def look(
 
     Attack: a refusal of two tools, one with a typing mistake: that the other is refused must not hide it.
 
-    ``silent``: the keys of servers that have given no list; ``lines``: on which lines of the file places
-    stand, as far as that can be told.
+    ``servers``: the records that stand for servers, whose tools may be meant where they have given no list;
+    ``lines``: on which lines of the file places stand, as far as that can be told.
     """
+    tools = [*loaded, *servers]
+    silent = [each.key for each in servers if not any(tool.key.startswith(each.key) for tool in loaded)]
     whole = [
         (asked[number], "fits")
         for number in _fitting_none([match for _, match in asked], tools)

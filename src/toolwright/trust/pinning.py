@@ -948,9 +948,10 @@ def _read_plain(path: str, limit: int, *, follow: bool = False) -> bytes | str:
         if error.errno == errno.ELOOP and not follow:
             return "it is a link"
         return (error.strerror or "it cannot be read").lower()
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # before it is made a file, which no folder can be
+        os.close(descriptor)
+        return "it is no regular file"
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return "it is no regular file"
         content = file.read(limit + 1)
     return content if len(content) <= limit else f"it has more than {limit:,} bytes"
 

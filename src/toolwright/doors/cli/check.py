@@ -16,6 +16,7 @@ from toolwright import jsontext
 from toolwright.app import Workshop
 from toolwright.catalog import mending
 from toolwright.config import current_folder
+from toolwright.doors import _reach
 from toolwright.doors._documents import problem_record
 from toolwright.doors.cli import Shared, _render, _sarif, complain, examples, shared_options
 from toolwright.errors import SourceError, UsageError
@@ -131,7 +132,7 @@ def _report(
     fixed: int | None = None,
 ) -> int:
     unstated = _unstated(workshop)
-    problems = (*workshop.problems, *workshop.lock_problems(), *workshop.rule_problems())
+    problems = _reach.problems(workshop, None)
     if sarif is not None:
         _render.write_file(sarif, _sarif.document(problems))
     if as_json:

@@ -157,6 +157,7 @@ class Served:
             origins=serving.origins,
             rate_per_minute=serving.rate_per_minute,
             body_bytes_max=serving.body_bytes_max,
+            body_timeout_s=serving.body_timeout_s,
         )
         self._is_attended = False
 

@@ -23,7 +23,7 @@ from toolwright import __version__
 from toolwright.doors import _accounts, _reach
 from toolwright.doors.console import _charts
 from toolwright.doors.console._frame import Frame, guest_of, pretty, require
-from toolwright.errors import Kind, StoreError
+from toolwright.errors import Kind
 from toolwright.journal import reading
 from toolwright.journal.index import CallRow, Index, Load, Page, Wanted
 from toolwright.journal.redaction import MARKER
@@ -190,6 +190,7 @@ class Activity:
             raise HTTPException(404, "No such call was recorded.")
         status = await asyncio.to_thread(_accounts.status_of, self._folder(), entries)
         begin = next((entry.body for entry in entries if entry.what == "begin"), {})
+        tool = begin.get("key") or begin.get("tool") or "(unknown)"
         return self._frame.page(
             request,
             "record.html",
@@ -197,7 +198,8 @@ class Activity:
                 "call": call,
                 "status": status,
                 "ok": {"ok": True, "running": None}.get(status, False),
-                "tool": begin.get("key") or begin.get("tool") or "(unknown)",
+                "tool": tool,
+                "is_known": tool in frozenset(self._frame.workshop.catalog.keys),
                 "records": [
                     {
                         "what": entry.what,
@@ -277,13 +279,10 @@ class Activity:
             with Index(folder) as index:
                 return question(index)
 
-        try:
-            # One at a time: the first to come may have to make the index, and whoever waits for that should
-            # not hold a thread.
-            async with self._asking:
-                return await asyncio.to_thread(ask)
-        except StoreError as error:
-            raise HTTPException(503, f"The journal cannot be read: {error.message}.") from None
+        # One at a time: the first to come may have to make the index, and whoever waits for that should not
+        # hold a thread.
+        async with self._asking:
+            return await asyncio.to_thread(ask)
 
 
 def _line(row: CallRow, known: Container[str]) -> Line:

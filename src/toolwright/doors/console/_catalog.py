@@ -48,7 +48,7 @@ from toolwright.records import dataclass
 from toolwright.trust.policy import switch_of
 
 ROWS_MAX: Final = 2000
-"""So many tools stand on one page, which a browser filters while one types; more are paged."""
+"""So many tools, or problems, stand on one page, which a browser filters while one types; more are paged."""
 PAGE: Final = 200
 _QUERY_CHARS_MAX: Final = 200
 STATES: Final = {
@@ -67,8 +67,9 @@ TRUST_TONES: Final = {
 }
 EFFECT_TONES: Final = {Effect.READ: "", Effect.CREATE: "info", Effect.CHANGE: "accent"}
 SEVERITY_TONES: Final = {Severity.ERROR: "bad", Severity.WARNING: "warn", Severity.INFO: "info"}
-PROBLEMS_MAX: Final = 2000
-"""So many stand on the page; `check` tells all."""
+_SEVERITIES: Final = tuple(Severity)
+_OF_THE_HOST: Final = ("config.", "lock.")
+"""Codes of what is wrong with the configuration, its rules or the lock, and not with one declaration."""
 _INSTRUCTIONS_CHARS_MAX: Final = 100_000
 _MIB: Final = 1 << 20
 _RECENT: Final = 8
@@ -94,6 +95,17 @@ class Wrong:
     line: int | None
     text: str
     fits: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One page of a long list."""
+
+    start: int
+    page: int
+    pages: int
+    beside: tuple[tuple[str, str, str], ...]
+    """The pages before and behind it: the word, the relation and the query of the link."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,8 +152,7 @@ class CatalogPages:
         asked = {name: request.query_params.get(name, "")[:_QUERY_CHARS_MAX] for name in _FILTERS}
         every, reach = list(self._workshop.tools), guest_of(request).reach
         tools = [tool for tool in _reach.within(every, reach) if tool.role is not Role.SUPPORT]
-        is_whole = len(tools) <= ROWS_MAX
-        number, last = 1, 1
+        is_whole, part = len(tools) <= ROWS_MAX, None
         if is_whole:
             row = self._row(request, None, every)
             shown = [row(tool) for tool in tools]
@@ -152,16 +163,14 @@ class CatalogPages:
             if asked["trust"] or asked["state"]:  # only then is every one of them looked into
                 row = self._row(request, None if asked["state"] == "problems" else (), every)
                 near = [tool for tool in near if _fits(row(tool), asked)]
-            found, last = len(near), max(1, -(-len(near) // PAGE))
-            number = min(max(_whole_number(request.query_params.get("page", "")), 1), last)
-            part = near[(number - 1) * PAGE : number * PAGE]
-            row = self._row(request, part, every)
-            shown = [row(tool) for tool in part]
+            found, part = len(near), _part(request, len(near), asked)
+            near = near[part.start : part.start + PAGE]
+            row = self._row(request, near, every)
+            shown = [row(tool) for tool in near]
             fitting = {each.tool.key for each in shown}
         trusts: list[tuple[str, int | None]] = [(each.value, None) for each in Trust]
         if is_whole:
             trusts = _present(Trust, Counter(each.trust.value for each in shown))
-        given = {name: text for name, text in asked.items() if text}
         return self._frame.page(
             request,
             "tools.html",
@@ -171,34 +180,44 @@ class CatalogPages:
                 "fitting": fitting,
                 "found": found,
                 "total": len(tools),
-                "is_whole": is_whole,
-                "page": number,
-                "pages": last,
-                "beside": [
-                    (label, rel, urlencode({**given, "page": at}))
-                    for label, rel, at in (("Previous", "prev", number - 1), ("Next", "next", number + 1))
-                    if 1 <= at <= last
-                ],
+                "part": part,
                 "formats": _present(FORMATS, Counter(tool.origin.format for tool in tools)),
                 "effects": _present(Effect, Counter(tool.effect.value for tool in tools)),
                 "trusts": trusts,
                 "states": STATES,
-                "severities": self._severities(request),
+                "severities": self._severities(request, None if part else every),
                 "warnings": self._workshop.warnings(),
+                "unread": self._switched()[1],
                 "trust_tones": TRUST_TONES,
                 "effect_tones": EFFECT_TONES,
             },
         )
 
-    def _severities(self, request: Request) -> Counter[Severity]:
-        return self._workshop.severities if guest_of(request).reach is None else Counter()
+    def _switched(self) -> tuple[tuple[Disabled, ...], StoreError | None]:
+        """What is switched off; or why that cannot be read, so that nothing runs: a page about tools shows
+        them all the same."""
+        try:
+            return self._workshop.disabled(), None
+        except StoreError as error:
+            return (), error
+
+    def _severities(self, request: Request, whole: Sequence[Tool] | None) -> Counter[Severity]:
+        """How many problems the page of them shows; of a catalog that is not shown whole those alone that
+        are found without looking at every tool."""
+        workshop = self._workshop
+        if guest_of(request).reach is not None:
+            return Counter()
+        if whole is None:
+            return workshop.severities
+        told = (*workshop.wrong_about(None, whole), *workshop.lock_problems(), *workshop.rule_problems())
+        return Counter(problem.severity for problem in told)
 
     def tool(self, request: Request) -> Response:
         """One tool: what it takes, what it may do, what others are told of it, and a form to try it."""
         tool = self._frame.find(request, request.path_params["key"])
         guest = guest_of(request)
         explained = self._workshop.explain(tool.key, caller=guest.name)
-        switched = switch_of(tool, self._workshop.disabled(), time.time())
+        off, unread = self._switched()
         schema = None if tool.input_schema is None else tool.input_schema.document
         output = None if tool.output_schema is None else tool.output_schema.document
         denied = explained.decision if isinstance(explained.decision, Deny) else None
@@ -212,15 +231,16 @@ class CatalogPages:
                 "explained": explained,
                 "decision": decision_word(explained.decision),
                 "permit": list(permit_words(explained.permit)) if explained.permit else [],
-                "off": switched,
+                "off": switch_of(tool, off, time.time()),
                 "refused": why_not(tool, denied),
+                "to_do": "" if denied is None else denied.hint or "",
                 "schema": schema,
                 "parameters": parameters(schema),
                 "form": form(schema),
                 "output": output,
                 "given": parameters(output),
                 "place": place(tool.origin.path, tool.origin.line),
-                "sent": self._sent(tool, guest) if tool.role is Role.TOOL else [],
+                "sent": self._sent(tool, guest) if tool.role is Role.TOOL and unread is None else [],
                 "recent": self._recent(request, tool),
                 "problems": [
                     problem for problem in self._workshop.problems if is_about(problem, tool, guest)
@@ -274,20 +294,19 @@ class CatalogPages:
         ]
 
     def problems(self, request: Request) -> Response:
-        """What is wrong with the declarations, by file."""
-        severity = request.query_params.get("severity", "")[:_QUERY_CHARS_MAX]
-        asked = {"q": request.query_params.get("q", "")[:_QUERY_CHARS_MAX], "severity": severity}
-        told = _reach.problems(self._workshop, guest_of(request).reach)
-        groups: dict[str, list[Wrong]] = {}
-        fitting = 0
-        for problem in told[:PROBLEMS_MAX]:
-            text = f"{shown_path(problem.path)} {problem.code} {problem.message} {problem.hint or ''}".lower()
-            fits = severity in ("", problem.severity.value)
-            fits = fits and all(word in text for word in asked["q"].lower().split())
-            fitting += fits
-            wrong = Wrong(problem=problem, line=line_of(problem), text=text, fits=fits)
-            groups.setdefault(shown_path(problem.path), []).append(wrong)
+        """What is wrong, by file, the worst first: in a long list nobody looks for what stops everything
+        behind what is merely suspicious in one of many tools."""
+        asked = {name: request.query_params.get(name, "")[:_QUERY_CHARS_MAX] for name in ("q", "severity")}
+        told = sorted(_reach.problems(self._workshop, guest_of(request).reach), key=_weight)
         counted = Counter(problem.severity.value for problem in told)
+        wrong, part = [_wrong(problem, asked) for problem in told], None
+        found = sum(each.fits for each in wrong)
+        if len(told) > ROWS_MAX:
+            part = _part(request, found, asked)
+            wrong = [each for each in wrong if each.fits][part.start : part.start + PAGE]
+        groups: dict[str, list[Wrong]] = {}
+        for each in wrong:
+            groups.setdefault(shown_path(each.problem.path), []).append(each)
         return self._frame.page(
             request,
             "problems.html",
@@ -295,8 +314,8 @@ class CatalogPages:
                 "asked": asked,
                 "groups": groups,
                 "total": len(told),
-                "shown": fitting,
-                "cut": max(0, len(told) - PROBLEMS_MAX),
+                "found": found,
+                "part": part,
                 "severities": _present(Severity, counted),
                 "tones": SEVERITY_TONES,
             },
@@ -328,13 +347,15 @@ class CatalogPages:
         self, request: Request, some: Sequence[Tool] | None, every: Sequence[Tool]
     ) -> Callable[[Tool], Row]:
         """What looks into tools, at one moment; for problems only into some (None: into all)."""
-        gate, off = self._workshop.gate, self._workshop.disabled()
+        gate, (off, unread) = self._workshop.gate, self._switched()
         refusal = gate.refusals(guest_of(request).name, disabled=off)
         wrong, now = _Wrong(self._workshop.wrong_about(some, every)), time.time()
 
         def look(tool: Tool) -> Row:
             switched = switch_of(tool, off, now)
             refused = why_not(tool, refusal(tool) if tool.role is Role.TOOL else None)
+            if unread is not None and tool.role is Role.TOOL:
+                refused = refused or "what was switched off cannot be read"
             holds = {
                 "callable": not refused,
                 "disabled": switched is not None,
@@ -381,8 +402,29 @@ def _present(order: Iterable[str], counted: Counter[str]) -> list[tuple[str, int
     return [(str(name), counted[str(name)]) for name in order if counted[str(name)]]
 
 
-def _whole_number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 1
+def _part(request: Request, count: int, asked: dict[str, str]) -> Part:
+    """The page that is asked for, of so many rows; where there is none such, the nearest."""
+    text, last = request.query_params.get("page", ""), max(1, -(-count // PAGE))
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 1
+    number = min(max(number, 1), last)
+    given = {name: value for name, value in asked.items() if value}
+    beside = tuple(
+        (label, rel, urlencode({**given, "page": at}))
+        for label, rel, at in (("Previous", "prev", number - 1), ("Next", "next", number + 1))
+        if 1 <= at <= last
+    )
+    return Part(start=(number - 1) * PAGE, page=number, pages=last, beside=beside)
+
+
+def _weight(problem: Problem) -> tuple[int, bool]:
+    return _SEVERITIES.index(problem.severity), not problem.code.startswith(_OF_THE_HOST)
+
+
+def _wrong(problem: Problem, asked: dict[str, str]) -> Wrong:
+    text = f"{shown_path(problem.path)} {problem.code} {problem.message} {problem.hint or ''}".lower()
+    fits = asked["severity"] in ("", problem.severity.value)
+    fits = fits and all(word in text for word in asked["q"].lower().split())
+    return Wrong(problem=problem, line=line_of(problem), text=text, fits=fits)
 
 
 def why_not(tool: Tool, denied: Deny | None) -> str:

@@ -30,7 +30,7 @@ from toolwright.doors._entrance import NOBODY
 from toolwright.doors._visible import visible
 from toolwright.doors.console._forms import exact
 from toolwright.doors.console._serving import Serving as Serving
-from toolwright.errors import UnknownTool
+from toolwright.errors import StoreError, UnknownTool
 from toolwright.model import Guest, Right, Tool
 from toolwright.records import dataclass
 
@@ -197,14 +197,22 @@ class Frame:
         assert isinstance(error, HTTPException)
         heading = _REFUSALS.get(error.status_code, "That did not work")
         said = "" if error.detail in _PHRASES else error.detail
-        page = self.page(request, "error.html", {"heading": heading, "said": said}, status=error.status_code)
+        values = {"heading": heading, "said": said, "hint": ""}
+        page = self.page(request, "error.html", values, status=error.status_code)
         page.headers.update(error.headers or {})
         return page
+
+    async def say_unread(self, request: Request, error: Exception) -> Response:
+        """What the host keeps (the store, the journal) is not to be had: no fault of the page's."""
+        assert isinstance(error, StoreError)
+        values = {"heading": _UNREAD, "said": error.message, "hint": error.hint or ""}
+        return self.page(request, "error.html", values, status=503)
 
     async def break_down(self, request: Request, error: Exception) -> Response:
         """A fault of ours: what it was stands in the log, not on the page."""
         _log.error("a page of the console broke", exc_info=error)
-        values = {"heading": "This page broke", "said": "What went wrong stands in the server's log."}
+        said = "What went wrong stands in the server's log."
+        values = {"heading": "This page broke", "said": said, "hint": ""}
         return self.page(request, "error.html", values, status=500)
 
 
@@ -213,6 +221,7 @@ _REFUSALS: Final = {
     404: "Nothing is here",
     405: "That cannot be done here",
 }
+_UNREAD: Final = "What this page shows cannot be read"
 _PHRASES: Final = ("Not Found", "Forbidden", "Method Not Allowed")
 
 

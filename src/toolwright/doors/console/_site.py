@@ -8,6 +8,7 @@ from starlette.routing import Route
 
 from toolwright.doors.console import _activity, _catalog
 from toolwright.doors.console._frame import Frame, Guarded, Serving, Statics
+from toolwright.errors import StoreError
 
 
 def site(serving: Serving) -> Guarded:
@@ -18,6 +19,10 @@ def site(serving: Serving) -> Guarded:
     frame.know(page.path for page in pages)
     app = Starlette(
         routes=[Route("/static/{version}/{name}", statics.answer), *pages],
-        exception_handlers={HTTPException: frame.refuse, Exception: frame.break_down},
+        exception_handlers={
+            HTTPException: frame.refuse,
+            StoreError: frame.say_unread,
+            Exception: frame.break_down,
+        },
     )
     return Guarded(app)
