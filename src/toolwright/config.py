@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import re
 import shlex
 import sys
@@ -115,10 +116,8 @@ def _home_of(uid: int) -> str:
     Attack: a clone with a folder named `~`, or `.config`, whose configuration counts as the user's own where
     there is no home to look in, or a relative one.
     """
-    from pwd import getpwuid
-
     with suppress(KeyError):
-        home = getpwuid(uid).pw_dir
+        home = pwd.getpwuid(uid).pw_dir
         if os.path.isabs(home):
             return home
     return "/"
