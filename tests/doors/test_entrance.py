@@ -487,6 +487,19 @@ def test_addresses_are_counted_in_a_bounded_table_and_networks_as_one() -> None:
     assert waits[10] > 0
 
 
+@pytest.mark.parametrize(
+    "address", ["2001:db8::{}:1:1:1", "2001:db8::{}", "fe80::{}%eth0", "::ffff:192.0.2.1"]
+)
+def test_a_network_counts_as_one_however_short_its_addresses_are_written(address: str) -> None:
+    """Attack: wrong tokens without end from the addresses of one network, in which zeros are left out."""
+    failures = Failures()
+    waits = [failures.count(address.format(f"{number:x}"), 1.0) for number in range(1, 12)]
+    assert (waits[:10], len(failures)) == ([0.0] * 10, 1)
+    assert waits[10] > 0
+    assert failures.count("2001:db8:1::1", 1.0) == 0.0
+    assert failures.count("192.0.2.2", 1.0) == 0.0
+
+
 # -- bodies -------------------------------------------------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 from toolwright import jsontext
@@ -176,8 +176,15 @@ class Failures:
 
 
 def _block(address: str) -> str:
-    """Attack: one machine with as many IPv6 addresses as it likes. Its network counts as one."""
-    return ":".join(address.split(":")[:4]) if ":" in address else address
+    """Attack: one machine with as many IPv6 addresses as it likes. Its network counts as one, however short
+    its addresses are written."""
+    if ":" not in address:
+        return address
+    try:
+        at = IPv6Address(address)
+    except ValueError:
+        return address
+    return str(at.ipv4_mapped or IPv6Address(int(at) >> 64 << 64))
 
 
 # -- sessions of browsers -----------------------------------------------------------------------------------
