@@ -8,6 +8,7 @@ import os
 import platform
 import pty
 import re
+import resource
 import select
 import signal
 import socket
@@ -644,6 +645,30 @@ def test_every_address_is_meant_however_it_is_written(host: str, folder: Path) -
         assert name not in ("0", "0.0.0.0", "[::]", "[0::0]")
         called = {"host": f"{socket.gethostname()}:{port}", **bearer}
         assert server.ask("GET", "/v1/tools", headers=called)[0] == 200
+
+
+def test_who_finds_no_descriptor_left_is_turned_away_without_filling_the_log(folder: Path) -> None:
+    """Attack: calls and connections until no file descriptor is left, and a traceback for each of them."""
+    with serving(folder) as server, ExitStack() as held:
+        server.wait_for("Ctrl-C stops it.")
+        pid = server.process.pid
+        used = [int(name) for name in os.listdir(f"/proc/{pid}/fd")]
+        soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (max(used) + 5, hard))
+        host, _, port = server.address.rpartition(":")
+        clients = [
+            held.enter_context(socket.create_connection((host, int(port)), WAIT_S))
+            for _ in range(max(used) + 5 - len(used) + 10)
+        ]
+        assert select.select(clients, [], [], WAIT_S)[0], "nobody was turned away"
+        server.wait_for("connections are turned away: too many open files")
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+        assert server.ask("GET", "/healthz")[0] == 200
+        held.close()
+        assert server.end() == 0
+        server.close()
+        assert sum("turned away" in line for line in server.said) == 1
+        assert not any("Traceback" in line for line in server.said)
 
 
 EXTRA = ("httptools", "jinja2", "mcp", "starlette", "uvicorn", "watchfiles")

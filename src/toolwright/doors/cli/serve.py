@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from toolwright.doors._crew import Crew, Spans
     from toolwright.doors._events import Events
     from toolwright.doors._express import Express
+    from toolwright.doors._limits import Listening
     from toolwright.doors._offers import Offers
     from toolwright.doors._web import App, Head, Message, Place, Receive, Scope, Send, Way
     from toolwright.doors.mcp import McpDoor
@@ -322,6 +323,7 @@ def _serve_http(
             )
         listening = _listen(serving.host, serving.port)
         stack.callback(listening.close)
+        listening.turned_away = _told_once(shared)
         workshop = opened()
         guest = None if closed else Guest(name=shared.environment.user)
         if listening.getsockname()[0] in _ANY:  # everybody needs a token there, and may call us by our name
@@ -348,8 +350,10 @@ def _need_extra() -> None:
         )
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int) -> Listening:
     import socket
+
+    from toolwright.doors._limits import Listening
 
     try:
         found = socket.getaddrinfo(
@@ -362,7 +366,7 @@ def _listen(host: str, port: int) -> socket.socket:
     family, kind, protocol, _, address = found[0]
     with ExitStack() as until_it_listens:
         try:
-            listening = until_it_listens.enter_context(socket.socket(family, kind, protocol))
+            listening = until_it_listens.enter_context(Listening(family, kind, protocol))
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -379,6 +383,21 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.setblocking(False)
         until_it_listens.pop_all()
     return listening
+
+
+def _told_once(shared: Shared) -> Callable[[], None]:
+    """Says that connections are turned away, the first time: a log must not be filled by those who come."""
+    told: list[bool] = []
+
+    def tell() -> None:
+        if not told and not shared.quiet:
+            complain(
+                "connections are turned away: too many open files",
+                "raise their limit (ulimit -n), or lower connections_max in [serve]",
+            )
+        told[:] = [True]
+
+    return tell
 
 
 def _accepted(listening: socket.socket) -> list[socket.socket]:
