@@ -31,6 +31,7 @@ from toolwright.errors import StoreError
 from toolwright.journal import chain
 from toolwright.journal.chain import Head, framed
 from toolwright.records import dataclass
+from toolwright.store import private
 
 OPEN: Final = ".open"
 SEALED: Final = ".seg"
@@ -501,7 +502,7 @@ class Segments:
         """The journal's folder, made where it is missing, ours alone."""
         if not os.path.isdir(self.folder):
             above = os.path.dirname(self.folder)
-            os.makedirs(above, mode=0o700, exist_ok=True)
+            private.make_folders(above)
             with suppress(FileExistsError):
                 os.mkdir(self.folder, 0o700)
         # Attack: a link in place of the journal, so that records go where nobody looks.
