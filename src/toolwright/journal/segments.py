@@ -47,10 +47,13 @@ _EMPTY_PAGE: Final = bytes(_PAGE_BYTES)
 _DAY_S: Final = 86_400.0
 
 
+_MEND: Final = "make room, mend its permissions, or name another state folder: --state DIR"
+
+
 class Trouble(Exception):
     """The journal cannot be written; ``why`` names the file and the reason, ``hint`` what to do."""
 
-    def __init__(self, why: str, hint: str = "make room, or mend its permissions") -> None:
+    def __init__(self, why: str, hint: str = _MEND) -> None:
         super().__init__(why)
         self.why = why
         self.hint = hint
