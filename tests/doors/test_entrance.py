@@ -179,6 +179,15 @@ def test_configured_hosts_pass_with_and_without_our_port(door: Door) -> None:
         assert ask(entrance, host=host).status == 421
 
 
+@pytest.mark.parametrize("written", ["2001:db8::1", "[2001:db8::1]"])
+def test_a_configured_address_of_ipv6_passes_with_and_without_brackets(door: Door, written: str) -> None:
+    entrance = own(door, hosts=(written,))
+    for host in ("[2001:db8::1]", "[2001:db8::1]:8321"):
+        assert ask(entrance, host=host).status == 200
+    for host in ("2001:db8::1", "[2001:db8::1]:1", "[2001:db8::]:1"):
+        assert ask(entrance, host=host).status == 421
+
+
 def test_the_address_that_a_connection_came_to_is_a_name_of_ours(door: Door) -> None:
     entrance = own(door, host="0.0.0.0")
     assert ask(entrance, host="192.0.2.7:8321", server=("192.0.2.7", 8321)).status == 200

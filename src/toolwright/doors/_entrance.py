@@ -706,6 +706,8 @@ def _names(server: object, bound: str, hosts: Sequence[str]) -> _Names:
         if port in (80, 443, None):
             found.add(name)
     for name in hosts:
+        if name.count(":") > 1:  # an address of IPv6, whose end is no port
+            name = _bracketed(name)
         found.add(name)
         if port is not None and re.search(r":\d+\Z", name) is None:
             found.add(f"{name}:{port}")
