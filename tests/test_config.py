@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -661,6 +662,34 @@ def test_state_lies_where_the_flag_or_the_platform_says(tmp_path: Path) -> None:
 def test_the_environment_is_read_once(values: Mapping[str, str], expected: Mapping[str, Any]) -> None:
     found = Environment.read({"HOME": "/h", **values})
     assert {name: getattr(found, name) for name in expected} == dict(expected)
+
+
+def nobody() -> int:
+    """A user whom the system does not know."""
+    known = {entry.pw_uid for entry in pwd.getpwall()}
+    return next(uid for uid in range(60_000, 65_536) if uid not in known)
+
+
+def test_a_user_without_a_home_gets_no_folder_of_the_project_for_one() -> None:
+    for values in ({}, {"HOME": ""}, {"HOME": "home"}, {"HOME": "."}):
+        found = Environment.read(values, uid=nobody())
+        assert (found.home, found.user_space) == ("/", "/")
+        assert found.state == "/.local/state/toolwright"
+        assert found.user == f"uid {nobody()}"
+        assert Environment.read(values, uid=0).home == pwd.getpwuid(0).pw_dir
+
+
+def test_a_clone_does_not_bring_the_users_own_configuration_along(tmp_path: Path) -> None:
+    """Attack: a folder named `~` in a clone, opened by a user without a home: its configuration would count
+    as the user's own, and start programs."""
+    written(tmp_path / "~" / ".config" / "toolwright" / "config.toml", WHOLE)
+    here = os.getcwd()
+    os.chdir(tmp_path)
+    try:
+        config = resolve(Environment.read({"HOME": "~"}, uid=nobody()), cwd=str(tmp_path))
+    finally:
+        os.chdir(here)
+    assert (config.file, config.trusted) == (None, False)
 
 
 def test_temporary_files_lie_where_the_environment_says_if_it_is_a_folder(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ import pytest
 import toolwright
 from tests.peers import Peer, Talk, answers, response
 from tests.program import bounded
+from tests.program import toolwright as program
 from toolwright.app import Workshop
 from toolwright.catalog import sources
 from toolwright.config import Config, Environment, resolve
@@ -1267,6 +1269,24 @@ def test_a_configuration_may_name_an_openapi_file(tmp_path: Path) -> None:
         assert "config.untrusted" in codes(workshop.problems)
 
 
+def test_no_proxy_of_the_environment_is_used(tmp_path: Path) -> None:
+    class Own(Documents):
+        pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Own)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    with server, socket.create_server(("127.0.0.1", 0)) as proxy:
+        proxy.setblocking(False)
+        written(tmp_path, {"openapi": f"http://127.0.0.1:{server.server_port}/api", "name": "zoo"})
+        there = f"http://127.0.0.1:{proxy.getsockname()[1]}"
+        names = ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
+        said = program("--config", "toolwright.toml", "list", cwd=tmp_path, env=dict.fromkeys(names, there))
+        server.shutdown()
+        assert "listPets" in said.out, said
+        with pytest.raises(BlockingIOError):  # nobody has connected
+            proxy.accept()
+
+
 def test_a_configuration_may_name_the_url_of_an_openapi_document(tmp_path: Path) -> None:
     class Own(Documents):
         pass
@@ -1291,6 +1311,7 @@ def test_a_configuration_may_name_the_url_of_an_openapi_document(tmp_path: Path)
         with opened(tmp_path) as workshop:
             assert codes(workshop.problems) == ["openapi.document.unreadable"]
             assert "HTTP status 404" in workshop.problems[0].message
+            assert "fetch" in str(workshop.problems[0].hint)
         # A file that was found sends no request at all.
         before = kind.served
         with opened(tmp_path, resolve(surroundings(tmp_path), cwd=str(tmp_path))) as workshop:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import re
 import shlex
 import sys
@@ -68,9 +69,10 @@ class Environment:
     none of them."""
 
     @staticmethod
-    def read(environ: Mapping[str, str] | None = None) -> Environment:
+    def read(environ: Mapping[str, str] | None = None, *, uid: int | None = None) -> Environment:
         values = os.environ if environ is None else environ
-        home = values.get("HOME") or os.path.expanduser("~")
+        uid = os.getuid() if uid is None else uid
+        home = _base_folder(values, "HOME") or _home_of(uid)
         if sys.platform == "darwin":
             state_home = config_home = os.path.join(home, "Library", "Application Support")
         else:
@@ -83,7 +85,7 @@ class Environment:
             user_config=os.path.join(config_home, "toolwright", "config.toml"),
             user_space=values.get("USER_SPACE") or home,
             colours=not values.get("NO_COLOR") and values.get("TERM") != "dumb",
-            user=values.get("USER") or values.get("LOGNAME") or f"uid {os.getuid()}",
+            user=values.get("USER") or values.get("LOGNAME") or f"uid {uid}",
             variables={name: value for name, value in values.items() if name != PASSPHRASE},
             temporary_folder=_temporary_folder(values),
             passphrase=values.get(PASSPHRASE, ""),
@@ -103,9 +105,22 @@ class Environment:
 
 
 def _base_folder(values: Mapping[str, str], name: str) -> str | None:
-    """The XDG rule: a relative path counts as not set."""
+    """The XDG rule, also for HOME: a relative path counts as not set."""
     path = values.get(name, "")
     return path if os.path.isabs(path) else None
+
+
+def _home_of(uid: int) -> str:
+    """The home that the system knows for a user; the root folder, as in containers, where it knows none.
+
+    Attack: a clone with a folder named `~`, or `.config`, whose configuration counts as the user's own where
+    there is no home to look in, or a relative one.
+    """
+    with suppress(KeyError):
+        home = pwd.getpwuid(uid).pw_dir
+        if os.path.isabs(home):
+            return home
+    return "/"
 
 
 def _temporary_folder(values: Mapping[str, str]) -> str:

@@ -52,6 +52,7 @@ from toolwright.records import replace
 from toolwright.runtimes import Host, Runtime, around, process, vaulted
 from toolwright.sandbox import NEVER, Cancel, Sandbox, Standing, Start
 from toolwright.servers import LIST_S, ServerLists
+from toolwright.store import private
 from toolwright.trust.secrets import Secrets, Withheld
 
 if TYPE_CHECKING:
@@ -303,7 +304,7 @@ class Hands:
                 # Attack: the first server ever, asked before there is a state folder, reads what is written
                 # there later: only what exists can be hidden.
                 with suppress(OSError):
-                    os.makedirs(self._state, mode=0o700, exist_ok=True)
+                    private.make_folders(self._state)
                 self._gate.guard(self._lists.declarations())
                 self._servers = McpTools(
                     self._host,

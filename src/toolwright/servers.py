@@ -26,6 +26,7 @@ from toolwright.jsontext import JsonObject
 from toolwright.model import End, Ending
 from toolwright.records import dataclass, replace
 from toolwright.sandbox import Cancel
+from toolwright.store import private
 
 if TYPE_CHECKING:
     from toolwright.runtimes._mcp_server import State as ServerState
@@ -554,7 +555,7 @@ class ServerLists:
                 os.unlink(path)
                 return
             folder = os.path.dirname(path)
-            os.makedirs(folder, mode=0o700, exist_ok=True)
+            private.make_folders(folder)
             is_first = not os.path.exists(path)
             # Put in place whole: another program, or another thread, may read it at this moment.
             new = f"{path}.{os.getpid()}-{threading.get_native_id()}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import tomllib
 from dataclasses import replace
 from typing import Any
@@ -231,6 +233,13 @@ def test_a_line_has_its_own_words_for_time_and_start() -> None:
     assert failure(MANIFEST, Ending(end=End.TIMED_OUT), Kind.TIMED_OUT) == '{"error":"tool timed out"}'
     ending = Ending(end=End.NOT_STARTED, reason="No such file or directory")
     assert failure(MANIFEST, ending, Kind.UNAVAILABLE) == '{"error":"start: No such file or directory"}'
+
+
+@pytest.mark.parametrize(("number", "limit"), [(errno.EMFILE, "ulimit -n"), (errno.EAGAIN, "ulimit -u")])
+def test_a_limit_of_the_host_that_lets_nothing_start_is_named(number: int, limit: str) -> None:
+    error = reply(MANIFEST, Ending(end=End.NOT_STARTED, reason=os.strerror(number))).error
+    assert error is not None
+    assert limit in str(error.hint)
 
 
 # -- the envelope (executable) ------------------------------------------------------------------------------

@@ -422,6 +422,13 @@ def refused(state: Path, folder: Path) -> None:
     assert marks(folder) == before
 
 
+def test_where_there_can_be_no_state_folder_another_one_is_proposed(folder: Path) -> None:
+    (folder / "file").touch()
+    answer = called(folder / "file" / "state", folder)
+    assert (answer.status, answer.json["error"]["kind"]) == (74, "not_audited")
+    assert "--state DIR" in answer.json["error"]["hint"]
+
+
 def test_a_long_result_can_be_paged_through(state: Path, folder: Path) -> None:
     answer = called(state, folder, "--config", str(folder / "small.toml"))
     assert answer.status == 0, answer

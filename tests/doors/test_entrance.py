@@ -179,6 +179,15 @@ def test_configured_hosts_pass_with_and_without_our_port(door: Door) -> None:
         assert ask(entrance, host=host).status == 421
 
 
+@pytest.mark.parametrize("written", ["2001:db8::1", "[2001:db8::1]"])
+def test_a_configured_address_of_ipv6_passes_with_and_without_brackets(door: Door, written: str) -> None:
+    entrance = own(door, hosts=(written,))
+    for host in ("[2001:db8::1]", "[2001:db8::1]:8321"):
+        assert ask(entrance, host=host).status == 200
+    for host in ("2001:db8::1", "[2001:db8::1]:1", "[2001:db8::]:1"):
+        assert ask(entrance, host=host).status == 421
+
+
 def test_the_address_that_a_connection_came_to_is_a_name_of_ours(door: Door) -> None:
     entrance = own(door, host="0.0.0.0")
     assert ask(entrance, host="192.0.2.7:8321", server=("192.0.2.7", 8321)).status == 200
@@ -485,6 +494,19 @@ def test_addresses_are_counted_in_a_bounded_table_and_networks_as_one() -> None:
     waits = [failures.count(f"2001:db8:1:2::{number:x}", 1.0) for number in range(11)]
     assert waits[:10] == [0.0] * 10
     assert waits[10] > 0
+
+
+@pytest.mark.parametrize(
+    "address", ["2001:db8::{}:1:1:1", "2001:db8::{}", "fe80::{}%eth0", "::ffff:192.0.2.1"]
+)
+def test_a_network_counts_as_one_however_short_its_addresses_are_written(address: str) -> None:
+    """Attack: wrong tokens without end from the addresses of one network, in which zeros are left out."""
+    failures = Failures()
+    waits = [failures.count(address.format(f"{number:x}"), 1.0) for number in range(1, 12)]
+    assert (waits[:10], len(failures)) == ([0.0] * 10, 1)
+    assert waits[10] > 0
+    assert failures.count("2001:db8:1::1", 1.0) == 0.0
+    assert failures.count("192.0.2.2", 1.0) == 0.0
 
 
 # -- bodies -------------------------------------------------------------------------------------------------

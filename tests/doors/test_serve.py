@@ -8,6 +8,7 @@ import os
 import platform
 import pty
 import re
+import resource
 import select
 import signal
 import socket
@@ -569,10 +570,7 @@ def test_an_address_that_others_can_reach_is_refused_without_a_token(folder: Pat
 
 def test_a_token_opens_what_others_can_reach_and_nothing_else_does(folder: Path) -> None:
     token = "t" * 43
-    path = folder.parent / "tokens"
-    path.write_text(f"{token}\n", encoding="utf-8")
-    path.chmod(0o600)
-    with serving(folder, "--host", "0.0.0.0", "--token-file", str(path)) as server:
+    with serving(folder, "--host", "0.0.0.0", "--token-file", tokens(folder, token)) as server:
         # What is printed is a name under which we answer.
         assert server.ask("GET", "/v1/tools", headers={"authorization": f"Bearer {token}"})[0] == 200
         port = server.address.rpartition(":")[2]
@@ -593,6 +591,85 @@ def test_a_port_that_is_taken_is_told_with_what_to_do(folder: Path) -> None:
         assert said.status == 78, said
         assert "in use" in said.err
         assert "--port" in said.err
+
+
+def tokens(folder: Path, token: str) -> str:
+    path = folder.parent / "tokens"
+    path.write_text(f"{token}\n", encoding="utf-8")
+    path.chmod(0o600)
+    return str(path)
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "2001:db8::1", "::ffff:127.0.0.1"])
+def test_an_address_that_is_none_of_this_machines_is_told_with_what_to_do(host: str, folder: Path) -> None:
+    listen = ("serve", "--host", host, "--port", "0", "--token-file", tokens(folder, "t" * 43))
+    said = toolwright("--from", folder, *listen, cwd=folder)
+    assert said.status == 78, said
+    assert f"{f'[{host}]' if ':' in host else host}:0: " in said.err
+    assert "--host" in said.err
+    assert "--port" not in said.err
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+
+
+@needs_ipv6
+@pytest.mark.parametrize("host", ["::1", "[::1]", "0:0::1"])
+def test_the_loopback_of_ipv6_is_served_like_the_other_one(host: str, folder: Path) -> None:
+    with serving(folder, "--host", host) as server:
+        port = server.address.rpartition(":")[2]
+        assert server.ask("GET", "/v1/tools")[0] == 200
+        for name in ("[::1]", "localhost"):  # browsers write an address in its shortest form
+            headers = {"host": f"{name}:{port}", "origin": f"http://{name}:{port}"}
+            assert server.ask("GET", "/v1/tools", headers=headers)[0] == 200
+        assert server.ask("GET", "/v1/tools", headers={"host": f"[::2]:{port}"})[0] == 421
+        assert server.ask("GET", "/v1/tools", headers={"origin": f"http://[::2]:{port}"})[0] == 403
+
+
+@pytest.mark.parametrize(
+    "host", ["0", "0.0.0.0", *(pytest.param(each, marks=needs_ipv6) for each in ("::", "[::]", "0::0"))]
+)
+def test_every_address_is_meant_however_it_is_written(host: str, folder: Path) -> None:
+    token = "t" * 43
+    with serving(folder, "--host", host, "--token-file", tokens(folder, token)) as server:
+        bearer = {"authorization": f"Bearer {token}"}
+        assert server.ask("GET", "/v1/tools", headers=bearer)[0] == 200
+        name, _, port = server.address.rpartition(":")
+        assert name not in ("0", "0.0.0.0", "[::]", "[0::0]")
+        called = {"host": f"{socket.gethostname()}:{port}", **bearer}
+        assert server.ask("GET", "/v1/tools", headers=called)[0] == 200
+
+
+def test_who_finds_no_descriptor_left_is_turned_away_without_filling_the_log(folder: Path) -> None:
+    """Attack: calls and connections until no file descriptor is left, and a traceback for each of them."""
+    with serving(folder) as server, ExitStack() as held:
+        server.wait_for("Ctrl-C stops it.")
+        pid = server.process.pid
+        used = [int(name) for name in os.listdir(f"/proc/{pid}/fd")]
+        soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (max(used) + 5, hard))
+        host, _, port = server.address.rpartition(":")
+        clients = [
+            held.enter_context(socket.create_connection((host, int(port)), WAIT_S))
+            for _ in range(max(used) + 5 - len(used) + 10)
+        ]
+        assert select.select(clients, [], [], WAIT_S)[0], "nobody was turned away"
+        server.wait_for("connections are turned away: too many open files")
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+        assert server.ask("GET", "/healthz")[0] == 200
+        held.close()
+        assert server.end() == 0
+        server.close()
+        assert sum("turned away" in line for line in server.said) == 1
+        assert not any("Traceback" in line for line in server.said)
 
 
 EXTRA = ("httptools", "jinja2", "mcp", "starlette", "uvicorn", "watchfiles")

@@ -372,10 +372,12 @@ def test_a_name_that_does_not_exist_and_a_closed_port_are_unreachable(web: Web) 
     assert (error.kind, error.sent, error.why) == (
         Trouble.UNREACHABLE, False, "nobody.example: no such host",
     )  # fmt: skip
+    assert "no proxy of the environment is used" in str(error.hint)
     with nobody() as url:
         error = unreached(lambda: send(web, url))
     assert (error.kind, error.sent) == (Trouble.UNREACHABLE, False)
     assert "connection refused" in error.why
+    assert "no proxy of the environment is used" in str(error.hint)
 
 
 def test_a_resolver_that_hangs_hears_the_deadline_and_the_button() -> None:

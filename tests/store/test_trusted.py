@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from toolwright.errors import StoreError
 from toolwright.store import Store, trusted
 from toolwright.store.sqlite import SqliteStore
 from toolwright.store.trusted import Standing
@@ -83,3 +84,13 @@ def test_an_entry_that_cannot_be_read_trusts_nothing_and_can_be_taken_away(
         assert trusted.standing(store, path, OLD) is Standing.UNKNOWN
         assert [entry.path for entry in trusted.listed(store)] == [path]
     assert trusted.forget(store, path)
+
+
+def test_a_file_below_a_folder_whose_name_is_no_text_cannot_be_trusted(store: Store, tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"bad\xff")
+    folder.mkdir()
+    path = str(folder / "toolwright.toml")
+    assert trusted.standing(store, path, OLD) is Standing.UNKNOWN
+    assert not trusted.forget(store, path)
+    with pytest.raises(StoreError, match="its path is not UTF-8"):
+        trusted.trust(store, path, OLD)

@@ -112,8 +112,10 @@ _START_HINTS: Final = {
     "Exec format error": "begin a script with the line that names its interpreter: #!/usr/bin/env python3",
     "Permission denied": "make its program executable: chmod +x",
     "No such file or directory": "its program, or the interpreter that its first line names, is not there",
+    "Too many open files": "call fewer tools at once, or raise the limit of open files (ulimit -n)",
+    "Resource temporarily unavailable": "raise the limit of processes (ulimit -u)",
 }
-"""In the system's words why a program did not start, and what its author may have forgotten."""
+"""In the system's words why a program did not start, and what its author or the host may have forgotten."""
 
 _SIGNALS: Final = {
     1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 5: "SIGTRAP", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE",

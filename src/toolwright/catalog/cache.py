@@ -32,6 +32,7 @@ import orjson
 from toolwright import __version__, jsontext, model
 from toolwright.model import Compiled, Problem, Role, Severity, Skill, Tool
 from toolwright.records import dataclass
+from toolwright.store import private
 
 # -- frozen values as JSON ----------------------------------------------------------------------------------
 # A frozen value is [number of its class, field, field, ...]. Tuples, enumerations and bytes are plain arrays
@@ -456,7 +457,7 @@ class Cache:
             return
         with suppress(OSError, Damaged):
             folder = os.path.dirname(path)
-            os.makedirs(folder, mode=0o700, exist_ok=True)
+            private.make_folders(folder)
             temporary = os.path.join(folder, f".new-{os.urandom(8).hex()}")
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:

@@ -27,7 +27,7 @@ from toolwright.catalog import files
 from toolwright.catalog.files import Fingerprint
 from toolwright.errors import SourceError
 from toolwright.model import RYE_SUFFIXES, Document, OpenApiOptions, ProbeOutcome, Problem, Severity
-from toolwright.paths import is_below
+from toolwright.paths import is_below, is_utf8
 from toolwright.records import dataclass
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ class _Look:
 
     def look(self) -> None:
         path = self.source.path
-        if not _is_utf8(path):
+        if not is_utf8(path):
             self.missing("its name is not UTF-8")
             return
         named = self.source.openapi
@@ -651,7 +651,7 @@ class _Look:
             if is_first:
                 self.unreadable(path, f"{why}: nothing from here on is looked at", hint)
             return {}
-        foreign = [name for name in names if not name.isascii() and not _is_utf8(name)]
+        foreign = [name for name in names if not name.isascii() and not is_utf8(name)]
         for name in foreign:
             del names[name]
         if foreign:
@@ -769,14 +769,6 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:  # a link that leads in a circle, or through a folder we may not enter
         return False
-
-
-def _is_utf8(name: str) -> bool:
-    try:
-        name.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _printable(path: str) -> str:

@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 from toolwright import jsontext
@@ -177,8 +177,15 @@ class Failures:
 
 
 def _block(address: str) -> str:
-    """Attack: one machine with as many IPv6 addresses as it likes. Its network counts as one."""
-    return ":".join(address.split(":")[:4]) if ":" in address else address
+    """Attack: one machine with as many IPv6 addresses as it likes. Its network counts as one, however short
+    its addresses are written."""
+    if ":" not in address:
+        return address
+    try:
+        at = IPv6Address(address)
+    except ValueError:
+        return address
+    return str(at.ipv4_mapped or IPv6Address(int(at) >> 64 << 64))
 
 
 # -- sessions of browsers -----------------------------------------------------------------------------------
@@ -702,6 +709,8 @@ def _names(server: object, bound: str, hosts: Sequence[str]) -> _Names:
         if port in (80, 443, None):
             found.add(name)
     for name in hosts:
+        if name.count(":") > 1:  # an address of IPv6, whose end is no port
+            name = _bracketed(name)
         found.add(name)
         if port is not None and re.search(r":\d+\Z", name) is None:
             found.add(f"{name}:{port}")

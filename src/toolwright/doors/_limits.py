@@ -9,9 +9,15 @@ one that has kept us waiting for longest makes room. What a request asks for is 
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
+import os
 import resource
 import select
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -48,6 +54,59 @@ def connections_max() -> int:
     """As many connections as leave half of our file descriptors for everything else."""
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return 4000 if allowed == resource.RLIM_INFINITY else max(16, min(4000, allowed // 2))
+
+
+class Listening(socket.socket):
+    """Where a server listens. While no file descriptor is left, whoever connects is turned away.
+
+    Attack: calls and connections until there is none. asyncio would write a traceback for each failed try to
+    accept, hundreds of them for each connection that waits, and leave it waiting.
+    """
+
+    def __init__(self, family: int, kind: int, protocol: int) -> None:
+        super().__init__(family, kind, protocol)
+        self.turned_away: Callable[[], None] = _nothing
+        """Called for each connection that was."""
+        self._spare: int | None = None
+        self._keep_spare()
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        try:
+            return super().accept()
+        except OSError as error:
+            if error.errno not in _SPENT:
+                raise
+        if self._spare is not None:
+            os.close(self._spare)
+            self._spare = None
+        try:
+            super().accept()[0].close()
+        except OSError as error:
+            if error.errno in _SPENT:  # another thread was quicker: nobody is served by asking at once
+                time.sleep(_SPENT_S)
+        else:
+            self.turned_away()
+        self._keep_spare()
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    def close(self) -> None:
+        super().close()
+        if self._spare is not None:
+            os.close(self._spare)
+            self._spare = None
+
+    def _keep_spare(self) -> None:
+        """One descriptor for this."""
+        with suppress(OSError):
+            self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _nothing() -> None:
+    pass
+
+
+_SPENT: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_SPENT_S: Final = 0.01
 
 
 def server_settings(limits: Limits | None = None, protocol: type[Guarded] | None = None) -> dict[str, Any]:

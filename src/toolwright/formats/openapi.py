@@ -187,7 +187,9 @@ def _read(document: Document, reader: Reader) -> _Read | None:
         reader.add(
             "openapi.document.unreadable",
             f"the document cannot be read: {document.unreadable or 'no content'}",
-            hint="make it a readable file, or leave it out of the sources",
+            hint="see that this machine can fetch it, or name a file with it instead"
+            if "://" in document.path
+            else "make it a readable file, or leave it out of the sources",
         )
         return None
     if len(content) > BYTES_MAX:

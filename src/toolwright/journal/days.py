@@ -15,6 +15,8 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final
 
+from toolwright.store import private
+
 LOOK_S: Final = 1.0
 """So often it is looked whether another file lies in the place of the one that is written."""
 _HIDDEN: Final = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
@@ -73,7 +75,7 @@ class DayFile:
         if self._file is not None and (self._day != day or not self._is_there(day, self._file)):
             self._let_go()
         if self._file is None:
-            os.makedirs(self._folder, mode=0o700, exist_ok=True)
+            private.make_folders(self._folder)
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             self._file = os.open(self._path(day), flags, 0o600)
             self._day = day

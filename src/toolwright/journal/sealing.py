@@ -85,7 +85,7 @@ def _read_secret(path: str) -> bytes | None:
 
 def _make_secret(path: str) -> bytes:
     """Write a new key whole or not at all; where two hosts begin at once, the first one's counts for both."""
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    private.make_folders(os.path.dirname(path))
     private.put(path, Ed25519PrivateKey.generate().private_bytes_raw(), replacing=False)
     found = _read_secret(path)
     assert found is not None

@@ -31,6 +31,7 @@ from toolwright.errors import StoreError
 from toolwright.journal import chain
 from toolwright.journal.chain import Head, framed
 from toolwright.records import dataclass
+from toolwright.store import private
 
 OPEN: Final = ".open"
 SEALED: Final = ".seg"
@@ -46,10 +47,13 @@ _EMPTY_PAGE: Final = bytes(_PAGE_BYTES)
 _DAY_S: Final = 86_400.0
 
 
+_MEND: Final = "make room, mend its permissions, or name another state folder: --state DIR"
+
+
 class Trouble(Exception):
     """The journal cannot be written; ``why`` names the file and the reason, ``hint`` what to do."""
 
-    def __init__(self, why: str, hint: str = "make room, or mend its permissions") -> None:
+    def __init__(self, why: str, hint: str = _MEND) -> None:
         super().__init__(why)
         self.why = why
         self.hint = hint
@@ -501,7 +505,7 @@ class Segments:
         """The journal's folder, made where it is missing, ours alone."""
         if not os.path.isdir(self.folder):
             above = os.path.dirname(self.folder)
-            os.makedirs(above, mode=0o700, exist_ok=True)
+            private.make_folders(above)
             with suppress(FileExistsError):
                 os.mkdir(self.folder, 0o700)
         # Attack: a link in place of the journal, so that records go where nobody looks.

@@ -56,6 +56,8 @@ _VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _STATUS: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: (.*))?", re.DOTALL)
 _URL: Final = re.compile(r"(https?)://([^/?#]*)([^?#]*)(\?[^#]*)?(?:#.*)?", re.IGNORECASE)
 _AUTHORITY: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+?)\.?(?::([0-9]{0,5}))?")
+_NO_PROXY: Final = "no proxy of the environment is used"
+"""Said where nobody is reached: it may be how all others get out of here."""
 _OURS: Final = frozenset(
     {
         "host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer", "expect",
@@ -961,7 +963,7 @@ class Web:
         raise Unreached(
             Trouble.UNREACHABLE,
             f"{target.host} port {target.port}: {why}",
-            hint="check the host and port, and that this machine may reach them",
+            hint=f"check the host and port, and that this machine may reach them; {_NO_PROXY}",
         )
 
     def _addresses(self, target: Target, terms: _Terms) -> Sequence[str]:
@@ -1011,7 +1013,7 @@ class Web:
             raise Unreached(
                 Trouble.UNREACHABLE,
                 f"{target.host}: no such host",
-                hint="check the name, and DNS on this machine",
+                hint=f"check the name, and DNS on this machine; {_NO_PROXY}",
             )
         return found[0]
 

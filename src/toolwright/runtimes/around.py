@@ -39,7 +39,7 @@ from toolwright.records import replace
 from toolwright.runtimes import Runtime
 from toolwright.sandbox import Cancel
 from toolwright.sandbox._scratch import remove
-from toolwright.store import ABSENT, Conflict, Store, Versioned
+from toolwright.store import ABSENT, Conflict, Store, Versioned, private
 
 _WAIT_STEP_S: Final = 0.05
 _LEDGER: Final = "ledger"
@@ -447,7 +447,7 @@ class Spill:
 
     def _write(self, call_id: str, content: bytes) -> None:
         assert self._folder is not None
-        os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        private.make_folders(self._folder)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with open(os.open(os.path.join(self._folder, call_id), flags, 0o600), "wb") as file:
             file.write(content)

@@ -24,11 +24,26 @@ _STEP_S: Final = 0.02
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
+def make_folders(path: str) -> None:
+    """Make a folder, and those above it that are missing, for us alone. Raises OSError.
+
+    Attack: a umask that lets others write the folders above ours, as ``os.makedirs`` makes them: whoever
+    renames ours there makes us forget what was switched off, locked and spent.
+    """
+    above = os.path.dirname(path)
+    if above and not os.path.lexists(above):
+        make_folders(above)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+
+
 def folder(path: str) -> None:
     """Make a folder that only we may enter. Raises StoreError where it is somebody else's or open."""
     try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        os.makedirs(path, mode=0o700, exist_ok=True)
+        make_folders(path)
         status = os.lstat(path)
     except OSError as error:
         raise _trouble(path, error) from None

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from toolwright.errors import StoreError
-from toolwright.store import ABSENT, Conflict, Versioned
+from toolwright.store import ABSENT, Conflict, Versioned, private
 from toolwright.store.migrations import MIGRATIONS
 
 BUSY_S: Final = 10.0
@@ -117,7 +117,7 @@ class SqliteStore:
     def _opened(self) -> sqlite3.Connection:
         path = self._path
         try:
-            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            private.make_folders(os.path.dirname(path))
             # Attack: a link in place of the store, or a umask that lets others read what we keep.
             # A file that is there is looked at and never opened: closing it would give up the locks of every
             # other connection of this process, the next program would take itself for the only one and throw

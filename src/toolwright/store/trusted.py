@@ -15,6 +15,7 @@ from typing import Final
 
 from toolwright import jsontext
 from toolwright.errors import StoreError
+from toolwright.paths import is_utf8
 from toolwright.records import dataclass
 from toolwright.store import Store
 
@@ -63,7 +64,7 @@ def place_of(path: str) -> str:
 def standing(store: Store, path: str, digest: str) -> Standing:
     """How a file that had these bytes when it was read stands to what was trusted."""
     place = place_of(path)
-    held = store.get(SHELF, place)
+    held = store.get(SHELF, place) if is_utf8(place) else None
     found = _read(place, held.value) if held is not None else None
     if found is None:
         return Standing.UNKNOWN
@@ -80,6 +81,8 @@ def trust(store: Store, path: str, digest: str, *, now: float = 0.0, by: str = "
     """Remember a file as a person reviewed it."""
     place = place_of(path)
     folder = _folder(place)
+    if not is_utf8(place):
+        raise StoreError(f"{place}: its path is not UTF-8", "rename it, and the folders that it lies in")
     if folder is None:
         raise StoreError(f"{place}: its folder cannot be looked at", "name a project that exists")
     if store.get(SHELF, place) is None and sum(1 for _ in _keys(store)) >= TRUSTED_MAX:
@@ -93,6 +96,8 @@ def trust(store: Store, path: str, digest: str, *, now: float = 0.0, by: str = "
 def forget(store: Store, path: str) -> bool:
     """Trust a file no more. Whether it was trusted."""
     place = place_of(path)
+    if not is_utf8(place):
+        return False
     was = store.get(SHELF, place) is not None
     store.remove(SHELF, place, None)
     return was

@@ -766,7 +766,7 @@ class Pins:
         if self._memory is None:
             raise StoreError("there is no state folder to remember it in", "name one with --state")
         try:
-            os.makedirs(self._memory, mode=0o700, exist_ok=True)
+            private.make_folders(self._memory)
         except OSError as error:
             why = (error.strerror or "it cannot be written").lower()
             raise StoreError(f"{self._memory}: {why}", "make the state folder writable") from None
@@ -788,7 +788,7 @@ class Pins:
         wanted: dict[str, None] = {}
         room = TEXTS_BYTES_MAX
         with suppress(OSError):
-            os.makedirs(folder, mode=0o700, exist_ok=True)
+            private.make_folders(folder)
             for file in files:
                 name = file.digest[7:]
                 path = os.path.join(folder, name)

@@ -6,6 +6,7 @@ may take ``_limits.py``'s, what a request means the door's it is for. ``--stdio`
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from toolwright.doors._crew import Crew, Spans
     from toolwright.doors._events import Events
     from toolwright.doors._express import Express
+    from toolwright.doors._limits import Listening
     from toolwright.doors._offers import Offers
     from toolwright.doors._web import App, Head, Message, Place, Receive, Scope, Send, Way
     from toolwright.doors.mcp import McpDoor
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from toolwright.watching import Watch
 
 _BACKLOG: Final = 512
-_ANY: Final = ("", "0.0.0.0", "::")
+_ANY: Final = ("0.0.0.0", "::")
 _M_ARENA_MAX: Final = -8
 _ARENAS: Final = 2
 _NAMES_MAX: Final = 100
@@ -322,9 +324,10 @@ def _serve_http(
             )
         listening = _listen(serving.host, serving.port)
         stack.callback(listening.close)
+        listening.turned_away = _told_once(shared)
         workshop = opened()
         guest = None if closed else Guest(name=shared.environment.user)
-        if serving.host in _ANY:  # everybody needs a token there, and our name is what they are told
+        if listening.getsockname()[0] in _ANY:  # everybody needs a token there, and may call us by our name
             serving = replace(serving, hosts=(*serving.hosts, _name()))
         served = build(workshop, serving=serving, guest=guest, tokens=tokens, spans=_spans())
         address = _address(serving.host, listening)
@@ -348,8 +351,10 @@ def _need_extra() -> None:
         )
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int) -> Listening:
     import socket
+
+    from toolwright.doors._limits import Listening
 
     try:
         found = socket.getaddrinfo(
@@ -360,21 +365,40 @@ def _listen(host: str, port: int) -> socket.socket:
             f"{host}: there is no such address", "name one of this machine with --host"
         ) from None
     family, kind, protocol, _, address = found[0]
-    listening = socket.socket(family, kind, protocol)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listening.bind(address)
-        listening.listen(_BACKLOG)
-    except OSError as error:
-        listening.close()
-        raise ConfigError(
-            f"{host}:{port}: {os.strerror(error.errno or 0).lower()}",
-            "choose another port with --port; 0 takes a free one",
-        ) from None
-    listening.setblocking(False)
+    with ExitStack() as until_it_listens:
+        try:
+            listening = until_it_listens.enter_context(Listening(family, kind, protocol))
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listening.bind(address)
+            listening.listen(_BACKLOG)
+        except OSError as error:
+            is_port = error.errno in (errno.EADDRINUSE, errno.EACCES, errno.EPERM)
+            raise ConfigError(
+                f"{_joined(host.strip('[]'), port)}: {os.strerror(error.errno or 0).lower()}",
+                "choose another port with --port; 0 takes a free one"
+                if is_port
+                else "name an address of this machine with --host: 127.0.0.1, or ::1 where it has IPv6",
+            ) from None
+        listening.setblocking(False)
+        until_it_listens.pop_all()
     return listening
+
+
+def _told_once(shared: Shared) -> Callable[[], None]:
+    """Says that connections are turned away, the first time: a log must not be filled by those who come."""
+    told: list[bool] = []
+
+    def tell() -> None:
+        if not told and not shared.quiet:
+            complain(
+                "connections are turned away: too many open files",
+                "raise their limit (ulimit -n), or lower connections_max in [serve]",
+            )
+        told[:] = [True]
+
+    return tell
 
 
 def _accepted(listening: socket.socket) -> list[socket.socket]:
@@ -398,10 +422,12 @@ def _name() -> str:
 def _address(host: str, listening: socket.socket) -> str:
     """The address as clients write it: one that the entrance takes for a name of ours."""
     bound, port = listening.getsockname()[:2]
-    name = bound if host in ("", "0.0.0.0", "::", "localhost") or port == 0 else host.strip("[]")
-    if name in _ANY:
-        name = _outward(name)
-    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+    name = _outward(bound) if bound in _ANY else bound if host == "localhost" else host.strip("[]")
+    return f"http://{_joined(name, port)}"
+
+
+def _joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _outward(every: str) -> str:
