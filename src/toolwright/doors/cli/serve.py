@@ -536,7 +536,7 @@ async def _close(express: Express, crew: Crew) -> None:
 
 def _on_signals(loop: asyncio.AbstractEventLoop, leave: Callable[[], None]) -> None:
     """The first signal lets what is under way finish; a second one ends at once, as if nobody had caught it.
-    The journal then tells which calls were interrupted, and the kernel ends their processes with us."""
+    The journal then tells which calls were interrupted, and the sandbox has their processes end with us."""
     came: list[int] = []
 
     def stop(number: int) -> None:
