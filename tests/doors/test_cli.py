@@ -1096,6 +1096,28 @@ def test_a_signal_stops_a_call_and_its_number_is_told_except_the_end_of_the_term
     assert (ended["what"], ended.get("kind")) == ("end", None if nohup else "cancelled")
 
 
+def test_an_interrupt_while_the_program_still_loads_is_no_traceback(tmp_path: Path) -> None:
+    code = (
+        "import signal, sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'toolwright.doors.cli':\n"
+        "            signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "from toolwright.__main__ import main\n"
+        "main()\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code, "list"],
+        cwd=tmp_path,
+        env=environment(tmp_path / ".home"),
+        capture_output=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"")
+
+
 def test_an_empty_idempotency_key_is_refused_because_all_calls_would_share_it(
     project: Path, here: Callable[..., Said]
 ) -> None:
