@@ -535,8 +535,8 @@ def generate(folder: str) -> KeyText:
         if os.path.lexists(os.path.join(folder, name)):
             raise SigningError(
                 f"{os.path.join(folder, name)}: there is a key already",
-                "use it (`toolwright keys show --json` tells its id, `toolwright trust ID` trusts it), or move "
-                "both files elsewhere first: what it signed needs it",
+                "use it (`toolwright keys show --json` tells its id, `toolwright trust ID` trusts it), or "
+                "move both files elsewhere first: what it signed needs it",
             )
     _make_folder(folder)
     if (why := _open_to_others(folder)) is not None:
