@@ -679,6 +679,37 @@ def test_a_reader_that_goes_away_is_no_error(arguments: list[str], project: Path
     assert (ended.returncode, ended.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize("unread", ["stdout", "stderr", "both"])
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["call", "no_such_tool"], 64),
+        (["call", "get_time", '{"x": 1}'], 65),
+        (["call", "get_time", '{"x": 1}', "--json"], 65),
+        (["call", "get_time", "--no-such-option"], 2),
+    ],
+)
+def test_what_failed_is_no_success_because_nobody_reads_about_it(
+    arguments: list[str], status: int, unread: str, tmp_path: Path
+) -> None:
+    manifest(tmp_path, {**TIME, "schema": {"type": "object", "additionalProperties": False}})
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ended = subprocess.run(
+            [PROGRAM, *arguments],
+            cwd=tmp_path,
+            env=environment(tmp_path / ".home"),
+            stdout=subprocess.DEVNULL if unread == "stderr" else writing,
+            stderr=subprocess.DEVNULL if unread == "stdout" else writing,
+            timeout=WAIT_S,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert ended.returncode == status
+
+
 def by_shell(command: str, cwd: Path) -> Said:
     """The program as ``$0``, started by a shell, for what only a shell can arrange."""
     return toolwright(cwd=cwd, program=["/bin/sh", "-c", command, PROGRAM])
