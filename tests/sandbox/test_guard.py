@@ -43,6 +43,10 @@ with sandbox_of(Level(level)) as sandbox:
     else:
         threading.Thread(target=sandbox.run, args=(start, Cancel()), daemon=True).start()
     sys.stdin.readline()
+    is_held = False
+    while not is_held:  # bounded by whoever waits for our answer
+        with sandbox._guard._lock:
+            is_held = bool(sandbox._guard._held)
     copy = os.fork() if how == "copied" else -1
     if copy == 0:
         signal.alarm(60)
@@ -89,6 +93,7 @@ def test_attack_a_tool_goes_on_without_limits_because_its_host_was_killed(
                 assert read(reader) == b"x\n"
                 host.stdin.write("\n")
                 host.stdin.flush()
+                assert select.select([host.stdout], [], [], BOUND_S)[0], "nobody holds it"
                 copy = int(host.stdout.readline())
             finally:
                 host.kill()

@@ -53,6 +53,12 @@ class Guard:
         self._is_closed = False
         _GUARDS.add(self)
 
+    def prepare(self) -> None:
+        """A program will be started: the shell must not be, once that runs."""
+        with self._lock, suppress(OSError):
+            if self._socket is None:
+                self._start()
+
     def hold(self, group: int) -> None:
         """A program was started that leads this group."""
         with self._lock:
@@ -85,7 +91,7 @@ class Guard:
 
     def _start(self) -> None:
         """Another shell, which knows all that is held."""
-        if self._is_closed or not self._held:
+        if self._is_closed:
             return
         ours, theirs = socket.socketpair()
         opened = [theirs.detach()]

@@ -44,6 +44,7 @@ class Portable:
         no = _exchange.refused(start, self.level, cancel)
         if no is not None:
             return no
+        self._prepare()
         cancel.leave()
         began = time.monotonic()
         folder = ""
@@ -62,6 +63,7 @@ class Portable:
         no = _exchange.refused(start, self.level, Cancel())
         if no is not None:
             return no
+        self._prepare()
         began = time.monotonic()
         scratch = self._scratch
         folder = ""
@@ -99,6 +101,10 @@ class Portable:
             return _exchange.watch(process, start, cancel, began=began, scratch=folder, guard=self._guard)
         finally:
             _kernel.close_all(sealed)
+
+    def _prepare(self) -> None:
+        if self._guard is not None:
+            self._guard.prepare()
 
     def close(self) -> None:
         if self._guard is not None:

@@ -48,6 +48,7 @@ class Restricted:
         no = _exchange.refused(start, self.level, cancel)
         if no is not None:
             return no
+        self._guard.prepare()
         cancel.leave()
         began = time.monotonic()
         folder = ""
@@ -64,6 +65,7 @@ class Restricted:
         no = _exchange.refused(start, self.level, Cancel())
         if no is not None:
             return no
+        self._guard.prepare()
         began = time.monotonic()
         folder = ""
         opened: list[int] = []
