@@ -44,7 +44,6 @@ class Portable:
         no = _exchange.refused(start, self.level, cancel)
         if no is not None:
             return no
-        self._prepare()
         cancel.leave()
         began = time.monotonic()
         folder = ""
@@ -63,7 +62,6 @@ class Portable:
         no = _exchange.refused(start, self.level, Cancel())
         if no is not None:
             return no
-        self._prepare()
         began = time.monotonic()
         scratch = self._scratch
         folder = ""
@@ -71,6 +69,7 @@ class Portable:
         try:
             if scratch is not None:
                 folder = scratch.take()
+            self._prepare()
             process = spawn(start, folder, sealed, standing=True)
         except (OSError, ValueError) as error:
             if scratch is not None and folder:
@@ -94,6 +93,7 @@ class Portable:
             return Ending(end=End.DENIED, reason=f"{swapped} changed after it was checked")
         sealed: list[int] = []
         try:
+            self._prepare()
             try:
                 process = spawn(start, folder, sealed)
             except (OSError, ValueError) as error:  # ValueError: a NUL character

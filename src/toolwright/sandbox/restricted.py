@@ -48,7 +48,6 @@ class Restricted:
         no = _exchange.refused(start, self.level, cancel)
         if no is not None:
             return no
-        self._guard.prepare()
         cancel.leave()
         began = time.monotonic()
         folder = ""
@@ -65,7 +64,6 @@ class Restricted:
         no = _exchange.refused(start, self.level, Cancel())
         if no is not None:
             return no
-        self._guard.prepare()
         began = time.monotonic()
         folder = ""
         opened: list[int] = []
@@ -80,6 +78,7 @@ class Restricted:
             if rules.fs_handled:
                 opened.append(_kernel.landlock_ruleset(rules))
             thread = _Starter(start, folder, rules, opened[0] if opened else None, opened, standing=True)
+            self._guard.prepare()
             thread.start()
             thread.join()
             if not isinstance(thread.outcome, subprocess.Popen):
@@ -120,6 +119,7 @@ class Restricted:
         ruleset = self._ruleset(rules, folder, began) if rules.fs_handled else None
         try:
             thread = _Starter(start, folder, rules, ruleset, sealed)
+            self._guard.prepare()
             thread.start()
             thread.join()
             if isinstance(thread.outcome, subprocess.Popen):
