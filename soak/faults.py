@@ -74,7 +74,7 @@ def run(
     done: list[Done] = []
     began = time.monotonic()
     with control.beside(folder) as machine:
-        workshop = toolwright.open(tools.config(), sandbox=_sandbox(level))
+        workshop = toolwright.open(tools.config(), sandbox=sandbox_of(level))
         reached = workshop.hands.sandbox.level
         before = None
         memory: list[int] = []
@@ -146,7 +146,7 @@ def run(
     return show(f"{calls:,} calls, {at_once} at once", lines, notes)
 
 
-def _sandbox(level: str | None) -> Sandbox | None:
+def sandbox_of(level: str | None) -> Sandbox | None:
     """A weaker level than the machine's best, to see what it does not hold."""
     match level:
         case None | "supervised":

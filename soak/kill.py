@@ -36,9 +36,11 @@ FIRST_ANSWER_S = 20.0
 VERIFIED_EVERY = 100
 SHOWN = 10
 MIX = {"echo": 8, "three": 2, "segv": 1, "hang": 2, "stubborn": 1, "swarm": 2, "daemon": 4, "holder": 3}
+LEAVES_ITS_GROUP = ("stubborn", "daemon")
+"""Which nobody finds below the supervised level."""
 
 
-def run(kills: int, seed: int, folder: Path) -> bool:
+def run(kills: int, seed: int, folder: Path, *, level: str | None = None) -> bool:
     tools = Folder(folder)
     scratch = folder / "tmp"
     scratch.mkdir()
@@ -50,7 +52,7 @@ def run(kills: int, seed: int, folder: Path) -> bool:
     found = _Found(tools)
     began = time.monotonic()
     for number in range(kills):
-        _kill_one(tools, drawn, number, found)
+        _kill_one(tools, drawn, number, found, level)
         if number % VERIFIED_EVERY == VERIFIED_EVERY - 1 or number == kills - 1:
             found.verify()
             each_s = (time.monotonic() - began) / (number + 1)
@@ -154,13 +156,13 @@ class _Found:
         self.flaws |= {f"{flaw.segment} record {flaw.number}: {flaw.why}" for flaw in verdict.flaws}
 
 
-def _kill_one(tools: Folder, drawn: random.Random, number: int, found: _Found) -> None:
+def _kill_one(tools: Folder, drawn: random.Random, number: int, found: _Found, level: str | None) -> None:
     inlet, outlet = os.pipe()
     seed = drawn.getrandbits(32)
     host = os.fork()
     if host == 0:
         os.close(inlet)
-        _host(tools, number, seed, outlet)
+        _host(tools, number, seed, outlet, level)
     os.close(outlet)
     try:
         # One in four dies at any moment of its start, the others in the middle of their work.
@@ -189,18 +191,20 @@ def _kill_one(tools: Folder, drawn: random.Random, number: int, found: _Found) -
     found.after_a_kill(told)
 
 
-def _host(tools: Folder, number: int, seed: int, outlet: int) -> NoReturn:
+def _host(tools: Folder, number: int, seed: int, outlet: int, level: str | None) -> NoReturn:
     """Calls without end. Never returns: it is killed, or something is wrong with it."""
     status = 70
     try:
-        workshop = toolwright.open(tools.config())
+        workshop = toolwright.open(tools.config(), sandbox=faults.sandbox_of(level))
         mix = {fault.mode: fault for fault in FAULTS}
+        is_best = level in (None, "supervised")
+        drawn_from = {mode: MIX[mode] for mode in MIX if is_best or mode not in LEAVES_ITS_GROUP}
 
         def call_for_ever(caller: int) -> None:
             drawn = random.Random(seed + caller)
             count = 0
             while True:
-                mode = drawn.choices([*MIX], [*MIX.values()])[0]
+                mode = drawn.choices([*drawn_from], [*drawn_from.values()])[0]
                 nonce = f"k{number}c{caller}n{count}"
                 count += 1
                 limit_s = drawn.uniform(0.05, 2.0) if mix[mode].limit_s else None
@@ -236,7 +240,8 @@ def _import_all() -> None:
     """What the hosts need is imported once, before they are forked."""
     for name in (
         "catalog.digests", "engine", "journal.audit", "journal.sealing", "runtimes.around",
-        "runtimes.process", "runtimes.python", "sandbox.ground", "sandbox.probe", "sandbox.supervised",
+        "runtimes.process", "runtimes.python", "sandbox.ground", "sandbox.portable", "sandbox.probe",
+        "sandbox.restricted", "sandbox.supervised",
         "store.sqlite", "trust.policy",
     ):  # fmt: skip
         importlib.import_module(f"toolwright.{name}")
@@ -286,9 +291,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=500)
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4)))
+    parser.add_argument("--level", help="call on this level")
     parser.add_argument("folder", type=Path, help="an empty folder to work in")
     given = parser.parse_args()
-    return 0 if run(given.kills, given.seed, given.folder) else 1
+    return 0 if run(given.kills, given.seed, given.folder, level=given.level) else 1
 
 
 if __name__ == "__main__":

@@ -63,6 +63,7 @@ def main() -> int:
             # A process of its own: hosts are forked from it, so it must never have had threads.
             argv = [sys.executable, str(Path(__file__).with_name("kill.py"))]
             argv += ["--kills", str(given.kills), "--seed", str(given.seed), str(folder / "kill")]
+            argv += ["--level", given.level] if given.level else []
             sys.stdout.flush()
             met &= subprocess.run(argv, check=False).returncode == 0
     finally:

@@ -12,6 +12,13 @@ _UNCOLLECTED_MAX = 100_000
 
 
 def main() -> None:
+    try:
+        _main()
+    except KeyboardInterrupt:  # while something is imported, or on the way out
+        sys.exit(130)
+
+
+def _main() -> None:
     if sys.argv[1:] == ["--version"]:
         from toolwright import __version__
 

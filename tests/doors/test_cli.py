@@ -679,6 +679,37 @@ def test_a_reader_that_goes_away_is_no_error(arguments: list[str], project: Path
     assert (ended.returncode, ended.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize("unread", ["stdout", "stderr", "both"])
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["call", "no_such_tool"], 64),
+        (["call", "get_time", '{"x": 1}'], 65),
+        (["call", "get_time", '{"x": 1}', "--json"], 65),
+        (["call", "get_time", "--no-such-option"], 2),
+    ],
+)
+def test_what_failed_is_no_success_because_nobody_reads_about_it(
+    arguments: list[str], status: int, unread: str, tmp_path: Path
+) -> None:
+    manifest(tmp_path, {**TIME, "schema": {"type": "object", "additionalProperties": False}})
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ended = subprocess.run(
+            [PROGRAM, *arguments],
+            cwd=tmp_path,
+            env=environment(tmp_path / ".home"),
+            stdout=subprocess.DEVNULL if unread == "stderr" else writing,
+            stderr=subprocess.DEVNULL if unread == "stdout" else writing,
+            timeout=WAIT_S,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert ended.returncode == status
+
+
 def by_shell(command: str, cwd: Path) -> Said:
     """The program as ``$0``, started by a shell, for what only a shell can arrange."""
     return toolwright(cwd=cwd, program=["/bin/sh", "-c", command, PROGRAM])
@@ -1094,6 +1125,28 @@ def test_a_signal_stops_a_call_and_its_number_is_told_except_the_end_of_the_term
     assert not Path(f"/proc/{tool}").exists()
     *_, ended = toolwright("audit", "tail", "--json", cwd=tmp_path).json
     assert (ended["what"], ended.get("kind")) == ("end", None if nohup else "cancelled")
+
+
+def test_an_interrupt_while_the_program_still_loads_is_no_traceback(tmp_path: Path) -> None:
+    code = (
+        "import signal, sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'toolwright.doors.cli':\n"
+        "            signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "from toolwright.__main__ import main\n"
+        "main()\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code, "list"],
+        cwd=tmp_path,
+        env=environment(tmp_path / ".home"),
+        capture_output=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"")
 
 
 def test_an_empty_idempotency_key_is_refused_because_all_calls_would_share_it(

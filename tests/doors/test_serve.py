@@ -851,6 +851,28 @@ def test_over_a_pipe_a_signal_ends_it_as_if_the_client_had_left(folder: Path) ->
         process.communicate(timeout=WAIT_S)
 
 
+def test_over_a_pipe_a_signal_after_the_client_left_ends_it_at_once_and_without_a_word(folder: Path) -> None:
+    """So hosts stop their servers: they hang up, wait a while, and send a signal to who is still there."""
+    code = (
+        "import signal, sys\n"
+        "from toolwright.doors import cli\n"
+        "assert cli.run(sys.argv[1:]) == 0\n"  # stdin is at its end, so that it is on its way out
+        "signal.raise_signal(signal.SIGTERM)\n"
+        "print('it goes on')\n"
+    )
+    state = str(folder.parent / "state")
+    ended = subprocess.run(
+        [sys.executable, "-c", code, "--from", folder, "--state", state, "serve", "--stdio"],
+        cwd=folder,
+        env=environment(folder.parent / "home"),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGTERM, b"", b"")
+
+
 # -- waiting ------------------------------------------------------------------------------------------------
 
 

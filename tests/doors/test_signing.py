@@ -170,6 +170,22 @@ def test_user_space_moves_keys_and_trust(desk: Desk, tmp_path: Path) -> None:
     assert not (desk.home / ".ai").exists()
 
 
+def test_a_key_whose_making_was_cut_short_can_be_shown_and_trusted(desk: Desk) -> None:
+    """The private key is written first. One that was killed after that left somebody who could neither show
+    a key, for there was none, nor make one, for there was one."""
+    key = desk.generate("--no-trust")
+    whole = desk("keys", "show", "--json").json
+    (desk.home / ".ai/config/keys/signing/public_key.pem").unlink()
+    assert desk("keys", "show", "--json").json == whole
+    assert whole["id"] == key
+    said = desk("keys", "generate")
+    assert said.status == 77
+    assert "`toolwright keys show --json` tells its id, `toolwright trust ID` trusts it" in said.err
+    assert desk("trust", key).status == 0
+    (row,) = desk("keys", "list", "--json").json
+    assert (row["id"], row["status"], row["yours"]) == (key, "trusted", True)
+
+
 def test_a_key_is_made_once(desk: Desk) -> None:
     key = desk.generate("--owner", "ada")
     said = desk("keys", "generate")

@@ -55,8 +55,10 @@ def serve_stdio(
     guest: Guest,
     approval_wait_s: float = APPROVAL_WAIT_S,
     drain_s: float = DRAIN_S,
+    left: Cancel | None = None,
 ) -> None:
-    """Serve the client at this process's standard input and output until it leaves.
+    """Serve the client at this process's standard input and output until it leaves, or ``left`` is pressed
+    in its place; it is pressed where the client left.
 
     Attack: a library, or a tool that runs in this process, prints something that the client takes for a
     message, or reads what the client says. So both ends are taken away: what is printed goes to stderr.
@@ -66,7 +68,9 @@ def serve_stdio(
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    connection = _Connection(workshop, crew, guest, heard, said, approval_wait_s=approval_wait_s)
+    connection = _Connection(
+        workshop, crew, guest, heard, said, approval_wait_s=approval_wait_s, left=left or Cancel()
+    )
     try:
         connection.serve()
     finally:
@@ -119,12 +123,13 @@ class _Connection:
         out: int,
         *,
         approval_wait_s: float,
+        left: Cancel,
     ) -> None:
         self._workshop = workshop
         self._crew = crew
         self._guest = guest
         self._heard = heard
-        self._left = Cancel()
+        self._left = left
         """Pressed where nothing more shall be read."""
         self._waiting = select.poll()
         for descriptor in (heard, self._left.fileno()):

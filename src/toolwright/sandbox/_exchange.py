@@ -25,6 +25,8 @@ from toolwright.sandbox import Cancel, Start, _scratch
 if TYPE_CHECKING:
     import subprocess
 
+    from toolwright.sandbox._guard import Guard
+
 SAMPLE_S: Final = 0.05
 """When memory, processes and scratch space are first looked at; then after twice that, and so on."""
 SAMPLE_S_MAX: Final = 0.2
@@ -74,10 +76,16 @@ def not_started(start: Start, error: OSError | ValueError, began: float) -> Endi
 
 
 def watch(
-    process: subprocess.Popen[bytes], start: Start, cancel: Cancel, *, began: float, scratch: str
+    process: subprocess.Popen[bytes],
+    start: Start,
+    cancel: Cancel,
+    *,
+    began: float,
+    scratch: str,
+    guard: Guard | None,
 ) -> Ending:
     """Talk to a started process until its end or one of its limits; it is gone when this returns."""
-    exchange = Exchange(process, start, scratch)
+    exchange = Exchange(process, start, scratch, guard)
     limits = start.permit.limits
     try:
         end, reason = exchange.until(began + limits.timeout_s, cancel)
@@ -125,7 +133,12 @@ def _run(start: Start, status: int | None, began: float, stdout: int, stderr: in
 class Exchange:
     """One process, its pipes and what came through them; used by one thread."""
 
-    def __init__(self, process: subprocess.Popen[bytes], start: Start, scratch: str) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], start: Start, scratch: str, guard: Guard | None
+    ) -> None:
+        if guard is not None:
+            guard.hold(process.pid)
+        self.guard = guard
         self.process = process
         self.unsent = memoryview(start.stdin)
         self.stdout = bytearray()
@@ -296,6 +309,8 @@ class Exchange:
             self.exit.close()
             if not gone:
                 return None, Usage()
+        if self.guard is not None:
+            self.guard.let_go(process.pid)
         # Not process.wait(): where the child was reaped by others, it would report exit status 0.
         try:
             _, status, usage = os.wait4(process.pid, 0)

@@ -4,8 +4,8 @@ The levels share this file. What a level holds for one call (rules, environment,
 long as the program lives; there is no deadline, because whoever talks to the program has one for each
 question. Nothing here knows what is said over the pipes.
 
-What the weaker levels cannot do: without a supervisor nobody is left to kill the program when the host itself
-dies. It sees the end of its stdin then, which is how such programs are told to go.
+Where the host itself dies, the program sees the end of its stdin, which is how such programs are told to go,
+and is killed: by its supervisor, or at the weaker levels by their guard (``_guard.py``).
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from toolwright.sandbox import Start, _exchange, _kernel
 
 if TYPE_CHECKING:
     import subprocess
+
+    from toolwright.sandbox._guard import Guard
 
 SAMPLE_S: Final = 1.0
 """How often the memory, the processes and the scratch folder of a program that stays are looked at."""
@@ -97,13 +99,14 @@ class Watched(_Piped):
         scratch: str,
         layers: tuple[str, ...],
         finish: Callable[[], None],
+        guard: Guard | None = None,
     ) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
         super().__init__()
         self.layers = layers
-        self._exchange = _exchange.Exchange(process, start, scratch)
+        self._exchange = _exchange.Exchange(process, start, scratch, guard)
         self._finish = finish
         self._ending = ""
         self._over = threading.Event()

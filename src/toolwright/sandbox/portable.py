@@ -6,8 +6,8 @@ deadline for everything, memory bounded by the limits, and a return that waits f
 itself.
 
 What this level cannot do: a descendant that leaves the process group (``setsid``, a daemon) outlives the
-call. It cannot hold the call up, but it is not found and killed; only the supervised level does that. Its
-memory, processes and scratch folder are looked at from time to time and only on Linux.
+call and the host. It cannot hold the call up, but it is not found and killed; only the supervised level does
+that. Its memory, processes and scratch folder are looked at from time to time and only on Linux.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from toolwright.catalog import files
 from toolwright.model import End, Ending, Level
 from toolwright.records import replace
 from toolwright.sandbox import Cancel, Standing, Start, _exchange, _kernel, _standing
+from toolwright.sandbox._guard import Guard
 from toolwright.sandbox._scratch import Scratch
 
 LAYERS: Final = ("portable",)
@@ -36,6 +37,8 @@ class Portable:
 
     def __init__(self, scratch: Scratch | None = None) -> None:
         self._scratch = scratch
+        # Without a scratch folder it is for one question of a second, and nobody closes it.
+        self._guard = Guard() if scratch is not None else None
 
     def run(self, start: Start, cancel: Cancel) -> Ending:
         no = _exchange.refused(start, self.level, cancel)
@@ -47,7 +50,8 @@ class Portable:
         try:
             if self._scratch is not None:
                 folder = self._scratch.take()
-            return replace(_ran(start, cancel, folder, began), layers=LAYERS)
+            ending = self._ran(start, cancel, folder, began)
+            return replace(ending, layers=LAYERS)
         except OSError as error:
             return _exchange.not_started(start, error, began)
         finally:
@@ -65,6 +69,7 @@ class Portable:
         try:
             if scratch is not None:
                 folder = scratch.take()
+            self._prepare()
             process = spawn(start, folder, sealed, standing=True)
         except (OSError, ValueError) as error:
             if scratch is not None and folder:
@@ -74,34 +79,42 @@ class Portable:
             _kernel.close_all(sealed)
         finish = partial(scratch.give_back, folder) if scratch is not None else _nothing
         try:
-            return _standing.Watched(process, start, scratch=folder, layers=LAYERS, finish=finish)
+            return _standing.Watched(
+                process, start, scratch=folder, layers=LAYERS, guard=self._guard, finish=finish
+            )
         except (OSError, RuntimeError) as error:  # RuntimeError: no more threads for this user
             finish()
             why = error.strerror if isinstance(error, OSError) else None
             return Ending(end=End.UNAVAILABLE, reason=f"cannot be watched: {why or error}")
 
+    def _ran(self, start: Start, cancel: Cancel, folder: str, began: float) -> Ending:
+        swapped = _exchange.changed(start)
+        if swapped is not None:
+            return Ending(end=End.DENIED, reason=f"{swapped} changed after it was checked")
+        sealed: list[int] = []
+        try:
+            self._prepare()
+            try:
+                process = spawn(start, folder, sealed)
+            except (OSError, ValueError) as error:  # ValueError: a NUL character
+                return _exchange.not_started(start, error, began)
+            return _exchange.watch(process, start, cancel, began=began, scratch=folder, guard=self._guard)
+        finally:
+            _kernel.close_all(sealed)
+
+    def _prepare(self) -> None:
+        if self._guard is not None:
+            self._guard.prepare()
+
     def close(self) -> None:
+        if self._guard is not None:
+            self._guard.close()
         if self._scratch is not None:
             self._scratch.close()
 
 
 def _nothing() -> None:
     """There is no scratch folder to give back."""
-
-
-def _ran(start: Start, cancel: Cancel, folder: str, began: float) -> Ending:
-    swapped = _exchange.changed(start)
-    if swapped is not None:
-        return Ending(end=End.DENIED, reason=f"{swapped} changed after it was checked")
-    sealed: list[int] = []
-    try:
-        try:
-            process = spawn(start, folder, sealed)
-        except (OSError, ValueError) as error:  # ValueError: a NUL character
-            return _exchange.not_started(start, error, began)
-        return _exchange.watch(process, start, cancel, began=began, scratch=folder)
-    finally:
-        _kernel.close_all(sealed)
 
 
 def spawn(start: Start, folder: str, sealed: list[int], *, standing: bool = False) -> subprocess.Popen[bytes]:

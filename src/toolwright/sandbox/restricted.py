@@ -24,6 +24,7 @@ from typing import Final
 from toolwright.model import End, Ending, Level
 from toolwright.records import replace
 from toolwright.sandbox import Cancel, Standing, Start, _exchange, _kernel, _standing, portable
+from toolwright.sandbox._guard import Guard
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox.ground import Surroundings
 from toolwright.sandbox.rules import KernelRules, Rlimit
@@ -40,6 +41,7 @@ class Restricted:
     def __init__(self, surroundings: Surroundings, scratch: Scratch) -> None:
         self._surroundings = surroundings
         self._scratch = scratch
+        self._guard = Guard()
         self._rulesets: dict[str, tuple[KernelRules, float, int]] = {}
 
     def run(self, start: Start, cancel: Cancel) -> Ending:
@@ -76,16 +78,18 @@ class Restricted:
             if rules.fs_handled:
                 opened.append(_kernel.landlock_ruleset(rules))
             thread = _Starter(start, folder, rules, opened[0] if opened else None, opened, standing=True)
+            self._guard.prepare()
             thread.start()
             thread.join()
             if not isinstance(thread.outcome, subprocess.Popen):
                 return _exchange.not_started(start, thread.outcome, began)
-            _limit_or_end(thread.outcome, start, folder, rules)
+            self._limit_or_end(thread.outcome, start, folder, rules)
             made = _standing.Watched(
                 thread.outcome,
                 start,
                 scratch=folder,
                 layers=(self.level.value, *rules.layers),
+                guard=self._guard,
                 finish=partial(self._scratch.give_back, folder),
             )
             return made
@@ -99,6 +103,7 @@ class Restricted:
     def close(self) -> None:
         _kernel.close_all(fd for _, _, fd in self._rulesets.values())
         self._rulesets.clear()
+        self._guard.close()
         self._scratch.close()
 
     def _run(self, start: Start, cancel: Cancel, folder: str, began: float) -> Ending:
@@ -114,11 +119,14 @@ class Restricted:
         ruleset = self._ruleset(rules, folder, began) if rules.fs_handled else None
         try:
             thread = _Starter(start, folder, rules, ruleset, sealed)
+            self._guard.prepare()
             thread.start()
             thread.join()
             if isinstance(thread.outcome, subprocess.Popen):
-                _limit_or_end(thread.outcome, start, folder, rules)
-                ending = _exchange.watch(thread.outcome, start, cancel, began=began, scratch=folder)
+                self._limit_or_end(thread.outcome, start, folder, rules)
+                ending = _exchange.watch(
+                    thread.outcome, start, cancel, began=began, scratch=folder, guard=self._guard
+                )
             elif thread.restricted:
                 ending = _exchange.not_started(start, thread.outcome, began)
             else:
@@ -126,6 +134,16 @@ class Restricted:
             return replace(ending, layers=(self.level.value, *rules.layers))
         finally:
             _kernel.close_all(sealed)
+
+    def _limit_or_end(
+        self, process: subprocess.Popen[bytes], start: Start, folder: str, rules: KernelRules
+    ) -> None:
+        """What cannot be limited does not run: nobody would watch it."""
+        try:
+            _limit_from_outside(process.pid, rules)
+        except BaseException:
+            _exchange.Exchange(process, start, folder, self._guard).finish()
+            raise
 
     def _ruleset(self, rules: KernelRules, folder: str, now: float) -> int:
         """The ruleset of this scratch folder's last call, if it was alike: making one takes a while.
@@ -208,15 +226,6 @@ def _few_processes(rules: KernelRules) -> Iterator[None]:
             yield
         finally:
             resource.setrlimit(number, (soft, hard))
-
-
-def _limit_or_end(process: subprocess.Popen[bytes], start: Start, folder: str, rules: KernelRules) -> None:
-    """What cannot be limited does not run: nobody would watch it."""
-    try:
-        _limit_from_outside(process.pid, rules)
-    except BaseException:
-        _exchange.Exchange(process, start, folder).finish()
-        raise
 
 
 def _limit_from_outside(pid: int, rules: KernelRules) -> None:

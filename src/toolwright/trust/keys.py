@@ -519,8 +519,12 @@ def load_signing_key(folder: str) -> SigningKey:
 
 
 def public_key(folder: str) -> KeyText | None:
-    """The public key beside the private one; None where there is none that can be read."""
-    _, content = _read_file(os.path.join(folder, PUBLIC_NAME))
+    """The public key beside the private one, else the private one's own; None where none can be read."""
+    path = os.path.join(folder, PUBLIC_NAME)
+    _, content = _read_file(path)
+    if not os.path.lexists(path):  # removed, or whoever made the pair was stopped in between
+        with suppress(SigningError):
+            content = load_signing_key(folder).pem.encode("ascii")
     found = read_key(content) if isinstance(content, bytes) else ""
     return found if isinstance(found, KeyText) else None
 
@@ -531,7 +535,8 @@ def generate(folder: str) -> KeyText:
         if os.path.lexists(os.path.join(folder, name)):
             raise SigningError(
                 f"{os.path.join(folder, name)}: there is a key already",
-                "use it, or move both files elsewhere first: what it signed needs it",
+                "use it (`toolwright keys show --json` tells its id, `toolwright trust ID` trusts it), or "
+                "move both files elsewhere first: what it signed needs it",
             )
     _make_folder(folder)
     if (why := _open_to_others(folder)) is not None:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -260,7 +261,8 @@ def run(arguments: Sequence[str], environment: Environment | None = None) -> int
         )
         sys.stdout.flush()
     except click.ClickException as error:
-        error.show()
+        with as_far_as_read(sys.stderr):
+            error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return 130
@@ -270,12 +272,12 @@ def run(arguments: Sequence[str], environment: Environment | None = None) -> int
     except SystemExit:
         return 0  # click ends so after a completion, and when the reader went away: `| head` is no error
     except BrokenPipeError:
-        _give_up_stdout()
+        _give_up(sys.stdout)
         return 0
     except OSError as error:
         from toolwright.catalog import files
 
-        _give_up_stdout()
+        _give_up(sys.stdout)
         where = error.filename or "the output"
         complain(f"{where}: {files.reason(error)}", "make room, or choose another place")
         return _OUTPUT_LOST
@@ -287,9 +289,18 @@ def run(arguments: Sequence[str], environment: Environment | None = None) -> int
     return status if isinstance(status, int) else 0
 
 
-def _give_up_stdout() -> None:
+def _give_up(stream: IO[str]) -> None:
     """What is still in the buffer goes nowhere, so that the interpreter does not complain at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+@contextmanager
+def as_far_as_read(stream: IO[str]) -> Iterator[None]:
+    """Where whoever read it went away, the rest is not said. How it ended still stands in the exit status."""
+    try:
+        yield
+    except BrokenPipeError:
+        _give_up(stream)
 
 
 def complain(message: str, hint: str | None = None) -> None:
@@ -298,6 +309,7 @@ def complain(message: str, hint: str | None = None) -> None:
 
     if len(message) > _MESSAGE_CHARS_MAX:
         message = f"{message[: _MESSAGE_CHARS_MAX // 2]}…{message[-_MESSAGE_CHARS_MAX // 2 :]}"
-    click.echo(f"toolwright: {printable(message)}", err=True)
-    for line in hint.split("\n") if hint else ():
-        click.echo(f"  {printable(line)}", err=True)
+    with as_far_as_read(sys.stderr):
+        click.echo(f"toolwright: {printable(message)}", err=True)
+        for line in hint.split("\n") if hint else ():
+            click.echo(f"  {printable(line)}", err=True)

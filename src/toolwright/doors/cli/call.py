@@ -15,7 +15,15 @@ import click
 
 from toolwright import jsontext
 from toolwright.doors._documents import result_document
-from toolwright.doors.cli import Shared, _input, _render, complain, examples, shared_options
+from toolwright.doors.cli import (
+    Shared,
+    _input,
+    _render,
+    as_far_as_read,
+    complain,
+    examples,
+    shared_options,
+)
 from toolwright.errors import KINDS, Kind
 from toolwright.model import TIMEOUT_S_MAX, ToolResult
 from toolwright.sandbox import Cancel
@@ -92,11 +100,13 @@ def command(
             cancel=cancel,
         )
     if as_json:
-        _render.write_json(result_document(result))
+        with as_far_as_read(sys.stdout):
+            _render.write_json(result_document(result))
     else:
         _write(result, shared, arguments)
         if result.error is not None and result.error.kind in _NEVER_RAN:
-            _render.mention_problems(workshop, shared)
+            with as_far_as_read(sys.stderr):
+                _render.mention_problems(workshop, shared)
     if result.error is None:
         return 0
     if came and result.error.kind is Kind.CANCELLED:
@@ -110,7 +120,13 @@ def _write(result: ToolResult, shared: Shared, arguments: str) -> None:
         # Attack: output that moves the cursor or hides what is there. Pipes get what the model would get.
         content = "\n".join(_render.printable(line) for line in content.split("\n"))
     if content:
-        click.echo(content, nl=not content.endswith("\n"))
+        with as_far_as_read(sys.stdout):
+            click.echo(content, nl=not content.endswith("\n"))
+    with as_far_as_read(sys.stderr):
+        _write_rest(result, shared, arguments)
+
+
+def _write_rest(result: ToolResult, shared: Shared, arguments: str) -> None:
     for note in result.notes:
         if not shared.quiet:
             click.echo(f"note: {_render.printable(note)}", err=True)

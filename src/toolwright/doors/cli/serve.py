@@ -563,7 +563,7 @@ async def _close(express: Express, crew: Crew) -> None:
 
 def _on_signals(loop: asyncio.AbstractEventLoop, leave: Callable[[], None]) -> None:
     """The first signal lets what is under way finish; a second one ends at once, as if nobody had caught it.
-    The journal then tells which calls were interrupted, and the kernel ends their processes with us."""
+    The journal then tells which calls were interrupted, and the sandbox has their processes end with us."""
     came: list[int] = []
 
     def stop(number: int) -> None:
@@ -592,6 +592,7 @@ def _serve_stdio(shared: Shared, workshop: Workshop) -> int:
     from toolwright.doors._events import Events
     from toolwright.doors._mcp_stdio import serve_stdio
     from toolwright.model import Guest
+    from toolwright.sandbox import Cancel
 
     serving, events = workshop.config.serve, Events()
     if sys.stdin is not None and sys.stdin.isatty() and not shared.quiet:
@@ -604,11 +605,14 @@ def _serve_stdio(shared: Shared, workshop: Workshop) -> int:
     # Later: whoever started us waits for the first answer now.
     watch = _watch(workshop, events, shared, after_s=_LATER_S) if serving.watch else None
 
+    left = Cancel()
+
     def stop(number: int, _frame: object) -> None:
-        """Leave as if the client had left; a second signal ends at once."""
-        for each in _signals():
-            signal.signal(each, signal.SIG_DFL)
-        raise _Stopped
+        """Leave as if the client had left; one that comes after that ends at once."""
+        if left.is_set:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        left.set()
 
     for number in _signals():
         signal.signal(number, stop)
@@ -619,17 +623,12 @@ def _serve_stdio(shared: Shared, workshop: Workshop) -> int:
             guest=Guest(name=shared.environment.user),
             approval_wait_s=serving.approval_wait_s,
             drain_s=serving.drain_s,
+            left=left,
         )
-    except _Stopped:
-        pass
     finally:
         if watch is not None:
             watch.stop()
     return 0
-
-
-class _Stopped(BaseException):
-    """A signal came: not an error, and nobody's business on the way out."""
 
 
 # -- reading changed files again ----------------------------------------------------------------------------

@@ -1,0 +1,149 @@
+"""Whoever is left when the host dies: a small shell that ends what the host was running.
+
+The levels without a supervisor share this. A host that is killed (SIGKILL, the kernel's killer of the
+memory-hungry, a second Ctrl-C) can end nobody, and its tools would run on without a time limit. The shell
+reads the numbers of running process groups from a socket of the host's; when that ends, the host is gone, and
+it kills the groups that are left. It starts with the first program and ends with the sandbox.
+
+What it cannot do: find a descendant that left its group, as little as the levels it serves. Nor is it waited
+for: a host that dies in the moment between a start and the message about it leaves that one program.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import threading
+import weakref
+from contextlib import suppress
+from typing import Final
+
+from toolwright.sandbox import _kernel
+
+# No tool is ever started by a shell, and this one is told numbers alone: a second interpreter would take ten
+# times its memory, and may not be there where Python is embedded.
+# Signals that are meant for the host's whole group or session do not end it before the host. Nothing of what
+# the host prints to is kept open, and no folder kept in use.
+_SCRIPT: Final = """\
+trap '' HUP INT QUIT TERM
+exec >/dev/null 2>&1
+cd /
+held=' '
+while read -r sign group; do
+    case $sign in
+        +) held="$held$group " ;;
+        -) held="${held%% $group *} ${held#* $group }" ;;
+    esac
+done
+for group in $held; do kill -9 "-$group"; done
+"""
+_SHELL: Final = "/bin/sh"
+_QUIETLY: Final = getattr(socket, "MSG_NOSIGNAL", 0)
+"""A host may let SIGPIPE end it; that somebody killed the shell is no reason to."""
+
+
+class Guard:
+    """The groups that must not outlive this host. Any thread may say so."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: set[int] = set()
+        self._socket: socket.socket | None = None
+        self._shell = 0
+        self._is_closed = False
+        _GUARDS.add(self)
+
+    def prepare(self) -> None:
+        """A program will be started: the shell must not be, once that runs."""
+        with self._lock, suppress(OSError):
+            if self._socket is None:
+                self._start()
+
+    def hold(self, group: int) -> None:
+        """A program was started that leads this group."""
+        with self._lock:
+            self._held.add(group)
+            self._tell(f"+ {group}\n")
+
+    def let_go(self, group: int) -> None:
+        """It has ended. To be said before it is reaped: until then its number cannot belong to others."""
+        with self._lock:
+            if group in self._held:
+                self._held.remove(group)
+                self._tell(f"- {group}\n")
+
+    def close(self) -> None:
+        """End the shell. What is still held lives on: its host does."""
+        with self._lock:
+            self._is_closed = True
+            self._end()
+
+    def _tell(self, line: str) -> None:
+        # Without a shell (no program, no process, no descriptor to be had) the tool runs all the same: a
+        # host that is killed then leaves it, which these levels do not promise to prevent.
+        with suppress(OSError):
+            if self._socket is not None:
+                with suppress(OSError):
+                    self._socket.send(line.encode("ascii"), _QUIETLY)
+                    return
+                self._end()  # somebody killed it, or stopped it for long: another one takes its place
+            self._start()
+
+    def _start(self) -> None:
+        """Another shell, which knows all that is held."""
+        if self._is_closed:
+            return
+        ours, theirs = socket.socketpair()
+        opened = [theirs.detach()]
+        try:
+            # Not 0, as in a host without a stdin: putting it there must never be nothing to do.
+            opened.append(fcntl.fcntl(opened[0], fcntl.F_DUPFD_CLOEXEC, 3))
+            self._shell = os.posix_spawn(
+                _SHELL,
+                ["toolwright-guard", "-c", _SCRIPT],
+                {},
+                file_actions=[(os.POSIX_SPAWN_DUP2, opened[1], 0)],
+                setpgroup=0,
+                setsigmask=[],
+                setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            _kernel.close_all(opened)
+        self._socket = ours
+        ours.setblocking(False)
+        ours.send("".join(f"+ {each}\n" for each in self._held).encode("ascii"), _QUIETLY)
+
+    def _end(self) -> None:
+        """First the shell, then the socket: its end would mean that the host is gone."""
+        if self._socket is None:
+            return
+        with suppress(ChildProcessError):  # somebody else reaped it: the number may be another's
+            if os.waitpid(self._shell, os.WNOHANG) == (0, 0):
+                os.kill(self._shell, signal.SIGKILL)
+                os.waitpid(self._shell, 0)
+        self._socket.close()
+        self._socket = None
+
+    def forget(self) -> None:
+        """In a copy of the host made by fork: the shell is the original's, and must see the end of that."""
+        self._lock = threading.Lock()
+        self._held.clear()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+_GUARDS: Final[weakref.WeakSet[Guard]] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for guard in tuple(_GUARDS):
+        guard.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)
