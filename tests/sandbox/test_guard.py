@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.levels import each_level
-from toolwright.model import Level
+from toolwright.model import Level, Limits, Permit, Profile
+from toolwright.sandbox import Start
+from toolwright.sandbox._exchange import Exchange, ExitWatch
 from toolwright.sandbox._guard import Guard
 
 BOUND_S = 20.0
@@ -167,6 +169,19 @@ def test_a_guard_that_is_closed_ends_nobody_and_leaves_nobody() -> None:
         assert guard._shell == shell
         guard.let_go(held.pid)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_attack_a_stranger_is_killed_for_a_program_whose_end_nobody_saw() -> None:
+    """It hangs in the kernel, say. Whoever reaps it later says nothing, and its number is given away."""
+    guard = Guard()
+    with group() as held:
+        permit = Permit(profile=Profile.OPEN, limits=Limits())
+        start = Start(program="/bin/sh", argv=("sh",), env={}, cwd="/", permit=permit)
+        exchange = Exchange(held, start, "", guard)
+        exchange.exit = ExitWatch(os.getpid())  # of one who goes on
+        assert exchange.finish()[0] is None
+        assert guard._held == set()
+    guard.close()
 
 
 def test_a_host_without_a_stdin_has_a_guard_that_waits_for_its_end() -> None:

@@ -301,6 +301,8 @@ class Exchange:
         """Kill, close, reap. The exit status, or None where it is not ours to know."""
         self.kill()
         process = self.process
+        if self.guard is not None:  # also where its end is not seen: reaped later, its number is another's
+            self.guard.let_go(process.pid)
         for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
@@ -309,8 +311,6 @@ class Exchange:
             self.exit.close()
             if not gone:
                 return None, Usage()
-        if self.guard is not None:
-            self.guard.let_go(process.pid)
         # Not process.wait(): where the child was reaped by others, it would report exit status 0.
         try:
             _, status, usage = os.wait4(process.pid, 0)

@@ -68,7 +68,7 @@ class Guard:
             self._tell(f"+ {group}\n")
 
     def let_go(self, group: int) -> None:
-        """It has ended. To be said before it is reaped: until then its number cannot belong to others."""
+        """It was killed. To be said before it is reaped: until then its number cannot belong to others."""
         with self._lock:
             if group in self._held:
                 self._held.remove(group)
