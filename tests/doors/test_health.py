@@ -67,6 +67,18 @@ def test_attack_where_the_hosts_files_lie_is_told_to_whoever_asks_whether_it_is_
     assert found.report()["journal"]["why"] == f"{state}/journal: not a directory"
 
 
+def test_attack_where_the_state_folder_lies_is_told_where_it_is_itself_at_fault(tmp_path: Path) -> None:
+    (tmp_path / "no folder").write_bytes(b"")
+    environment = Environment.read({"HOME": str(tmp_path), "PATH": PATH})
+    for state in (tmp_path / "no folder", tmp_path / "no folder" / "state"):
+        with toolwright.open(Config(state=str(state)), environment=environment, tools=[echo]) as opened:
+            assert opened.call("echo", {"text": "x"}).error is not None
+            assert str(tmp_path) in health(opened)[0].report()["journal"]["why"]
+            _, why = health(opened)[0].ready()
+            assert "the journal cannot be written: " in why["reasons"][0]
+            assert str(tmp_path) not in why["reasons"][0]
+
+
 def test_the_report_tells_isolation_sources_journal_and_the_last_reload(
     workshop: Workshop, tmp_path: Path
 ) -> None:

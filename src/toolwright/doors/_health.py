@@ -52,8 +52,7 @@ class Health:
         trouble, state = self._workshop.hands.audit.trouble, self._workshop.config.state
         if trouble is not None:
             # Attack: whoever has no token learns where the host's files lie. The report says it to others.
-            told = trouble.why if state is None else trouble.why.replace(os.path.join(state, ""), "")
-            why.append(f"the journal cannot be written: {told}")
+            why.append(f"the journal cannot be written: {_without_folders(trouble.why, state)}")
         elif (unwritable := self._unwritable()) is not None:
             why.append(unwritable)
         if self._unread() is not None:
@@ -93,7 +92,7 @@ class Health:
             "isolation": self._isolation(),
             "warnings": list(workshop.warnings()),
             "catalog": {
-                "version": workshop.version if unread is None else workshop.loaded.version,
+                "version": workshop.version,
                 "tools": workshop.catalog.counted,
                 "skills": len(workshop.skills),
                 "problems": {severity.value: count for severity, count in workshop.severities.items()},
@@ -163,3 +162,13 @@ class Health:
             "why": trouble.why if trouble is not None else "",
             "hint": trouble.hint if trouble is not None else "",
         }
+
+
+def _without_folders(text: str, state: str | None) -> str:
+    """A text that names files without the folders that they lie in: ours, and those above it, which are at
+    fault where ours cannot be made."""
+    folder = state or ""
+    while folder != (above := os.path.dirname(folder)):
+        text = text.replace(os.path.join(folder, ""), "")
+        folder = above
+    return text
