@@ -362,8 +362,12 @@ class Workshop:
     @property
     def version(self) -> str:
         """Differs whenever the catalog, or what is switched off in it, does: what was listed before may then
-        be listed differently."""
-        off = ",".join(entry.tool for entry in self.disabled())
+        be listed differently. Also where what is switched off cannot be read: those who wait for another
+        version must live to see it."""
+        try:
+            off = ",".join(entry.tool for entry in self.disabled())
+        except StoreError:
+            off = "?"
         return f"{self._report.version}-{off}" if off else self._report.version
 
     def watch(self, told: Callable[[], object]) -> None:

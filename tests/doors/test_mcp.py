@@ -689,6 +689,28 @@ def test_a_change_is_told_in_both_eras_and_then_listed(calendar: toolwright.Work
     newer.close()
 
 
+def test_streams_go_on_while_the_store_cannot_be_read(calendar: toolwright.Workshop) -> None:
+    with serving(calendar) as served:
+        client = served.begin()
+        older, newer = served.connect(), served.connect()
+        start(older, None, client.headers, "GET")
+        wanted = {"notifications": {"toolsListChanged": True}}
+        start(newer, *enveloped("subscriptions/listen", wanted, number=9))
+        opened, listening = older.getresponse(), newer.getresponse()
+        assert opened.readline().startswith(b":")
+        next_message(listening)
+        assert calendar.config.state is not None
+        store = Path(calendar.config.state, "state.sqlite")
+        store.parent.mkdir(mode=0o700, exist_ok=True)
+        store.write_bytes(b"garbage " * 1000)
+        for stream in (opened, listening):
+            assert next_message(stream)["method"] == "notifications/tools/list_changed"
+        assert client.ask("tools/list").message["error"]["data"]["kind"] == "unavailable"
+    assert next_message(listening)["result"]["resultType"] == "complete"
+    older.close()
+    newer.close()
+
+
 @pytest.mark.battery("I14")
 def test_streams_are_counted(calendar: toolwright.Workshop) -> None:
     """Attack: streams without end, until there is no room for anybody else's."""
@@ -799,6 +821,36 @@ def test_a_pipe_says_what_to_do_where_the_store_cannot_be_read(pipe: Pipe, tmp_p
         assert (error["code"], error["data"]["kind"]) == (-32603, "unavailable")
         assert "state.sqlite: file is not a database" in error["message"]
         assert "put a backup in its place" in error["data"]["hint"]
+
+
+def test_a_pipe_goes_on_while_the_store_cannot_be_read(pipe: Pipe, tmp_path: Path) -> None:
+    pipe.begin()
+    assert len(pipe.ask("tools/list")["result"]["tools"]) == 6
+    (tmp_path / "state").mkdir(mode=0o700, exist_ok=True)
+    store = tmp_path / "state" / "state.sqlite"
+    store.write_bytes(b"garbage " * 1000)
+
+    def told() -> set[str]:
+        return {pipe.read()["method"] for _ in ("tools", "prompts", "resources")}
+
+    changes = {f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources")}
+    assert told() == changes
+    for _ in range(2):
+        assert pipe.ask("tools/list")["error"]["data"]["kind"] == "unavailable"
+    store.unlink()
+    assert told() == changes
+    assert len(pipe.ask("tools/list")["result"]["tools"]) == 6
+
+
+def test_the_id_of_a_call_of_a_pipe_that_the_store_kept_from_beginning_may_be_used_again(
+    pipe: Pipe, tmp_path: Path
+) -> None:
+    pipe.begin()
+    (tmp_path / "state").mkdir(mode=0o700, exist_ok=True)
+    (tmp_path / "state" / "state.sqlite").write_bytes(b"garbage " * 1000)
+    for _ in range(2):
+        error = pipe.ask("tools/call", call("echo", text="hi"), 3)["error"]
+        assert error["data"]["kind"] == "unavailable"
 
 
 def test_a_pipe_speaks_the_newer_era(pipe: Pipe) -> None:

@@ -323,7 +323,10 @@ class _Connection:
         return fault
 
     def call_of(self, params: JsonObject) -> ToolCall | Fault:
-        listing = self.desk.known(self._guest) or self.desk.listing(self._guest)
+        try:
+            listing = self.desk.known(self._guest) or self.desk.listing(self._guest)
+        except ToolwrightError as error:
+            return unread(error)
         return self.desk.call(self._guest, params, listing.keys)
 
     def order(self, call: ToolCall, done: Done, cancel: Cancel, report: Report | None, trace: str) -> None:
