@@ -435,3 +435,22 @@ def test_importing_the_package_imports_nothing_else() -> None:
 def test_public_names_are_listed_and_others_are_not_there() -> None:
     assert set(toolwright.__all__) <= set(dir(toolwright))
     assert not hasattr(toolwright, "nothing")
+
+
+def test_the_version_is_another_one_while_what_is_switched_off_cannot_be_read(tmp_path: Path) -> None:
+    """Those who tell of a reload, or wait for one, look at it, and must not break."""
+    path = manifest(tmp_path / "p", "one")
+    state = tmp_path / "state"
+    config = Config(state=str(state))
+    with toolwright.open(path, config=config, environment=surroundings(tmp_path)) as workshop:
+        told: list[str] = []
+        workshop.watch(lambda: told.append(workshop.version))
+        before = workshop.version
+        state.mkdir(mode=0o700, exist_ok=True)
+        (state / "state.sqlite").write_bytes(b"garbage " * 1000)
+        manifest(tmp_path / "p", "one", "two")
+        workshop.reload()
+        assert len(workshop.tools) == 2
+        assert told == [workshop.version]
+        (state / "state.sqlite").unlink()
+        assert len({before, *told, workshop.version}) == 3
