@@ -171,6 +171,44 @@ def test_a_guard_that_is_closed_ends_nobody_and_leaves_nobody() -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+COPIED = """
+import os, sys, threading
+from toolwright.sandbox._guard import Guard
+
+heard, said = os.pipe()
+
+def copy():
+    if os.fork() == 0:
+        held = [os.path.realpath(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd")]
+        os.write(said, b"%d" % sum("socket:" in each for each in held))
+        os._exit(0)
+
+def started(event, arguments):
+    if event == "os.posix_spawn":
+        copying.start()
+        copying.join(0.5)  # it may wait for us
+
+copying = threading.Thread(target=copy)
+sys.addaudithook(started)
+guard = Guard()
+guard.prepare()
+print(os.read(heard, 8).decode())
+guard.close()
+"""
+
+
+def test_a_copy_of_the_host_that_is_made_while_the_guard_starts_keeps_nothing_of_it() -> None:
+    """The guard would not see the end of the host before that of the copy."""
+    ran = subprocess.run(
+        [sys.executable, "-c", COPIED],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=BOUND_S,
+        check=True,
+    )
+    assert ran.stdout == b"0\n"
+
+
 def test_attack_a_stranger_is_killed_for_a_program_whose_end_nobody_saw() -> None:
     """It hangs in the kernel, say. Whoever reaps it later says nothing, and its number is given away."""
     guard = Guard()

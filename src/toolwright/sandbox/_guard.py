@@ -95,26 +95,27 @@ class Guard:
         """Another shell, which knows all that is held."""
         if self._is_closed:
             return
-        ours, theirs = socket.socketpair()
-        opened = [theirs.detach()]
-        try:
-            # Not 0, as in a host without a stdin: putting it there must never be nothing to do.
-            opened.append(fcntl.fcntl(opened[0], fcntl.F_DUPFD_CLOEXEC, 3))
-            self._shell = os.posix_spawn(
-                _SHELL,
-                ["toolwright-guard", "-c", _SCRIPT],
-                {},
-                file_actions=[(os.POSIX_SPAWN_DUP2, opened[1], 0)],
-                setpgroup=0,
-                setsigmask=[],
-                setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
-            )
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            _kernel.close_all(opened)
-        self._socket = ours
+        with _STARTING:
+            ours, theirs = socket.socketpair()
+            opened = [theirs.detach()]
+            try:
+                # Not 0, as in a host without a stdin: putting it there must never be nothing to do.
+                opened.append(fcntl.fcntl(opened[0], fcntl.F_DUPFD_CLOEXEC, 3))
+                self._shell = os.posix_spawn(
+                    _SHELL,
+                    ["toolwright-guard", "-c", _SCRIPT],
+                    {},
+                    file_actions=[(os.POSIX_SPAWN_DUP2, opened[1], 0)],
+                    setpgroup=0,
+                    setsigmask=[],
+                    setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
+                )
+            except BaseException:
+                ours.close()
+                raise
+            finally:
+                _kernel.close_all(opened)
+            self._socket = ours
         ours.setblocking(False)
         ours.send("".join(f"+ {each}\n" for each in self._held).encode("ascii"), _QUIETLY)
 
@@ -139,11 +140,15 @@ class Guard:
 
 
 _GUARDS: Final[weakref.WeakSet[Guard]] = weakref.WeakSet()
+_STARTING: Final = threading.RLock()
+"""Held while there is a socket that no guard has yet. Nobody forks meanwhile: the copy would keep it, and the
+shell not see the end of the original."""
 
 
 def _after_fork() -> None:
+    _STARTING.release()
     for guard in tuple(_GUARDS):
         guard.forget()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(before=_STARTING.acquire, after_in_parent=_STARTING.release, after_in_child=_after_fork)
