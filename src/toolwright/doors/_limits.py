@@ -20,6 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
+from httptools import HttpParserError, HttpParserUpgrade
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from toolwright.doors._peers import Peer
@@ -167,7 +168,13 @@ class Guarded(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.is_spoilt:
             return
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._parse(data)
+        except HttpParserError:
+            message = "Invalid HTTP request received."
+            self.logger.warning(message)
+            self.send_400_response(message)
         if self.phase == _HEAD:
             # Attack: a head without end, of which the parser keeps every byte.
             self.head_bytes += len(data)
@@ -178,6 +185,23 @@ class Guarded(HttpToolsProtocol):
             self.unread_bytes += len(data)
             if self.unread_bytes > UNREAD_BYTES_MAX:
                 self.transport.abort()
+
+    def _parse(self, data: bytes) -> None:
+        """Decline every offer to change to another protocol.
+
+        Attack: a body that passes for the next request. Where a head has such an offer, the parser takes for
+        the other protocol's whatever comes behind it. So the head is read once more, without the offer.
+        """
+        while True:
+            try:
+                self.parser.feed_data(data)
+            except HttpParserUpgrade as offer:
+                lines = [b"%b: %b\r\n" % line for line in self.headers if line[0] != b"upgrade"]
+                version = self.parser.get_http_version().encode("ascii")
+                first = b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, version)
+                data = b"".join((first, *lines, b"\r\n", data[offer.args[0] :]))
+            else:
+                return
 
     def on_message_begin(self) -> None:
         self.phase, self.since = _HEAD, self.loop.time()
@@ -216,6 +240,10 @@ class Guarded(HttpToolsProtocol):
         if self.url[:1] != b"/" and self.url != b"*":
             # Attack: a request line that names another host than the Host that is checked.
             raise ValueError("not a path")
+        if self.parser.get_method() == b"CONNECT":
+            raise ValueError("not a proxy")  # and what comes behind it is no request
+        if self.parser.should_upgrade():
+            return  # it is read once more
         before: Any = self.cycle
         super().on_headers_complete()
         self.phase, self.is_answered = _BODY, False
@@ -235,6 +263,8 @@ class Guarded(HttpToolsProtocol):
                 self.flow.resume_reading()
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         # An answer may be over before the body is, where the body was not wanted.
         self.phase, self.since = (_IDLE, self.loop.time()) if self.is_answered else (_BUSY, 0.0)
         super().on_message_complete()
