@@ -375,3 +375,16 @@ def test_whoever_takes_us_for_a_proxy_is_refused(patient: int) -> None:
         answer = asked(patient, "CONNECT", target, *OFFER)
         assert answer.status == 400
         assert answer.headers["connection"] == "close"
+
+
+def test_a_head_is_not_too_long_because_of_the_request_that_it_came_behind(patient: int) -> None:
+    first = request("POST", "/wait", patient, body=b"x" * QUICK.head_bytes_max)
+    second = request("POST", "/", patient, body=b"{}")
+    with connected(patient) as client:
+        client.sendall(first + second[:20])
+        assert asked(patient, "GET", "/go").status == 200
+        assert heard(client) is not None
+        client.sendall(second[20:])
+        answer = heard(client)
+        assert answer is not None
+        assert (answer.status, answer.body) == (200, b"2")

@@ -141,6 +141,8 @@ class Guarded(HttpToolsProtocol):
     phase: int = _IDLE
     since: float = 0.0
     head_bytes: int = 0
+    piece_bytes: int = 0
+    """Of what came last."""
     unread_bytes: int = 0
     is_answered: bool = True
     is_ending: bool = False
@@ -169,6 +171,7 @@ class Guarded(HttpToolsProtocol):
         if self.is_spoilt:
             return
         self._unset_keepalive_if_required()
+        self.piece_bytes = len(data)
         try:
             self._parse(data)
         except HttpParserError:
@@ -204,8 +207,10 @@ class Guarded(HttpToolsProtocol):
                 return
 
     def on_message_begin(self) -> None:
+        # Behind another request it may begin anywhere in what came, and of that only one byte is surely its.
+        self.head_bytes = 1 - self.piece_bytes if self.phase == _BUSY else 0
         self.phase, self.since = _HEAD, self.loop.time()
-        self.head_bytes = self.unread_bytes = 0
+        self.unread_bytes = 0
         super().on_message_begin()
         scope: Any = self.scope
         scope["peer"] = self.peer
