@@ -388,3 +388,16 @@ def test_a_head_is_not_too_long_because_of_the_request_that_it_came_behind(patie
         answer = heard(client)
         assert answer is not None
         assert (answer.status, answer.body) == (200, b"2")
+
+
+def test_an_answer_under_way_is_not_mixed_with_the_refusal_of_the_body_it_did_not_wait_for(
+    patient: int,
+) -> None:
+    with connected(patient) as client:
+        client.sendall(request("GET", "/measured", patient, "Transfer-Encoding: chunked"))
+        assert client.recv(12) == b"HTTP/1.1 200"
+        client.sendall(b"no length\r\n")
+        data = b""
+        while part := client.recv(1 << 20):
+            data = data[-64:] + part
+            assert b"HTTP/1.1" not in data

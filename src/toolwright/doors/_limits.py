@@ -344,7 +344,12 @@ class Guarded(HttpToolsProtocol):
             self.give_up(408, "the request took too long to come")
 
     def send_400_response(self, msg: str) -> None:
-        if not self._spoil():
+        if self._spoil():
+            return
+        cycle: Any = self.cycle
+        if self.phase == _BODY and not self.is_answered and getattr(cycle, "response_started", False):
+            self.transport.close()  # it would be taken for a part of the answer that is under way
+        else:
             super().send_400_response(msg)
 
     def give_up(self, status: int, reason: str) -> None:
