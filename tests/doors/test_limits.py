@@ -333,3 +333,71 @@ def test_a_connection_that_ends_with_a_reset_is_forgotten_at_once(port: int) -> 
         if kept() <= before + 2:  # the last ones may still be on their way
             break
     assert kept() <= before + 2
+
+
+OFFER = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__")
+"""What clients that prefer HTTP/2 send with every request, where there is no TLS to agree on it."""
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_attack_a_body_behind_an_offer_of_another_protocol_passes_for_a_request(
+    pieces: int, patient: int
+) -> None:
+    """A proxy that lets the offer pass has seen one request, and would take the answer to the second one for
+    that to somebody else's."""
+    body = request("GET", "/go", patient)
+    data = request("POST", "/", patient, *OFFER, body=body)
+    cut = len(data) - len(body) if pieces == 2 else 0
+    with connected(patient) as client:
+        for piece in (data[:cut], data[cut:]):
+            client.sendall(piece)
+        answer = heard(client)
+        assert answer is not None
+        assert answer.body == str(len(body)).encode()
+        client.sendall(request("POST", "/", patient, body=b"{}"))
+        answer = heard(client)
+        assert answer is not None
+        assert answer.body == b"2"
+
+
+def test_what_is_sent_behind_an_offer_of_another_protocol_is_answered_too(patient: int) -> None:
+    with connected(patient) as client:
+        offering = request("GET", "/", patient, *OFFER)
+        last = request("POST", "/", patient, "Connection: close", body=b"{}")
+        client.sendall(offering + offering + last)
+        data = b"".join(iter(lambda: client.recv(65536), b""))
+        assert data.count(b"HTTP/1.1 200 ") == 3
+        assert data.endswith(b"\r\n\r\n2")
+
+
+def test_whoever_takes_us_for_a_proxy_is_refused(patient: int) -> None:
+    for target in ("/", "*", "example.org:80"):
+        answer = asked(patient, "CONNECT", target, *OFFER)
+        assert answer.status == 400
+        assert answer.headers["connection"] == "close"
+
+
+def test_a_head_is_not_too_long_because_of_the_request_that_it_came_behind(patient: int) -> None:
+    first = request("POST", "/wait", patient, body=b"x" * QUICK.head_bytes_max)
+    second = request("POST", "/", patient, body=b"{}")
+    with connected(patient) as client:
+        client.sendall(first + second[:20])
+        assert asked(patient, "GET", "/go").status == 200
+        assert heard(client) is not None
+        client.sendall(second[20:])
+        answer = heard(client)
+        assert answer is not None
+        assert (answer.status, answer.body) == (200, b"2")
+
+
+def test_an_answer_under_way_is_not_mixed_with_the_refusal_of_the_body_it_did_not_wait_for(
+    patient: int,
+) -> None:
+    with connected(patient) as client:
+        client.sendall(request("GET", "/measured", patient, "Transfer-Encoding: chunked"))
+        assert client.recv(12) == b"HTTP/1.1 200"
+        client.sendall(b"no length\r\n")
+        data = b""
+        while part := client.recv(1 << 20):
+            data = data[-64:] + part
+            assert b"HTTP/1.1" not in data

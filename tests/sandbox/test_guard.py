@@ -239,3 +239,40 @@ def test_a_host_without_a_stdin_has_a_guard_that_waits_for_its_end() -> None:
         assert ran.returncode == -signal.SIGKILL
         assert held.wait(BOUND_S) == -signal.SIGKILL
         assert echoes(released)
+
+
+def test_what_a_host_without_stdin_stdout_and_stderr_prints_is_not_told_to_its_guard() -> None:
+    """Attack: a tool whose output the host prints, and which says there whom to kill."""
+    code = (
+        "import os, sys\n"
+        "from contextlib import suppress\n"
+        "from toolwright.sandbox._guard import Guard\n"
+        "os.closerange(0, 3)\n"
+        "guard = Guard()\n"
+        "guard.prepare()\n"
+        "for place in range(3):\n"
+        "    with suppress(OSError):\n"
+        "        os.write(place, b'+ %b\\n!' % sys.argv[1].encode())\n"
+        "guard.hold(int(sys.argv[2]))\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    with group() as other, group() as held:
+        numbers = [str(other.pid), str(held.pid)]
+        ran = subprocess.run([sys.executable, "-c", code, *numbers], timeout=BOUND_S, check=False)
+        assert ran.returncode == -signal.SIGKILL
+        assert held.wait(BOUND_S) == -signal.SIGKILL
+        assert echoes(other)
+
+
+def test_a_guard_keeps_nothing_open_that_its_host_closes() -> None:
+    """A host may let others inherit a pipe, and whoever reads from it waits for the end of all of these."""
+    reader, writer = os.pipe()
+    os.set_inheritable(writer, True)
+    guard = Guard()
+    try:
+        guard.prepare()
+        os.close(writer)
+        assert read(reader) == b""
+    finally:
+        guard.close()
+        os.close(reader)

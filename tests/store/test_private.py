@@ -31,6 +31,13 @@ def test_the_folders_above_ours_are_made_for_us_alone_too(tmp_path: Path) -> Non
     assert modes(there) == {".": 0o755, "a": 0o700, "a/b": 0o700, "a/b/c": 0o700, "a/d": 0o700}
 
 
+def test_a_folder_lies_as_deep_as_the_system_lets_it(tmp_path: Path) -> None:
+    (tmp_path / "stays").touch()
+    deep = str(tmp_path) + "/a" * 1500
+    private.make_folders(deep)
+    os.removedirs(deep)  # too deep for whoever removes what tests leave
+
+
 def test_what_is_no_folder_is_not_taken_for_one(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(FileExistsError):

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
+from httptools import HttpParserError, HttpParserUpgrade
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from toolwright.doors._peers import Peer
@@ -140,6 +141,8 @@ class Guarded(HttpToolsProtocol):
     phase: int = _IDLE
     since: float = 0.0
     head_bytes: int = 0
+    piece_bytes: int = 0
+    """Of what came last."""
     unread_bytes: int = 0
     is_answered: bool = True
     is_ending: bool = False
@@ -167,7 +170,14 @@ class Guarded(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.is_spoilt:
             return
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self.piece_bytes = len(data)
+        try:
+            self._parse(data)
+        except HttpParserError:
+            message = "Invalid HTTP request received."
+            self.logger.warning(message)
+            self.send_400_response(message)
         if self.phase == _HEAD:
             # Attack: a head without end, of which the parser keeps every byte.
             self.head_bytes += len(data)
@@ -179,9 +189,28 @@ class Guarded(HttpToolsProtocol):
             if self.unread_bytes > UNREAD_BYTES_MAX:
                 self.transport.abort()
 
+    def _parse(self, data: bytes) -> None:
+        """Decline every offer to change to another protocol.
+
+        Attack: a body that passes for the next request. Where a head has such an offer, the parser takes for
+        the other protocol's whatever comes behind it. So the head is read once more, without the offer.
+        """
+        while True:
+            try:
+                self.parser.feed_data(data)
+            except HttpParserUpgrade as offer:
+                lines = [b"%b: %b\r\n" % line for line in self.headers if line[0] != b"upgrade"]
+                version = self.parser.get_http_version().encode("ascii")
+                first = b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, version)
+                data = b"".join((first, *lines, b"\r\n", data[offer.args[0] :]))
+            else:
+                return
+
     def on_message_begin(self) -> None:
+        # Behind another request it may begin anywhere in what came, and of that only one byte is surely its.
+        self.head_bytes = 1 - self.piece_bytes if self.phase == _BUSY else 0
         self.phase, self.since = _HEAD, self.loop.time()
-        self.head_bytes = self.unread_bytes = 0
+        self.unread_bytes = 0
         super().on_message_begin()
         scope: Any = self.scope
         scope["peer"] = self.peer
@@ -216,6 +245,10 @@ class Guarded(HttpToolsProtocol):
         if self.url[:1] != b"/" and self.url != b"*":
             # Attack: a request line that names another host than the Host that is checked.
             raise ValueError("not a path")
+        if self.parser.get_method() == b"CONNECT":
+            raise ValueError("not a proxy")  # and what comes behind it is no request
+        if self.parser.should_upgrade():
+            return  # it is read once more
         before: Any = self.cycle
         super().on_headers_complete()
         self.phase, self.is_answered = _BODY, False
@@ -235,6 +268,8 @@ class Guarded(HttpToolsProtocol):
                 self.flow.resume_reading()
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         # An answer may be over before the body is, where the body was not wanted.
         self.phase, self.since = (_IDLE, self.loop.time()) if self.is_answered else (_BUSY, 0.0)
         super().on_message_complete()
@@ -309,7 +344,12 @@ class Guarded(HttpToolsProtocol):
             self.give_up(408, "the request took too long to come")
 
     def send_400_response(self, msg: str) -> None:
-        if not self._spoil():
+        if self._spoil():
+            return
+        cycle: Any = self.cycle
+        if self.phase == _BODY and not self.is_answered and getattr(cycle, "response_started", False):
+            self.transport.close()  # it would be taken for a part of the answer that is under way
+        else:
             super().send_400_response(msg)
 
     def give_up(self, status: int, reason: str) -> None:

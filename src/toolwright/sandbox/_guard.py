@@ -96,22 +96,30 @@ class Guard:
         if self._is_closed:
             return
         with _STARTING:
-            ours, theirs = socket.socketpair()
-            opened = [theirs.detach()]
+            opened = [end.detach() for end in socket.socketpair()]
+            ours: socket.socket | None = None
             try:
-                # Not 0, as in a host without a stdin: putting it there must never be nothing to do.
-                opened.append(fcntl.fcntl(opened[0], fcntl.F_DUPFD_CLOEXEC, 3))
+                # Neither is 0, 1 or 2, as in a host without these: what it prints would be read by the shell, and
+                # putting the other one at 0 must never be nothing to do.
+                for end in tuple(opened):
+                    opened.append(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 3))
+                theirs = opened[-1]
+                ours = socket.socket(fileno=opened.pop(-2))
                 self._shell = os.posix_spawn(
                     _SHELL,
                     ["toolwright-guard", "-c", _SCRIPT],
                     {},
-                    file_actions=[(os.POSIX_SPAWN_DUP2, opened[1], 0)],
+                    file_actions=[
+                        (os.POSIX_SPAWN_DUP2, theirs, 0),
+                        *((os.POSIX_SPAWN_CLOSE, each) for each in _inheritable()),
+                    ],
                     setpgroup=0,
                     setsigmask=[],
                     setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
                 )
             except BaseException:
-                ours.close()
+                if ours is not None:
+                    ours.close()
                 raise
             finally:
                 _kernel.close_all(opened)
@@ -137,6 +145,17 @@ class Guard:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+
+def _inheritable() -> list[int]:
+    """What the shell would keep open after the host: a pipe, say, whose end somebody waits for."""
+    found = []
+    with suppress(OSError):
+        for name in os.listdir("/dev/fd"):
+            with suppress(OSError):  # closed meanwhile, as the one that lists them
+                if int(name) > 2 and os.get_inheritable(int(name)):
+                    found.append(int(name))
+    return found
 
 
 _GUARDS: Final[weakref.WeakSet[Guard]] = weakref.WeakSet()

@@ -30,14 +30,15 @@ def make_folders(path: str) -> None:
     Attack: a umask that lets others write the folders above ours, as ``os.makedirs`` makes them: whoever
     renames ours there makes us forget what was switched off, locked and spent.
     """
-    above = os.path.dirname(path)
-    if above and not os.path.lexists(above):
-        make_folders(above)
-    try:
-        os.mkdir(path, 0o700)
-    except FileExistsError:
-        if not os.path.isdir(path):
-            raise
+    missing = [path]
+    while (above := os.path.dirname(missing[-1])) and not os.path.lexists(above):
+        missing.append(above)
+    for each in reversed(missing):
+        try:
+            os.mkdir(each, 0o700)
+        except FileExistsError:
+            if not os.path.isdir(each):
+                raise
 
 
 def folder(path: str) -> None:
