@@ -99,8 +99,8 @@ class Guard:
             opened = [end.detach() for end in socket.socketpair()]
             ours: socket.socket | None = None
             try:
-                # Neither is 0, 1 or 2, as in a host without these: what it prints would be read by the shell, and
-                # putting the other one at 0 must never be nothing to do.
+                # Neither is 0, 1 or 2, as in a host without these: what it prints would be read by the shell,
+                # and putting the other one at 0 must never be nothing to do.
                 for end in tuple(opened):
                     opened.append(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 3))
                 theirs = opened[-1]
