@@ -18,6 +18,7 @@ ROOMS = (
     "jsontext",
     "errors",
     "paths",
+    "forks",
     "model",
     "schema",
     "formats",

@@ -22,6 +22,7 @@ from toolwright.catalog.digests import Contents
 from toolwright.config import Config, Environment
 from toolwright.engine import Engine, Stock
 from toolwright.errors import Kind, StoreError, UsageError
+from toolwright.forks import IN_FORKS
 from toolwright.gate import Gate
 from toolwright.journal.audit import open_audit
 from toolwright.journal.redaction import shown_url
@@ -98,7 +99,7 @@ class _Chance:
 
 
 _CHANCE: Final = _Chance()
-os.register_at_fork(after_in_child=_CHANCE.renew)  # else parent and child would give the same
+IN_FORKS.add(_CHANCE)  # else parent and child would give the same
 
 
 class Hands:

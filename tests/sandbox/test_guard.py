@@ -222,9 +222,18 @@ def test_attack_a_stranger_is_killed_for_a_program_whose_end_nobody_saw() -> Non
     guard.close()
 
 
+def ends_the_second_alone(code: str) -> None:
+    """Run a host that kills itself, told of two groups: the second ends with it, and the first lives on."""
+    with group() as other, group() as held:
+        argv = [sys.executable, "-c", code, str(other.pid), str(held.pid)]
+        assert subprocess.run(argv, timeout=BOUND_S, check=False).returncode == -signal.SIGKILL
+        assert held.wait(BOUND_S) == -signal.SIGKILL
+        assert echoes(other)
+
+
 def test_a_host_without_a_stdin_has_a_guard_that_waits_for_its_end() -> None:
-    code = (
-        "import os, subprocess, sys\n"
+    ends_the_second_alone(
+        "import os, sys\n"
         "from toolwright.sandbox._guard import Guard\n"
         "os.close(0)\n"
         "guard = Guard()\n"
@@ -233,17 +242,11 @@ def test_a_host_without_a_stdin_has_a_guard_that_waits_for_its_end() -> None:
         "guard.hold(int(sys.argv[2]))\n"
         "os.kill(os.getpid(), 9)\n"
     )
-    with group() as released, group() as held:
-        numbers = [str(released.pid), str(held.pid)]
-        ran = subprocess.run([sys.executable, "-c", code, *numbers], timeout=BOUND_S, check=False)
-        assert ran.returncode == -signal.SIGKILL
-        assert held.wait(BOUND_S) == -signal.SIGKILL
-        assert echoes(released)
 
 
 def test_what_a_host_without_stdin_stdout_and_stderr_prints_is_not_told_to_its_guard() -> None:
     """Attack: a tool whose output the host prints, and which says there whom to kill."""
-    code = (
+    ends_the_second_alone(
         "import os, sys\n"
         "from contextlib import suppress\n"
         "from toolwright.sandbox._guard import Guard\n"
@@ -256,12 +259,6 @@ def test_what_a_host_without_stdin_stdout_and_stderr_prints_is_not_told_to_its_g
         "guard.hold(int(sys.argv[2]))\n"
         "os.kill(os.getpid(), 9)\n"
     )
-    with group() as other, group() as held:
-        numbers = [str(other.pid), str(held.pid)]
-        ran = subprocess.run([sys.executable, "-c", code, *numbers], timeout=BOUND_S, check=False)
-        assert ran.returncode == -signal.SIGKILL
-        assert held.wait(BOUND_S) == -signal.SIGKILL
-        assert echoes(other)
 
 
 def test_a_guard_keeps_nothing_open_that_its_host_closes() -> None:

@@ -25,9 +25,10 @@ import orjson
 
 from toolwright import jsontext
 from toolwright.errors import Kind
+from toolwright.forks import IN_FORKS
 from toolwright.journal.days import DayFile, moment
 from toolwright.journal.redaction import Redaction, has_credential, without_credentials
-from toolwright.journal.segments import IN_FORKS, Bounds, Disk, Segments, Trouble
+from toolwright.journal.segments import Bounds, Disk, Segments, Trouble
 from toolwright.jsontext import JsonObject
 from toolwright.model import CallFacts, Notes, Run, Tool, ToolCall, ToolResult
 from toolwright.records import replace

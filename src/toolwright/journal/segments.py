@@ -20,7 +20,6 @@ import os
 import stat
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
@@ -28,6 +27,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 import orjson
 
 from toolwright.errors import StoreError
+from toolwright.forks import IN_FORKS
 from toolwright.journal import chain
 from toolwright.journal.chain import Head, framed
 from toolwright.records import dataclass
@@ -864,23 +864,6 @@ class Segments:
                         os.ftruncate(self._segment.descriptor, self._segment.size)
                 os.close(self._segment.descriptor)
             self._segment = None
-
-
-class Forked(Protocol):
-    """What has to begin anew in a copy of its host that was made by fork."""
-
-    def renew(self) -> None: ...
-
-
-IN_FORKS: Final[weakref.WeakSet[Forked]] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for made in list(IN_FORKS):
-        made.renew()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 # -- small parts --------------------------------------------------------------------------------------------

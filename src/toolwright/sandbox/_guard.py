@@ -16,10 +16,10 @@ import os
 import signal
 import socket
 import threading
-import weakref
 from contextlib import suppress
 from typing import Final
 
+from toolwright.forks import IN_FORKS
 from toolwright.sandbox import _kernel
 
 # No tool is ever started by a shell, and this one is told numbers alone: a second interpreter would take ten
@@ -53,7 +53,7 @@ class Guard:
         self._socket: socket.socket | None = None
         self._shell = 0
         self._is_closed = False
-        _GUARDS.add(self)
+        IN_FORKS.add(self)
 
     def prepare(self) -> None:
         """A program will be started: the shell must not be, once that runs."""
@@ -138,7 +138,7 @@ class Guard:
         self._socket.close()
         self._socket = None
 
-    def forget(self) -> None:
+    def renew(self) -> None:
         """In a copy of the host made by fork: the shell is the original's, and must see the end of that."""
         self._lock = threading.Lock()
         self._held.clear()
@@ -158,16 +158,11 @@ def _inheritable() -> list[int]:
     return found
 
 
-_GUARDS: Final[weakref.WeakSet[Guard]] = weakref.WeakSet()
 _STARTING: Final = threading.RLock()
 """Held while there is a socket that no guard has yet. Nobody forks meanwhile: the copy would keep it, and the
 shell not see the end of the original."""
 
 
-def _after_fork() -> None:
-    _STARTING.release()
-    for guard in tuple(_GUARDS):
-        guard.forget()
-
-
-os.register_at_fork(before=_STARTING.acquire, after_in_parent=_STARTING.release, after_in_child=_after_fork)
+os.register_at_fork(
+    before=_STARTING.acquire, after_in_parent=_STARTING.release, after_in_child=_STARTING.release
+)

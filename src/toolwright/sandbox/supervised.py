@@ -21,7 +21,6 @@ import socket
 import struct
 import threading
 import time
-import weakref
 from _socket import socket as _Socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -29,6 +28,7 @@ from dataclasses import field
 from functools import partial
 from typing import Final
 
+from toolwright.forks import IN_FORKS
 from toolwright.model import End, Ending, Level, Permit, Run
 from toolwright.records import dataclass, replace
 from toolwright.sandbox import Cancel, Room, Standing, Start, _exchange, _kernel, _standing
@@ -283,10 +283,15 @@ class Supervised:
         self._numbers: dict[Permit, int] = {}
         self._is_closed = False
         self._renew_locks()
-        _MADE.add(self)
+        IN_FORKS.add(self)
+
+    def renew(self) -> None:
+        """In a copy of the host made by fork."""
+        self._renew_locks()
+        self._drop_spare()  # it is the original's as well
 
     def _renew_locks(self) -> None:
-        """Also in a copy of the host made by fork: there the thread that held one is missing."""
+        """Also in a copy: there the thread that held one is missing."""
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         files = CALLS_MAX * _FILES_PER_CALL if files == resource.RLIM_INFINITY else files
         self._lock = threading.Lock()
@@ -901,18 +906,6 @@ class Supervised:
             if needed in errors:
                 errors.setdefault("subreaper", f"{needed}: {errors[needed]}")
         return Probed(errors=errors)
-
-
-_MADE: Final[weakref.WeakSet[Supervised]] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for made in list(_MADE):
-        made._renew_locks()
-        made._drop_spare()  # it is the original's as well
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 # -- small parts --------------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ from toolwright.model import (
     Trust,
     Vetted,
 )
+from toolwright.paths import is_utf8
 from toolwright.records import dataclass, replace
 from toolwright.store import private
 from toolwright.store.keep import lock_memory
@@ -451,7 +452,7 @@ class Pins:
         for path, file in by_path.items():
             if file is None:
                 raise _Unlockable(f"{self._shown(path)} cannot be read")
-            if not _is_text(path):
+            if not is_utf8(path):
                 raise _Unlockable("a file of it has a name that is not UTF-8")
             if file.digest != self._contents.absent:
                 shown = self._shown(path)
@@ -861,14 +862,6 @@ def _asked(tool: Tool) -> jsontext.JsonObject:
         "needs": sorted(needs.capabilities) if needs.stated else None,
         "env": sorted(needs.env),
     }
-
-
-def _is_text(path: str) -> bool:
-    try:
-        path.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _text(content: bytes) -> str | None:
