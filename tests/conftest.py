@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,12 @@ from hypothesis import settings
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("explore", max_examples=2_000, deadline=None)
 settings.load_profile("steady")
+
+# Whoever runs the tests in the background (`make test &` in a script, nohup) has these ignored, and so would
+# every program that a test starts and then interrupts: it would wait for ever.
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 SHARED = Path(__file__).parent.parent.parent / "shared"
 
