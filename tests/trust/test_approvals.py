@@ -8,6 +8,7 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -112,11 +113,25 @@ class Desk:
         return [one.state.value for one in self.approvals.all()]
 
 
+OpenDesk = Callable[..., Desk]
+
+
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(tmp_path / "state.sqlite")
-    yield made
-    made.store.close()
+def open_desk(tmp_path: Path) -> Iterator[OpenDesk]:
+    """Desks on one store, each with a connection of its own."""
+    with ExitStack() as opened:
+
+        def made(**more: Any) -> Desk:
+            desk = Desk(tmp_path / "s.sqlite", **more)
+            opened.callback(desk.store.close)
+            return desk
+
+        yield made
+
+
+@pytest.fixture
+def desk(open_desk: OpenDesk) -> Desk:
+    return open_desk()
 
 
 # -- asking -------------------------------------------------------------------------------------------------
@@ -186,8 +201,8 @@ def test_nothing_is_asked_where_nobody_knows_what_would_run(desk: Desk) -> None:
     assert desk.approvals.of(TOOL, a_call(runs_digest=None)) == ()
 
 
-def test_secrets_are_neither_kept_nor_shown(tmp_path: Path) -> None:
-    desk = Desk(tmp_path / "state.sqlite", redact=lambda text: text.replace("hunter2", "***REDACTED***"))
+def test_secrets_are_neither_kept_nor_shown(open_desk: OpenDesk) -> None:
+    desk = open_desk(redact=lambda text: text.replace("hunter2", "***REDACTED***"))
     one = desk.asked(a_call({"deep": [{"hunter2": "my hunter2"}], "n": 1}))
     shown = {"deep": [{"***REDACTED***": "my ***REDACTED***"}], "n": 1}
     assert (one.arguments, desk.approvals.all()[0].arguments) == (shown, shown)
@@ -414,8 +429,8 @@ def test_a_use_that_cannot_be_recorded_lets_nothing_run_and_is_spent(desk: Desk)
     assert desk.states() == ["used"]
 
 
-def test_two_who_answer_at_once_do_not_both_count(tmp_path: Path) -> None:
-    ours, theirs = Desk(tmp_path / "s.sqlite"), Desk(tmp_path / "s.sqlite")
+def test_two_who_answer_at_once_do_not_both_count(open_desk: OpenDesk) -> None:
+    ours, theirs = open_desk(), open_desk()
     one = ours.asked()
     # The other one answers between our reading and our writing: the record is written in between.
     note = ours._note
@@ -435,9 +450,9 @@ def test_two_who_answer_at_once_do_not_both_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at_once", [50])
-def test_of_many_identical_calls_one_uses_the_approval(tmp_path: Path, at_once: int) -> None:
+def test_of_many_identical_calls_one_uses_the_approval(open_desk: OpenDesk, at_once: int) -> None:
     """Attack: two identical calls at once, and one approval."""
-    desks = [Desk(tmp_path / "s.sqlite") for _ in range(4)]
+    desks = [open_desk() for _ in range(4)]
     one = desks[0].approve(desks[0].asked().id)
     gate = threading.Barrier(at_once)
 
@@ -468,8 +483,9 @@ print("took" if took else desk.asked(a_call(id=sys.argv[4])).id, flush=True)
 """
 
 
-def test_of_many_programs_one_uses_the_approval_and_the_others_share_a_question(tmp_path: Path) -> None:
-    desk = Desk(tmp_path / "s.sqlite")
+def test_of_many_programs_one_uses_the_approval_and_the_others_share_a_question(
+    desk: Desk, tmp_path: Path
+) -> None:
     one = desk.approve(desk.asked().id)
     root = str(Path(__file__).parent.parent.parent)
     started = [
@@ -602,10 +618,10 @@ def waiting(desk: Desk, one: Approval, stop: Cancel = NEVER) -> Iterator[list[bo
 @pytest.mark.parametrize("answer", [Answer.APPROVE, Answer.DENY])
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
 def test_waiting_ends_with_the_answer_wherever_it_is_given(
-    tmp_path: Path, answer: Answer, where: str
+    open_desk: OpenDesk, answer: Answer, where: str
 ) -> None:
-    ours = Desk(tmp_path / "s.sqlite")
-    theirs = ours if where == "here" else Desk(tmp_path / "s.sqlite")
+    ours = open_desk()
+    theirs = ours if where == "here" else open_desk()
     one = ours.asked()
     steps = waiting(ours, one)
     assert next(steps) == []

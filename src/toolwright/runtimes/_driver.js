@@ -220,7 +220,7 @@ export async function guard(verified, refused) {
   const isTyped = verified.typed.length > 0;
   const session = new Session();
   session.connect();
-  session.on("Debugger.scriptParsed", ({ params }) => {
+  const look = ({ params }) => {
     const name = params.embedderName || params.url;
     if (!name.startsWith("file:") && !path.isAbsolute(name)) return;
     if (verified.packages && name.includes("/node_modules/")) return;
@@ -231,7 +231,9 @@ export async function guard(verified, refused) {
       isGood = good.has(digest(scriptSource)) || (isTyped && good.has(digest(scriptSource.replace(NAMED_AFTER, ""))));
     });
     if (!isGood) refused(name);
-  });
+  };
+  session.on("Debugger.scriptParsed", look);
+  session.on("Debugger.scriptFailedToParse", look);  // a file that is half written: its author's words go nowhere
   session.post("Debugger.enable");
 }
 
