@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import sys
 from collections.abc import Callable
 from types import FrameType, FunctionType
 from typing import Any
@@ -21,6 +22,8 @@ def before_storing(function: Callable[..., object], name: str, do: Callable[[], 
         if instruction.opname == "STORE_ATTR" and instruction.argval == name
     }
     assert stores, f"{code.co_name} stores no {name}"
+
+    sys._getframe().f_trace_opcodes = True  # 3.12 asks only when tracing begins whether any frame wants that
 
     def trace(frame: FrameType, event: str, _given: Any) -> Any:
         if frame.f_code is not code:

@@ -305,3 +305,28 @@ def test_k05_a_host_killed_while_it_changes_values_leaves_the_old_or_the_new(tmp
         assert middle == b"x" * 5000
         assert int(first) >= number
         number = int(first)
+
+
+def test_hosts_that_make_a_store_at_once_all_get_it(tmp_path: Path) -> None:
+    """SQLite refuses all but one of those that give a new file its log in the same moment."""
+    program = """
+        import sys
+        from toolwright.store.sqlite import SqliteStore
+        print("ready", flush=True)
+        sys.stdin.readline()
+        for number in range(300):
+            SqliteStore(f"{sys.argv[1]}/{number}/state.sqlite").close()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)]
+    pipe = subprocess.PIPE
+    hosts = [subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) for _ in range(4)]
+    for host in hosts:
+        assert host.stdout is not None
+        with bounded(host):
+            assert host.stdout.readline() == b"ready\n"
+    for host in hosts:
+        assert host.stdin is not None
+        host.stdin.write(b"\n")
+        host.stdin.flush()
+    said = [host.communicate(timeout=WAIT_S)[1] for host in hosts]
+    assert [(host.returncode, text) for host, text in zip(hosts, said, strict=True)] == [(0, b"")] * 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import subprocess
@@ -521,23 +522,31 @@ REPEATED = (
 )  # fmt: skip
 
 
+def looked(tools: list[Tool]) -> tuple[list[Problem], float]:
+    """What is found, and the processor's time for it, without a walk through what earlier tests left."""
+    gc.freeze()
+    try:
+        begun = time.process_time()
+        return hygiene.look(tools), time.process_time() - begun
+    finally:
+        gc.unfreeze()
+
+
 @pytest.mark.parametrize("text", REPEATED)
 def test_a_long_text_takes_no_longer_than_its_length(text: str) -> None:
     """Attack: a description that makes the look at it slow. Linear work takes a fraction of a second here;
     the bound is wide because machines are busy, and far below what quadratic work would take."""
     long = text * (MIB // len(text.encode("utf-8")))
     made = tool(long[:MIB], long, input_schema=parameters(a={"default": long}))
-    begun = time.process_time()
-    hygiene.look([made, tool("other_name", scope="others")])
-    assert time.process_time() - begun < 10
+    assert looked([made, tool("other_name", scope="others")])[1] < 10
 
 
 def test_many_tools_take_no_longer_than_their_number() -> None:
     """Attack: names that all look alike, so that each is compared with all."""
     made = [tool(f"search_files{'_' * (number % 40)}", scope=f"s{number}") for number in range(5_000)]
-    begun = time.process_time()
-    assert len(hygiene.look(made)) > 4_000
-    assert time.process_time() - begun < 10
+    found, took_s = looked(made)
+    assert len(found) > 4_000
+    assert took_s < 10
 
 
 # -- in every format, and for those who load ----------------------------------------------------------------

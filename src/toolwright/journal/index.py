@@ -417,7 +417,7 @@ class Index:
             elif body.get("what") == "end":
                 ok, ms = body.get("ok") is True, _number(body.get("ms")) or 0.0
                 layers = [each for each in body.get("layers") or () if isinstance(each, str)]
-                ends.append((call, segment, ts, key, ok, _text(body.get("kind")), ms, "\n".join(layers)))
+                ends.append((call, segment, ts, key, ok, _text(body.get("kind")), ms, "\n".join(layers), ts))
                 for grain in GRAINS_S:
                     load[grain, math.floor(ts / grain), key or "", _step(ms), ok] += 1
         # A call may begin in one segment and end in another, which may be read first.
@@ -430,7 +430,7 @@ class Index:
         )
         self._connection.executemany(
             "INSERT INTO call (call, segment, begun, key, ok, kind, ms, layers, ended, tool, caller, door) "
-            "VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?3, '', '', '') "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, '', '', '') "
             "ON CONFLICT (call) DO UPDATE SET key = coalesce(excluded.key, key), ok = excluded.ok, "
             "kind = excluded.kind, ms = excluded.ms, layers = excluded.layers, ended = excluded.ended",
             ends,

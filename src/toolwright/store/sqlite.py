@@ -9,6 +9,7 @@ import os
 import sqlite3
 import stat
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, TypeVar
@@ -19,6 +20,7 @@ from toolwright.store.migrations import MIGRATIONS
 
 BUSY_S: Final = 10.0
 """How long a change waits for another host's."""
+_AGAIN_S: Final = 0.01
 
 _Answer = TypeVar("_Answer")
 _making: Final = threading.Lock()
@@ -134,18 +136,28 @@ class SqliteStore:
             raise StoreError(
                 f"{path}: {why}", "name a state folder that can be written with --state"
             ) from None
-        connection = None
+        until = time.monotonic() + BUSY_S
+        while True:
+            try:
+                return self._connected()
+            except sqlite3.Error as error:
+                # Of hosts that give a new store its log at once, SQLite refuses all but one without a wait.
+                is_busy = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+                if not is_busy or time.monotonic() > until:
+                    raise self._broken(error) from None
+            time.sleep(_AGAIN_S)
+
+    def _connected(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self._path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+        )
         try:
-            connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
             self._migrate(connection)
-        except (sqlite3.Error, StoreError) as error:
-            if connection is not None:
-                connection.close()
-            if isinstance(error, StoreError):
-                raise
-            raise self._broken(error) from None
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
