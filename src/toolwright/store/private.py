@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import BinaryIO, Final
 
 from toolwright.errors import StoreError
 
@@ -107,32 +107,53 @@ def replace(path: str, content: bytes) -> None:
 def put(path: str, content: bytes, *, mode: int = 0o600, replacing: bool) -> bool:
     """Put a file in its place, whole or not at all, with exactly this mode. False: one was there, and stays.
     Raises OSError."""
-    draft = f"{path}.{os.getpid()}.{threading.get_native_id()}.{os.urandom(4).hex()}"
-    # Attack: a link in the place of the file, or of the one beside it, which makes us write elsewhere.
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(draft, flags, 0o600)
+    folder, name = os.path.split(path)
+    draft = f"{name}.{os.getpid()}.{threading.get_native_id()}.{os.urandom(4).hex()}"
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(descriptor, mode)
-            file.write(content)
-            file.flush()
-            os.fsync(descriptor)
+        # Attack: a key in a draft that a kill left behind, where nobody looks for it or removes it. So a new
+        # file has no name before all is in it; one that takes another's place has a draft's for a moment.
+        if not _made_nameless(held, draft if replacing else name, content, mode):
+            # Attack: a link in the place of the file, or of the draft, which makes us write elsewhere.
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            with os.fdopen(os.open(draft, flags, 0o600, dir_fd=held), "wb") as file:
+                _fill(file, content, mode)
+            if not replacing:
+                os.link(draft, name, src_dir_fd=held, dst_dir_fd=held, follow_symlinks=False)
         if replacing:
-            os.replace(draft, path)
-        else:
-            try:
-                os.link(draft, path)
-            except FileExistsError:
-                return False
+            os.replace(draft, name, src_dir_fd=held, dst_dir_fd=held)
+        os.fsync(held)
+    except FileExistsError:
+        return False
     finally:
         with suppress(FileNotFoundError):
-            os.unlink(draft)
-    held = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(held)
-    finally:
+            os.unlink(draft, dir_fd=held)
         os.close(held)
     return True
+
+
+def _made_nameless(folder: int, name: str, content: bytes, mode: int) -> bool:
+    """Make a file and then give it its name. False: that cannot be done here."""
+    if not (nameless := getattr(os, "O_TMPFILE", 0)):
+        return False
+    try:
+        descriptor = os.open(".", os.O_WRONLY | nameless | os.O_CLOEXEC, 0o600, dir_fd=folder)
+        with os.fdopen(descriptor, "wb") as file:
+            _fill(file, content, mode)
+            source = f"/proc/self/fd/{descriptor}"
+            os.link(source, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=True)
+    except FileExistsError:
+        raise
+    except OSError:  # not every file system has such files, nor every machine /proc
+        return False
+    return True
+
+
+def _fill(file: BinaryIO, content: bytes, mode: int) -> None:
+    os.fchmod(file.fileno(), mode)
+    file.write(content)
+    file.flush()
+    os.fsync(file.fileno())
 
 
 @contextmanager
