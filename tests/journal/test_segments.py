@@ -903,6 +903,24 @@ def test_rotation_closes_a_segment_signed_and_the_next_one_names_it(tmp_path: Pa
     assert "the segment is missing" in verdict.flaws[0].why
 
 
+def test_a_call_that_runs_while_its_host_rotates_is_never_taken_for_interrupted(tmp_path: Path) -> None:
+    found: list[int] = []
+
+    def write(descriptor: int, data: bytes) -> int:
+        found.append(len(reading.interrupted(work.journal(tmp_path))))
+        return os.write(descriptor, data)
+
+    with opened(tmp_path, disk=Disk(write=write)) as journal:
+        journal.append([body("a")], durable=True)
+        found.clear()
+        journal.rotate()
+        assert found == [0, 0], (
+            "before the old one's last records are written, and before the new one's first"
+        )
+        assert reading.interrupted(work.journal(tmp_path)) == []
+    assert [entry.call for entry in reading.interrupted(work.journal(tmp_path))] == ["a"]
+
+
 def test_rotation_comes_by_itself_in_the_background(tmp_path: Path) -> None:
     with opened(tmp_path, bounds=Bounds(segment_bytes_max=10_000, flush_s=0.001)) as journal:
         number = 0

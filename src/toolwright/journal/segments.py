@@ -754,7 +754,9 @@ class Segments:
                 self._give_up(old, why, batch)
                 self._close_discarded()
                 raise Trouble(why) from None
-            os.close(old.descriptor)
+            # Locked until the opening of the next one is written: whoever reads before that sees that the
+            # host lives, and takes no call that it runs for interrupted.
+            self._discarded.append(old.descriptor)
             old.written = old.synced = batch.written = old.written + 1
             self._tended = False  # a day has passed, or much was written: old segments may be due
         self._syncs.done()  # its opening names the one before: nobody should have to wait for that
