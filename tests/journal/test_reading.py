@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import closing
 from pathlib import Path
+from types import FrameType
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.journal import work
 from toolwright.errors import StoreError
-from toolwright.journal import reading
-from toolwright.journal.audit import open_audit
+from toolwright.journal import reading, sealing
+from toolwright.journal.audit import Seals, open_audit
 from toolwright.journal.chain import Head
+from toolwright.journal.segments import Segments
 
 
 def written(state: Path, *calls: tuple[str, float]) -> None:
@@ -59,6 +64,71 @@ def test_following_gives_each_record_once(tmp_path: Path) -> None:
         seen += [entry.call for entry in reading.follow(work.journal(tmp_path), known) if entry.call]
         assert [*reading.follow(work.journal(tmp_path), known)] == []
     assert seen == [f"c{number}" for number in range(3) for _ in range(2)]
+
+
+# -- beside hosts that write --------------------------------------------------------------------------------
+
+
+def host(state: Path) -> Segments:
+    return Segments(work.journal(state), seal=Seals(str(state)))
+
+
+def begun(call: str) -> list[bytes]:
+    return [orjson.dumps({"what": "begin", "ts": 1.8e9, "call": call})]
+
+
+def test_a_segment_that_comes_while_others_are_read_is_read_as_well(tmp_path: Path) -> None:
+    with closing(host(tmp_path)) as writing:
+        writing.append(begun("a"), durable=True)
+        writing.rotate()
+        reader = reading.entries(work.journal(tmp_path))
+        seen = [next(reader)]
+        writing.rotate()
+        writing.append(begun("b"), durable=True)
+        assert [entry.call for entry in (*seen, *reader) if entry.what == "begin"] == ["a", "b"]
+
+
+def test_a_segment_that_is_begun_and_closed_while_the_journal_is_verified_is_not_missing(
+    tmp_path: Path,
+) -> None:
+    with closing(host(tmp_path)) as writing:
+        writing.append(begun("a"), durable=True)
+        writing.rotate()
+        key = sealing.public_key(str(tmp_path))
+        assert key is not None
+        right = sealing.checker(key)
+        before = len(work.segment_paths(tmp_path, ".seg"))
+
+        def check(signature: bytes, message: bytes) -> bool:
+            if len(work.segment_paths(tmp_path, ".seg")) == before:
+                with closing(host(tmp_path)) as other:
+                    other.append(begun("b"), durable=True)
+                os.utime(work.segment_paths(tmp_path)[-1], (1.0, 1.0))
+                writing.tidy()
+            return right(signature, message)
+
+        verdict = reading.verify(work.journal(tmp_path), key, check)
+        assert len(work.segment_paths(tmp_path, ".seg")) == before + 1
+    assert verdict.flaws == ()
+
+
+def test_a_host_that_comes_while_a_segment_is_read_is_not_taken_for_one_that_is_gone(tmp_path: Path) -> None:
+    written(tmp_path, ("a", 1.8e9))
+    with closing(host(tmp_path)) as writing:
+
+        def look(frame: FrameType, event: str, _what: object) -> None:
+            if event == "call" and frame.f_code.co_name == "filled" and writing.head is None:
+                writing.append(begun("b"), durable=True)
+
+        before = sys.getprofile()
+        sys.setprofile(look)
+        try:
+            found = reading.interrupted(work.journal(tmp_path))
+        finally:
+            sys.setprofile(before)
+        assert writing.head is not None
+        assert found == []
+    assert [entry.call for entry in reading.interrupted(work.journal(tmp_path))] == ["b"]
 
 
 def test_what_stands_before_the_damage_is_shown(tmp_path: Path) -> None:

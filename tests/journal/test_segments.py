@@ -903,6 +903,24 @@ def test_rotation_closes_a_segment_signed_and_the_next_one_names_it(tmp_path: Pa
     assert "the segment is missing" in verdict.flaws[0].why
 
 
+def test_a_call_that_runs_while_its_host_rotates_is_never_taken_for_interrupted(tmp_path: Path) -> None:
+    found: list[int] = []
+
+    def write(descriptor: int, data: bytes) -> int:
+        found.append(len(reading.interrupted(work.journal(tmp_path))))
+        return os.write(descriptor, data)
+
+    with opened(tmp_path, disk=Disk(write=write)) as journal:
+        journal.append([body("a")], durable=True)
+        found.clear()
+        journal.rotate()
+        assert found == [0, 0], (
+            "before the old one's last records are written, and before the new one's first"
+        )
+        assert reading.interrupted(work.journal(tmp_path)) == []
+    assert [entry.call for entry in reading.interrupted(work.journal(tmp_path))] == ["a"]
+
+
 def test_rotation_comes_by_itself_in_the_background(tmp_path: Path) -> None:
     with opened(tmp_path, bounds=Bounds(segment_bytes_max=10_000, flush_s=0.001)) as journal:
         number = 0
@@ -1003,6 +1021,74 @@ def test_hosts_that_make_one_call_each_close_and_remove_what_is_old(tmp_path: Pa
     assert len(work.segment_paths(tmp_path)) == 1
     assert len(work.segment_paths(tmp_path, ".seg")) <= 3
     assert calls(tmp_path)[-2:] == ["6", "7"]
+    assert work.verdict(tmp_path).ok
+
+
+def tidying(state: Path, meanwhile: Callable[[], None], **more: Any) -> Segments:
+    """A host beside which another does something while this one signs what it closes or removes."""
+    seals = Seals(str(state))
+
+    def seal() -> Any:
+        meanwhile()
+        return seals()
+
+    return Segments(work.journal(state), seal=seal, **more)
+
+
+def test_attack_a_closed_segment_taken_away_unseen_where_another_host_begins_one_meanwhile(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path) as one, opened(tmp_path) as other:
+        one.append([body("one")], durable=True)
+        other.append([body("other")], durable=True)
+    for path in work.segment_paths(tmp_path):
+        os.utime(path, (1.0, 1.0))
+    new = Path(work.journal(tmp_path), f"{9 * 10**16}-1-00000000.new")
+    journal = tidying(tmp_path, lambda: new.unlink(missing_ok=True))
+    try:
+        journal.append([body("later")], durable=True)
+        new.touch()
+        journal.tidy()
+    finally:
+        journal.close()
+    assert not new.exists()
+    (closed,) = work.segment_paths(tmp_path, ".seg")
+    closed.unlink()
+    assert "the segment is missing" in work.verdict(tmp_path).flaws[0].why
+
+
+def test_hosts_that_remove_what_is_old_at_once_remove_all_of_it(tmp_path: Path) -> None:
+    clock = Clock(1_800_000_000.0)
+    results = tmp_path / "results"
+    results.mkdir()
+    (results / "old").touch()
+    with opened(tmp_path, clock=clock) as journal, opened(tmp_path, clock=clock) as other:
+        for day in range(4):
+            journal.append([body(str(day))], durable=True)
+            journal.rotate()
+        other.append([body("left")], durable=True)
+    old = work.segment_paths(tmp_path, ".seg")
+    for path in (*old, *work.segment_paths(tmp_path), results / "old"):
+        os.utime(path, (clock.now, clock.now))
+    clock.now += 3 * 86_400
+    # The other host is faster with one of them before this one has read them, and with another before it has
+    # removed any.
+    faster = iter(old[:2])
+    journal = tidying(
+        tmp_path,
+        lambda: next(faster, old[0]).unlink(missing_ok=True),
+        clock=clock,
+        bounds=Bounds(retention_days=2, tidied_at_once=1),
+        beside=[str(results)],
+    )
+    try:
+        journal.append([body("new")], durable=True)
+        journal.tidy()
+    finally:
+        journal.close()
+    assert next(faster, None) is None
+    assert not any(path.exists() for path in old)
+    assert not (results / "old").exists()
     assert work.verdict(tmp_path).ok
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from toolwright.sandbox import _scratch
+from toolwright.sandbox import _kernel, _scratch
 from toolwright.sandbox._scratch import Scratch, size
 
 
@@ -132,6 +132,29 @@ def test_leftovers_of_a_killed_host_are_removed_and_those_of_a_living_one_are_no
     assert os.path.isdir(living.folder)
     other.close()
     living.close()
+
+
+@pytest.mark.skipif(
+    _kernel.landlock_version() == 0, reason="nothing else makes a folder fail alone; needs Landlock"
+)
+def test_a_disk_that_has_room_for_a_lock_and_none_for_a_folder_says_so_and_keeps_no_lock(tmp_path):
+    """As a full disk does: a file without content needs no room on it. Here the kernel refuses folders."""
+    Scratch(str(tmp_path)).close()
+    code = (
+        "import ctypes, signal, struct, sys\nfrom toolwright.sandbox import _scratch\n"
+        "signal.alarm(60)\n"
+        "call = ctypes.CDLL(None, use_errno=True).syscall\n"
+        "ruleset = call(444, struct.pack('=Q', 1 << 7), ctypes.c_size_t(8), 0)\n"
+        "assert ctypes.CDLL(None).prctl(38, 1, 0, 0, 0) == 0 and call(446, ruleset, 0) == 0\n"
+        "try: _scratch.Scratch(sys.argv[1])\n"
+        "except OSError as error: print(type(error).__name__)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=90, check=False
+    )
+    assert done.stdout.split() == ["PermissionError"], done.stderr
+    (left,) = tmp_path.iterdir()
+    assert list(left.iterdir()) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder of somebody else; run as root")

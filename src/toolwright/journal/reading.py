@@ -12,7 +12,7 @@ import os
 import stat
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -103,9 +103,9 @@ def contents(segment: SegmentFile, offset: int = 0) -> tuple[bytes, bool]:
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise StoreError(f"{path}: it is not a regular file", "move it out of the journal's folder")
-            live = not segment.sealed and _is_held(descriptor)
-            end = os.fstat(descriptor).st_size if segment.sealed else filled(descriptor)
-            return read_until(descriptor, end, offset), live
+            with _held_back(descriptor) as is_ours:
+                end = os.fstat(descriptor).st_size if segment.sealed else filled(descriptor)
+                return read_until(descriptor, end, offset), not is_ours
         finally:
             os.close(descriptor)
     except FileNotFoundError:
@@ -121,10 +121,20 @@ def _each(folder: str, since: float = 0.0) -> Iterator[tuple[SegmentFile, bytes,
 
     Segments that were last written well before ``since`` are left out; a day covers clocks that were mended.
     """
-    for segment in segment_files(folder):
+    for segment in _all_files(folder):
         with suppress(Gone):
             if since <= 0.0 or _written_at(segment) >= since - _DAY_S:
                 yield (segment, *contents(segment))
+
+
+def _all_files(folder: str) -> Iterator[SegmentFile]:
+    """Every segment, oldest first, and then those that came while these were read: a record that was read
+    may name one of them, and a call end in it."""
+    seen: set[str] = set()
+    while fresh := [segment for segment in segment_files(folder) if segment.name not in seen]:
+        for segment in fresh:
+            seen.add(segment.name)
+            yield segment
 
 
 def _written_at(segment: SegmentFile) -> float:
@@ -145,13 +155,22 @@ def sync(folder: str) -> None:
                 os.close(descriptor)
 
 
-def _is_held(descriptor: int) -> bool:
+@contextmanager
+def _held_back(descriptor: int) -> Iterator[bool]:
+    """Keep hosts from continuing a segment that none of them writes; False: one does.
+
+    A host that came between a look at the lock and the reading would be taken for one that is gone, and what
+    it writes for unfinished. It begins a segment of its own instead.
+    """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
-        return True
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
-    return False
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def entries(folder: str) -> Iterator[Entry]:
@@ -244,8 +263,9 @@ def verify(folder: str, key: bytes | None, check: Check, anchor: Anchor | None =
             flaws.append(Flaw("anchor", 0, "the anchor's own signature is wrong"))
         else:
             expected += [(head, "the anchor names it") for head in anchor.heads]
-    files = segment_files(folder)
-    for segment in files:
+    files: list[SegmentFile] = []
+    for segment in _all_files(folder):
+        files.append(segment)
         try:
             data, live = contents(segment)
         except Gone:  # retired while we read; the record of it may stand in what was read before

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import math
 import os
 import stat
 import threading
@@ -753,7 +754,9 @@ class Segments:
                 self._give_up(old, why, batch)
                 self._close_discarded()
                 raise Trouble(why) from None
-            os.close(old.descriptor)
+            # Locked until the opening of the next one is written: whoever reads before that sees that the
+            # host lives, and takes no call that it runs for interrupted.
+            self._discarded.append(old.descriptor)
             old.written = old.synced = batch.written = old.written + 1
             self._tended = False  # a day has passed, or much was written: old segments may be due
         self._syncs.done()  # its opening names the one before: nobody should have to wait for that
@@ -781,7 +784,7 @@ class Segments:
                 elif name.endswith(SEALED) and max(_written_at(folder, name), _made_at(name)) < until:
                     old.append(name)
                 elif name.endswith(_NEW) and _written_at(folder, name) < now - self._bounds.idle_s:
-                    os.unlink(name, dir_fd=folder)
+                    _unlink(folder, name)
             if sealed:
                 self.append([_own("sealed", now, before=_plain(sealed))], durable=True)
             if old:
@@ -794,7 +797,7 @@ class Segments:
                 self._syncs.done()
                 for name in names:
                     if name in old or any(name.startswith(f"{plain}{TORN}") for plain in gone):
-                        os.unlink(name, dir_fd=folder)
+                        _unlink(folder, name)
                 os.fsync(folder)
         for place in self._beside:
             with suppress(OSError):
@@ -878,8 +881,21 @@ def _made_at(name: str) -> float:
     return int(stamp) / 1e6 if stamp.isascii() and stamp.isdigit() and len(stamp) <= 20 else 0.0
 
 
+# Other hosts tidy at the same time, and give new segments their names: what was listed may be gone by now.
+# Attack: a closed segment taken away unseen, because the host that closed it stopped there before it said so.
+
+
 def _written_at(folder: int, name: str) -> float:
-    return os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime
+    """When a file was last written; what is gone is never old."""
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime
+    except FileNotFoundError:
+        return math.inf
+
+
+def _unlink(folder: int, name: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
 
 
 def _plain(heads: Sequence[Head]) -> list[dict[str, Any]]:
@@ -888,8 +904,12 @@ def _plain(heads: Sequence[Head]) -> list[dict[str, Any]]:
 
 def _retired_by(folder: int, names: Sequence[str]) -> Iterator[str]:
     """What segments that go now say about those that went before them: an old anchor may name these."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     for name in names:
-        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            descriptor = os.open(name, flags, dir_fd=folder)
+        except FileNotFoundError:  # whoever removed it has told what it said
+            continue
         try:
             data = read_until(descriptor, os.fstat(descriptor).st_size)
         finally:
@@ -905,9 +925,10 @@ def _remove_older(place: str, until: float) -> None:
     folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         for name in os.listdir(folder):
-            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-            if stat.S_ISREG(status.st_mode) and status.st_mtime < until:
-                os.unlink(name, dir_fd=folder)
+            with suppress(FileNotFoundError):
+                status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode) and status.st_mtime < until:
+                    os.unlink(name, dir_fd=folder)
     finally:
         os.close(folder)
 

@@ -150,14 +150,26 @@ def _locked(parent: str) -> tuple[str, int]:
     """A new folder, and the lock that says its host lives."""
     while True:
         folder = os.path.join(parent, f"h-{os.getpid()}-{os.urandom(4).hex()}")
-        held = os.open(folder + _LOCK_SUFFIX, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        fcntl.flock(held, fcntl.LOCK_EX)
-        # A host that cleans up may have taken the file for a leftover before it was locked.
-        with suppress(OSError):
-            if os.fstat(held).st_ino == os.stat(folder + _LOCK_SUFFIX).st_ino:
+        path = folder + _LOCK_SUFFIX
+        held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            # A host that cleans up may have taken the file for a leftover before it was locked.
+            if _is_at(path, held):
                 os.mkdir(folder, 0o711 if os.geteuid() == 0 else 0o700)
                 return folder, held
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(path)
+            os.close(held)
+            raise
         os.close(held)
+
+
+def _is_at(path: str, descriptor: int) -> bool:
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    return False
 
 
 def _remove_leftovers(parent: str, until: float) -> None:
