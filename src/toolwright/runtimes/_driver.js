@@ -89,6 +89,7 @@ const kindOf = (value) => (value === null ? "null" : isArray(value) ? "array" : 
 const named = (name, body) => bytesOf(`${name}\0${body}`, "utf8");
 
 function raised(error) {
+  misread(error);
   complain(error);
   const [name, message] = failure(error);
   return ["E", named(name, message)];
@@ -164,6 +165,7 @@ async function load(file) {
   try {
     space = await import(url.pathToFileURL(file).href);
   } catch (error) {
+    misread(error);
     throw await located(error, file);
   }
   return find(space, file);
@@ -190,21 +192,42 @@ async function run(tool, request, bytesMax, finish) {
 
 // -- verified text -------------------------------------------------------------------------------------------
 
-/** What Node makes of verified TypeScript before V8 reads it. Text that it can make nothing of will not run. */
-function* untyped(files, isGood) {
+/** What Node makes of verified TypeScript before V8 reads it, and whether it can make something of all of it. */
+function untyped(files, isGood) {
   const { emitWarning } = process;
   process.emitWarning = () => {};  // that this is new in Node is nothing that a tool said
+  const made = [];
+  let isReadable = true;
   for (const file of files) {
+    let bytes = "";
     try {
-      const bytes = readFileSync(file);
-      if (!isGood(bytes)) continue;  // replaced by now, so its text will not be among the good
-      const source = bytes.toString("utf8");
-      for (const form of [source, source.replace(/^\uFEFF/, "")]) yield module.stripTypeScriptTypes(form);
+      bytes = readFileSync(file);
     } catch {
-      // gone, no TypeScript, or a Node that runs none
+      // gone
+    }
+    if (!isGood(bytes)) continue;  // replaced by now, so its text will not be among the good
+    const source = bytes.toString("utf8");
+    try {
+      for (const form of [source, source.replace(/^\uFEFF/, "")]) made.push(module.stripTypeScriptTypes(form));
+    } catch {
+      isReadable = false;  // no TypeScript, or a Node that runs none
     }
   }
   process.emitWarning = emitWarning;
+  return [made, isReadable];
+}
+
+/** Told of every error: text that Node could not read as TypeScript is nothing that V8 tells of, and its complaint
+ * quotes it. Where all that was verified can be read, it was not verified. */
+let misread = () => {};
+const NO_TYPESCRIPT = /^ERR_(INVALID|UNSUPPORTED)_TYPESCRIPT_SYNTAX$/;
+
+function codeOf(error) {
+  try {
+    return String(error?.code);
+  } catch {
+    return "";
+  }
 }
 
 /** From now on only text that was verified runs. V8 tells of every script when it has read it and before any of it
@@ -215,9 +238,12 @@ export async function guard(verified, refused) {
   const { createHash } = await import("node:crypto");
   const good = new Set(verified.digests);
   const digest = (source) => createHash("sha256").update(source).digest("hex");
-  const made = [...untyped(verified.typed, (bytes) => good.has(digest(bytes)))];
+  const [made, isReadable] = untyped(verified.typed, (bytes) => good.has(digest(bytes)));
   for (const source of made) good.add(digest(source));
   const isTyped = verified.typed.length > 0;
+  misread = (error) => {
+    if (isTyped && isReadable && NO_TYPESCRIPT.test(codeOf(error))) refused(verified.typed[0]);
+  };
   const session = new Session();
   session.connect();
   const look = ({ params }) => {
@@ -240,6 +266,7 @@ export async function guard(verified, refused) {
 /** For a file that is run as a program: ends it before it begins, with a mark that only this call knows. */
 export function guardScript(verified, mark) {
   process.execArgv.length = 0;
+  process.on("uncaughtExceptionMonitor", (error) => misread(error));
   return guard(verified, () => {
     writeSync(2, mark);
     reallyExit(77);

@@ -312,14 +312,12 @@ class _Asked:
 
     def start(self, argv: tuple[str, ...], **more: Any) -> Start:
         fields = {"env": self.env, "permit": self.permit, "own": self.own, **more}
-        # What was verified is known by its text, wherever Node finds it. But Node reads TypeScript before V8
-        # does, and tells what it could make nothing of: half of a file that is being replaced, say.
-        is_known_by_text = self.verified is not None and not self.file.path.endswith(_TYPES)
         return Start(
             program=self.node,
             argv=argv,
             cwd=self.cwd,
-            sealed=() if is_known_by_text else ((self.file.path, self.file.content),),
+            # What was verified is known by its text, wherever Node finds it.
+            sealed=((self.file.path, self.file.content),) if self.verified is None else (),
             reserved_bytes=_RESERVED_BYTES,
             **fields,
         )
