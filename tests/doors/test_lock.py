@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.program import Said, toolwright
+from tests.program import PROGRAM, Said, bounded, environment, toolwright
 from toolwright.journal.reading import entries
 
 CHANGING = Path(__file__).parent.parent / "peers" / "changing_server.py"
@@ -446,6 +448,29 @@ def test_a_tool_of_another_project_with_the_same_key_is_its_own(project: Path) -
     program(other, "#!/bin/sh\necho '{\"other\":1}'\n")
     said = toolwright("--from", str(other), "call", "get_time", "{}", cwd=other, home=project.parent / "home")
     assert said.out == '{"other":1}\n'
+
+
+def test_commands_that_lock_their_sources_at_once_leave_each_other_s_as_they_are(project: Path) -> None:
+    """The first lock of a project: when the one command looked, there was nothing to keep."""
+    home = project.parent / "home"
+    tools = [{**TOOL, "name": f"{'long_' * 10}{number}"} for number in range(200)]
+    for folder, names in ((project / "own", tools), (project / "more", [{**TOOL, "name": "news"}])):
+        program(folder, "#!/bin/sh\necho '{}'\n")
+        manifest(folder, *names)
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)  # far less than the one has to say before it approves
+    with open(reading, "rb") as out:
+        with open(writing, "wb") as into:
+            slow = subprocess.Popen(
+                [PROGRAM, "--from", "own", "lock"], cwd=project, env=environment(home), stdout=into
+            )
+        with slow, bounded(slow):
+            first = out.readline()
+            assert run(project, "--from", "more", "lock").status == 0
+            said = first + out.read()
+    assert slow.returncode == 0
+    assert said.endswith(b"toolwright.lock: 201 tools locked (200 added)\n")
+    assert "manifest:more/news" in json.loads((project / "toolwright.lock").read_bytes())["tools"]
 
 
 def test_locking_some_sources_leaves_the_others_as_they_are(project: Path) -> None:

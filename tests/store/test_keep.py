@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from toolwright.errors import StoreError
+from toolwright.model import Disabled
+from toolwright.store.disabled import switch_off
 from toolwright.store.keep import Keep
+from toolwright.store.sqlite import SqliteStore
 
 
 def test_a_store_that_cannot_be_looked_at_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
@@ -18,3 +24,25 @@ def test_a_store_that_cannot_be_looked_at_is_not_taken_for_an_empty_one(tmp_path
     path.symlink_to(path)
     with pytest.raises(StoreError, match=r"state\.sqlite"):
         keep.disabled(2.0)
+
+
+def test_attack_a_tool_switched_off_in_the_tick_in_which_the_store_was_looked_at(tmp_path: Path) -> None:
+    path = tmp_path / "state.sqlite"
+    with closing(SqliteStore(str(path))) as store, closing(Keep(str(path))) as keep:
+        store.put("other", "x", bytes(200_000), None)
+        with closing(sqlite3.connect(path)) as beside:  # from then on the log is written over in place
+            beside.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+        log = Path(f"{path}-wal")
+        tick = log.stat().st_mtime_ns + 3_600_000_000_000  # one that lasts as long as this test
+
+        def switched_off(tool: str) -> None:
+            switch_off(store, Disabled(tool=tool, reason=""), 0.0)
+            for file in (path, log):
+                os.utime(file, ns=(tick, tick))
+
+        switched_off("first")
+        size = log.stat().st_size
+        assert [off.tool for off in keep.disabled(1.0)] == ["first"]
+        switched_off("second")
+        assert log.stat().st_size == size
+        assert [off.tool for off in keep.disabled(2.0)] == ["first", "second"]

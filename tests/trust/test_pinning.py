@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -1073,6 +1074,28 @@ def test_a_lock_holds_no_secret_of_a_server_nor_anything_to_guess_it_from(tmp_pa
         assert token not in project.locked
         placed.append(project.locked)
     assert placed[0] == placed[1]
+
+
+def test_a_lock_that_another_host_makes_at_this_moment_is_not_gone(project: Project) -> None:
+    looks: list[str] = []
+
+    def look(frame: FrameType, event: str, _what: object) -> None:
+        if event == "call" and frame.f_code.co_name == "_stamp_of":
+            looks.append(frame.f_locals["path"])
+            if len(looks) == 2:  # between the look at the one file and that at the other
+                project.lock()
+
+    with project.opened() as workshop:
+        pins = workshop.pins()
+        before = sys.getprofile()
+        sys.setprofile(look)
+        try:
+            broken = pins.broken
+        finally:
+            sys.setprofile(before)
+        assert len(looks) >= 2
+        assert broken is None
+        assert pins.exists
 
 
 def test_what_is_known_about_an_unsigned_tool_stays_what_its_format_says(project: Project) -> None:

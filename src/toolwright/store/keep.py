@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import time
 from importlib import import_module
 from typing import Final
 
@@ -18,6 +19,8 @@ from toolwright.store import Store
 
 STORE_NAME: Final = "state.sqlite"
 _FRESH_S: Final = 0.01
+_SETTLED_NS: Final = 50_000_000
+"""Longer than any tick of a file system's clock."""
 
 
 def lock_memory(state: str, lock: str) -> str:
@@ -57,7 +60,13 @@ class Keep:
 
     def stamp(self) -> object:
         """What differs whenever the store changed; the same for as long as there is none."""
-        return _stamp(self._path), _stamp(f"{self._path}-wal")
+        found = _stamp(self._path), _stamp(f"{self._path}-wal")
+        # Attack: a tool switched off, or a token revoked, within the same tick of the file system's clock in
+        # which we looked: the log is written over in place, so that its size tells nothing, and we never look
+        # again. What changed just now differs from everything.
+        settled = time.time_ns() - _SETTLED_NS
+        is_settled = all(stamp is None or stamp[2] <= settled for stamp in found)
+        return found if is_settled else object()
 
     def disabled(self, now: float) -> tuple[Disabled, ...]:
         """What is switched off, as of a hundredth of a second ago: every call asks."""

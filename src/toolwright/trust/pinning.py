@@ -558,7 +558,9 @@ class Pins:
 
     def _book(self) -> _Book | None:
         """The lock as it is now; None where there is none and never was."""
-        stamps = (_stamp_of(self.path), _stamp_of(self._approved_path) if self._memory else None)
+        # What was approved first: it is written last, so that no lock looks gone which is just being made.
+        approved = _stamp_of(self._approved_path) if self._memory else None
+        stamps = (_stamp_of(self.path), approved)
         read = self._read
         if read is not None and read[0] == stamps:
             return read[1]

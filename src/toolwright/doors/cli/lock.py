@@ -219,7 +219,9 @@ def _write(workshop: Workshop, pins: Pins, shared: Shared, names: tuple[str, ...
         if row["key"] in first:  # also where it is called otherwise now, or cannot be locked any more
             row["diff"] = [*first[row["key"]], *row["diff"]]
             row["change"] = "changed" if row["change"] == "same" else row["change"]
-    pins.approve(entries, without=without, whole=not names and not kept)
+    # Not by what was there to be kept: another command may have locked its own sources since.
+    is_whole = not names and (broken is not None or not shared.sources)
+    pins.approve(entries, without=without, whole=is_whole)
     approved = [row["key"] for row in rows if row["change"] not in ("same", "refused") or row["key"] in first]
     _record(workshop, shared, approved)
     if as_json:
