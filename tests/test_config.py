@@ -834,7 +834,7 @@ def test_a_configuration_of_endless_dots_or_brackets_is_refused_at_once(tmp_path
             read_file(str(path), trusted=True)
 
 
-def test_python_tools_run_under_our_own_interpreter_also_where_python_does_not_know_it(tmp_path: Path) -> None:
+def test_python_tools_run_under_our_own_interpreter_where_python_does_not_know_it(tmp_path: Path) -> None:
     """Started without a PATH it knows no path of its own; inside a web server it names the server."""
     usual = tmp_path / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
     assert own_python("/opt/venv/bin/python", str(tmp_path)) == "/opt/venv/bin/python"

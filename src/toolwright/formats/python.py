@@ -90,7 +90,7 @@ def _problems(facts: Facts, input_schema: Schema) -> list[Problem]:
                 facts,
                 "python.description",
                 "has no description",
-                "give the function a docstring; models choose by it",
+                "give the function a docstring, or `description=`, which `python -OO` keeps; models choose by it",
             )
         )
     found += [
