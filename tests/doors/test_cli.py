@@ -731,6 +731,16 @@ def test_output_that_cannot_be_written_is_told(command: str, project: Path) -> N
     assert said.err.startswith("toolwright: the output: no space left on device\n")
 
 
+def test_how_children_end_is_told_to_us_although_whoever_started_us_ignores_it(project: Path) -> None:
+    code = (
+        "import signal, sys; from toolwright.doors import cli; cli.run(['list', '-q']); "
+        "print(signal.getsignal(signal.SIGCHLD).name)"
+    )
+    command = f"trap '' CHLD; exec '{sys.executable}' -c \"{code}\""
+    said = by_shell(command, project)
+    assert said.out.splitlines()[-1:] == ["SIG_DFL"], said
+
+
 def test_closed_streams_are_no_error(project: Path) -> None:
     assert by_shell('"$0" list >&-', project) == Said(0, "", "")
     assert by_shell('"$0" check nowhere 2>&-', project).status == 66

@@ -21,10 +21,14 @@ from toolwright.errors import SourceError, ToolwrightError, nearest
 from toolwright.records import dataclass
 
 if TYPE_CHECKING:
+    import signal as _signal
+
     from click.shell_completion import CompletionItem
 
     from toolwright.app import Workshop
     from toolwright.config import Config, Environment
+else:
+    import _signal  # the public module makes enums of everything, which commands would wait for
 
 _LONG_LOAD = 500
 
@@ -258,6 +262,9 @@ def group() -> None:
 
 def run(arguments: Sequence[str], environment: Environment | None = None) -> int:
     """Run one command line and return its exit status; never a traceback for a mistake of the user's."""
+    if _signal.getsignal(_signal.SIGCHLD) == _signal.SIG_IGN:
+        # Whoever started us so (`trap '' CHLD`) would have the kernel throw away how tools end.
+        _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed before we were started
