@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from toolwright.config import (
     current_folder,
     find_file,
     named_source,
+    own_python,
     read_file,
     resolve,
 )
@@ -830,3 +832,15 @@ def test_a_configuration_of_endless_dots_or_brackets_is_refused_at_once(tmp_path
         path.write_text(text, encoding="utf-8")
         with pytest.raises(ConfigError):
             read_file(str(path), trusted=True)
+
+
+def test_python_tools_run_under_our_own_interpreter_where_python_does_not_know_it(tmp_path: Path) -> None:
+    """Started without a PATH it knows no path of its own; inside a web server it names the server."""
+    usual = tmp_path / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+    assert own_python("/opt/venv/bin/python", str(tmp_path)) == "/opt/venv/bin/python"
+    assert own_python("/usr/bin/pypy3", str(tmp_path)) == "/usr/bin/pypy3"
+    for unknown in ("", None):
+        assert own_python(unknown, str(tmp_path)) == str(usual)
+    usual.parent.mkdir()
+    usual.touch(0o755)
+    assert own_python("/usr/sbin/web-server", str(tmp_path)) == str(usual)

@@ -17,6 +17,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -454,6 +455,25 @@ static int look_at(int folder, const char *path, int flags, struct looked *found
     return (int)syscall(SYS_statx, folder, path, flags, 0, found);
 }
 
+/* Whether a folder of somebody else above the path lets this process not through: what lies there is out of the
+ * tool's reach, whether or not something is still mounted over it. Attack: a tool that closes a folder of its own, so
+ * that nobody can look whether the mount is gone, and opens it again. */
+static bool is_closed_to_us(const char *path)
+{
+    char above[PATH_MAX];
+    size_t size = strlen(path);
+    struct stat found;
+    if (size >= sizeof above) return false;
+    memcpy(above, path, size + 1);
+    do {
+        while (size > 1 && above[size - 1] != '/') size--;
+        while (size > 1 && above[size - 1] == '/') size--;
+        above[size] = '\0';
+        if (lstat(above, &found) == 0) return S_ISDIR(found.st_mode) && found.st_uid != geteuid();
+    } while (errno == EACCES && size > 1);
+    return false;
+}
+
 /* The namespace was made for these binds, perhaps long ago. Attack, or just `git config`: a protected file is
  * replaced by rename outside, which takes the mount away with the old file. So look, each time. */
 static int check_binds(const struct request *r, uint32_t *which)
@@ -464,7 +484,8 @@ static int check_binds(const struct request *r, uint32_t *which)
         bool there = look_at(AT_FDCWD, r->binds[2 * i + 1], AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, &found) == 0;
         if (r->bind_flags[i] & BIND_ABSENT) {
             if (there) return ESTALE;
-        } else if (!there || !(found.attributes & ATTR_IS_MOUNT_ROOT)) {
+        } else if (!there ? errno != EACCES || !is_closed_to_us(r->binds[2 * i + 1])
+                          : !(found.attributes & ATTR_IS_MOUNT_ROOT)) {
             return ESTALE;
         }
     }

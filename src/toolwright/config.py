@@ -143,6 +143,18 @@ def current_folder() -> str:
         ) from None
 
 
+def own_python(told: str | None, installation: str) -> str:
+    """The interpreter for Python tools: our own, by ``sys.executable`` and ``sys.exec_prefix``.
+
+    Python does not know its path where it was started without a PATH, and names another program where it is
+    part of one (a web server): then it is the one of our version in the same installation.
+    """
+    if told and os.path.basename(told).startswith("python"):
+        return told
+    usual = os.path.join(installation, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}")
+    return told if told and not os.access(usual, os.X_OK) else usual
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
     """How ``serve`` listens, and what it takes from whoever connects."""

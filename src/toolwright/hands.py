@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from toolwright.catalog import files, loading
 from toolwright.catalog.catalog import Catalog
 from toolwright.catalog.digests import Contents
-from toolwright.config import Config, Environment
+from toolwright.config import Config, Environment, own_python
 from toolwright.engine import Engine, Stock
 from toolwright.errors import Kind, StoreError, UsageError
 from toolwright.forks import IN_FORKS
@@ -154,7 +154,7 @@ class Hands:
             sandbox=self.sandbox,
             variables=environment.variables,
             cwd=self._cwd,
-            python=sys.executable,
+            python=own_python(sys.executable, sys.exec_prefix),
             spaces=gate.spaces,
             allow_scripts=config.allow_scripts,
             load_dotenv=config.load_dotenv,

@@ -280,3 +280,15 @@ def test_loading_again_leaves_garbage_where_the_collector_looks_often(tmp_path: 
     loading.load(wanted, Rules(), machine(), earlier=before)
     gc.collect(1)
     assert gone() is None
+
+
+def test_opening_again_leaves_garbage_where_the_collector_looks_often(tmp_path: Path) -> None:
+    """A host that opens a workshop for each request: those that it closed would pile up there uncounted, each
+    with a descriptor of its cache, until none is left."""
+    path = put(tmp_path / "tools.json", {"tools": [tool("a")]})
+    load(path)
+    gc.collect()
+    gone = weakref.ref(Knot())
+    load(path)
+    gc.collect(1)
+    assert gone() is None

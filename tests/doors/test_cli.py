@@ -539,6 +539,14 @@ def test_pointers_follow_rfc_6901(tmp_path: Path, here: Callable[..., Said]) -> 
 # -- one program --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("command", [[], ["call"], ["audit", "tail"]])
+def test_help_is_whole_where_python_strips_docstrings(tmp_path: Path, command: list[str]) -> None:
+    said = toolwright(*command, "--help", cwd=tmp_path)
+    stripped = toolwright(*command, "--help", cwd=tmp_path, env={"PYTHONOPTIMIZE": "2"})
+    assert stripped == said
+    assert said.status == 0
+
+
 def test_python_m_toolwright_is_the_same_program(broken: Path) -> None:
     module = [sys.executable, "-m", "toolwright"]
     for arguments in (["check", "--json"], ["show", "nope"]):
@@ -721,6 +729,16 @@ def test_output_that_cannot_be_written_is_told(command: str, project: Path) -> N
     said = by_shell(f'"$0" {command} > /dev/full', project)
     assert said.status == 74
     assert said.err.startswith("toolwright: the output: no space left on device\n")
+
+
+def test_how_children_end_is_told_to_us_although_whoever_started_us_ignores_it(project: Path) -> None:
+    code = (
+        "import signal, sys; from toolwright.doors import cli; cli.run(['list', '-q']); "
+        "print(signal.getsignal(signal.SIGCHLD).name)"
+    )
+    command = f"trap '' CHLD; exec '{sys.executable}' -c \"{code}\""
+    said = by_shell(command, project)
+    assert said.out.splitlines()[-1:] == ["SIG_DFL"], said
 
 
 def test_closed_streams_are_no_error(project: Path) -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import select
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -261,3 +262,24 @@ def test_argv_is_never_read_by_a_shell(program):
 def test_what_was_written_before_the_end_is_read_whole(program):
     result = ran([program("head -c 60000 /dev/zero; head -c 500 /dev/zero >&2")])
     assert (len(result.stdout), len(result.stderr)) == (60000, 500)
+
+
+HOST_THAT_IGNORES_ITS_CHILDREN = """
+import signal, sys
+from toolwright.model import Limits, Permit
+from toolwright.sandbox import Cancel, Start
+from toolwright.sandbox.portable import Portable
+
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+start = Start(program=sys.argv[1], argv=(sys.argv[1],), env={}, cwd="/", permit=Permit(limits=Limits()))
+ending = Portable().run(start, Cancel())
+print(ending.end.name, ending.exit_status, ending.hint, sep="; ")
+"""
+
+
+def test_a_host_that_ignores_its_children_is_told_what_to_mend(program):
+    """The kernel then keeps no exit status for anybody: a failure must not pass for a success."""
+    argv = [sys.executable, "-c", HOST_THAT_IGNORES_ITS_CHILDREN, program("exit 3")]
+    said = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
+    hint = "this process must neither ignore SIGCHLD nor wait for children that are not its own"
+    assert said == f"LOST; None; {hint}\n"

@@ -1481,6 +1481,32 @@ def test_a_protected_path_that_came_later_is_protected_from_then_on(host, reposi
     assert host.run(write, binds=binds(repository)).stdout == b"EROFS\n"
 
 
+@needs_root
+def test_another_user_runs_although_what_is_protected_lies_where_only_root_may_look(here, repository):
+    """As under sudo: root's own state, below a home that the project's owner cannot pass."""
+    home = repository / "hooks"
+    (home / "state").mkdir()
+    bound = [(str(home / "state"), str(home / "state"), True)]
+    assert here.run([trouble(), "exit", "3"], binds=bound, uid=NOBODY).exit_status == 3
+    home.chmod(0o700)
+    for _ in range(3):
+        ending = here.run([trouble(), "exit", "3"], binds=bound, uid=NOBODY)
+        assert (ending.exit_status, ending.reason) == (3, "")
+    assert here.run([trouble(), "read", str(home / "state")], binds=bound, uid=NOBODY).stdout == b"EACCES\n"
+
+
+@needs_root
+def test_a_folder_that_the_tool_itself_closed_hides_no_missing_mount(here, repository):
+    """Attack: a tool closes a folder of its own above a protected file, so that nobody sees that the mount
+    went away with a replaced file, and opens it again."""
+    bound = [(str(repository / "hooks/pre-commit"), str(repository / "hooks/pre-commit"), True)]
+    os.chown(repository / "hooks", NOBODY, NOBODY)
+    assert here.run([trouble(), "exit", "3"], binds=bound, uid=NOBODY).exit_status == 3
+    (repository / "hooks").chmod(0)
+    ending = here.run([trouble(), "exit", "3"], binds=bound, uid=NOBODY)
+    assert (ending.end, ending.exit_status) == (End.NOT_STARTED, None), ending
+
+
 def test_a_link_in_the_place_of_a_protected_path_is_refused(host, repository):
     """Attack: the mount lands on what the link names, and the link is replaced."""
     (repository / "config").unlink()

@@ -275,7 +275,8 @@ def test_a_grant_covers_the_names_below_it_but_never_those_of_the_host(grant, na
     [
         "LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "PYTHONPATH", "PYTHONSTARTUP", "NODE_OPTIONS",
         "BASH_ENV", "ENV", "IFS", "GIT_SSH_COMMAND", "PERL5OPT", "RUBYOPT", "GCONV_PATH", "LD_DEBUG",
-        "BASH_FUNC_ls%%", "DYLD_FALLBACK_LIBRARY_PATH",
+        "BASH_FUNC_ls%%", "DYLD_FALLBACK_LIBRARY_PATH", "PYTHONUSERBASE", "PYTHONPYCACHEPREFIX",
+        "PYTHONBREAKPOINT", "PYTHONWARNINGS", "PYTHONPLATLIBDIR", "PYTHON_PRESITE",
     ],
 )  # fmt: skip
 def test_d04_a_variable_that_loads_code_needs_a_grant_that_names_it(name):

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import cached_property
 from importlib import import_module
+from itertools import count
 from typing import Any, Final, TypeVar
 
 from toolwright import formats, jsontext, schema
@@ -45,6 +46,7 @@ _AGAIN_S_MAX: Final = 86_400.0
 _SHARED_MAX: Final = 5
 _UNREADABLE: Final = (Damaged, OSError, ValueError, TypeError, LookupError)
 """What reading a damaged cache ends with."""
+_LOADS: Final = count()
 _Answer = TypeVar("_Answer")
 
 
@@ -399,13 +401,14 @@ def load(
 
     What ``earlier`` compiled, under the same rules, is taken over where the files are still the same.
     """
-    with _without_collections(is_first=earlier is None):
+    with _without_collections():
         return _load(wanted, rules, machine, rye_spaces, keep or Cache(None), earlier)
 
 
 @contextmanager
-def _without_collections(*, is_first: bool) -> Iterator[None]:
+def _without_collections() -> Iterator[None]:
     """Loading makes many values and no cycles: looking for garbage among them costs a third of the time."""
+    is_first = next(_LOADS) == 0
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -414,8 +417,9 @@ def _without_collections(*, is_first: bool) -> Iterator[None]:
         if was_enabled:
             if is_first and gc.get_freeze_count() == 0:
                 # What was made here goes to the oldest generation unseen; otherwise the collector would look
-                # through all of it at once as soon as it may. Not when loading again: a host that does so
-                # every few seconds would send its own garbage there, too, where nobody would count it.
+                # through all of it at once as soon as it may. Once in a process: a host that loads, or opens
+                # workshops, every few seconds would send its own garbage there, too, where nobody would count
+                # it, and with it the descriptors of workshops that it has closed.
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()

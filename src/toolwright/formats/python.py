@@ -90,7 +90,7 @@ def _problems(facts: Facts, input_schema: Schema) -> list[Problem]:
                 facts,
                 "python.description",
                 "has no description",
-                "give the function a docstring; models choose by it",
+                "give it a docstring, or `description=` (kept by `python -OO`); models choose by it",
             )
         )
     found += [

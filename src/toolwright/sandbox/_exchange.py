@@ -34,6 +34,8 @@ ALARM_S: Final = 0.02
 """How often the machine's number of tasks is looked at, which takes no time even while a bomb goes off."""
 
 _CHUNK_BYTES: Final = 65536
+_TAKEN: Final = "its exit status went to somebody else"
+_NOT_TAKEN: Final = "this process must neither ignore SIGCHLD nor wait for children that are not its own"
 _LEFT_IN_PIPE_BYTES_MAX: Final = 1 << 20
 """The most a pipe holds when its writer has ended (Linux lets anybody raise 64 KiB to this)."""
 _DEATH_S: Final = 2.0
@@ -89,15 +91,18 @@ def watch(
     limits = start.permit.limits
     try:
         end, reason = exchange.until(began + limits.timeout_s, cancel)
+    except ProcessLookupError:
+        end, reason = End.LOST, _TAKEN
     except OSError as error:
         end, reason = End.LOST, f"cannot be watched: {error.strerror or error}"
     finally:
         status, usage = exchange.finish()
     if end is End.EXITED and status is None:
-        end, reason = End.LOST, "its exit status went to somebody else"
+        end, reason = End.LOST, _TAKEN
     exited = end is End.EXITED
     return Ending(
         end=end,
+        hint=_NOT_TAKEN if reason is _TAKEN else None,
         exit_status=status if exited else None,
         signal=status - 128 if exited and process.returncode is not None and process.returncode < 0 and status
         else None,

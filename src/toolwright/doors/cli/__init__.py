@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from importlib import import_module
+from importlib.util import find_spec, module_from_spec
+from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -19,10 +21,14 @@ from toolwright.errors import SourceError, ToolwrightError, nearest
 from toolwright.records import dataclass
 
 if TYPE_CHECKING:
+    import signal as _signal
+
     from click.shell_completion import CompletionItem
 
     from toolwright.app import Workshop
     from toolwright.config import Config, Environment
+else:
+    import _signal  # the public module makes enums of everything, which commands would wait for
 
 _LONG_LOAD = 500
 
@@ -130,7 +136,7 @@ class _Group(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command = getattr(import_module(f"toolwright.doors.cli.{cmd_name}"), "command", None)
+        command = getattr(_imported(f"toolwright.doors.cli.{cmd_name}"), "command", None)
         assert isinstance(command, click.Command)
         return command
 
@@ -153,6 +159,17 @@ class _Group(click.Group):
         if not ctx.ensure_object(Shared).environment.colours:
             ctx.color = False
         return super().invoke(ctx)
+
+
+def _imported(name: str) -> ModuleType:
+    """A command's module. Its docstrings are its help, so they stay where ``-OO`` strips all others."""
+    spec = find_spec(name) if sys.flags.optimize > 1 else None
+    source = getattr(spec and spec.loader, "get_source", None)
+    if spec is None or source is None:
+        return import_module(name)
+    module = module_from_spec(spec)
+    exec(compile(source(name), str(spec.origin), "exec", dont_inherit=True, optimize=1), module.__dict__)  # noqa: S102 - ours
+    return module
 
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -234,18 +251,20 @@ def examples(*lines: str) -> str:
         "toolwright list --json",
         "toolwright export --dialect anthropic",
     ),
+    help="One runtime for the tools of LLM agents.\n\n"
+    "With neither --from nor a configuration file, the tools of the current folder are used.",
 )
 @click.version_option(package_name="toolwright", message="%(prog)s %(version)s")
 @shared_options
 def group() -> None:
-    """One runtime for the tools of LLM agents.
-
-    With neither --from nor a configuration file, the tools of the current folder are used.
-    """
+    """The program: the options that may stand before a command."""
 
 
 def run(arguments: Sequence[str], environment: Environment | None = None) -> int:
     """Run one command line and return its exit status; never a traceback for a mistake of the user's."""
+    if _signal.getsignal(_signal.SIGCHLD) == _signal.SIG_IGN:
+        # Whoever started us so (`trap '' CHLD`) would have the kernel throw away how tools end.
+        _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed before we were started

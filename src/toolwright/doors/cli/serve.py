@@ -734,11 +734,11 @@ def _host_settings(shared: Shared, address: str, command: Sequence[str], *, need
 
 def _own_command(shared: Shared) -> list[str]:
     """The command that serves the same over stdio, from whatever folder."""
-    from toolwright.config import find_file
+    from toolwright.config import find_file, own_python
 
     program = os.path.abspath(sys.argv[0])
     is_ours = os.path.basename(program) == "toolwright" and os.access(program, os.X_OK)
-    found = [program] if is_ours else [sys.executable, "-m", "toolwright"]
+    found = [program] if is_ours else [own_python(sys.executable, sys.exec_prefix), "-m", "toolwright"]
     for text in shared.sources:
         head, equals, path = text.partition("=")
         is_named = bool(equals) and head.isidentifier() and not os.path.exists(text)
