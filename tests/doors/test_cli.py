@@ -539,14 +539,6 @@ def test_pointers_follow_rfc_6901(tmp_path: Path, here: Callable[..., Said]) -> 
 # -- one program --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", [[], ["call"], ["audit", "tail"]])
-def test_help_is_whole_where_python_strips_docstrings(tmp_path: Path, command: list[str]) -> None:
-    said = toolwright(*command, "--help", cwd=tmp_path)
-    stripped = toolwright(*command, "--help", cwd=tmp_path, env={"PYTHONOPTIMIZE": "2"})
-    assert stripped == said
-    assert said.status == 0
-
-
 def test_python_m_toolwright_is_the_same_program(broken: Path) -> None:
     module = [sys.executable, "-m", "toolwright"]
     for arguments in (["check", "--json"], ["show", "nope"]):

@@ -383,7 +383,7 @@ class _Reading:
             raise self._wrong("is a generator", "return a list instead of yielding")
         try:
             signature = inspect.signature(self._function)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, NameError) as error:  # a name of its annotations, from Python 3.14 on
             raise self._wrong(f"has no signature ({error})", "wrap it in a function of your own") from None
         doc = docstrings.read(inspect.getdoc(inner))
         known = shapes.Shapes()

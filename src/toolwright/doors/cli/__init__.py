@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from importlib import import_module
-from importlib.util import find_spec, module_from_spec
-from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -136,7 +134,7 @@ class _Group(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command = getattr(_imported(f"toolwright.doors.cli.{cmd_name}"), "command", None)
+        command = getattr(import_module(f"toolwright.doors.cli.{cmd_name}"), "command", None)
         assert isinstance(command, click.Command)
         return command
 
@@ -159,17 +157,6 @@ class _Group(click.Group):
         if not ctx.ensure_object(Shared).environment.colours:
             ctx.color = False
         return super().invoke(ctx)
-
-
-def _imported(name: str) -> ModuleType:
-    """A command's module. Its docstrings are its help, so they stay where ``-OO`` strips all others."""
-    spec = find_spec(name) if sys.flags.optimize > 1 else None
-    source = getattr(spec and spec.loader, "get_source", None)
-    if spec is None or source is None:
-        return import_module(name)
-    module = module_from_spec(spec)
-    exec(compile(source(name), str(spec.origin), "exec", dont_inherit=True, optimize=1), module.__dict__)  # noqa: S102 - ours
-    return module
 
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -251,13 +238,14 @@ def examples(*lines: str) -> str:
         "toolwright list --json",
         "toolwright export --dialect anthropic",
     ),
-    help="One runtime for the tools of LLM agents.\n\n"
-    "With neither --from nor a configuration file, the tools of the current folder are used.",
 )
 @click.version_option(package_name="toolwright", message="%(prog)s %(version)s")
 @shared_options
 def group() -> None:
-    """The program: the options that may stand before a command."""
+    """One runtime for the tools of LLM agents.
+
+    With neither --from nor a configuration file, the tools of the current folder are used.
+    """
 
 
 def run(arguments: Sequence[str], environment: Environment | None = None) -> int:
