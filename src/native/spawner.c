@@ -481,11 +481,12 @@ static int check_binds(const struct request *r, uint32_t *which)
     for (uint32_t i = 0; i < r->head.bindc; i++) {
         struct looked found;
         *which = i;
-        bool there = look_at(AT_FDCWD, r->binds[2 * i + 1], AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, &found) == 0;
-        if (r->bind_flags[i] & BIND_ABSENT) {
-            if (there) return ESTALE;
-        } else if (!there ? errno != EACCES || !is_closed_to_us(r->binds[2 * i + 1])
-                          : !(found.attributes & ATTR_IS_MOUNT_ROOT)) {
+        const char *target = r->binds[2 * i + 1];
+        int why = look_at(AT_FDCWD, target, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, &found) == 0 ? 0 : errno;
+        if (why == EACCES && is_closed_to_us(target)) continue;
+        /* What cannot be seen is not missing, neither here nor when the namespace is made. */
+        if (r->bind_flags[i] & BIND_ABSENT ? why != ENOENT && why != ENOTDIR
+                                           : why != 0 || !(found.attributes & ATTR_IS_MOUNT_ROOT)) {
             return ESTALE;
         }
     }

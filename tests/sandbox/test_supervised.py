@@ -1507,6 +1507,26 @@ def test_a_folder_that_the_tool_itself_closed_hides_no_missing_mount(here, repos
     assert (ending.end, ending.exit_status) == (End.NOT_STARTED, None), ending
 
 
+@needs_root
+def test_a_folder_that_the_tool_itself_closed_hides_nothing_that_came_later(here, repository):
+    """Attack: a tool closes a folder of its own in which a protected file is missing, so that nobody sees
+    that it came and is not covered, and opens it again."""
+    bound = [(str(repository / "hooks/later"), str(repository / "hooks/later"), True)]
+    os.chown(repository / "hooks", NOBODY, NOBODY)
+    assert here.run([trouble(), "exit", "3"], binds=bound, uid=NOBODY).exit_status == 3
+    (repository / "hooks/later").write_bytes(b"")
+    (repository / "hooks").chmod(0)
+    ending = here.run([trouble(), "exit", "3"], binds=bound, uid=NOBODY)
+    assert (ending.end, ending.exit_status) == (End.NOT_STARTED, None), ending
+
+
+@needs_root
+def test_another_user_runs_although_something_is_missing_where_only_root_may_look(here, repository):
+    bound = [(str(repository / "hooks/later"), str(repository / "hooks/later"), True)]
+    (repository / "hooks").chmod(0o700)
+    assert here.run([trouble(), "exit", "3"], binds=bound, uid=NOBODY).exit_status == 3
+
+
 def test_a_link_in_the_place_of_a_protected_path_is_refused(host, repository):
     """Attack: the mount lands on what the link names, and the link is replaced."""
     (repository / "config").unlink()

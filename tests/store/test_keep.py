@@ -26,14 +26,27 @@ def test_a_store_that_cannot_be_looked_at_is_not_taken_for_an_empty_one(tmp_path
         keep.disabled(2.0)
 
 
-def test_attack_a_tool_switched_off_in_the_tick_in_which_the_store_was_looked_at(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "since_s",
+    [
+        pytest.param(0, id="at-its-beginning"),
+        pytest.param(0.999, id="at-its-end-where-it-is-a-second-long"),
+        pytest.param(-3600, id="before-the-clock-was-set-back"),
+    ],
+)
+def test_attack_a_tool_switched_off_in_the_tick_in_which_the_store_was_looked_at(
+    tmp_path: Path, since_s: float
+) -> None:
     path = tmp_path / "state.sqlite"
-    with closing(SqliteStore(str(path))) as store, closing(Keep(str(path))) as keep:
+    tick = 1_700_000_000_000_000_000
+    with (
+        closing(SqliteStore(str(path))) as store,
+        closing(Keep(str(path), clock_ns=lambda: tick + int(since_s * 1e9))) as keep,
+    ):
         store.put("other", "x", bytes(200_000), None)
         with closing(sqlite3.connect(path)) as beside:  # from then on the log is written over in place
             beside.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
         log = Path(f"{path}-wal")
-        tick = log.stat().st_mtime_ns + 3_600_000_000_000  # one that lasts as long as this test
 
         def switched_off(tool: str) -> None:
             switch_off(store, Disabled(tool=tool, reason=""), 0.0)

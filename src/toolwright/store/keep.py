@@ -10,6 +10,7 @@ import hashlib
 import os
 import threading
 import time
+from collections.abc import Callable
 from importlib import import_module
 from typing import Final
 
@@ -19,8 +20,8 @@ from toolwright.store import Store
 
 STORE_NAME: Final = "state.sqlite"
 _FRESH_S: Final = 0.01
-_SETTLED_NS: Final = 50_000_000
-"""Longer than any tick of a file system's clock."""
+_SETTLED_NS: Final = 2_000_000_000
+"""Longer than any tick of a file system's clock: small ext4 volumes count in seconds."""
 
 
 def lock_memory(state: str, lock: str) -> str:
@@ -32,8 +33,9 @@ def lock_memory(state: str, lock: str) -> str:
 class Keep:
     """The store of a host, opened only when something is in it or has to go in."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, clock_ns: Callable[[], int] = time.time_ns) -> None:
         self._path = path
+        self._clock_ns = clock_ns
         self._lock = threading.Lock()
         self._store: Store | None = None
         self._parents: Store | None = None
@@ -64,7 +66,7 @@ class Keep:
         # Attack: a tool switched off, or a token revoked, within the same tick of the file system's clock in
         # which we looked: the log is written over in place, so that its size tells nothing, and we never look
         # again. What changed just now differs from everything.
-        settled = time.time_ns() - _SETTLED_NS
+        settled = self._clock_ns() - _SETTLED_NS
         is_settled = all(stamp is None or stamp[2] <= settled for stamp in found)
         return found if is_settled else object()
 
