@@ -723,14 +723,26 @@ def test_output_that_cannot_be_written_is_told(command: str, project: Path) -> N
     assert said.err.startswith("toolwright: the output: no space left on device\n")
 
 
+_IGNORING = (
+    "import signal, threading; from toolwright.doors import cli; "
+    "signal.signal(signal.SIGCHLD, signal.SIG_IGN); "
+)
+"""Not by a shell's trap: dash sets none for this signal."""
+
+
 def test_how_children_end_is_told_to_us_although_whoever_started_us_ignores_it(project: Path) -> None:
-    code = (
-        "import signal, sys; from toolwright.doors import cli; cli.run(['list', '-q']); "
-        "print(signal.getsignal(signal.SIGCHLD).name)"
-    )
-    command = f"trap '' CHLD; exec '{sys.executable}' -c \"{code}\""
-    said = by_shell(command, project)
+    code = f"{_IGNORING}cli.run(['list', '-q']); print(signal.getsignal(signal.SIGCHLD).name)"
+    said = toolwright(cwd=project, program=[sys.executable, "-c", code])
     assert said.out.splitlines()[-1:] == ["SIG_DFL"], said
+
+
+def test_a_thread_of_a_host_that_ignores_how_children_end_runs_commands(project: Path) -> None:
+    code = (
+        f"{_IGNORING}one = threading.Thread(target=cli.run, args=(['list', '-q'],)); one.start(); one.join()"
+    )
+    said = toolwright(cwd=project, program=[sys.executable, "-c", code])
+    assert (said.status, said.err) == (0, ""), said
+    assert said.out
 
 
 def test_closed_streams_are_no_error(project: Path) -> None:

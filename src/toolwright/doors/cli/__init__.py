@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import field
 from importlib import import_module
 from typing import IO, TYPE_CHECKING, Any, TypeVar
@@ -252,7 +252,8 @@ def run(arguments: Sequence[str], environment: Environment | None = None) -> int
     """Run one command line and return its exit status; never a traceback for a mistake of the user's."""
     if _signal.getsignal(_signal.SIGCHLD) == _signal.SIG_IGN:
         # Whoever started us so (`trap '' CHLD`) would have the kernel throw away how tools end.
-        _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+        with suppress(ValueError):  # not the main thread: a host of its own, which is told by its calls
+            _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed before we were started
