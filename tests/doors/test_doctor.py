@@ -143,6 +143,35 @@ def test_without_proc_the_fix_is_to_mount_it(tmp_path: Path) -> None:
         assert "mount /proc" in found[name]["fix"]
 
 
+CHROOT = """
+mount -t tmpfs none "$0" || exit
+for entry in /*; do
+    if [ -L "$entry" ]; then cp -P "$entry" "$0"
+    elif [ -d "$entry" ]; then mkdir "$0$entry" && mount --rbind "$entry" "$0$entry" || exit
+    fi
+done
+PATH=$PATH:/usr/sbin:/sbin exec chroot "$0" "$@"
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the namespaces are those of Linux")
+def test_in_a_chroot_tools_run_without_a_mount_namespace_and_doctor_says_so(tmp_path: Path) -> None:
+    """Each of them would find itself outside, so each of them was refused."""
+    (tmp_path / "root").mkdir()
+    inside = ("unshare", "-rm", "sh", "-c", CHROOT, str(tmp_path / "root"))
+    if shutil.which("unshare") is None or subprocess.run([*inside, "true"], check=False).returncode:
+        pytest.skip("there is no chroot to be had here; allow user namespaces")
+    assert toolwright("init", "greet", cwd=tmp_path).status == 0
+    state = ("--state", tmp_path / "state")
+    found = by_name(toolwright("doctor", "--json", *state, cwd=tmp_path, program=(*inside, PROGRAM)).json)
+    assert (found["spawner"]["works"], found["mount-namespace"]["works"]) == (True, False)
+    assert "chroot" in found["mount-namespace"]["fix"]
+    tool = ("greet", '{"name": "Ada"}', "--from", tmp_path / "greet")
+    called = toolwright("call", *tool, "--json", *state, cwd=tmp_path, program=(*inside, PROGRAM))
+    assert called.status == 0, called
+    assert "mount-namespace" not in called.json["isolation"]
+
+
 def doctor_without(calls: list[int], folder: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     done = subprocess.run(
         [sys.executable, "-c", TAKEN_AWAY, json.dumps(calls), "doctor", "--json",

@@ -296,7 +296,8 @@ def namespace_fix() -> str:
             if file.read(64).strip() == closed:
                 return fix
     return (
-        "let user and mount namespaces through: a container's seccomp profile or security policy forbids them"
+        "let user and mount namespaces through: a container's seccomp profile or security policy forbids "
+        "them; a chroot cannot have them, a container can"
     )
 
 
