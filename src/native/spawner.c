@@ -1570,6 +1570,12 @@ static int probe_mounts(const struct request *r, const int *fds, bool user)
     int error = make_namespace(r, fds, &ignored, absent, NULL, &count);
     if (error) return error;
     if (absent[0]) return ENOENT;
+    /* As tools enter it. Inside a chroot they would leave that, so each of them would be refused. */
+    struct stat before, after;
+    int entered = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
+    if (entered < 0 || stat("/", &before) != 0 || setns(entered, CLONE_NEWNS) != 0 || stat("/", &after) != 0)
+        return errno;
+    if (before.st_dev != after.st_dev || before.st_ino != after.st_ino) return EXDEV;
     /* Without this look, every call that shows checked files would be taken for swapped. */
     error = find_mount(open("/", O_PATH | O_DIRECTORY | O_CLOEXEC), r->binds[1]);
     if (error) return error;

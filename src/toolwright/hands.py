@@ -250,6 +250,11 @@ class Hands:
         finally:
             self.audit.end(call, record.result)
 
+    def _unrecorded(self) -> Ending:
+        why, hint = self.audit.why_not
+        reason = f"the audit journal cannot be written: {why}"
+        return Ending(end=End.UNAVAILABLE, reason=reason, hint=hint)
+
     def run_recorded(self, start: Start) -> Ending:
         """Run a program outside of any tool's call: begun and ended in the journal all the same."""
         from toolwright.calls.replies import kind_of
@@ -258,7 +263,7 @@ class Hands:
         digest = held.digest if held is not None else None
         with self._recorded(start.what, start.program, digest) as record:
             if record is None:
-                return Ending(end=End.UNAVAILABLE, reason=_UNWRITTEN)
+                return self._unrecorded()
             if LEVELS.index(self.sandbox.level) < LEVELS.index(self._config.require):
                 reason = f"isolation level {self._config.require} is missing"
                 ending = Ending(end=End.UNAVAILABLE, reason=reason)
@@ -341,7 +346,7 @@ class Hands:
         try:
             with self._recorded(start.what, key) as record:
                 if record is None:
-                    return Ending(end=End.UNAVAILABLE, reason=_UNWRITTEN)
+                    return self._unrecorded()
                 opened = self.sandbox.open(start)
                 why = opened.reason if isinstance(opened, Ending) else None
                 record.result = replace(
@@ -369,7 +374,7 @@ class Hands:
     def _fetch_recorded(self, url: str) -> tuple[bytes | None, str | None]:
         with self._recorded("fetch", shown_url(url)) as record:
             if record is None:
-                return None, _UNWRITTEN
+                return None, self._unrecorded().reason
             body, why = _fetched(url)
             error = ToolError(kind=Kind.UNAVAILABLE, message=why) if why is not None else None
             record.result = replace(record.result, error=error)
@@ -406,7 +411,6 @@ class _Record:
         self.result = result
 
 
-_UNWRITTEN: Final = "the audit journal cannot be written"
 _UNEXPECTED: Final = ToolError(kind=Kind.INTERNAL, message="it ended in a way that nobody expected")
 
 
@@ -534,5 +538,5 @@ def _strongest(temporary_folder: str) -> Sandbox:
         why = (error.strerror or str(error)).lower()
         raise StoreError(
             f"{error.filename or 'the temporary folder'}: no scratch folder can be made: {why}",
-            "make room there, or name another folder in TMPDIR",
+            probe.SCRATCH_FIX,
         ) from None

@@ -853,6 +853,8 @@ class ProbeOutcome:
     too_long_bytes: int | None = None
     """The limit that the output went over."""
     start_error: str | None = None
+    start_hint: str | None = None
+    """What to do about that, where it is not the program's fault."""
     stderr_tail: str = ""
     digest: str = ""
     """SHA-256 of the program that answered; empty: nobody looked."""

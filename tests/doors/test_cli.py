@@ -125,6 +125,19 @@ def surroundings(folder: Path, **more: Any) -> Environment:
     )
 
 
+def test_check_says_why_programs_cannot_be_asked_when_the_journal_is_at_fault(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir(mode=0o755)
+    program = tmp_path / "bin" / "some-tool"
+    program.write_text("#!/bin/sh\n", encoding="utf-8")
+    program.chmod(0o755)
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    (state / "journal").write_text("", encoding="utf-8")
+    said = toolwright("check", "--from", "executable=bin", "--state", str(state), cwd=tmp_path)
+    assert f"cannot start: the audit journal cannot be written: {state / 'journal'}" in said.out
+    assert "#!" not in said.out
+
+
 def test_check_counts_tools_without_stated_needs_and_proposes_grants(
     project: Path, tmp_path: Path, here: Callable[..., Said]
 ) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.program import toolwright
+from tests.program import PROGRAM, toolwright
 from toolwright.sandbox import probe
 
 ROOT = Path(__file__).parent.parent.parent
@@ -112,6 +112,64 @@ def test_a_state_folder_that_cannot_be_written_is_required_and_missing(tmp_path:
     assert said.status == 69
     assert not by_name(said.json)["journal"]["works"]
     assert list(tmp_path.iterdir()) == [tmp_path / "file"], "looking makes nothing"
+
+
+def test_where_no_scratch_folder_can_be_made_it_says_so_and_all_the_rest_too(tmp_path: Path) -> None:
+    """As in a container whose file system is read-only."""
+    full = str(tmp_path)  # until no name fits behind it any more: also root can make nothing there
+    while len(full) < 4090:
+        full = os.path.join(full, "x" * min(200, 4091 - len(full)))
+        os.mkdir(full)
+    said = toolwright("doctor", "--json", cwd=tmp_path, env={"TMPDIR": full})
+    assert (said.status, said.err) == (69, "")
+    found = by_name(said.json)
+    assert found["scratch"]["detail"].startswith(f"{full}/")
+    assert "TMPDIR" in found["scratch"]["fix"]
+    assert not found["spawner"]["works"]
+    assert "reinstall" not in found["spawner"]["fix"]
+    assert found["journal"]["works"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no /proc")
+def test_without_proc_the_fix_is_to_mount_it(tmp_path: Path) -> None:
+    """As in a chroot that somebody made by hand."""
+    bare = 'mount -t tmpfs none /proc && exec setpriv --ambient-caps -all --inh-caps -all "$@"'
+    hidden = ("unshare", "--map-user=1000", "--keep-caps", "-m", "sh", "-c", bare, "-")
+    if shutil.which("unshare") is None or subprocess.run([*hidden, "true"], check=False).returncode:
+        pytest.skip("/proc cannot be hidden here; allow user namespaces")
+    found = by_name(toolwright("doctor", "--json", cwd=tmp_path, program=(*hidden, PROGRAM)).json)
+    for name in ("spawner", "mount-namespace"):
+        assert not found[name]["works"]
+        assert "mount /proc" in found[name]["fix"]
+
+
+CHROOT = """
+mount -t tmpfs none "$0" || exit
+for entry in /*; do
+    if [ -L "$entry" ]; then cp -P "$entry" "$0"
+    elif [ -d "$entry" ]; then mkdir "$0$entry" && mount --rbind "$entry" "$0$entry" || exit
+    fi
+done
+PATH=$PATH:/usr/sbin:/sbin exec chroot "$0" "$@"
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the namespaces are those of Linux")
+def test_in_a_chroot_tools_run_without_a_mount_namespace_and_doctor_says_so(tmp_path: Path) -> None:
+    """Each of them would find itself outside, so each of them was refused."""
+    (tmp_path / "root").mkdir()
+    inside = ("unshare", "-rm", "sh", "-c", CHROOT, str(tmp_path / "root"))
+    if shutil.which("unshare") is None or subprocess.run([*inside, "true"], check=False).returncode:
+        pytest.skip("there is no chroot to be had here; allow user namespaces")
+    assert toolwright("init", "greet", cwd=tmp_path).status == 0
+    state = ("--state", tmp_path / "state")
+    found = by_name(toolwright("doctor", "--json", *state, cwd=tmp_path, program=(*inside, PROGRAM)).json)
+    assert (found["spawner"]["works"], found["mount-namespace"]["works"]) == (True, False)
+    assert "chroot" in found["mount-namespace"]["fix"]
+    tool = ("greet", '{"name": "Ada"}', "--from", tmp_path / "greet")
+    called = toolwright("call", *tool, "--json", *state, cwd=tmp_path, program=(*inside, PROGRAM))
+    assert called.status == 0, called
+    assert "mount-namespace" not in called.json["isolation"]
 
 
 def doctor_without(calls: list[int], folder: Path, *arguments: str) -> tuple[int, dict[str, Any]]:

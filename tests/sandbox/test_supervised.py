@@ -1496,6 +1496,19 @@ def test_another_user_runs_although_what_is_protected_lies_where_only_root_may_l
 
 
 @needs_root
+def test_a_working_directory_that_is_closed_to_root_without_its_powers_says_who_may_enter_it(here, tmp_path):
+    """As under sudo, where the interpreter lies in root's home and the project in that of its user."""
+    os.chown(tmp_path, NOBODY, NOBODY)
+    tmp_path.chmod(0o700)
+    ending = here.run([trouble(), "exit", "3"], cwd=str(tmp_path), uid=NOBODY + 1)
+    assert (ending.end, ending.reason) == (
+        End.NOT_STARTED,
+        f"working directory {tmp_path}: Permission denied",
+    )
+    assert "run as the folder's owner" in ending.hint
+
+
+@needs_root
 def test_a_folder_that_the_tool_itself_closed_hides_no_missing_mount(here, repository):
     """Attack: a tool closes a folder of its own above a protected file, so that nobody sees that the mount
     went away with a replaced file, and opens it again."""

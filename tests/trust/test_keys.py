@@ -531,3 +531,13 @@ def test_what_is_no_private_key_is_refused(tmp_path: Path) -> None:
         (tmp_path / "keys" / "private_key.pem").write_bytes(text.encode("utf-8", "surrogateescape"))
         with pytest.raises(SigningError, match="it is no Ed25519 key"):
             keys.load_signing_key(str(tmp_path / "keys"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to somebody else")
+def test_nothing_is_left_in_a_home_of_somebody_else(tmp_path: Path) -> None:
+    """As under sudo that keeps the user's HOME: a folder of root's there closes the store to its user."""
+    os.chown(tmp_path, 65534, 65534)
+    with pytest.raises(SigningError, match="it belongs to somebody else") as caught:
+        keys.trust(str(tmp_path), KeyText(id=BOB.id, pem=BOB.pem, public=BOB.public))
+    assert "sudo -H" in str(caught.value.hint)
+    assert list(tmp_path.iterdir()) == []

@@ -481,6 +481,19 @@ def test_a_broken_lock_refuses_all_and_names_the_line(project: Project, text: st
         assert problem.code == "lock.unreadable"
 
 
+def test_memory_that_is_closed_to_us_is_told_with_its_place(project: Project) -> None:
+    """Locking again or forgetting, the ways out of damage, would be refused as well."""
+    project.lock()
+    memory = project.state / "locks"
+    memory.rename(project.state / "elsewhere")
+    memory.symlink_to(memory)  # nobody can look behind it, not even root
+    with project.opened() as workshop:
+        (problem,) = workshop.lock_problems()
+    assert problem.code == "lock.unreadable"
+    assert f"cannot be read: {memory}" in problem.message
+    assert "--state" in str(problem.hint)
+
+
 def test_a_lock_that_is_a_link_refuses_all(project: Project, tmp_path: Path) -> None:
     project.lock()
     path = project.folder / LOCK_NAME

@@ -232,7 +232,7 @@ def _failure(probe: ProbeOutcome) -> tuple[str, str, str] | None:
         return (
             "executable.discover.flag",
             f"cannot start: {probe.start_error}",
-            "check the interpreter in its first line (#!), or build it for this machine",
+            probe.start_hint or "check the interpreter in its first line (#!), or build it for this machine",
         )
     if probe.timed_out_s is not None:
         return (

@@ -6,6 +6,7 @@ It carries bytes until the report is there and says how the call ended; what a r
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import select
@@ -38,6 +39,11 @@ wake up, and finds its caches cold."""
 LARGE_BYTES: Final = 1 << 20
 PIPE_BYTES: Final = 65_536
 CHUNK_BYTES: Final = 65_536
+_CLOSED_TO_ROOT: Final = (
+    "root's tools run without its powers: run as the folder's owner, or give that user a program to run "
+    "(one that lies in root's home is closed to everybody else)"
+)
+"""The folder's owner could enter it, and is whom the tool would run as if it could read all that it needs."""
 
 Ends: TypeAlias = tuple[Socket, Socket]
 """The control socket of one call, our end and the supervisor's. Attack: descriptors that serve a second call,
@@ -314,7 +320,9 @@ class Exchange:
         if report.reason == Reason.NOT_STARTED:
             if self.stopped is End.CANCELLED:
                 return End.CANCELLED, "", None, None, None
-            return End.NOT_STARTED, self._why_not(report), None, None, None
+            closed = report.stage == Stage.CWD and report.error == errno.EACCES and os.geteuid() == 0
+            hint = _CLOSED_TO_ROOT if closed else None
+            return End.NOT_STARTED, self._why_not(report), None, None, hint
         if self.is_cut:
             hint = "raise the limit of open files (ulimit -n)"
             return End.LOST, "no descriptor was left for what it wrote", None, None, hint

@@ -56,6 +56,7 @@ def probe_schema(
         timed_out_s=timeout_s if ending.end is End.TIMED_OUT else None,
         too_long_bytes=PROBE_OUTPUT_BYTES_MAX if ending.end is End.TOO_LARGE else None,
         start_error=ending.reason if ending.end in (End.NOT_STARTED, End.UNAVAILABLE) else None,
+        start_hint=ending.hint,
         stderr_tail=ending.stderr[-_PROBE_STDERR_BYTES_MAX:].decode("utf-8", "replace"),
     )
 

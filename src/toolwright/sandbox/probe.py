@@ -48,6 +48,8 @@ class Tried:
     seccomp: bool = False
     seccomp_reason: str = ""
     spawner: Probed = _NOT_TRIED
+    no_scratch: str = ""
+    """Why no scratch folder can be made, without which nothing is called; empty where one can."""
 
     @property
     def namespaces(self) -> bool:
@@ -134,18 +136,27 @@ def try_layers(*, base: str | None = None) -> Tried:
         return Tried(landlock_reason=why, seccomp_reason=why, spawner=Probed(reason="it is for Linux"))
     landlock, landlock_reason = _try_landlock()
     seccomp, seccomp_reason = _try_seccomp()
-    if installed() is None:
-        spawner = Probed(reason="it was not built when this was installed")
+    no_scratch = ""
+    try:
+        scratch = Scratch(base)
+    except OSError as error:
+        no_scratch = f"{error.filename or base}: {(error.strerror or str(error)).lower()}"
+        spawner = Probed(reason="it needs a scratch folder")
     else:
-        supervised = Supervised(lambda start, folder: KernelRules(), Scratch(base))
-        spawner = supervised.probe()
-        supervised.close()
+        if installed() is None:
+            scratch.close()
+            spawner = Probed(reason="it was not built when this was installed")
+        else:
+            supervised = Supervised(lambda start, folder: KernelRules(), scratch)
+            spawner = supervised.probe()
+            supervised.close()
     return Tried(
         landlock=landlock,
         landlock_reason=landlock_reason,
         seccomp=seccomp,
         seccomp_reason=seccomp_reason,
         spawner=spawner,
+        no_scratch=no_scratch,
     )
 
 
@@ -229,12 +240,13 @@ _NAMESPACE_SETTINGS: Final = (
     ),
 )
 _SPAWNER_FIX: Final = "install from a wheel, or install a C compiler (gcc or clang) and reinstall"
+_PROC_FIX: Final = "mount /proc: mount -t proc proc /proc"
+SCRATCH_FIX: Final = "make room there, or name another folder in TMPDIR"
 
 
 def report(tried: Tried) -> tuple[Layer, ...]:
     """The layers for people."""
     spawner = tried.spawner
-    built = installed() is not None
     return (
         Layer(
             name="landlock",
@@ -255,26 +267,37 @@ def report(tried: Tried) -> tuple[Layer, ...]:
             works=spawner.works("subreaper"),
             means="every process of a call ends with it, also daemons",
             reason=spawner.reason or spawner.errors.get("subreaper", ""),
-            fix="" if spawner.works("subreaper") else _SPAWNER_FIX if not built else "reinstall toolwright",
+            fix="" if spawner.works("subreaper") else _spawner_fix(tried),
         ),
         Layer(
             name="mount-namespace",
             works=tried.namespaces,
             means="git hooks, declarations and our own state stay out of reach of tools that may write",
             reason=("it needs the spawner" if spawner.reason else spawner.errors.get("mount-namespace", "")),
-            fix="" if tried.namespaces else _SPAWNER_FIX if spawner.reason and not built else namespace_fix(),
+            fix="" if tried.namespaces else _spawner_fix(tried) if spawner.reason else namespace_fix(),
         ),
     )
 
 
+def _spawner_fix(tried: Tried) -> str:
+    if installed() is None:
+        return _SPAWNER_FIX
+    if tried.no_scratch:
+        return SCRATCH_FIX
+    return "reinstall toolwright" if os.path.exists("/proc/self") else _PROC_FIX
+
+
 def namespace_fix() -> str:
     """What keeps an ordinary user from having namespaces here, as the kernel's settings tell it."""
+    if not os.path.exists("/proc/self"):
+        return _PROC_FIX
     for path, closed, fix in _NAMESPACE_SETTINGS:
         with suppress(OSError), open(path, encoding="ascii", errors="replace") as file:
             if file.read(64).strip() == closed:
                 return fix
     return (
-        "let user and mount namespaces through: a container's seccomp profile or security policy forbids them"
+        "let user and mount namespaces through: a container's seccomp profile or security policy forbids "
+        "them; a chroot cannot have them, a container can"
     )
 
 

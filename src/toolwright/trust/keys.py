@@ -52,6 +52,12 @@ class Tier(StrEnum):
     PROJECT = "project"
 
 
+_STORE_HINT: Final = (
+    "a trust store must belong to you (or root) and be writable by nobody else: chmod go-w; "
+    "with sudo, keep it in root's home: sudo -H"
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustFolder:
     """One folder of trusted keys: ``.ai/config/keys/trusted`` of a space."""
@@ -182,7 +188,7 @@ class Standing:
                 severity=Severity.WARNING,
                 message=f"no key is read from this folder: {why}",
                 path=path,
-                hint="a trust store must belong to you (or root) and be writable by nobody else: chmod go-w",
+                hint=_STORE_HINT,
             )
             for path, why in self._amiss.items()
             if why is not None
@@ -445,6 +451,12 @@ def key_toml(key: KeyText) -> str:
 def trust(user_space: str, key: KeyText) -> str:
     """Put a key into the user's trust store. Returns its path; raises SigningError."""
     folder = TrustFolder(tier=Tier.USER, space=user_space)
+    # Before anything is made: under sudo with the user's HOME, a folder of root's would be left there, which
+    # closes the store to its own user.
+    if (why := _open_to_others(user_space)) is not None:
+        raise SigningError(
+            f"{folder.path}: no key is read from this folder: {user_space}: {why}", _STORE_HINT
+        )
     _make_folder(folder.path)
     for problem in Standing((folder,)).problems():
         if problem.code == "trust.open-folder":

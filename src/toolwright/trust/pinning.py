@@ -582,6 +582,12 @@ class Pins:
             return _Book(lock=Lock(), approved=approved, programs={}, names={}, refusal=refusal)
 
         text, programs = b"", dict[str, str]()
+        if approved_there == _NO_STAMP:
+            why = _read_plain(self._approved_path, 0)
+            return refuse(
+                f"what was locked on this machine cannot be read: {self._approved_path}: {why!s}",
+                "make the state folder readable for you, or name another: --state DIR",
+            )
         if approved_there is not None:
             remembered = _read_approved(self._approved_path)
             if remembered is None:

@@ -68,6 +68,7 @@ def command(shared: Shared, as_json: bool) -> int:
         *_programs(shared.environment),
         *_node(shared.environment),
         *_state(config),
+        *_scratch(tried),
         *_servers(config, shared.environment),
     ]
     if as_json:
@@ -225,6 +226,15 @@ def _state(config: Config) -> Iterator[Finding]:
         if free is not None and free < _FREE_BYTES_MIN
         else "",
     )
+
+
+def _scratch(tried: probe.Tried) -> Iterator[Finding]:
+    if tried.no_scratch:
+        yield Finding(
+            part="state", name="scratch", works=False,
+            means="every call has a scratch folder; without one nothing runs",
+            detail=tried.no_scratch, fix=probe.SCRATCH_FIX, required=True,
+        )  # fmt: skip
 
 
 def _servers(config: Config, environment: Environment) -> Iterator[Finding]:
