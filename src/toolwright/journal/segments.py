@@ -5,6 +5,7 @@ share a file. A segment that is being written, or was left by a host that is gon
 ``NAME.open``; one that is closed for good ``NAME.seg``. A torn tail is cut off into ``NAME.torn-OFFSET``,
 reported, and never counted. ``NAME.new`` is a segment that is not locked yet, and nobody's business.
 An open segment may end in room for records to come: zeros, which mean that nothing is there yet.
+Whoever reads a segment that no host holds keeps hosts from it meanwhile; one that comes then begins another.
 
 Many threads append at once: each numbers and links its records under one short lock, and the first that
 comes to the disk writes, or syncs, for all that wait (leader and followers; no thread per record, no
