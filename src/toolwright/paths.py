@@ -1,4 +1,4 @@
-"""Paths as texts: which lies below which, and which are texts at all. Pure.
+"""Paths as texts: which lies below which, and which are texts at all; what the times of files tell. Pure.
 
 Nothing is looked at, so links and ``..`` are the asker's business: ``catalog/files.py`` follows them.
 """
@@ -10,6 +10,9 @@ from typing import Final
 
 TEMPORARY_FOLDER: Final = "/tmp"
 """The system's own, where nobody names another."""
+SETTLED_NS: Final = 2_000_000_000
+"""Longer than any tick of a file system's clock: small ext4 volumes count in seconds, kernels before 6.13 in
+hundredths. A second change within one tick leaves a file's times as they are."""
 
 
 def is_below(path: str, roots: Sequence[str]) -> bool:
@@ -18,6 +21,12 @@ def is_below(path: str, roots: Sequence[str]) -> bool:
     Nothing is below a root that is not known (""), though every absolute path begins like it.
     """
     return any(root and (path == root or path.startswith(f"{root.rstrip('/')}/")) for root in roots)
+
+
+def is_settled(changed_ns: int, looked_ns: int) -> bool:
+    """Whether a file that changed then, as its times say, and was looked at then shows its next change in its
+    times. Where it does not, whoever remembers what it saw never learns of that change."""
+    return changed_ns + SETTLED_NS <= looked_ns
 
 
 def is_utf8(path: str) -> bool:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 
 from tests.strategies import json_objects, make_tool
-from toolwright.catalog import digests
+from toolwright.catalog import digests, files
 from toolwright.model import (
     AsArgv,
     CallPython,
@@ -131,6 +133,52 @@ def test_the_bytes_are_kept_with_their_digest_until_the_file_is_another(tmp_path
     assert again is not None
     assert again.content == b"two"
     assert again.digest != held.digest
+
+
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/task"), reason="needs files whose times tell nothing: Linux"
+)
+def test_attack_a_file_written_over_in_the_tick_in_which_it_was_read() -> None:
+    """Of a thread's name in /proc neither size nor times change with it, as those of any file do not within
+    one tick of its file system's clock."""
+    path = f"/proc/self/task/{threading.get_native_id()}/comm"
+    with open(path, "r+", encoding="utf-8") as name:
+        was, status = name.read(), os.fstat(name.fileno())
+        now = [status.st_ctime_ns]
+        contents = digests.Contents(clock_ns=lambda: now[0])
+
+        def seen_after(text: str) -> bytes | None:
+            name.seek(0)
+            name.write(text)
+            name.flush()
+            assert files.fingerprint(os.stat(path)) == files.fingerprint(status)
+            held = contents.file(path)
+            assert held is not None
+            return held.content
+
+        try:
+            assert seen_after("first") == b"first\n"
+            assert seen_after("second") == b"second\n"
+            now[0] += 1_999_000_000
+            assert seen_after("third") == b"third\n"
+            assert seen_after("fourth") == b"fourth\n"
+            now[0] += 1_000_000
+            assert seen_after("fifth") == b"fifth\n"
+            assert seen_after("sixth") == b"fifth\n", "from now on its times would tell, if it were a file"
+        finally:
+            name.seek(0)
+            name.write(was)
+
+
+def test_files_that_were_just_written_are_not_counted_again_with_each_reading(tmp_path: Path) -> None:
+    """Otherwise reading them a few times would fill the memory of all files, and empty it."""
+    contents = digests.Contents()
+    long, short = tmp_path / "long", write(tmp_path / "short", "x")
+    long.write_bytes(bytes(digests.KEPT_BYTES_MAX))
+    kept = contents.file(short)
+    for _ in range(1 + digests.HELD_BYTES_MAX // digests.KEPT_BYTES_MAX):
+        assert contents.file(str(long)) is not None
+    assert contents.file(short) is kept
 
 
 def test_a_file_that_is_too_long_is_digested_and_not_kept(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from toolwright.errors import StoreError, ToolwrightError
 from toolwright.model import Effect, Reach, Right
+from toolwright.paths import SETTLED_NS
 from toolwright.store import Store, tokens
 from toolwright.store.keep import STORE_NAME, Keep
 from toolwright.store.sqlite import SqliteStore
@@ -197,6 +198,30 @@ def test_a_file_holds_tokens_with_and_without_names(tmp_path: Path) -> None:
     assert seen.look()
     assert seen.find(f"{LONG}a", 1.0) is None
     assert seen.trouble is not None
+
+
+@pytest.mark.parametrize("looked_s_after", [0.0, 3600.0])
+def test_attack_a_token_taken_out_of_its_file_by_an_edit_that_keeps_size_and_time(
+    tmp_path: Path, looked_s_after: float
+) -> None:
+    path = secret_file(tmp_path / "tokens", f"ann {LONG}a\n")
+    status = os.stat(path)
+    now = status.st_ctime_ns + int(looked_s_after * 1e9)
+    seen = Tokens(file=path, clock_ns=lambda: now)
+    assert seen.find(f"{LONG}a", 1.0) is not None
+    Path(path).write_text(f"ann {LONG}b\n", encoding="utf-8")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert seen.look()
+    assert seen.find(f"{LONG}a", 1.0) is None
+
+
+def test_a_file_of_tokens_that_changed_just_now_is_read_again_however_it_looks(tmp_path: Path) -> None:
+    """Attack: an edit within the same tick of the file system's clock in which the file was looked at."""
+    path = secret_file(tmp_path / "tokens", f"ann {LONG}a\n")
+    changed = os.stat(path).st_ctime_ns
+    assert tokens.file_stamp(path, changed) != tokens.file_stamp(path, changed)
+    later = changed + SETTLED_NS
+    assert tokens.file_stamp(path, later) == tokens.file_stamp(path, later)
 
 
 @pytest.mark.parametrize(

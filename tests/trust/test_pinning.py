@@ -32,6 +32,7 @@ from toolwright.sandbox.portable import Portable
 from toolwright.store import trusted
 from toolwright.store.keep import STORE_NAME
 from toolwright.store.sqlite import SqliteStore
+from toolwright.trust import pinning
 from toolwright.trust.pinning import Pins, interpreter
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
@@ -1122,3 +1123,10 @@ def test_what_is_known_about_an_unsigned_tool_stays_what_its_format_says(project
     assert "Unsigned item" in refusal(
         project.called("rye:text/outline-markdown", {"file_path": "x"}, unsigned="refuse")
     )
+
+
+def test_attack_a_folder_whose_time_was_set_back_between_two_changes_in_one_tick(tmp_path: Path) -> None:
+    """What lies in it is listed again: neither its size nor its times would tell of the second change."""
+    (tmp_path / "added").touch()
+    os.utime(tmp_path, ns=(0, 0))
+    assert not pinning._is_settled(pinning._stamp(str(tmp_path)))

@@ -11,17 +11,19 @@ import hashlib
 import os
 import stat
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from operator import is_
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from toolwright import jsontext
 from toolwright.calls import commands
 from toolwright.catalog import files
 from toolwright.catalog.sources import SKILL_FILES
 from toolwright.model import CallJavaScript, CallMcp, CallPython, Invocation, RunProcess, Tool
+from toolwright.paths import is_settled
 from toolwright.records import dataclass
 
 KEPT_BYTES_MAX: Final = 16 << 20
@@ -47,6 +49,18 @@ class Held:
     content: bytes | None
     """None: too long to be kept, or absent."""
     mode: int = 0
+
+
+class _Kept(NamedTuple):
+    """A file that is remembered."""
+
+    held: Held
+    reading: int
+    """Which one that was."""
+    is_settled: bool
+    """Whether another fingerprint tells of the next change. Attack: a file that is written over in place
+    within the same tick of the file system's clock in which it was read: what was read would be run, or taken
+    for what runs, as long as nobody writes to it again."""
 
 
 class Digested(Protocol):
@@ -158,24 +172,27 @@ class Contents:
 
     absent: Final = ABSENT
 
-    def __init__(self) -> None:
-        self._held: dict[str, Held] = {}
+    def __init__(self, *, clock_ns: Callable[[], int] = time.time_ns) -> None:
+        self._clock_ns = clock_ns
+        self._kept: dict[str, _Kept] = {}
         self._together: dict[str, tuple[tuple[Held | None, ...], str | None]] = {}
         self._bytes = 0
+        self._readings = 0
         self._lock = threading.Lock()
         self._reading = threading.Lock()
         """One at a time: many calls at once shall hold one file between them, and one descriptor."""
 
     def file(self, path: str) -> Held | None:
         """The file as it is now; None where it cannot be read."""
-        held = self._held.get(path)
+        held: Held | None = None
         try:
             seen = files.fingerprint(os.stat(path))
-            if held is not None and held.fingerprint == seen:
-                return held
+            kept = self._kept.get(path)
+            if kept is not None and kept.is_settled and kept.held.fingerprint == seen:
+                return kept.held
             held = self._read(path, seen)
         except OSError:
-            held = None
+            pass
         if held is None and isinstance(path, Aside):
             return Held(str(path), _NOBODY, ABSENT, None)
         return held
@@ -198,25 +215,38 @@ class Contents:
         return digest
 
     def _read(self, path: str, seen: files.Fingerprint) -> Held | None:
+        earlier = self._readings
         is_turn = self._reading.acquire(timeout=_TURN_S)
         try:
-            held = self._held.get(path)  # the first of many calls at once may have read it by now
-            if held is None or held.fingerprint != seen:
-                held = _read(str(path))
-                if held is not None:
-                    self._keep(held)
+            kept = self._kept.get(path)
+            if (
+                kept is not None
+                and kept.held.fingerprint == seen
+                and (kept.is_settled or kept.reading > earlier)  # by the first of many calls at once
+            ):
+                return kept.held
+            self._readings = reading = self._readings + 1
+            now_ns = self._clock_ns()
+            held = _read(str(path))
+            if held is None:
+                return None
+            if kept is not None and kept.held == held:
+                held = kept.held
+            self._keep(_Kept(held, reading, is_settled(held.fingerprint[3], now_ns)))
             return held
         finally:
             if is_turn:
                 self._reading.release()
 
-    def _keep(self, held: Held) -> None:
+    def _keep(self, kept: _Kept) -> None:
         with self._lock:
-            self._bytes += len(held.content or b"")
+            path, size = kept.held.path, len(kept.held.content or b"")
+            before = self._kept.pop(path, None)
+            self._bytes += size - (0 if before is None else len(before.held.content or b""))
             if self._bytes > HELD_BYTES_MAX:
-                self._held.clear()
-                self._bytes = len(held.content or b"")
-            self._held[held.path] = held
+                self._kept.clear()
+                self._bytes = size
+            self._kept[path] = kept
 
 
 def _read(path: str) -> Held | None:

@@ -30,6 +30,7 @@ from typing import Final
 
 from toolwright.forks import IN_FORKS
 from toolwright.model import End, Ending, Level, Permit, Run
+from toolwright.paths import is_settled
 from toolwright.records import dataclass, replace
 from toolwright.sandbox import Cancel, Room, Standing, Start, _exchange, _kernel, _standing
 from toolwright.sandbox._connection import GRACE_S, Connection, Gone
@@ -74,8 +75,6 @@ _ATTEMPTS_MAX: Final = 20
 """Starts that are tried where the spawner died, or a protected file is replaced again and again."""
 _IS_PARALLEL: Final = len(os.sched_getaffinity(0)) > 1 if hasattr(os, "sched_getaffinity") else False
 """On a single processor, looking would keep the tool from running."""
-_CLOCK_NS: Final = 50_000_000
-"""Far longer than any kernel's clock for files stands still."""
 _REPLACED: Final = (errno.ENOENT, errno.EINVAL, errno.ESTALE)
 """What mounting says where somebody replaces the file in that moment."""
 _QUEUE_S: Final = 0.05
@@ -167,10 +166,9 @@ class _Slot:
     def is_untouched(self) -> bool:
         """Whether nothing was ever made in the scratch folder since it was last seen to be empty.
 
-        A tool cannot set the time of a change. The kernel's clock may stand still for some milliseconds, so
-        what changed shortly before the call is looked at again.
+        A tool cannot set the time of a change. What changed shortly before the call is looked at again.
         """
-        return self.changed_ns + _CLOCK_NS < self.taken_ns and self.changed_ns == _changed_ns(self.scratch)
+        return is_settled(self.changed_ns, self.taken_ns) and self.changed_ns == _changed_ns(self.scratch)
 
 
 class Service:

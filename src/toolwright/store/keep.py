@@ -16,12 +16,11 @@ from typing import Final
 
 from toolwright.errors import StoreError
 from toolwright.model import LOCKS, Disabled
+from toolwright.paths import is_settled
 from toolwright.store import Store
 
 STORE_NAME: Final = "state.sqlite"
 _FRESH_S: Final = 0.01
-_SETTLED_NS: Final = 2_000_000_000
-"""Longer than any tick of a file system's clock: small ext4 volumes count in seconds."""
 
 
 def lock_memory(state: str, lock: str) -> str:
@@ -66,9 +65,8 @@ class Keep:
         # Attack: a tool switched off, or a token revoked, within the same tick of the file system's clock in
         # which we looked: the log is written over in place, so that its size tells nothing, and we never look
         # again. What changed just now differs from everything.
-        settled = self._clock_ns() - _SETTLED_NS
-        is_settled = all(stamp is None or stamp[2] <= settled for stamp in found)
-        return found if is_settled else object()
+        now = self._clock_ns()
+        return found if all(stamp is None or is_settled(stamp[2], now) for stamp in found) else object()
 
     def disabled(self, now: float) -> tuple[Disabled, ...]:
         """What is switched off, as of a hundredth of a second ago: every call asks."""

@@ -14,13 +14,15 @@ import hmac
 import os
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from toolwright import jsontext
 from toolwright.errors import StoreError, ToolwrightError
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import Effect, Reach, Right
+from toolwright.paths import is_settled
 from toolwright.records import dataclass
 from toolwright.store import ABSENT, Conflict, Store, private
 from toolwright.store.keep import Keep
@@ -250,9 +252,16 @@ class Tokens:
     """The tokens that count now: those of the store and those of a file. One thread at a time looks; any may
     ask meanwhile."""
 
-    def __init__(self, keep: Keep | None = None, file: str | None = None) -> None:
+    def __init__(
+        self,
+        keep: Keep | None = None,
+        file: str | None = None,
+        *,
+        clock_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
         self._keep = keep
         self._file = file
+        self._clock_ns = clock_ns
         self._stamp: object = None
         self._version: tuple[object, object] = (None, None)
         self._by_digest: dict[str, Token] = {}
@@ -318,7 +327,7 @@ class Tokens:
 
     def _stamps(self) -> object:
         held = None if self._keep is None else self._keep.stamp()
-        return held, None if self._file is None else _file_stamp(self._file)
+        return held, None if self._file is None else file_stamp(self._file, self._clock_ns())
 
     def _fresh(self) -> tuple[tuple[Token, ...], tuple[object, object]]:
         store = None if self._keep is None else self._keep.present()
@@ -334,9 +343,15 @@ class Tokens:
         return (*kept, *of_file), (version, of_file)
 
 
-def _file_stamp(path: str) -> object:
+def file_stamp(path: str, now_ns: int) -> object:
+    """What differs whenever a file of tokens changed; None where there is none."""
     try:
         status = os.stat(path)
     except OSError:
         return None
-    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode
+    # Attack: a token that is taken out of the file by an edit which keeps its size and sets its time back, or
+    # which comes within the same tick of the file system's clock in which we looked, lives on. What changed
+    # just now differs from everything.
+    if not is_settled(status.st_ctime_ns, now_ns):
+        return object()
+    return status.st_ino, status.st_size, status.st_ctime_ns, status.st_mode

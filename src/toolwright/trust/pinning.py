@@ -37,7 +37,7 @@ from toolwright.model import (
     Trust,
     Vetted,
 )
-from toolwright.paths import is_utf8
+from toolwright.paths import is_settled, is_utf8
 from toolwright.records import dataclass, replace
 from toolwright.store import private
 from toolwright.store.keep import lock_memory
@@ -54,7 +54,6 @@ _GUARD: Final = "guard"
 _DEPTH_MAX: Final = 24
 _KNOWN_MAX: Final = 4096
 _FRESH_S: Final = 0.01
-_SETTLED_NS: Final = 50_000_000
 _NO_STAMP: Final = (0, 0, 0, 0, 0)
 _CHECK: Final = "`toolwright lock --check` shows the difference"
 _FORGOTTEN: Final = (
@@ -891,8 +890,9 @@ def _stamp(path: str) -> _Stamp:
 
 def _is_settled(stamp: _Stamp) -> bool:
     """Whether the next change shows. Attack: a file that is added to a folder within the same tick of the
-    file system's clock in which we looked, so that the folder seems unchanged."""
-    return not 0 <= time.time_ns() - stamp[1] < _SETTLED_NS
+    file system's clock in which we looked, so that the folder seems unchanged. By the time of its last change
+    of any kind: that of its modification can be set back."""
+    return is_settled(stamp[3], time.time_ns())
 
 
 def _stamp_of(path: str) -> _Stamp | None:
