@@ -36,21 +36,17 @@ def own_file(tool: Tool, call: ToolCall, contents: digests.Contents) -> Checked 
             reason=f"{own[0]} leads out of its space",
             hint="put the file itself there, or a link to another file of the same project",
         )
-    held = contents.file(own[0])
+    files_held = tuple([contents.file(path) for path in own])
+    held = files_held[0]
     if held is None:
         return Ending(end=End.NOT_STARTED, reason=f"{own[0]} cannot be read")
     if held.content is None:
         return Ending(end=End.NOT_STARTED, reason=f"{own[0]} is longer than {digests.KEPT_BYTES_MAX} bytes")
     # Attack: a file that is replaced between the check and the start. These bytes run, or nothing does.
-    if (
-        (
-            call.runs_digest is not None
-            and contents.runs(digests.how(tool.invocation), own) != call.runs_digest
-        )
-        or (again := contents.file(own[0])) is None
-        or again.digest != held.digest
-        or held.fingerprint != _fingerprint(real)
-    ):
+    # Attack: one that is put back for every look at it but this one. The digest is that of these very bytes.
+    how = digests.how(tool.invocation)
+    is_same = call.runs_digest is None or contents.together(how, files_held) == call.runs_digest
+    if not is_same or held.fingerprint != _fingerprint(real):
         return Ending(
             end=End.DENIED,
             reason="the tool's files changed between being checked and being started",
