@@ -1027,14 +1027,14 @@ def killed_at(moment: int, state: Path, work: Callable[[Segments], None]) -> boo
 
             return acts
 
-        try:
+        status = 1
+        with suppress(BaseException):
             journal = segments(state, disk=Disk(write=come(os.write), sync=come(os.fsync)))
             journal.append([body("mine")], durable=True)
             left = moment
             work(journal)
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
+            status = 0
+        os._exit(status)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     assert status in (0, 9)
     return status == 9
