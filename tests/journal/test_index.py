@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from tests.journal import work
 from toolwright.errors import Kind, StoreError
 from toolwright.journal import reading
 from toolwright.journal.audit import open_audit
-from toolwright.journal.index import Index, Wanted
+from toolwright.journal.index import Index, Wanted, WantedRecords
 
 
 def recorded(state: Path, *ids: str) -> None:
@@ -47,6 +49,47 @@ def test_a_damaged_index_is_rebuilt(tmp_path: Path, content: bytes) -> None:
     folder = Path(work.journal(tmp_path))
     (folder / "index.sqlite").write_bytes(content)
     with Index(str(folder)) as index:
+        assert len(index.of_call("a")) == 2
+
+
+def test_an_index_that_is_damaged_where_only_a_question_looks_is_rebuilt(tmp_path: Path) -> None:
+    recorded(tmp_path, "a")
+    folder = Path(work.journal(tmp_path))
+    path = folder / "index.sqlite"
+    questions: list[Callable[[Index], int]] = [
+        lambda index: len(index.of_call("a")),
+        lambda index: len(index.events()) * 2,
+        lambda index: len(index.calls(Wanted(), 10).calls) * 2,
+        lambda index: len(index.records(WantedRecords(), 10)),
+        lambda index: sum(each.calls for each in index.load(time.time(), 3600, 2)) * 2,
+    ]
+    for question in questions:
+        with Index(str(folder)):
+            pass
+        with sqlite3.connect(path) as connection:
+            (size,) = connection.execute("PRAGMA page_size").fetchone()
+            roots = connection.execute(
+                "SELECT rootpage FROM sqlite_master WHERE tbl_name IN ('record', 'call', 'load')"
+            ).fetchall()
+        connection.close()
+        data = bytearray(path.read_bytes())
+        for (root,) in roots:
+            data[(root - 1) * size : root * size] = b"\xff" * size
+        path.write_bytes(data)
+        with Index(str(folder)) as index:
+            assert question(index) == 2
+        with Index(str(folder)) as index:
+            assert question(index) == 2
+
+
+def test_attack_a_question_that_cannot_be_asked_does_not_cost_the_index(tmp_path: Path) -> None:
+    recorded(tmp_path, "a")
+    path = Path(work.journal(tmp_path), "index.sqlite")
+    with Index(work.journal(tmp_path)) as index:
+        before = path.stat().st_ino
+        with pytest.raises(sqlite3.OperationalError):
+            index.records(WantedRecords(key="*" * 100_000), 10)
+        assert path.stat().st_ino == before
         assert len(index.of_call("a")) == 2
 
 

@@ -112,6 +112,48 @@ def test_a_segment_that_is_begun_and_closed_while_the_journal_is_verified_is_not
     assert verdict.flaws == ()
 
 
+def test_reading_ends_beside_a_host_that_begins_segments_as_fast_as_they_are_read(tmp_path: Path) -> None:
+    with closing(host(tmp_path)) as writing:
+        writing.append(begun("a"), durable=True)
+        writing.rotate()
+        key = sealing.public_key(str(tmp_path))
+        assert key is not None
+        right = sealing.checker(key)
+        rotations = 0
+
+        def rotate() -> None:
+            nonlocal rotations
+            rotations += 1
+            assert rotations < 1000, "it never ends"
+            writing.rotate()
+
+        def check(signature: bytes, message: bytes) -> bool:
+            rotate()
+            return right(signature, message)
+
+        verdict = reading.verify(work.journal(tmp_path), key, check)
+        assert rotations
+        assert verdict.flaws == ()
+        rotations = 0
+        for _ in reading.entries(work.journal(tmp_path)):
+            rotate()
+
+        def look(frame: FrameType, event: str, _what: object) -> None:
+            if event == "call" and frame.f_code.co_name == "filled":
+                rotate()
+
+        rotations = 0
+        before = sys.getprofile()
+        sys.setprofile(look)
+        try:
+            found = reading.interrupted(work.journal(tmp_path))
+        finally:
+            sys.setprofile(before)
+        assert rotations
+        assert found == [], "its host lives, wherever it writes by now"
+    assert [entry.call for entry in reading.interrupted(work.journal(tmp_path))] == ["a"]
+
+
 def test_a_host_that_comes_while_a_segment_is_read_is_not_taken_for_one_that_is_gone(tmp_path: Path) -> None:
     written(tmp_path, ("a", 1.8e9))
     with closing(host(tmp_path)) as writing:

@@ -1010,6 +1010,104 @@ def test_a_segment_that_another_host_closed_is_missed_when_it_goes(tmp_path: Pat
     assert "the segment is missing" in work.verdict(tmp_path).flaws[0].why
 
 
+def killed_at(moment: int, state: Path, work: Callable[[Segments], None]) -> bool:
+    """Run a host that is gone, as after SIGKILL, when it touches the disk for the so-manieth time in
+    ``work``. False: it was over before."""
+    pid = os.fork()
+    if pid == 0:
+        left = 0
+
+        def come(act: Callable[..., Any]) -> Callable[..., Any]:
+            def acts(*given: Any) -> Any:
+                nonlocal left
+                left -= 1
+                if left == 0:
+                    os._exit(9)
+                return act(*given)
+
+            return acts
+
+        status = 1
+        with suppress(BaseException):
+            journal = segments(state, disk=Disk(write=come(os.write), sync=come(os.fsync)))
+            journal.append([body("mine")], durable=True)
+            left = moment
+            work(journal)
+            status = 0
+        os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert status in (0, 9)
+    return status == 9
+
+
+@pytest.mark.parametrize("work_done", [Segments.rotate, Segments.tidy], ids=["rotating", "tidying"])
+def test_attack_a_closed_segment_taken_away_unseen_where_its_host_was_killed_before_it_was_named(
+    tmp_path: Path, work_done: Callable[[Segments], None]
+) -> None:
+    moment = closed = 0
+    is_killed = True
+    while is_killed:
+        moment += 1
+        state = tmp_path / str(moment)
+        with opened(state) as one, opened(state) as other:
+            one.append([body("one")], durable=True)
+            other.append([body("other")], durable=True)
+        for path in work.segment_paths(state):
+            os.utime(path, (1.0, 1.0))
+        is_killed = killed_at(moment, state, work_done)
+        assert work.verdict(state).ok
+        for path in work.segment_paths(state, ".seg"):
+            closed += 1
+            data = path.read_bytes()
+            path.write_bytes(data[: chain.scan(path.stem, data).records[-2].offset])
+            assert "the end was cut off" in work.verdict(state).flaws[0].why
+            path.unlink()
+            assert "the segment is missing" in work.verdict(state).flaws[0].why
+            path.write_bytes(data)
+        with opened(state) as later:
+            later.append([body("later")], durable=True)
+            later.tidy()
+        assert work.verdict(state).ok
+        assert sorted(calls(state)) == ["later", "mine", "one", "other"]
+    assert moment > 4
+    assert closed
+
+
+def test_what_a_full_disk_keeps_from_being_named_is_not_closed(tmp_path: Path) -> None:
+    """Else nobody would miss it, for as long as the journal is kept."""
+    with opened(tmp_path) as one, opened(tmp_path) as other:
+        one.append([body("one")], durable=True)
+        other.append([body("other")], durable=True)
+    for path in work.segment_paths(tmp_path):
+        os.utime(path, (1.0, 1.0))
+    is_full = False
+
+    def write(descriptor: int, data: bytes) -> int:
+        if is_full and b'"sealed"' in data:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return os.write(descriptor, data)
+
+    with opened(tmp_path, disk=Disk(write=write)) as journal:
+        journal.append([body("later")], durable=True)
+        is_full = True
+        with pytest.raises(Trouble, match="no space left"):
+            journal.tidy()
+        assert not work.segment_paths(tmp_path, ".seg")
+        assert work.verdict(tmp_path).ok
+        is_full = False
+        journal.append([body("last")], durable=True)
+        for path in work.segment_paths(tmp_path):
+            os.utime(path, (1.0, 1.0))
+        journal.tidy()
+    assert work.segment_paths(tmp_path, ".seg")
+    for path in work.segment_paths(tmp_path, ".seg"):
+        data = path.read_bytes()
+        path.unlink()
+        assert "the segment is missing" in work.verdict(tmp_path).flaws[0].why
+        path.write_bytes(data)
+    assert work.verdict(tmp_path).ok
+
+
 def test_hosts_that_make_one_call_each_close_and_remove_what_is_old(tmp_path: Path) -> None:
     """As from a command line: no host lives long enough for the background."""
     clock = Clock(1_800_000_000.0)

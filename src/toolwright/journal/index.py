@@ -14,7 +14,7 @@ import re
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -146,7 +146,7 @@ class Index:
         """Raises StoreError where another program, or another thread, is still making it after so long."""
         self._folder = folder
         self._wait_s = wait_s
-        path = os.path.join(folder, "index.sqlite")
+        path = self._path = os.path.join(folder, "index.sqlite")
         if not os.path.isdir(folder):
             reading.segment_files(folder)  # something else in its place is not an empty journal
             self._connection = sqlite3.connect(":memory:", isolation_level=None)
@@ -157,17 +157,16 @@ class Index:
             self._prepare()
             self._update()
         except sqlite3.Error as error:
-            with suppress(AttributeError):
-                self._connection.close()
-            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
-                # Not damaged: whoever throws it away now makes two do the work of one.
-                raise StoreError(
-                    f"{path}: the journal's index is being made", "try again in a moment"
-                ) from None
-            self._rebuild(path)
+            self._rebuild(error)
 
-    def _rebuild(self, path: str) -> None:
+    def _rebuild(self, error: sqlite3.Error) -> None:
         """Damaged, foreign or not writable: made anew, in memory where it cannot be kept."""
+        path = self._path
+        with suppress(AttributeError):
+            self._connection.close()
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
+            # Not damaged: whoever throws it away now makes two do the work of one.
+            raise StoreError(f"{path}: the journal's index is being made", "try again in a moment") from None
         for ending in ("", "-wal", "-shm", "-journal"):
             with suppress(OSError):
                 os.unlink(path + ending)
@@ -186,15 +185,26 @@ class Index:
     def __exit__(self, *ended: object) -> None:
         self._connection.close()
 
+    def _asked(self, question: str, given: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """The rows of an answer. Damage may lie where only a question looks: then all is made anew."""
+        try:
+            return self._connection.execute(question, given).fetchall()
+        except sqlite3.Error as error:
+            # Attack: a question that SQLite does not take, so that each one has the whole journal read.
+            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) == sqlite3.SQLITE_ERROR:
+                raise
+            self._rebuild(error)
+            return self._connection.execute(question, given).fetchall()
+
     # -- questions ------------------------------------------------------------------------------------------
 
     def of_call(self, call: str) -> list[Entry]:
         """Every record of a call, in order; ``call`` may be the beginning of its id."""
-        rows = self._connection.execute(
+        rows = self._asked(
             "SELECT segment, number, offset FROM record WHERE call >= ? AND call < ? "
             "ORDER BY segment, number",
             (call, call + "\U0010ffff"),
-        ).fetchall()
+        )
         files = {segment.name: segment for segment in reading.segment_files(self._folder)}
         return [
             entry
@@ -204,11 +214,11 @@ class Index:
 
     def events(self) -> list[Event]:
         """The last calls that ended, oldest first."""
-        rows = self._connection.execute(
+        rows = self._asked(
             "SELECT ts, key, ok, ms, kind, latency, cost, currency FROM record WHERE what = 'end' "
             "ORDER BY ts DESC, segment DESC, number DESC LIMIT ?",
             (EVENTS_MAX,),
-        ).fetchall()
+        )
         return [
             Event(ts, key or "(unknown)", bool(ok), ms or 0.0, kind, latency, cost, currency)
             for ts, key, ok, ms, kind, latency, cost, currency in reversed(rows)
@@ -220,7 +230,7 @@ class Index:
         begun, call = wanted.before or (math.inf, "")
         tool, caller, outcome = wanted.tool.lower(), wanted.caller.lower(), wanted.outcome
         scanned = SCANNED_MAX if tool or caller or outcome else limit + 1
-        rows = self._connection.execute(
+        rows = self._asked(
             "SELECT call, begun, tool, key, caller, door, ended, ok, kind, ms, layers FROM "
             "(SELECT * FROM call WHERE (begun, call) < (?, ?) AND begun >= ? "
             "ORDER BY begun DESC, call DESC LIMIT ?) "
@@ -228,16 +238,16 @@ class Index:
             "AND CASE ? WHEN '' THEN 1 WHEN 'ok' THEN ok IS 1 WHEN 'failed' THEN ok IS 0 "
             "WHEN 'open' THEN ended IS NULL ELSE kind IS ? END ORDER BY begun DESC, call DESC LIMIT ?",
             (begun, call, wanted.since, scanned, tool, tool, caller, caller, outcome, outcome, limit + 1),
-        ).fetchall()
+        )
         found = tuple(_call_row(*row) for row in rows[:limit])
         if len(rows) > limit:
             return Page(found, (found[-1].begun, found[-1].call))
-        last = self._connection.execute(
+        last = self._asked(
             "SELECT begun, call FROM call WHERE (begun, call) < (?, ?) AND begun >= ? "
             "ORDER BY begun DESC, call DESC LIMIT 1 OFFSET ?",
             (begun, call, wanted.since, SCANNED_MAX - 1),
-        ).fetchone()
-        return Page(found, last)
+        )
+        return Page(found, last[0] if last else None)
 
     def load(
         self,
@@ -264,13 +274,13 @@ class Index:
         }
         given["keys"] = None
         if key is not None or sees is not None:
-            found = self._connection.execute(
+            found = self._asked(
                 "SELECT DISTINCT key FROM load WHERE grain = :grain AND at >= :first AND at < :after "
                 "AND (:key IS NULL OR key GLOB :key)",
                 {**given, "key": None if key is None else _glob(key)},
             )
             given["keys"] = json.dumps([each for (each,) in found if sees is None or sees(each)])
-        for at, step, ok, calls in self._connection.execute(
+        for at, step, ok, calls in self._asked(
             "SELECT (at - :first) / :width, step, ok, sum(calls) FROM load "
             "WHERE grain = :grain AND at >= :first AND at < :after "
             "AND (:keys IS NULL OR key IN (SELECT value FROM json_each(:keys))) GROUP BY 1, 2, 3",
@@ -299,7 +309,7 @@ class Index:
         without: Collection[str] = (),
     ) -> list[tuple[Entry, Mark]]:
         """Records, the newest first, each with its mark; ``without`` names kinds that are left out."""
-        rows = self._connection.execute(
+        rows = self._asked(
             "SELECT ts, segment, number, offset FROM record "
             "WHERE (:what IS NULL OR what = :what) "
             "AND what NOT IN (SELECT value FROM json_each(:without)) "
@@ -321,7 +331,7 @@ class Index:
                 "number": 0 if before is None else before.number,
                 "count": count,
             },
-        ).fetchall()
+        )
         files = {segment.name: segment for segment in reading.segment_files(self._folder)}
         return [
             (entry, Mark(ts, segment, number))

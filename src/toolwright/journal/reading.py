@@ -117,24 +117,26 @@ def contents(segment: SegmentFile, offset: int = 0) -> tuple[bytes, bool]:
 
 
 def _each(folder: str, since: float = 0.0) -> Iterator[tuple[SegmentFile, bytes, bool]]:
-    """Every segment with its bytes and whether a host is writing it, without those that go meanwhile.
+    """Every segment with its bytes and whether its host was there while we read, without those that go
+    meanwhile.
 
     Segments that were last written well before ``since`` are left out; a day covers clocks that were mended.
     """
-    for segment in _all_files(folder):
+    for segment, is_new in _all_files(folder):
         with suppress(Gone):
             if since <= 0.0 or _written_at(segment) >= since - _DAY_S:
-                yield (segment, *contents(segment))
+                data, live = contents(segment)
+                yield segment, data, live or is_new
 
 
-def _all_files(folder: str) -> Iterator[SegmentFile]:
-    """Every segment, oldest first, and then those that came while these were read: a record that was read
-    may name one of them, and a call end in it."""
-    seen: set[str] = set()
-    while fresh := [segment for segment in segment_files(folder) if segment.name not in seen]:
-        for segment in fresh:
-            seen.add(segment.name)
-            yield segment
+def _all_files(folder: str) -> Iterator[tuple[SegmentFile, bool]]:
+    """Every segment, oldest first, and then, marked as new, those that came while these were read: a call may
+    end in one of them. What comes while those are read is left out: beside hosts that begin segments as fast
+    as we read them there would be no end."""
+    first = segment_files(folder)
+    yield from ((segment, False) for segment in first)
+    seen = {segment.name for segment in first}
+    yield from ((segment, True) for segment in segment_files(folder) if segment.name not in seen)
 
 
 def _written_at(segment: SegmentFile) -> float:
@@ -142,6 +144,12 @@ def _written_at(segment: SegmentFile) -> float:
         return os.stat(segment.path, follow_symlinks=False).st_mtime
     except OSError:
         return float("inf")  # renamed, or gone: reading will tell
+
+
+def _size(segment: SegmentFile) -> int:
+    with suppress(OSError):
+        return os.stat(segment.path, follow_symlinks=False).st_size
+    return -1
 
 
 def sync(folder: str) -> None:
@@ -197,9 +205,9 @@ def tail(folder: str, count: int) -> list[Entry]:
     is all there is, and a record never comes before one of its own segment that has a smaller number.
     """
     rows: list[list[tuple[float, str, Entry]]] = []
+    newest: list[float] = []  # a heap: the times of the last records so far
     for segment in reversed(segment_files(folder)):
-        last = heapq.nlargest(count, (item[0] for row in rows for item in row))
-        if len(last) == count and _written_at(segment) < last[-1] - _DAY_S:
+        if len(newest) == count and _written_at(segment) < newest[0] - _DAY_S:
             continue  # nothing in it can be among the last
         with suppress(Gone):
             data, _ = contents(segment)
@@ -208,7 +216,11 @@ def tail(folder: str, count: int) -> list[Entry]:
             for entry in _entries(segment.name, chain.scan(segment.name, data).records[-count:]):
                 latest = max(latest, entry.ts)
                 row.append((latest, segment.name, entry))
-            rows.append(row)
+                if len(newest) < count:
+                    heapq.heappush(newest, latest)
+                else:
+                    heapq.heappushpop(newest, latest)
+            rows.append([item for item in row if item[0] >= newest[0]])
     merged = heapq.merge(*rows, key=lambda item: item[:2])
     return [entry for _, _, entry in deque(merged, maxlen=count)]
 
@@ -217,6 +229,8 @@ def follow(folder: str, known: dict[str, tuple[int, Head | None]]) -> Iterator[E
     """The records that came since the last time; ``known`` remembers how far each segment was read."""
     for segment in segment_files(folder):
         offset, after = known.get(segment.name, (0, None))
+        if offset and segment.sealed and offset == _size(segment):
+            continue  # nothing comes any more: hundreds of them need not be opened at each look
         try:
             data, _ = contents(segment, offset)
         except Gone:
@@ -264,7 +278,7 @@ def verify(folder: str, key: bytes | None, check: Check, anchor: Anchor | None =
         else:
             expected += [(head, "the anchor names it") for head in anchor.heads]
     files: list[SegmentFile] = []
-    for segment in _all_files(folder):
+    for segment, _ in _all_files(folder):
         files.append(segment)
         try:
             data, live = contents(segment)
@@ -293,6 +307,7 @@ def verify(folder: str, key: bytes | None, check: Check, anchor: Anchor | None =
         expected += [(head, f"{segment.name} builds on it") for head in found.before]
         retired.update(found.retired)
     broken = {flaw.segment for flaw in flaws}
+    files += segment_files(folder)  # what was read last may name what came after it
     paths = {segment.name: segment for segment in files if segment.name not in retired}
     for head, why in expected:
         if head.segment not in paths:

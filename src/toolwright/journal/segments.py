@@ -23,7 +23,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import orjson
@@ -745,9 +745,17 @@ class Segments:
             try:
                 self._put_all(old, batch)
                 with self._opened_folder() as folder:
-                    self._segment = self._begun(folder, now, (), before=(head,))
-                    os.rename(old.name + OPEN, old.name + SEALED, src_dir_fd=folder, dst_dir_fd=folder)
-                    os.fsync(folder)
+                    new = self._segment = self._begun(folder, now, (), before=(head,))
+                    opening, self._batch = self._batch, _Batch()
+                    self._put_all(new, opening)
+                    new.size += sum(map(len, opening))
+                    new.written = new.synced = opening.written = 1
+                    # Attack: a segment closed for good and taken away, or cut off, unseen, because its host
+                    # was killed before the next one named it. So its name changes last; where it does not,
+                    # a later host closes it once more.
+                    with suppress(OSError):
+                        os.rename(old.name + OPEN, old.name + SEALED, src_dir_fd=folder, dst_dir_fd=folder)
+                        os.fsync(folder)
             except (OSError, Trouble) as error:
                 why = self._complaint(old.name + OPEN, error) if isinstance(error, OSError) else error.why
                 if self._segment is not None and self._segment is not old:
@@ -755,12 +763,12 @@ class Segments:
                 self._give_up(old, why, batch)
                 self._close_discarded()
                 raise Trouble(why) from None
-            # Locked until the opening of the next one is written: whoever reads before that sees that the
+            # Only now: whoever reads before the opening of the next one is written sees by the lock that the
             # host lives, and takes no call that it runs for interrupted.
             self._discarded.append(old.descriptor)
+            self._close_discarded()
             old.written = old.synced = batch.written = old.written + 1
             self._tended = False  # a day has passed, or much was written: old segments may be due
-        self._syncs.done()  # its opening names the one before: nobody should have to wait for that
 
     def _put_all(self, segment: _Segment, batch: _Batch) -> None:
         """The last records of a segment; its room goes."""
@@ -775,11 +783,11 @@ class Segments:
         old: list[str] = []
         now = self._clock()
         until = now - self._bounds.retention_days * _DAY_S
-        with self._opened_folder() as folder:
+        with self._opened_folder() as folder, ExitStack() as held:
             names = sorted(os.listdir(folder))
             for name in names:
                 if name.endswith(OPEN) and len(sealed) < self._bounds.tidied_at_once:
-                    head = self._sealed(folder, name, now)
+                    head = self._ended(folder, name, now, held)
                     if head is not None:
                         sealed.append(head)
                 elif name.endswith(SEALED) and max(_written_at(folder, name), _made_at(name)) < until:
@@ -787,7 +795,14 @@ class Segments:
                 elif name.endswith(_NEW) and _written_at(folder, name) < now - self._bounds.idle_s:
                     _unlink(folder, name)
             if sealed:
+                # Named first, as in `rotate`; held until then, so that nobody goes on with them.
                 self.append([_own("sealed", now, before=_plain(sealed))], durable=True)
+                for head in sealed:
+                    os.rename(
+                        head.segment + OPEN, head.segment + SEALED, src_dir_fd=folder, dst_dir_fd=folder
+                    )
+                os.fsync(folder)
+                held.close()
             if old:
                 # The record that they are gone comes first, signed: else a removed segment is a missing one.
                 gone = [name.removesuffix(SEALED) for name in old]
@@ -804,8 +819,10 @@ class Segments:
             with suppress(OSError):
                 _remove_older(place, until)
 
-    def _sealed(self, folder: int, name: str, now: float) -> Head | None:
-        """Close the segment of a host that is gone, where nobody will continue it."""
+    def _ended(self, folder: int, name: str, now: float, held: ExitStack) -> Head | None:
+        """Close the segment of a host that is gone, where nobody will continue it; its name is still open.
+
+        ``held`` keeps it from others until then."""
         with self._lock:
             if self._segment is not None and self._segment.name + OPEN == name:
                 return None
@@ -816,7 +833,8 @@ class Segments:
         if found is None:
             return None
         descriptor, size = found
-        try:
+        with ExitStack() as own:
+            own.callback(os.close, descriptor)
             bounds = self._bounds
             idle = now - os.fstat(descriptor).st_mtime
             if size <= bounds.continued_bytes_max and idle < bounds.idle_s:
@@ -831,10 +849,8 @@ class Segments:
             seal = self._loaded_seal()
             self._link(segment, batch, [orjson.dumps(seal.checkpoint(segment.head, now))])
             self._put_all(segment, batch)
-            os.rename(name, name.removesuffix(OPEN) + SEALED, src_dir_fd=folder, dst_dir_fd=folder)
+            held.push(own.pop_all())
             return segment.head
-        finally:
-            os.close(descriptor)
 
     # -- the end --------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -72,7 +73,8 @@ def tail(shared: Shared, count: int, follow: bool, as_json: bool) -> None:
     folder = _folder(shared)
     known: dict[str, tuple[int, Head | None]] = {}
     if follow:  # where reading stops now is where following begins
-        latest = [entry for entry in reading.follow(folder, known) if _shown(shared, entry)][-count:]
+        found = (entry for entry in reading.follow(folder, known) if _shown(shared, entry))
+        latest = [*deque(found, maxlen=count)]
     else:
         latest = [entry for entry in reading.tail(folder, count * 4) if _shown(shared, entry)][-count:]
     lost = _accounts.lost_in(folder, min((entry.ts for entry in latest), default=0.0))
