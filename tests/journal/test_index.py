@@ -107,6 +107,21 @@ def test_an_index_that_saw_a_write_which_was_taken_back_reads_the_segment_anew(t
         assert [entry.what for entry in index.of_call("c")] == ["begin", "end"]
 
 
+@pytest.mark.parametrize("size", [0, 1 << 16], ids=["cut off", "room in its place"])
+def test_an_index_that_knows_more_than_the_segment_has_reads_it_anew(tmp_path: Path, size: int) -> None:
+    """After a power failure, or where an older state was put back."""
+    recorded(tmp_path, "a", "b")
+    (path,) = work.segment_paths(tmp_path)
+    before = path.read_bytes()
+    recorded(tmp_path, "gone")
+    with Index(work.journal(tmp_path)) as index:
+        assert index.of_call("gone")
+    path.write_bytes(before.ljust(size, b"\0"))
+    with Index(work.journal(tmp_path)) as index:
+        assert index.of_call("gone") == []
+        assert [row.call for row in index.calls(Wanted(), 10).calls] == ["b", "a"]
+
+
 def test_a_journal_that_is_not_there_has_an_empty_index(tmp_path: Path) -> None:
     with Index(work.journal(tmp_path)) as index:
         assert index.events() == []

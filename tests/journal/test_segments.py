@@ -982,6 +982,28 @@ def test_old_segments_go_whole_and_the_journal_still_verifies(tmp_path: Path) ->
     assert work.verdict(tmp_path).ok
 
 
+def test_segments_made_after_a_clock_that_once_stood_in_the_future_grow_old_and_go(tmp_path: Path) -> None:
+    clock = Clock(1_800_000_000.0)
+    future = clock.now + 70 * 365 * 86_400
+    bounds = Bounds(retention_days=2)
+    with opened(tmp_path, clock=Clock(future), bounds=bounds) as journal:
+        journal.append([body("future")], durable=True)
+        journal.rotate()
+    with opened(tmp_path, clock=clock, bounds=bounds) as journal:
+        journal.append([body("old")], durable=True)
+        journal.rotate()
+        for sealed in work.segment_paths(tmp_path, ".seg"):
+            os.utime(sealed, (clock.now, clock.now))
+        journal.append([body("new")], durable=True)
+        clock.now += 86_400
+        journal.tidy()
+        assert calls(tmp_path) == ["future", "old", "new"]
+        clock.now += 2 * 86_400
+        journal.tidy()
+    assert calls(tmp_path) == ["new"]
+    assert work.verdict(tmp_path).ok
+
+
 def test_segments_that_nobody_continues_are_closed_by_a_later_host(tmp_path: Path) -> None:
     with opened(tmp_path) as one, opened(tmp_path) as other:
         one.append([body("one")], durable=True)

@@ -393,10 +393,15 @@ class Index:
             self._connection.execute(statement, (segment,))
 
     def _take_in(self, segment: SegmentFile, offset: int, after: Head | None) -> None:
-        data, _ = reading.contents(segment, offset)
-        scanned = chain.scan(segment.name, data, after)
-        if scanned.flaw is not None and after is not None:
-            # What we know of it is no longer there: a write that failed was taken back. Read it anew.
+        try:
+            data, _ = reading.contents(segment, offset)
+            scanned = chain.scan(segment.name, data, after)
+            is_as_known = after is None or scanned.flaw is None
+        except reading.Shorter:
+            is_as_known = False
+        if not is_as_known:
+            # What we know of it is no longer there: a write that failed was taken back, a power failure took
+            # what was not on the disk, or an older state was put back. Read it anew.
             self._forget(segment.name)
             self._take_in(segment, 0, None)
             return

@@ -34,6 +34,10 @@ class Gone(StoreError):
     """A segment that was there a moment ago: it was old, and a host removed it."""
 
 
+class Shorter(StoreError):
+    """A segment that ends before the place from which on it was to be read."""
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentFile:
     """A segment as it lies in the folder."""
@@ -91,7 +95,7 @@ def segment_files(folder: str) -> list[SegmentFile]:
 def contents(segment: SegmentFile, offset: int = 0) -> tuple[bytes, bool]:
     """A segment's bytes from an offset on, without its room, and whether a host is writing it.
 
-    StoreError where it cannot be read, Gone where it is no more.
+    StoreError where it cannot be read, Gone where it is no more, Shorter where it ends before the offset.
     """
     path = segment.path
     try:
@@ -105,6 +109,8 @@ def contents(segment: SegmentFile, offset: int = 0) -> tuple[bytes, bool]:
                 raise StoreError(f"{path}: it is not a regular file", "move it out of the journal's folder")
             with _held_back(descriptor) as is_ours:
                 end = os.fstat(descriptor).st_size if segment.sealed else filled(descriptor)
+                if end < offset:
+                    raise Shorter(f"{path}: it is shorter than it was", "`toolwright audit verify` says more")
                 return read_until(descriptor, end, offset), not is_ours
         finally:
             os.close(descriptor)
@@ -233,7 +239,7 @@ def follow(folder: str, known: dict[str, tuple[int, Head | None]]) -> Iterator[E
             continue  # nothing comes any more: hundreds of them need not be opened at each look
         try:
             data, _ = contents(segment, offset)
-        except Gone:
+        except (Gone, Shorter):
             continue
         scanned = chain.scan(segment.name, data, after)
         known[segment.name] = (offset + scanned.end, scanned.head if scanned.records else after)

@@ -560,7 +560,7 @@ class Segments:
 
     def _continued(self, folder: int, name: str, now: float) -> _Segment | None:
         """The segment of a host that is gone, mended; None where it is held, too large or too old."""
-        made_at = _made_at(name)
+        made_at = min(_made_at(name), now)
         found = self._locked(folder, name)
         if found is None:
             return None
@@ -637,7 +637,7 @@ class Segments:
             os.close(descriptor)
             raise
         number = max((head.number for head in before), default=0)
-        segment = _Segment(name, descriptor, number, chain.start(name), 0, stamp / 1e6)
+        segment = _Segment(name, descriptor, number, chain.start(name), 0, now)
         opening = _own("open", now, host=self._host, segment=name, before=_plain(before))
         self._link(segment, self._batch, [opening])
         return segment
@@ -790,7 +790,7 @@ class Segments:
                     head = self._ended(folder, name, now, held)
                     if head is not None:
                         sealed.append(head)
-                elif name.endswith(SEALED) and max(_written_at(folder, name), _made_at(name)) < until:
+                elif name.endswith(SEALED) and _last_at(folder, name, now) < until:
                     old.append(name)
                 elif name.endswith(_NEW) and _written_at(folder, name) < now - self._bounds.idle_s:
                     _unlink(folder, name)
@@ -896,6 +896,13 @@ def _own(what: str, now: float, **more: Any) -> bytes:
 def _made_at(name: str) -> float:
     stamp = name.partition("-")[0]
     return int(stamp) / 1e6 if stamp.isascii() and stamp.isdigit() and len(stamp) <= 20 else 0.0
+
+
+def _last_at(folder: int, name: str, now: float) -> float:
+    """When a segment was last written, or made, if that was later. Names are given in order, so after a clock
+    that once stood in the future they tell nothing, and all that came since would be kept for ever."""
+    made_at = _made_at(name)
+    return max(_written_at(folder, name), made_at if made_at <= now else 0.0)
 
 
 # Other hosts tidy at the same time, and give new segments their names: what was listed may be gone by now.
