@@ -814,6 +814,15 @@ def test_output_that_cannot_be_written_is_told(command: str, project: Path) -> N
     assert said.err.startswith("toolwright: the output: no space left on device\n")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize(
+    ("command", "status"), [("call no_such_tool", 64), ("call get_time '[]'", 65), ("show no_such_tool", 64)]
+)
+def test_what_failed_keeps_its_status_where_stderr_is_full(command: str, status: int, tmp_path: Path) -> None:
+    manifest(tmp_path)
+    assert by_shell(f'"$0" {command} 2> /dev/full', tmp_path).status == status
+
+
 def test_a_limit_that_leaves_no_thread_is_told_with_the_fix(tmp_path: Path) -> None:
     program = tmp_path / "bin" / "asked-tool"
     program.parent.mkdir()

@@ -314,10 +314,13 @@ def _give_up(stream: IO[str]) -> None:
 
 @contextmanager
 def as_far_as_read(stream: IO[str]) -> Iterator[None]:
-    """Where whoever read it went away, the rest is not said. How it ended still stands in the exit status."""
+    """Where whoever read it went away, the rest is not said, nor where stderr cannot be written: there is no
+    other place to say that. How it ended still stands in the exit status."""
     try:
         yield
-    except BrokenPipeError:
+    except OSError as error:
+        if stream is not sys.stderr and not isinstance(error, BrokenPipeError):
+            raise
         _give_up(stream)
 
 
