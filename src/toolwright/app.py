@@ -1309,7 +1309,7 @@ def open_approvals(config: Config, environment: Environment) -> Iterator[Approva
         day_file=False,
     )
     try:
-        yield Approvals(keep.opened, note=audit.note_durably, redact=audit.redaction)
+        yield Approvals(keep.opened, present=keep.present, note=audit.note_durably, redact=audit.redaction)
     finally:
         audit.close()
         keep.close()

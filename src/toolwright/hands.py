@@ -221,7 +221,10 @@ class Hands:
                 from toolwright.trust.approvals import Approvals
 
                 self._approvals = Approvals(
-                    self.keep.opened, note=self.audit.note_durably, redact=self.audit.redaction
+                    self.keep.opened,
+                    present=self.keep.present,
+                    note=self.audit.note_durably,
+                    redact=self.audit.redaction,
                 )
             return self._approvals
 

@@ -723,6 +723,84 @@ def test_what_failed_is_no_success_because_nobody_reads_about_it(
     assert ended.returncode == status
 
 
+@pytest.mark.parametrize("unread", ["stdout", "both"])
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["check"], 65),
+        (["check", "--json"], 65),
+        (["lock", "--check"], 77),
+        (["verify"], 77),
+        (["verify", "--json"], 77),
+        (["audit", "verify"], 65),
+        (["audit", "verify", "--json"], 65),
+    ],
+)
+def test_a_verdict_stands_whoever_reads_it(
+    arguments: list[str], status: int, unread: str, broken: Path
+) -> None:
+    """Attack: `verify | head` before a deployment, which took a changed tool for a good one."""
+    assert toolwright("lock", cwd=broken).status == 0
+    program = broken / "tools" / "bin" / "get_time"
+    program.write_text("#!/bin/sh\necho '{\"stolen\": 1}'\n", encoding="utf-8")
+    for segment in broken.glob(".home/.local/state/toolwright/journal/*.open"):
+        segment.write_bytes(segment.read_bytes().replace(b'"lock"', b'"LOCK"'))
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ended = subprocess.run(
+            [PROGRAM, *arguments],
+            cwd=broken,
+            env=environment(broken / ".home"),
+            stdout=writing,
+            stderr=subprocess.DEVNULL if unread == "stdout" else writing,
+            timeout=WAIT_S,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert ended.returncode == status
+
+
+def test_tools_are_locked_whoever_reads_about_it(project: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ended = subprocess.run(
+            [PROGRAM, "lock"],
+            cwd=project,
+            env=environment(project / ".home"),
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            timeout=WAIT_S,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert toolwright("lock", "--check", cwd=project).status == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["token", "list"], 0),
+        (["approvals", "list"], 0),
+        (["approvals", "approve", "3f9a1c22b04d"], 64),
+        (["trust", "--list"], 0),
+        (["secret", "list"], 0),
+        (["audit", "tail"], 0),
+    ],
+)
+def test_whoever_only_looks_needs_no_place_for_a_store(
+    arguments: list[str], status: int, tmp_path: Path
+) -> None:
+    """A service without a home, or with one that cannot be written, can be looked at."""
+    home = tmp_path / "home"
+    assert toolwright(*arguments, cwd=tmp_path, home=home).status == status
+    assert not home.exists()
+
+
 def by_shell(command: str, cwd: Path) -> Said:
     """The program as ``$0``, started by a shell, for what only a shell can arrange."""
     return toolwright(cwd=cwd, program=["/bin/sh", "-c", command, PROGRAM])
@@ -734,6 +812,41 @@ def test_output_that_cannot_be_written_is_told(command: str, project: Path) -> N
     said = by_shell(f'"$0" {command} > /dev/full', project)
     assert said.status == 74
     assert said.err.startswith("toolwright: the output: no space left on device\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize(
+    ("command", "status"), [("call no_such_tool", 64), ("call get_time '[]'", 65), ("show no_such_tool", 64)]
+)
+def test_what_failed_keeps_its_status_where_stderr_is_full(command: str, status: int, tmp_path: Path) -> None:
+    manifest(tmp_path)
+    assert by_shell(f'"$0" {command} 2> /dev/full', tmp_path).status == status
+
+
+def test_a_limit_that_leaves_no_thread_is_told_with_the_fix(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "asked-tool"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho '{}'\n", encoding="utf-8")
+    program.chmod(0o755)
+    # A stack of 4 GB for each thread, of which 2 GB of address space have no room for one.
+    said = by_shell('ulimit -s 4000000 && ulimit -v 2000000 && "$0" --from executable=bin list', tmp_path)
+    assert (said.status, said.out) == (71, "")
+    assert said.err.startswith(
+        "toolwright: no thread could be started\n  raise the limit of processes (ulimit"
+    )
+
+
+@pytest.mark.parametrize("descriptors", [8, 9, 10, 12, 14, 16])
+@pytest.mark.parametrize("has_store", [False, True])
+def test_a_limit_of_descriptors_is_told_with_the_fix(
+    descriptors: int, has_store: bool, tmp_path: Path
+) -> None:
+    manifest(tmp_path)
+    if has_store:
+        assert toolwright("disable", "other", cwd=tmp_path).status == 0
+    said = by_shell(f'ulimit -n {descriptors} && "$0" call get_time', tmp_path)
+    # Unavailable, or of unknown outcome, as far as the descriptors went; either way with what to do.
+    assert (said.status in (69, 71), "ulimit -n" in said.err) == (True, True), said
 
 
 _IGNORING = (

@@ -513,6 +513,18 @@ def test_of_typescript_too_only_verified_text_runs(place: Place, level: Level) -
 
 @pytest.mark.skipif(not runs_typescript(), reason="no Node here runs TypeScript; the extra `node` brings one")
 @pytest.mark.parametrize("level", each_level())
+def test_verified_typescript_runs_below_a_folder_with_a_line_break(tmp_path: Path, level: Level) -> None:
+    """Node names what it made of TypeScript after its path, and V8 shows that with the text."""
+    place = Place(tmp_path / "a\nb")
+    place.write("tools/a/t.ts", javascript(
+        "export default (): object => ({ success: true, said: 'typed' as string });\n"
+    ))  # fmt: skip
+    with place.open(level=level) as workshop:
+        assert said(workshop.call("a/t")) == "typed"
+
+
+@pytest.mark.skipif(not runs_typescript(), reason="no Node here runs TypeScript; the extra `node` brings one")
+@pytest.mark.parametrize("level", each_level())
 def test_what_is_wrong_with_verified_typescript_is_told(place: Place, level: Level) -> None:
     place.write("tools/a/t.ts", javascript("export default (): object => ({ success: true ;\n"))
     with place.open(level=level) as workshop:

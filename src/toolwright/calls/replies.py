@@ -112,10 +112,13 @@ _START_HINTS: Final = {
     "Exec format error": "begin a script with the line that names its interpreter: #!/usr/bin/env python3",
     "Permission denied": "make its program executable: chmod +x",
     "No such file or directory": "its program, or the interpreter that its first line names, is not there",
+}
+"""In the system's words why a program did not start, and what its author or the host may have forgotten."""
+_LIMIT_HINTS: Final = {
     "Too many open files": "call fewer tools at once, or raise the limit of open files (ulimit -n)",
     "Resource temporarily unavailable": "raise the limit of processes (ulimit -u)",
 }
-"""In the system's words why a program did not start, and what its author or the host may have forgotten."""
+"""The same of what the host ran out of, at whichever step of the start."""
 
 _SIGNALS: Final = {
     1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 5: "SIGTRAP", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE",
@@ -300,7 +303,7 @@ def _cut_short(tool: Tool, ending: Ending, permit: Permit, kind: Kind, hygiene: 
                 }
         case End.NOT_STARTED:
             message = _NOT_STARTED[tool.reply].format(reason=reason)
-            hint = hint or _START_HINTS.get(reason)
+            hint = hint or _START_HINTS.get(reason) or _LIMIT_HINTS.get(reason.rpartition(": ")[2])
         case End.TOO_LARGE:
             message = _too_large(tool.reply, ending, permit)
         case End.OVER_LIMIT:

@@ -34,6 +34,9 @@ const LOOP_MUST_NOT_IDLE = MAJOR < 22;
 const TRIED_MAX = 24;
 // What Node puts behind the text that it made of TypeScript. One line, and nothing but a comment.
 const NAMED_AFTER = /\n\n\/\/# sourceURL=[^\n\r\u2028\u2029]*$/;
+// The same where V8 could not read it, so that none of it runs: a path with a line break in it, of which Node, as it
+// tries a module as a script, makes a comment and then some.
+const NAMED_IN_VAIN = /\n\n\/\/# sourceURL=[^]*$/;
 
 const { parse, stringify } = JSON;
 const { writeSync, readSync, statSync, readlinkSync, readFileSync } = fs;
@@ -246,7 +249,8 @@ export async function guard(verified, refused) {
   };
   const session = new Session();
   session.connect();
-  const look = ({ params }) => {
+  const look = ({ method, params }) => {
+    const after = method === "Debugger.scriptFailedToParse" ? NAMED_IN_VAIN : NAMED_AFTER;
     const name = params.embedderName || params.url;
     if (!name.startsWith("file:") && !path.isAbsolute(name)) return;
     if (verified.packages && name.includes("/node_modules/")) return;
@@ -254,7 +258,7 @@ export async function guard(verified, refused) {
     session.post("Debugger.getScriptSource", { scriptId: params.scriptId }, (error, found) => {
       if (error) return;
       const { scriptSource } = found;
-      isGood = good.has(digest(scriptSource)) || (isTyped && good.has(digest(scriptSource.replace(NAMED_AFTER, ""))));
+      isGood = good.has(digest(scriptSource)) || (isTyped && good.has(digest(scriptSource.replace(after, ""))));
     });
     if (!isGood) refused(name);
   };

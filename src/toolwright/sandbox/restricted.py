@@ -11,6 +11,7 @@ its tree. The kernel's own limits, that on processes apart, are set just after t
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import subprocess
@@ -199,7 +200,9 @@ class _Starter(threading.Thread):
 
 def _unrestricted(error: Exception) -> Ending:
     why = error.strerror if isinstance(error, OSError) else None
-    return Ending(end=End.UNAVAILABLE, reason=f"cannot be restricted: {why or error}")
+    is_spent = isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
+    hint = "call fewer tools at once, or raise the limit of open files (ulimit -n)" if is_spent else None
+    return Ending(end=End.UNAVAILABLE, reason=f"cannot be restricted: {why or error}", hint=hint)
 
 
 _HOST_LIMITS: Final = threading.Lock()

@@ -183,7 +183,11 @@ class SqliteStore:
 
     def _broken(self, error: sqlite3.Error) -> StoreError:
         if isinstance(error, sqlite3.OperationalError):
-            hint = "make room, mend its permissions, or wait for the program that holds it"
+            # SQLite says only that it cannot be opened, also where no descriptor was left.
+            hint = (
+                "make room, mend its permissions, raise the limit of open files (ulimit -n), or wait for the "
+                "program that holds it"
+            )
         else:
             # Whoever has it open goes on with the file that was moved, and removes the log of the new one.
             hint = (

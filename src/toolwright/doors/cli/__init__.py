@@ -55,6 +55,7 @@ _COMMANDS = {
 }
 _MESSAGE_CHARS_MAX = 1000
 _OUTPUT_LOST = 74  # EX_IOERR
+_NO_ROOM = 71  # EX_OSERR: the machine, or what it lets us have
 
 
 @dataclass(slots=True, eq=False)
@@ -292,6 +293,15 @@ def run(arguments: Sequence[str], environment: Environment | None = None) -> int
     except Exception as error:  # the one catch-all of this door
         if any(argument.startswith("-vv") for argument in arguments):
             raise
+        if isinstance(error, MemoryError):
+            complain("no memory was left", "raise the limit (ulimit -v, or memory.max of the container)")
+            return _NO_ROOM
+        if isinstance(error, RuntimeError) and "start new thread" in str(error):
+            complain(
+                "no thread could be started",
+                "raise the limit of processes (ulimit -u, or pids.max of the container), or that of memory",
+            )
+            return _NO_ROOM
         complain(f"internal error ({type(error).__name__})", "run again with -vv and report what it prints")
         return 70
     return status if isinstance(status, int) else 0
@@ -304,10 +314,13 @@ def _give_up(stream: IO[str]) -> None:
 
 @contextmanager
 def as_far_as_read(stream: IO[str]) -> Iterator[None]:
-    """Where whoever read it went away, the rest is not said. How it ended still stands in the exit status."""
+    """Where whoever read it went away, the rest is not said, nor where stderr cannot be written: there is no
+    other place to say that. How it ended still stands in the exit status."""
     try:
         yield
-    except BrokenPipeError:
+    except OSError as error:
+        if stream is not sys.stderr and not isinstance(error, BrokenPipeError):
+            raise
         _give_up(stream)
 
 

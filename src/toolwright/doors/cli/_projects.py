@@ -68,8 +68,9 @@ def trust(shared: Shared, path: str, *, yes: bool, as_json: bool) -> int:
 def list_trusted(shared: Shared, *, as_json: bool) -> int:
     """What is trusted, and whether it still is what was trusted."""
     items: list[JsonObject] = []
-    with _switch.opened_store(shared) as store:
-        for entry in trusted.listed(store):
+    with _switch.present_store(shared) as store:
+        for entry in trusted.listed(store) if store is not None else ():
+            assert store is not None
             content, _ = files.read(entry.path)
             status = "missing"
             if content is not None:

@@ -1,4 +1,5 @@
-"""What ``enable`` and ``disable`` share: the store of the state folder, names, and the answer."""
+"""What commands share that switch something or look at what was: the store of the state folder, names, and
+the answer."""
 
 from __future__ import annotations
 
@@ -15,8 +16,7 @@ from toolwright.journal.audit import open_audit
 from toolwright.jsontext import JsonObject
 from toolwright.model import Tool
 from toolwright.store import Store
-from toolwright.store.keep import STORE_NAME
-from toolwright.store.sqlite import SqliteStore
+from toolwright.store.keep import STORE_NAME, Keep
 from toolwright.trust.policy import names_of
 
 REASON_CHARS_MAX: Final = 500
@@ -24,14 +24,27 @@ REASON_CHARS_MAX: Final = 500
 
 @contextmanager
 def opened_store(shared: Shared) -> Iterator[Store]:
+    with _kept(shared) as keep:
+        yield keep.opened()
+
+
+@contextmanager
+def present_store(shared: Shared) -> Iterator[Store | None]:
+    """The store, where there is one: whoever only looks makes none, and needs no place for it."""
+    with _kept(shared) as keep:
+        yield keep.present()
+
+
+@contextmanager
+def _kept(shared: Shared) -> Iterator[Keep]:
     state = shared.resolved().state
     if state is None:
         raise UsageError("there is no state folder", "name one with --state")
-    store = SqliteStore(os.path.join(state, STORE_NAME))
+    keep = Keep(os.path.join(state, STORE_NAME))
     try:
-        yield store
+        yield keep
     finally:
-        store.close()
+        keep.close()
 
 
 def find(shared: Shared, name: str) -> Tool | None:

@@ -16,7 +16,7 @@ import click
 from toolwright import jsontext
 from toolwright.catalog import files
 from toolwright.doors import _accounts
-from toolwright.doors.cli import Shared, _input, _render, complain, examples, shared_options
+from toolwright.doors.cli import Shared, _input, _render, as_far_as_read, complain, examples, shared_options
 from toolwright.errors import SourceError, UsageError
 from toolwright.journal import chain, reading, sealing, usage
 from toolwright.journal.audit import RESULTS
@@ -277,20 +277,23 @@ def verify(shared: Shared, anchor_path: str | None, as_json: bool) -> int:
     anchor = None if anchor_path is None else _read_anchor(anchor_path)
     verdict = _accounts.verdict_of(state, anchor)
     if as_json:
-        _render.write_json(_accounts.verdict_document(verdict))
+        with as_far_as_read(sys.stdout):
+            _render.write_json(_accounts.verdict_document(verdict))
         return 0 if verdict.ok else _BROKEN
     for flaw in verdict.flaws:
         complain(
             f"{flaw.segment}: record {flaw.number}: {flaw.why}", "keep the journal as it is, and find out"
         )
-    for text in verdict.torn:
-        click.echo(f"unfinished, as after a crash: {_render.printable(text)}", err=True)
+    with as_far_as_read(sys.stderr):
+        for text in verdict.torn:
+            click.echo(f"unfinished, as after a crash: {_render.printable(text)}", err=True)
     count = _render.plural(verdict.records, "record")
-    if verdict.ok:
-        signed = f"; {verdict.unsigned} not covered by a checkpoint yet" if verdict.unsigned else ""
-        click.echo(f"whole: {count}{signed}")
-    else:
-        click.echo(f"broken: {count} before the first bad one of each segment")
+    with as_far_as_read(sys.stdout):
+        if verdict.ok:
+            signed = f"; {verdict.unsigned} not covered by a checkpoint yet" if verdict.unsigned else ""
+            click.echo(f"whole: {count}{signed}")
+        else:
+            click.echo(f"broken: {count} before the first bad one of each segment")
     return 0 if verdict.ok else _BROKEN
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from contextlib import redirect_stdout, suppress
+from contextlib import nullcontext, redirect_stdout, suppress
 from fnmatch import fnmatchcase
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from toolwright.catalog import mending
 from toolwright.config import current_folder
 from toolwright.doors import _reach
 from toolwright.doors._documents import problem_record
-from toolwright.doors.cli import Shared, _render, _sarif, complain, examples, shared_options
+from toolwright.doors.cli import Shared, _render, _sarif, as_far_as_read, complain, examples, shared_options
 from toolwright.errors import SourceError, UsageError
 from toolwright.model import Effect, NotCallable, Problem, Role, Severity, Tool
 
@@ -73,12 +73,12 @@ def command(
     """
     workshop = shared.workshop(paths, fallback=[thing for text in code for thing in _in_code(text)])
     fixed = _mend(workshop, shared, as_json) if fix else None
-    status = _report(workshop, shared, strict=strict, sarif=sarif, as_json=as_json, fixed=fixed)
+    status = _report(workshop, shared, strict=strict, sarif=sarif, watch=watch, as_json=as_json, fixed=fixed)
     while watch:
         if not shared.quiet:
             click.echo("watching; press Ctrl-C to stop", err=True)
         _wait_for_change(workshop)
-        status = _report(workshop, shared, strict=strict, sarif=sarif, as_json=as_json)
+        status = _report(workshop, shared, strict=strict, sarif=sarif, watch=watch, as_json=as_json)
     return status
 
 
@@ -128,6 +128,7 @@ def _report(
     *,
     strict: bool,
     sarif: str | None,
+    watch: bool,
     as_json: bool,
     fixed: int | None = None,
 ) -> int:
@@ -135,6 +136,22 @@ def _report(
     problems = _reach.problems(workshop, None)
     if sarif is not None:
         _render.write_file(sarif, _sarif.document(problems))
+    # Who watches and is not read any more has nothing left to do.
+    with nullcontext() if watch else as_far_as_read(sys.stdout):
+        _tell(workshop, shared, problems, unstated, fixed, as_json=as_json)
+    worst = {problem.severity for problem in problems}
+    return _FAILED if Severity.ERROR in worst or (strict and Severity.WARNING in worst) else 0
+
+
+def _tell(
+    workshop: Workshop,
+    shared: Shared,
+    problems: tuple[Problem, ...],
+    unstated: list[Tool],
+    fixed: int | None,
+    *,
+    as_json: bool,
+) -> None:
     if as_json:
         _write_json(workshop, problems, unstated, fixed)
     else:
@@ -158,8 +175,6 @@ def _report(
             if migration.tools:
                 click.echo(_migration_line(migration))
     sys.stdout.flush()
-    worst = {problem.severity for problem in problems}
-    return _FAILED if Severity.ERROR in worst or (strict and Severity.WARNING in worst) else 0
 
 
 def _is_news(problem: Problem, alike: Counter[str]) -> bool:

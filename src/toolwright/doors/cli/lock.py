@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -10,7 +11,7 @@ from typing import Any, Final
 import click
 
 from toolwright.app import Workshop
-from toolwright.doors.cli import Shared, _input, _render, complain, examples, shared_options
+from toolwright.doors.cli import Shared, _input, _render, as_far_as_read, complain, examples, shared_options
 from toolwright.errors import SourceError, UnknownTool, UsageError
 from toolwright.journal.audit import open_audit
 from toolwright.jsontext import JsonObject
@@ -113,18 +114,19 @@ def _check(workshop: Workshop, pins: Pins, shared: Shared, as_json: bool) -> int
             row["locked_as"] = move.entry.key
         rows.append(row)
     bad = [row for row, item in zip(rows, items, strict=True) if not _is_good(item)]
-    if as_json:
-        _render.write_json(rows)
-        return _REFUSED if bad else 0
-    for row in rows if shared.verbose else bad:
-        _show(row)
-    if not shared.quiet:
-        total = _render.plural(len(rows), "tool")
-        click.echo(
-            f"{len(bad)} of {total} not as locked; `toolwright lock --update NAME` approves one as it is"
-            if bad
-            else f"{total} as locked"
-        )
+    with as_far_as_read(sys.stdout):
+        if as_json:
+            _render.write_json(rows)
+            return _REFUSED if bad else 0
+        for row in rows if shared.verbose else bad:
+            _show(row)
+        if not shared.quiet:
+            total = _render.plural(len(rows), "tool")
+            click.echo(
+                f"{len(bad)} of {total} not as locked; `toolwright lock --update NAME` approves one as it is"
+                if bad
+                else f"{total} as locked"
+            )
     return _REFUSED if bad else 0
 
 
@@ -212,9 +214,7 @@ def _write(workshop: Workshop, pins: Pins, shared: Shared, names: tuple[str, ...
         ),
     ]  # fmt: skip
     if not as_json:  # before it is approved: what is approved was shown
-        for row in rows:
-            if row["change"] != "same":
-                _show_written(row)
+        _show_written(row for row in rows if row["change"] != "same")
     for row in rows:
         if row["key"] in first:  # also where it is called otherwise now, or cannot be locked any more
             row["diff"] = [*first[row["key"]], *row["diff"]]
@@ -224,10 +224,11 @@ def _write(workshop: Workshop, pins: Pins, shared: Shared, names: tuple[str, ...
     pins.approve(entries, without=without, whole=is_whole)
     approved = [row["key"] for row in rows if row["change"] not in ("same", "refused") or row["key"] in first]
     _record(workshop, shared, approved)
-    if as_json:
-        _render.write_json(rows)
-    elif not shared.quiet:
-        click.echo(_summary(pins, rows, len(kept)))
+    with as_far_as_read(sys.stdout):
+        if as_json:
+            _render.write_json(rows)
+        elif not shared.quiet:
+            click.echo(_summary(pins, rows, len(kept)))
     return _REFUSED if unlockable else 0
 
 
@@ -251,8 +252,7 @@ def _approve_first(
         return {}
     paths = {tool.key: tool.origin.path for tool in telling}
     rows = [_written(diffs, held[entry.key], entry, paths[entry.key]) for entry in changed]
-    for row in rows if not as_json else ():
-        _show_written(row)
+    _show_written(rows if not as_json else ())
     pins.approve(changed)
     workshop.reload(fresh=True)
     return {row["key"]: row["diff"] for row in rows}
@@ -299,11 +299,13 @@ def _written(diffs: _Diffs, old: Entry | None, new: Entry, path: str) -> dict[st
     }
 
 
-def _show_written(row: dict[str, Any]) -> None:
-    click.echo(f"{click.style(row['change'], bold=True)} {_render.printable(row['key'])}")
-    if row.get("message"):
-        click.echo(f"    {_render.printable(row['message'])}")
-    _show_lines(row["diff"])
+def _show_written(rows: Iterable[dict[str, Any]]) -> None:
+    with as_far_as_read(sys.stdout):  # who wants only the first lines of it locks all the same
+        for row in rows:
+            click.echo(f"{click.style(row['change'], bold=True)} {_render.printable(row['key'])}")
+            if row.get("message"):
+                click.echo(f"    {_render.printable(row['message'])}")
+            _show_lines(row["diff"])
 
 
 def _of_others(workshop: Workshop, pins: Pins, shared: Shared) -> frozenset[str]:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import click
 
 from toolwright.catalog import files
-from toolwright.doors.cli import Shared, _input, _render, complain, examples, shared_options
-from toolwright.errors import StoreError, UsageError
+from toolwright.doors.cli import Shared, _input, _render, _switch, complain, examples, shared_options
+from toolwright.errors import StoreError
 from toolwright.journal.audit import open_audit
 from toolwright.journal.reading import time_text
 from toolwright.jsontext import JsonObject
 from toolwright.model import Effect, Right
-from toolwright.store import Store, tokens
-from toolwright.store.keep import STORE_NAME
-from toolwright.store.sqlite import SqliteStore
+from toolwright.store import tokens
 from toolwright.store.tokens import Token
 
 
@@ -67,7 +64,8 @@ def create_token(
     for pattern in tools:
         _input.check_text(pattern, "--tools")
     for_s = None if duration is None else _input.duration_s(duration)
-    with _store(shared) as store:
+    _refuse_open_state(shared)
+    with _switch.opened_store(shared) as store:
         token, value = tokens.create(
             store,
             name,
@@ -93,8 +91,11 @@ def create_token(
 def list_tokens(shared: Shared, as_json: bool) -> None:
     """Who has a token, how far it reaches, and when it was last used. No values: there are none."""
     now = time.time()
-    with _store(shared) as store:
-        found = [(token, tokens.used_at(store, token.id)) for token in tokens.listed(store)]
+    _refuse_open_state(shared)
+    with _switch.present_store(shared) as store:
+        found: list[tuple[Token, float | None]] = []
+        if store is not None:
+            found = [(token, tokens.used_at(store, token.id)) for token in tokens.listed(store)]
     if as_json:
         _render.write_json([{**_shown(token), **_standing(token, used, now)} for token, used in found])
         return
@@ -123,7 +124,8 @@ def list_tokens(shared: Shared, as_json: bool) -> None:
 def revoke_token(shared: Shared, which: str, as_json: bool) -> None:
     """Let a token count no more: in running servers within a second, its browser sessions too."""
     _input.check_text(which, "ID|NAME")
-    with _store(shared) as store:
+    _refuse_open_state(shared)
+    with _switch.opened_store(shared) as store:
         token = tokens.revoke(store, which)
     _record(shared, token, "revoked")
     if as_json:
@@ -135,19 +137,11 @@ def revoke_token(shared: Shared, which: str, as_json: bool) -> None:
 # -- parts --------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _store(shared: Shared) -> Iterator[Store]:
+def _refuse_open_state(shared: Shared) -> None:
     state = shared.resolved().state
-    if state is None:
-        raise UsageError("there is no state folder", "name one with --state")
-    if os.path.isdir(state) and files.is_open_to_others(state):
+    if state is not None and os.path.isdir(state) and files.is_open_to_others(state):
         # Attack: another user of the machine puts a store with a token of his own in the place of ours.
         raise StoreError(f"{state}: others may write it", f"chmod 700 {state}")
-    store = SqliteStore(os.path.join(state, STORE_NAME))
-    try:
-        yield store
-    finally:
-        store.close()
 
 
 def _shown(token: Token) -> JsonObject:

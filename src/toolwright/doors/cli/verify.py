@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ import click
 
 from toolwright.app import Workshop
 from toolwright.catalog import files
-from toolwright.doors.cli import Shared, _render, _spaces, examples, shared_options
+from toolwright.doors.cli import Shared, _render, _spaces, as_far_as_read, examples, shared_options
 from toolwright.errors import SourceError
 from toolwright.model import Trust, Vetted
 from toolwright.paths import is_below
@@ -57,14 +58,16 @@ def command(shared: Shared, paths: tuple[str, ...], as_json: bool) -> int:
         workshop = shared.workshop(others)
         rows += _of_workshop(shared, workshop)
         if not shared.quiet:
-            for keyring in _spaces.keyrings(shared, workshop.rye_projects):
-                for problem in keyring.now().problems():
+            rings = _spaces.keyrings(shared, workshop.rye_projects)
+            with as_far_as_read(sys.stderr):
+                for problem in (problem for keyring in rings for problem in keyring.now().problems()):
                     where = _render.printable(_render.shown_path(problem.path))
                     click.echo(f"{where}: {_render.printable(problem.message)}", err=True)
-    if as_json:
-        _render.write_json([_record(row) for row in rows])
-    else:
-        _write(rows)
+    with as_far_as_read(sys.stdout):
+        if as_json:
+            _render.write_json([_record(row) for row in rows])
+        else:
+            _write(rows)
     return _UNVERIFIED if any(row.vetted.message for row in rows) else 0
 
 
