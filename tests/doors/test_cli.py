@@ -762,7 +762,9 @@ def test_a_verdict_stands_whoever_reads_it(
     assert ended.returncode == status
 
 
-def test_tools_are_locked_whoever_reads_about_it(project: Path) -> None:
+def test_attack_a_change_that_is_not_read_because_of_a_long_one_before_it_is_not_locked(
+    project: Path,
+) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
@@ -777,7 +779,10 @@ def test_tools_are_locked_whoever_reads_about_it(project: Path) -> None:
         )
     finally:
         os.close(writing)
-    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert ended.returncode == 74
+    assert ended.stderr.startswith(b"toolwright: nothing was locked: ")
+    assert toolwright("lock", "--check", cwd=project).status != 0
+    assert toolwright("lock", cwd=project).status == 0
     assert toolwright("lock", "--check", cwd=project).status == 0
 
 

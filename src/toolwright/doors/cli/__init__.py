@@ -5,6 +5,7 @@ One file per command, imported only when that command runs. Nothing here knows w
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -284,6 +285,9 @@ def run(arguments: Sequence[str], environment: Environment | None = None) -> int
         _give_up(sys.stdout)
         return 0
     except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):  # a module of ours, or of Python's, as well
+            complain("too many open files", "raise the limit (ulimit -n), or close what others have open")
+            return _NO_ROOM
         from toolwright.catalog import files
 
         _give_up(sys.stdout)

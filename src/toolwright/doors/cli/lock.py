@@ -12,7 +12,7 @@ import click
 
 from toolwright.app import Workshop
 from toolwright.doors.cli import Shared, _input, _render, as_far_as_read, complain, examples, shared_options
-from toolwright.errors import SourceError, UnknownTool, UsageError
+from toolwright.errors import SourceError, StoreError, UnknownTool, UsageError
 from toolwright.journal.audit import open_audit
 from toolwright.jsontext import JsonObject
 from toolwright.model import Tool, Trust
@@ -300,12 +300,20 @@ def _written(diffs: _Diffs, old: Entry | None, new: Entry, path: str) -> dict[st
 
 
 def _show_written(rows: Iterable[dict[str, Any]]) -> None:
-    with as_far_as_read(sys.stdout):  # who wants only the first lines of it locks all the same
+    is_shown = False
+    with as_far_as_read(sys.stdout):
         for row in rows:
             click.echo(f"{click.style(row['change'], bold=True)} {_render.printable(row['key'])}")
             if row.get("message"):
                 click.echo(f"    {_render.printable(row['message'])}")
             _show_lines(row["diff"])
+        is_shown = True
+    # Attack: a long and harmless change in front of a bad one. Who stops reading there has approved neither.
+    if not is_shown:
+        raise StoreError(
+            "nothing was locked: whoever reads what would be approved stopped before its end",
+            "read all of it, or send it to a file",
+        )
 
 
 def _of_others(workshop: Workshop, pins: Pins, shared: Shared) -> frozenset[str]:
