@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dis
+import os
 import sys
-from collections.abc import Callable
-from types import FrameType, FunctionType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 Trace = Callable[[FrameType, str, Any], Any]
@@ -34,3 +38,38 @@ def before_storing(function: Callable[..., object], name: str, do: Callable[[], 
         return trace
 
     return trace
+
+
+_OPENING: dict[tuple[str, CodeType], Callable[[], object]] = {}
+
+
+def _opens(event: str, given: tuple[Any, ...]) -> None:
+    if event == "open" and _OPENING:
+        do = _OPENING.pop((given[0], sys._getframe(1).f_code), None)
+        if do is not None:
+            do()
+
+
+@cache
+def _hear() -> None:
+    """Once: nobody can take a hook out again."""
+    sys.addaudithook(_opens)
+
+
+@contextmanager
+def before_opening(path: Path, by: Callable[..., object], do: Callable[[], object]) -> Iterator[None]:
+    """``do`` is called once, when the function is about to open the path, which it must."""
+    assert isinstance(by, FunctionType)
+    _hear()
+    _OPENING[str(path), by.__code__] = do
+    try:
+        yield
+    finally:
+        assert _OPENING.pop((str(path), by.__code__), None) is None, "it was not opened"
+
+
+def turn(path: Path, target: Path) -> None:
+    """Put a link in the place of whatever is there, all at once."""
+    draft = path.with_name(f".{path.name}.draft")
+    draft.symlink_to(target)
+    os.replace(draft, path)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
+from tests.moments import turn
 from tests.strategies import json_objects, make_tool
 from toolwright.catalog import digests, files
 from toolwright.model import (
@@ -199,3 +200,25 @@ def test_what_is_no_regular_file_is_none(tmp_path: Path) -> None:
     absent = contents.file(digests.Aside(tmp_path / "gone"))
     assert absent is not None
     assert (absent.digest, absent.content) == (digests.ABSENT, None)
+
+
+def test_where_a_file_lies_is_found_anew_once_a_folder_above_it_has_another_name(tmp_path: Path) -> None:
+    """Releases that are renamed, with a link to the current one: the file itself does not change by that."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    (first / "t.py").write_bytes(b"x")
+    current = tmp_path / "current"
+    turn(current, first)
+    contents = digests.Contents()
+    held = contents.file(str(current / "t.py"))
+    assert held is not None
+    assert contents.real(held) == str(first / "t.py")
+    first.rename(second)
+    turn(current, second)
+    assert contents.file(str(current / "t.py")) is held
+    assert contents.real(held) == str(second / "t.py")
+    assert contents.is_inside(held, str(second))
+    (second / "t.py").unlink()
+    (second / "t.py").write_bytes(b"y")
+    assert contents.real(held) is None
+    assert not contents.is_inside(held, str(tmp_path / "elsewhere"))

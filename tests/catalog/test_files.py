@@ -179,3 +179,23 @@ def test_the_page_of_limits_has_their_values() -> None:
     places = {name for row in page.splitlines() for name in re.findall(r"`([a-z_/]+\.py)`", row)}
     assert len(places) > 8
     assert [name for name in places if not (source / name).is_file()] == []
+
+
+def test_a_file_that_leads_out_is_not_read_and_neither_is_told_what_lies_there(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "a").write_bytes(b"x")
+    (tmp_path / "b").write_bytes(b"y")
+    for name, target in {"in": "a", "out": "../b", "nowhere": "../c", "dangling": "c"}.items():
+        (root / name).symlink_to(target)
+    found = {name: files.read(str(root / name), within=str(root)) for name in os.listdir(root)}
+    assert found == {
+        "a": (b"x", None),
+        "in": (b"x", None),
+        "out": (None, files.LEADS_OUT),
+        "nowhere": (None, files.LEADS_OUT),
+        "dangling": (None, "no such file or directory"),
+    }
+    place = files.place(str(root / "out"))
+    assert place == (str(tmp_path / "b"), files.fingerprint(os.stat(tmp_path / "b")))
+    assert files.place(str(root / "nowhere")) is None

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.moments import before_opening, turn
 from tests.signed import Place, answer, python
 from toolwright.app import Workshop
+from toolwright.catalog import files
 from toolwright.config import Environment, Serving, resolve
 from toolwright.errors import Kind
 from toolwright.model import Disabled, Effect, Level, Reach, ToolCall, ToolResult
@@ -296,6 +298,19 @@ def test_fetch_follows_no_link_out_of_the_space(place: Place) -> None:
         path.unlink()
         path.symlink_to(place.root / "secret.py")
         result = call(shop, FETCH, {"item_id": "a/new"})
+        assert result.error is not None
+        assert "hunter2" not in result.content
+
+
+def test_attack_a_link_put_in_the_place_of_an_item_once_it_was_found_to_be_none(place: Place) -> None:
+    secret = place.root / "secret.py"
+    secret.write_text("hunter2 = 1\n", encoding="utf-8")
+    with place.open(level=Level.PORTABLE, unsigned="warn") as shop:
+        path = place.write("tools/a/new.py", answer("new"), signed=False)
+        shop.reload()
+        assert call(shop, FETCH, {"item_id": "a/new"}).error is None
+        with before_opening(path, files.read, lambda: turn(path, secret)):
+            result = call(shop, FETCH, {"item_id": "a/new"})
         assert result.error is not None
         assert "hunter2" not in result.content
 

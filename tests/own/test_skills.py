@@ -14,9 +14,11 @@ import pytest
 
 import toolwright
 from tests.levels import sandbox_of
+from tests.moments import before_opening, turn
 from tests.program import PATH
 from tests.program import toolwright as program
 from toolwright.app import Workshop
+from toolwright.catalog import files
 from toolwright.config import Environment, resolve
 from toolwright.dialects import DIALECTS
 from toolwright.errors import Kind
@@ -240,6 +242,16 @@ def test_a_link_out_of_the_skills_folder_is_not_followed(tmp_path: Path) -> None
         assert "hunter2" not in result.content
         assert shop.instructions(reach=None) != "hunter2"
         assert "own folder" in shop.skill_texts()[0].withheld
+
+
+def test_attack_a_link_put_in_the_place_of_a_skill_once_it_was_found_to_be_none(tmp_path: Path) -> None:
+    path = write_skill(tmp_path, "notes", "find") / "SKILL.md"
+    (tmp_path / "secret.txt").write_text("hunter2", encoding="utf-8")
+    with opened(tmp_path) as shop:
+        with before_opening(path, files.read, lambda: turn(path, tmp_path / "secret.txt")):
+            result = shop.call("read_skill", {"skill_name": "notes"})
+        assert told(result)[0] is Kind.DENIED
+        assert "hunter2" not in result.content
 
 
 @pytest.mark.parametrize("what", ["pipe", "long"])

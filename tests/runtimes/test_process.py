@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 
+from tests.moments import turn
 from tests.strategies import make_tool
-from toolwright.catalog import digests
+from toolwright.catalog import digests, files
 from toolwright.model import (
     AsArgv,
     End,
@@ -54,10 +57,10 @@ class Recording:
 
 
 class Bench:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, contents: digests.Contents | None = None) -> None:
         self.folder = folder
         self.level = Recording()
-        self.contents = digests.Contents()
+        self.contents = contents or digests.Contents()
         variables = {"PATH": f"{folder}/bin:/usr/bin:/bin", "SECRET": "hunter2"}
         host = Host(
             sandbox=self.level, variables=variables, cwd=str(folder), python="/usr/bin/python3",
@@ -140,6 +143,52 @@ def test_a_program_that_leads_out_of_its_folder_is_denied(bench: Bench) -> None:
     assert bench.run(program(inside, beneath=f"{bench.folder}/p")).end is End.EXITED
 
 
+class Turned(digests.Contents):
+    """Somebody turns a link while it is read, and back for everybody else."""
+
+    def __init__(self, link: Path, read: Path, seen: Path) -> None:
+        super().__init__()
+        self._link, self._read_as, self._seen_as = link, read, seen
+
+    def file(self, path: str) -> digests.Held | None:
+        if path != str(self._link):
+            return super().file(path)
+        turn(self._link, self._read_as)
+        held = super().file(path)
+        turn(self._link, self._seen_as)
+        return held
+
+
+def test_attack_a_program_that_leads_out_of_its_folder_only_while_it_is_read(tmp_path: Path) -> None:
+    link = tmp_path / "p" / "t"
+    inside = Bench(tmp_path).file("p/inside")
+    outside = Bench(tmp_path).file("outside", "#!/bin/sh\n# evil\n")
+    bench = Bench(tmp_path, Turned(link, Path(outside), Path(inside)))
+    ending = bench.run(program(str(link), beneath=f"{tmp_path}/p"))
+    assert (ending.end, bench.level.starts) == (End.DENIED, [])
+
+
+def test_attack_a_program_that_leads_out_again_once_its_place_was_looked_at(tmp_path: Path) -> None:
+    link = tmp_path / "p" / "t"
+    inside = Bench(tmp_path).file("p/inside")
+    outside = Bench(tmp_path).file("outside", "#!/bin/sh\n# evil\n")
+    bench = Bench(tmp_path, Turned(link, Path(outside), Path(inside)))
+
+    def looked(frame: FrameType, event: str, _given: Any) -> Any:
+        if frame.f_code is files.inside.__code__:
+            if event == "return":
+                turn(link, Path(outside))
+            return looked
+        return None
+
+    sys.settrace(looked)
+    try:
+        ending = bench.run(program(str(link), beneath=f"{tmp_path}/p"))
+    finally:
+        sys.settrace(None)
+    assert (ending.end, bench.level.starts) == (End.DENIED, [])
+
+
 def test_a_file_without_the_executable_bit_is_not_started_from_memory(bench: Bench) -> None:
     ending = bench.run(program(bench.file("bin/t", mode=0o644)))
     assert (ending.end, ending.reason, bench.level.starts) == (End.NOT_STARTED, "Permission denied", [])
@@ -182,6 +231,17 @@ def test_no_resolver_runs_once_the_files_changed(bench: Bench) -> None:
     bench.file("skill/scripts/r", "echo 2\n")  # it would be found first
     ending = bench.run(run, arguments={"p0": "old"}, runs_digest=recorded)
     assert (ending.end, bench.level.starts) == (End.DENIED, [])
+
+
+def test_attack_a_resolver_that_leads_out_of_its_folder_only_while_it_is_read(tmp_path: Path) -> None:
+    link = tmp_path / "skill" / "scripts" / "r"
+    good = Bench(tmp_path).file("skill/scripts/good", "echo 1\n")
+    evil = Bench(tmp_path).file("evil", "echo evil\n")
+    turn(link, Path(good))
+    bench = Bench(tmp_path, Turned(link, Path(evil), Path(good)))
+    ending = bench.run(resolving(bench), arguments={"p0": "old"})
+    assert [start.what for start in bench.level.starts] == ["call"]
+    assert ending.runs[0].note == "leads out of the scripts folder; the value is kept"
 
 
 def test_a_call_that_was_cancelled_resolves_nothing_more(bench: Bench) -> None:

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from toolwright.catalog import loading, sources
+from tests.moments import before_opening, turn
+from toolwright.catalog import files, loading, sources
 from toolwright.config import Config
 from toolwright.model import (
     CallPython,
@@ -372,6 +373,15 @@ def test_a_link_out_of_the_configuration_folder_is_refused(world: World) -> None
     assert world.refused().reason == "Symlink escape: configuration web/a.yaml of the project"
 
 
+def test_attack_a_link_put_in_the_place_of_a_configuration_once_it_was_found_to_be_none(world: World) -> None:
+    world.python(CONFIG_RESOLVE={"path": "web/a.yaml"})
+    path = world.write(world.project, "config/web/a.yaml", "a: 1")
+    secret = world.root / "secret.yaml"
+    secret.write_text("password: hunter2", encoding="utf-8")
+    with before_opening(path, files.read, lambda: turn(path, secret)):
+        assert "it leads out of its folder" in world.refused().reason
+
+
 def test_a_link_inside_the_configuration_folder_is_followed(world: World) -> None:
     world.python(CONFIG_RESOLVE={"path": "web/a.yaml"})
     real = world.write(world.project, "config/web/b.yaml", "a: 1")
@@ -651,6 +661,15 @@ def test_a_dotenv_that_is_a_link_out_of_the_project_is_refused(world: World) -> 
     (world.root / "other.env").write_text("A=1", encoding="utf-8")
     (world.project / ".env").symlink_to(world.root / "other.env")
     assert world.refused(load_dotenv=True).reason == "Symlink escape: .env of the project"
+
+
+def test_attack_a_link_put_in_the_place_of_a_dotenv_once_it_was_found_to_be_none(world: World) -> None:
+    world.data(config={"command": "x"})
+    path = world.project / ".env"
+    path.write_text("A=1", encoding="utf-8")
+    (world.root / "other.env").write_text("A=hunter2", encoding="utf-8")
+    with before_opening(path, files.read, lambda: turn(path, world.root / "other.env")):
+        assert world.refused(load_dotenv=True).reason == "Symlink escape: .env of the project"
 
 
 # -- the interpreter ----------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import lru_cache
 from operator import is_
@@ -23,7 +24,7 @@ from toolwright.calls import commands
 from toolwright.catalog import files
 from toolwright.catalog.sources import SKILL_FILES
 from toolwright.model import CallJavaScript, CallMcp, CallPython, Invocation, RunProcess, Tool
-from toolwright.paths import is_settled
+from toolwright.paths import is_below, is_settled
 from toolwright.records import dataclass
 
 KEPT_BYTES_MAX: Final = 16 << 20
@@ -61,6 +62,9 @@ class _Kept(NamedTuple):
     """Whether another fingerprint tells of the next change. Attack: a file that is written over in place
     within the same tick of the file system's clock in which it was read: what was read would be run, or taken
     for what runs, as long as nobody writes to it again."""
+    real: str
+    """Where it lay, every link followed. Attack: a link that leads elsewhere while the bytes are read, and
+    back while their place is looked at."""
 
 
 class Digested(Protocol):
@@ -197,6 +201,24 @@ class Contents:
             return Held(str(path), _NOBODY, ABSENT, None)
         return held
 
+    def is_inside(self, held: Held, root: str) -> bool:
+        """Whether a file, as it was read, really lies at or below ``root`` (a real path)."""
+        kept = self._kept.get(held.path)
+        if kept is not None and kept.held is held and is_below(kept.real, (root,)):
+            return True
+        real = self.real(held)
+        return real is not None and is_below(real, (root,))
+
+    def real(self, held: Held) -> str | None:
+        """Where a file, as it was read, really lies; None where another one lies by now."""
+        kept = self._kept.get(held.path)
+        if kept is not None and kept.held is held:
+            with suppress(OSError):
+                if files.fingerprint(os.lstat(kept.real)) == held.fingerprint:
+                    return kept.real
+        place = files.place(held.path)  # a folder above it has another name by now, or it was read again
+        return place.real if place is not None and place.fingerprint == held.fingerprint else None
+
     def runs(self, how_digest: str, paths: tuple[str, ...]) -> str | None:
         """The digest of what would run now; None where a file cannot be read."""
         return self.together(how_digest, tuple([self.file(path) for path in paths]))
@@ -227,12 +249,13 @@ class Contents:
                 return kept.held
             self._readings = reading = self._readings + 1
             now_ns = self._clock_ns()
-            held = _read(str(path))
-            if held is None:
+            found = _read(str(path))
+            if found is None:
                 return None
+            held, real = found
             if kept is not None and kept.held == held:
                 held = kept.held
-            self._keep(_Kept(held, reading, is_settled(held.fingerprint[3], now_ns)))
+            self._keep(_Kept(held, reading, is_settled(held.fingerprint[3], now_ns), real))
             return held
         finally:
             if is_turn:
@@ -249,13 +272,14 @@ class Contents:
             self._kept[path] = kept
 
 
-def _read(path: str) -> Held | None:
-    """Read and digest through one descriptor, so that both speak of the same file."""
+def _read(path: str) -> tuple[Held, str] | None:
+    """Read, digest and find the place through one descriptor, so that all speak of the same file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             return None
+        real = files.real(descriptor, path)
         keep = status.st_size <= KEPT_BYTES_MAX
         digest, content = hashlib.sha256(), bytearray()
         while chunk := os.read(descriptor, _CHUNK_BYTES):
@@ -266,4 +290,4 @@ def _read(path: str) -> Held | None:
     finally:
         os.close(descriptor)
     kept = bytes(content) if keep else None
-    return Held(path, files.fingerprint(status), digest.hexdigest(), kept, status.st_mode)
+    return Held(path, files.fingerprint(status), digest.hexdigest(), kept, status.st_mode), real

@@ -12,11 +12,15 @@ import os
 import stat
 from typing import Final, NamedTuple, TypeAlias
 
+from toolwright.paths import is_below
+
 DOCUMENT_BYTES_MAX: Final = 1 << 20
 LONG_DOCUMENT_BYTES_MAX: Final = 16 << 20
 """For OpenAPI documents, which describe a whole service."""
 ENTRIES_MAX: Final = 100_000
 DEPTH_MAX: Final = 24
+LEADS_OUT: Final = "it leads out of its folder"
+_LOOKING: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NONBLOCK | os.O_CLOEXEC
 
 Fingerprint: TypeAlias = tuple[int, int, int, int]
 """Size, modification time, inode and change time: when one of them differs, the file is read anew."""
@@ -29,19 +33,31 @@ class FileRead(NamedTuple):
     unreadable: str | None
 
 
+class Place(NamedTuple):
+    """Where a file really lies, every link followed, and which file it is: both of one look."""
+
+    real: str
+    fingerprint: Fingerprint
+
+
 def fingerprint(status: os.stat_result) -> Fingerprint:
     return status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns
 
 
-def read(path: str, limit: int = DOCUMENT_BYTES_MAX) -> FileRead:
-    """Read a regular file of at most ``limit`` bytes."""
+def read(path: str, limit: int = DOCUMENT_BYTES_MAX, *, within: str | None = None) -> FileRead:
+    """Read a regular file of at most ``limit`` bytes. ``within``: the real path at or below which the very
+    file that is read must lie."""
     try:
         # Attack: a FIFO or a device in a cloned project would hang or flood the reader.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        return FileRead(None, reason(error))
+        # Attack: links that lead out, to learn what there is elsewhere by why each of them cannot be read.
+        is_out = within is not None and not is_below(os.path.realpath(path), (within,))
+        return FileRead(None, LEADS_OUT if is_out else reason(error))
     try:
         status = os.fstat(descriptor)
+        if within is not None and not is_below(real(descriptor, path), (within,)):
+            return FileRead(None, LEADS_OUT)
         if not stat.S_ISREG(status.st_mode):
             return FileRead(
                 None, "it is a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
@@ -58,6 +74,30 @@ def read(path: str, limit: int = DOCUMENT_BYTES_MAX) -> FileRead:
     if len(content) > limit:
         return FileRead(None, too_long(len(content), limit))
     return FileRead(content, None)
+
+
+def place(path: str) -> Place | None:
+    """Where a file really lies; None where it cannot be found. Whoever has bytes of the same fingerprint has
+    those of the file that lies there."""
+    try:
+        descriptor = os.open(path, _LOOKING)
+        try:
+            return Place(real(descriptor, path), fingerprint(os.fstat(descriptor)))
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return None
+
+
+def real(descriptor: int, path: str) -> str:
+    """Where the file lies that was opened by a path."""
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:  # a system without: that no link came to the end of the path is known, at least
+        found = os.path.realpath(path)
+        if not os.path.samestat(os.lstat(found), os.fstat(descriptor)):
+            raise OSError(errno.ESTALE, "it changed while it was looked at") from None
+        return found
 
 
 def head(path: str, count: int) -> bytes:

@@ -216,7 +216,7 @@ class RyeTools:
         path = tool.origin.path
         root = os.path.realpath(path.removesuffix(path.partition("/.ai/tools/")[2]))
         # Attack: a link put in an item's place meanwhile, which shows the model a file from anywhere.
-        content, why = files.read(path) if files.inside(path, root) else (None, "it leads out of its space")
+        content, why = files.read(path, within=root)
         if content is None:
             return Ending(end=End.UNAVAILABLE, reason=f"{item_id}: {why}")
         schema = tool.input_schema.document if tool.input_schema is not None else None

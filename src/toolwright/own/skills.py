@@ -125,12 +125,13 @@ class Skills:
 
     def _content(self, skill: Skill, caller: str | None) -> bytes:
         gate, path = self._gate(), os.path.join(skill.path, "SKILL.md")
+        root = os.path.realpath(skill.path)
         # Attack: a link in a skill's folder that shows the model a file from anywhere.
-        if not files.inside(path, os.path.realpath(skill.path)):
+        read = files.read(path, TEXT_BYTES_MAX, within=root)  # tells what is no plain file, or too long
+        if read.unreadable == files.LEADS_OUT:
             raise _Withheld("SKILL.md cannot be read: it is not a file of the skill's own folder")
-        read = files.read(path, TEXT_BYTES_MAX)  # tells what is no plain file, and how long it is
         held = gate.contents.file(path) if read.content is not None else None
-        if held is None or held.content is None:
+        if held is None or held.content is None or not gate.contents.is_inside(held, root):
             raise _Withheld(f"SKILL.md cannot be read: {read.unreadable or _CHANGED}")
         refused = self._refused(skill, caller)
         if refused is not None:

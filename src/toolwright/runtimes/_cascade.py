@@ -142,7 +142,7 @@ def _content(tier: Tier, path: str, hidden: Sequence[str]) -> tuple[str, bytes] 
     # Attack: a request for the keys that lie beside the configuration, or for what is hidden from every tool.
     if is_below(real, (os.path.join(root, _KEYS), *hidden)):
         raise Broken(f"{_shown(tier, path)}: keys are no configuration")
-    content, unreadable = files.read(real)
+    content, unreadable = files.read(real, within=real)  # attack: a link that is put there by now
     if content is None:
         raise Broken(f"{_shown(tier, path)}: cannot be read: {unreadable}")
     return real, content

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from toolwright.catalog import digests, files
+from toolwright.catalog import digests
 from toolwright.model import End, Ending, Tool, ToolCall
 from toolwright.paths import is_below
 from toolwright.records import dataclass
@@ -27,17 +27,17 @@ class Checked:
 def own_file(tool: Tool, call: ToolCall, contents: digests.Contents) -> Checked | Ending:
     """The first of the tool's own files, of which there must be one."""
     own = digests.own_files(tool)
-    real = os.path.realpath(own[0])
+    files_held = tuple([contents.file(path) for path in own])
+    held = files_held[0]
+    real = os.path.realpath(own[0]) if held is None else contents.real(held)
     space, marker, _ = own[0].partition("/.ai/tools/")
     # Attack: a link that led to a file of its own space when it was loaded, and leads out of it now.
-    if marker and not is_below(real, (os.path.realpath(space),)):
+    if marker and real is not None and not is_below(real, (os.path.realpath(space),)):
         return Ending(
             end=End.DENIED,
             reason=f"{own[0]} leads out of its space",
             hint="put the file itself there, or a link to another file of the same project",
         )
-    files_held = tuple([contents.file(path) for path in own])
-    held = files_held[0]
     if held is None:
         return Ending(end=End.NOT_STARTED, reason=f"{own[0]} cannot be read")
     if held.content is None:
@@ -46,17 +46,10 @@ def own_file(tool: Tool, call: ToolCall, contents: digests.Contents) -> Checked 
     # Attack: one that is put back for every look at it but this one. The digest is that of these very bytes.
     how = digests.how(tool.invocation)
     is_same = call.runs_digest is None or contents.together(how, files_held) == call.runs_digest
-    if not is_same or held.fingerprint != _fingerprint(real):
+    if not is_same or real is None:
         return Ending(
             end=End.DENIED,
             reason="the tool's files changed between being checked and being started",
             hint="call it again once nobody is writing to them",
         )
     return Checked(path=own[0], content=held.content, digest=held.digest, real=real)
-
-
-def _fingerprint(path: str) -> files.Fingerprint | None:
-    try:
-        return files.fingerprint(os.stat(path))
-    except OSError:
-        return None

@@ -238,11 +238,7 @@ def gather(scope: Scope, contents: Contents) -> Loaded:
                     # Attack: a link below the anchor to code that nobody looked at.
                     is_folder = entry.is_dir() and entry.name not in scope.excluded
                     if (matches or is_folder) and not files.inside(entry.path, root):
-                        raise Unfit(
-                            End.DENIED,
-                            f"Symlink escape: {os.path.relpath(entry.path, root)}",
-                            "put the file itself there; what a tool loads must lie below its anchor",
-                        )
+                        raise _escape(entry.path, root)
                 if entry.is_dir(follow_symlinks=False):
                     if not scope.recursive or entry.name in scope.excluded:
                         continue
@@ -253,9 +249,20 @@ def gather(scope: Scope, contents: Contents) -> Loaded:
                     folders.append((entry.path, depth + 1))
                 elif matches:
                     held = _held(entry.path, bytes_left, contents)
+                    # Attack: a link put in the place of a file, or of a folder on the way to it, since then.
+                    if not contents.is_inside(held, root):
+                        raise _escape(entry.path, root)
                     bytes_left -= held.fingerprint[0]
                     found[held.path] = held
     return Loaded(files=tuple(found[path] for path in sorted(found)), folders=scope.folders)
+
+
+def _escape(path: str, root: str) -> Unfit:
+    return Unfit(
+        End.DENIED,
+        f"Symlink escape: {os.path.relpath(path, root)}",
+        "put the file itself there; what a tool loads must lie below its anchor",
+    )
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:

@@ -370,9 +370,9 @@ class _Preparing:
         path = os.path.join(self.project, ".env")
         if not os.path.lexists(path):
             return {}
-        if not files.inside(path, os.path.realpath(self.project)):
+        content, unreadable = files.read(path, DOTENV_BYTES_MAX, within=os.path.realpath(self.project))
+        if unreadable == files.LEADS_OUT:
             raise _Stop(End.DENIED, "Symlink escape: .env of the project")
-        content, unreadable = files.read(path, DOTENV_BYTES_MAX)
         if content is None:
             raise _Stop(End.UNAVAILABLE, f".env of the project cannot be read: {unreadable}")
         found: dict[str, str] = {}

@@ -169,7 +169,7 @@ class ProcessTools:
         if held and file is None and not os.path.lexists(program):
             return None  # the start itself will say so
         tool, beneath = known.tool, invocation.beneath
-        if beneath is not None and not _lies_beneath(tool, program, beneath, file):
+        if beneath is not None and not self._lies_beneath(tool, program, beneath, file):
             # Attack: a program below the manifest that is a link to one elsewhere on the machine.
             place = os.path.relpath(beneath, os.path.dirname(tool.origin.path))
             return Ending(end=End.DENIED, reason=f"command[0] escapes ./{place} after resolving links")
@@ -188,6 +188,18 @@ class ProcessTools:
                 self._sound.clear()
             self._sound[program] = (tool, file)
         return self._changed(known.how, call, held)
+
+    def _lies_beneath(self, tool: Tool, program: str, folder: str, file: digests.Held | None) -> bool:
+        base = os.path.dirname(tool.origin.path)
+        # Attack: the folder of programs is itself a link to one elsewhere. Only the way to it may hold links.
+        if is_below(folder, (base,)):
+            folder = os.path.normpath(os.path.join(os.path.realpath(base), os.path.relpath(folder, base)))
+        else:
+            folder = os.path.realpath(folder)
+        if file is None:
+            return files.inside(program, folder)
+        # Attack: a link that leads out while the file is read and back while its place is looked at.
+        return file.path == program and self._contents.is_inside(file, folder)
 
     def _changed(self, how: str, call: ToolCall, held: tuple[digests.Held | None, ...]) -> Ending | None:
         """Attack: a file that is replaced between the check and the start."""
@@ -225,8 +237,8 @@ class ProcessTools:
                 return kept("no such script")
             path = os.path.realpath(script.path) if os.path.islink(script.path) else script.path
             argv = ("sh", path, *resolving.args)
-            # Attack: a script that is a link to a file nobody reviewed with the skill.
-            if not files.inside(path, os.path.realpath(f"{invocation.skill_dir}/scripts")):
+            # Attack: a script that is a link to a file nobody reviewed with the skill, or was one then.
+            if not self._contents.is_inside(script, os.path.realpath(f"{invocation.skill_dir}/scripts")):
                 return kept("leads out of the scripts folder")
             sealed = ((path, script.content),) if script.content is not None else ()
         program = find_program(argv[0], env.get("PATH", ""))
@@ -254,24 +266,6 @@ class ProcessTools:
         if ending.end is End.EXITED and ending.exit_status == 0 and text:
             return text, ending.runs
         return None, tuple(replace(run, note="failed; the value is kept") for run in ending.runs)
-
-
-def _lies_beneath(tool: Tool, program: str, folder: str, file: digests.Held | None) -> bool:
-    base = os.path.dirname(tool.origin.path)
-    # Attack: the folder of programs is itself a link to one elsewhere. Only the way to it may hold links.
-    if is_below(folder, (base,)):
-        folder = os.path.normpath(os.path.join(os.path.realpath(base), os.path.relpath(folder, base)))
-    else:
-        folder = os.path.realpath(folder)
-    if not files.inside(program, folder):
-        return False
-    if file is None:
-        return True
-    try:
-        # Attack: a link that leads out while the file is read and back while its place is looked at.
-        return files.fingerprint(os.stat(os.path.realpath(program))) == file.fingerprint
-    except OSError:
-        return False
 
 
 def _from_memory(argv: tuple[str, ...], own: Sequence[tuple[str, digests.Held | None]]) -> tuple[str, ...]:
