@@ -673,22 +673,29 @@ def test_a_pipe_gets_whole_lines(tmp_path: Path) -> None:
     assert toolwright("list", cwd=tmp_path, env={"COLUMNS": "40"}).out.splitlines()[1].endswith("word end")
 
 
-@pytest.mark.parametrize("arguments", [["list", "--json"], ["check"], ["--help"], ["--version"]])
-def test_a_reader_that_goes_away_is_no_error(arguments: list[str], project: Path) -> None:
+def unread_by_anybody(
+    *arguments: str, cwd: Path, streams: str = "stdout"
+) -> subprocess.CompletedProcess[bytes]:
+    """How a command ends when nobody is left who reads ``streams``: "stdout", "stderr" or "both"."""
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        ended = subprocess.run(
+        return subprocess.run(
             [PROGRAM, *arguments],
-            cwd=project,
-            env=environment(project / ".home"),
-            stdout=writing,
-            stderr=subprocess.PIPE,
+            cwd=cwd,
+            env=environment(cwd / ".home"),
+            stdout=subprocess.DEVNULL if streams == "stderr" else writing,
+            stderr=subprocess.PIPE if streams == "stdout" else writing,
             timeout=WAIT_S,
             check=False,
         )
     finally:
         os.close(writing)
+
+
+@pytest.mark.parametrize("arguments", [["list", "--json"], ["check"], ["--help"], ["--version"]])
+def test_a_reader_that_goes_away_is_no_error(arguments: list[str], project: Path) -> None:
+    ended = unread_by_anybody(*arguments, cwd=project)
     assert (ended.returncode, ended.stderr) == (0, b"")
 
 
@@ -706,20 +713,7 @@ def test_what_failed_is_no_success_because_nobody_reads_about_it(
     arguments: list[str], status: int, unread: str, tmp_path: Path
 ) -> None:
     manifest(tmp_path, {**TIME, "schema": {"type": "object", "additionalProperties": False}})
-    reading, writing = os.pipe()
-    os.close(reading)
-    try:
-        ended = subprocess.run(
-            [PROGRAM, *arguments],
-            cwd=tmp_path,
-            env=environment(tmp_path / ".home"),
-            stdout=subprocess.DEVNULL if unread == "stderr" else writing,
-            stderr=subprocess.DEVNULL if unread == "stdout" else writing,
-            timeout=WAIT_S,
-            check=False,
-        )
-    finally:
-        os.close(writing)
+    ended = unread_by_anybody(*arguments, cwd=tmp_path, streams=unread)
     assert ended.returncode == status
 
 
@@ -745,40 +739,14 @@ def test_a_verdict_stands_whoever_reads_it(
     program.write_text("#!/bin/sh\necho '{\"stolen\": 1}'\n", encoding="utf-8")
     for segment in broken.glob(".home/.local/state/toolwright/journal/*.open"):
         segment.write_bytes(segment.read_bytes().replace(b'"lock"', b'"LOCK"'))
-    reading, writing = os.pipe()
-    os.close(reading)
-    try:
-        ended = subprocess.run(
-            [PROGRAM, *arguments],
-            cwd=broken,
-            env=environment(broken / ".home"),
-            stdout=writing,
-            stderr=subprocess.DEVNULL if unread == "stdout" else writing,
-            timeout=WAIT_S,
-            check=False,
-        )
-    finally:
-        os.close(writing)
+    ended = unread_by_anybody(*arguments, cwd=broken, streams=unread)
     assert ended.returncode == status
 
 
 def test_attack_a_change_that_is_not_read_because_of_a_long_one_before_it_is_not_locked(
     project: Path,
 ) -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    try:
-        ended = subprocess.run(
-            [PROGRAM, "lock"],
-            cwd=project,
-            env=environment(project / ".home"),
-            stdout=writing,
-            stderr=subprocess.PIPE,
-            timeout=WAIT_S,
-            check=False,
-        )
-    finally:
-        os.close(writing)
+    ended = unread_by_anybody("lock", cwd=project)
     assert ended.returncode == 74
     assert ended.stderr.startswith(b"toolwright: nothing was locked: ")
     assert toolwright("lock", "--check", cwd=project).status != 0

@@ -93,13 +93,19 @@ def test_attack_a_question_that_cannot_be_asked_does_not_cost_the_index(tmp_path
         assert len(index.of_call("a")) == 2
 
 
-def test_an_index_that_saw_a_write_which_was_taken_back_reads_the_segment_anew(tmp_path: Path) -> None:
-    recorded(tmp_path, "a", "b")
-    (path,) = work.segment_paths(tmp_path)
+def ahead(state: Path) -> tuple[Path, bytes]:
+    """A segment and its bytes as they were before the last call, which the index knows."""
+    recorded(state, "a", "b")
+    (path,) = work.segment_paths(state)
     before = path.read_bytes()
-    recorded(tmp_path, "gone")
-    with Index(work.journal(tmp_path)) as index:
+    recorded(state, "gone")
+    with Index(work.journal(state)) as index:
         assert index.of_call("gone")
+    return path, before
+
+
+def test_an_index_that_saw_a_write_which_was_taken_back_reads_the_segment_anew(tmp_path: Path) -> None:
+    path, before = ahead(tmp_path)
     path.write_bytes(before)
     recorded(tmp_path, "a longer one", "c")
     with Index(work.journal(tmp_path)) as index:
@@ -110,12 +116,7 @@ def test_an_index_that_saw_a_write_which_was_taken_back_reads_the_segment_anew(t
 @pytest.mark.parametrize("size", [0, 1 << 16], ids=["cut off", "room in its place"])
 def test_an_index_that_knows_more_than_the_segment_has_reads_it_anew(tmp_path: Path, size: int) -> None:
     """After a power failure, or where an older state was put back."""
-    recorded(tmp_path, "a", "b")
-    (path,) = work.segment_paths(tmp_path)
-    before = path.read_bytes()
-    recorded(tmp_path, "gone")
-    with Index(work.journal(tmp_path)) as index:
-        assert index.of_call("gone")
+    path, before = ahead(tmp_path)
     path.write_bytes(before.ljust(size, b"\0"))
     with Index(work.journal(tmp_path)) as index:
         assert index.of_call("gone") == []

@@ -17,7 +17,7 @@ from tests.journal import work
 from toolwright.errors import StoreError
 from toolwright.journal import reading, sealing
 from toolwright.journal.audit import Seals, open_audit
-from toolwright.journal.chain import Head
+from toolwright.journal.chain import Check, Head
 from toolwright.journal.segments import Segments
 
 
@@ -73,6 +73,13 @@ def host(state: Path) -> Segments:
     return Segments(work.journal(state), seal=Seals(str(state)))
 
 
+def signed_by(state: Path) -> tuple[bytes, Check]:
+    """The key that a journal is signed with, and what checks its signatures."""
+    key = sealing.public_key(str(state))
+    assert key is not None
+    return key, sealing.checker(key)
+
+
 def begun(call: str) -> list[bytes]:
     return [orjson.dumps({"what": "begin", "ts": 1.8e9, "call": call})]
 
@@ -94,9 +101,7 @@ def test_a_segment_that_is_begun_and_closed_while_the_journal_is_verified_is_not
     with closing(host(tmp_path)) as writing:
         writing.append(begun("a"), durable=True)
         writing.rotate()
-        key = sealing.public_key(str(tmp_path))
-        assert key is not None
-        right = sealing.checker(key)
+        key, right = signed_by(tmp_path)
         before = len(work.segment_paths(tmp_path, ".seg"))
 
         def check(signature: bytes, message: bytes) -> bool:
@@ -116,9 +121,7 @@ def test_reading_ends_beside_a_host_that_begins_segments_as_fast_as_they_are_rea
     with closing(host(tmp_path)) as writing:
         writing.append(begun("a"), durable=True)
         writing.rotate()
-        key = sealing.public_key(str(tmp_path))
-        assert key is not None
-        right = sealing.checker(key)
+        key, right = signed_by(tmp_path)
         rotations = 0
 
         def rotate() -> None:

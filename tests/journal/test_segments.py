@@ -1004,12 +1004,17 @@ def test_segments_made_after_a_clock_that_once_stood_in_the_future_grow_old_and_
     assert work.verdict(tmp_path).ok
 
 
-def test_segments_that_nobody_continues_are_closed_by_a_later_host(tmp_path: Path) -> None:
-    with opened(tmp_path) as one, opened(tmp_path) as other:
+def left_behind(state: Path) -> None:
+    """The segments of two hosts that are gone long since."""
+    with opened(state) as one, opened(state) as other:
         one.append([body("one")], durable=True)
         other.append([body("other")], durable=True)
-    for path in work.segment_paths(tmp_path):
+    for path in work.segment_paths(state):
         os.utime(path, (1.0, 1.0))
+
+
+def test_segments_that_nobody_continues_are_closed_by_a_later_host(tmp_path: Path) -> None:
+    left_behind(tmp_path)
     with opened(tmp_path) as journal:
         journal.append([body("later")], durable=True)
         journal.tidy()
@@ -1019,11 +1024,7 @@ def test_segments_that_nobody_continues_are_closed_by_a_later_host(tmp_path: Pat
 
 
 def test_a_segment_that_another_host_closed_is_missed_when_it_goes(tmp_path: Path) -> None:
-    with opened(tmp_path) as one, opened(tmp_path) as other:
-        one.append([body("one")], durable=True)
-        other.append([body("other")], durable=True)
-    for path in work.segment_paths(tmp_path):
-        os.utime(path, (1.0, 1.0))
+    left_behind(tmp_path)
     with opened(tmp_path) as journal:
         journal.append([body("later")], durable=True)
         journal.tidy()
@@ -1097,11 +1098,7 @@ def test_attack_a_closed_segment_taken_away_unseen_where_its_host_was_killed_bef
 
 def test_what_a_full_disk_keeps_from_being_named_is_not_closed(tmp_path: Path) -> None:
     """Else nobody would miss it, for as long as the journal is kept."""
-    with opened(tmp_path) as one, opened(tmp_path) as other:
-        one.append([body("one")], durable=True)
-        other.append([body("other")], durable=True)
-    for path in work.segment_paths(tmp_path):
-        os.utime(path, (1.0, 1.0))
+    left_behind(tmp_path)
     is_full = False
 
     def write(descriptor: int, data: bytes) -> int:
@@ -1158,11 +1155,7 @@ def tidying(state: Path, meanwhile: Callable[[], None], **more: Any) -> Segments
 def test_attack_a_closed_segment_taken_away_unseen_where_another_host_begins_one_meanwhile(
     tmp_path: Path,
 ) -> None:
-    with opened(tmp_path) as one, opened(tmp_path) as other:
-        one.append([body("one")], durable=True)
-        other.append([body("other")], durable=True)
-    for path in work.segment_paths(tmp_path):
-        os.utime(path, (1.0, 1.0))
+    left_behind(tmp_path)
     new = Path(work.journal(tmp_path), f"{9 * 10**16}-1-00000000.new")
     journal = tidying(tmp_path, lambda: new.unlink(missing_ok=True))
     try:

@@ -264,7 +264,7 @@ class Contents:
     def _keep(self, kept: _Kept) -> None:
         with self._lock:
             path, size = kept.held.path, len(kept.held.content or b"")
-            before = self._kept.pop(path, None)
+            before = self._kept.get(path)
             self._bytes += size - (0 if before is None else len(before.held.content or b""))
             if self._bytes > HELD_BYTES_MAX:
                 self._kept.clear()

@@ -18,7 +18,7 @@ from toolwright.journal.audit import open_audit
 from toolwright.journal.reading import time_text
 from toolwright.jsontext import JsonObject
 from toolwright.model import LOCK_NAME
-from toolwright.store import trusted
+from toolwright.store import Store, trusted
 
 _GIVEN_UP: Final = 130
 
@@ -67,16 +67,8 @@ def trust(shared: Shared, path: str, *, yes: bool, as_json: bool) -> int:
 
 def list_trusted(shared: Shared, *, as_json: bool) -> int:
     """What is trusted, and whether it still is what was trusted."""
-    items: list[JsonObject] = []
     with _switch.present_store(shared) as store:
-        for entry in trusted.listed(store) if store is not None else ():
-            assert store is not None
-            content, _ = files.read(entry.path)
-            status = "missing"
-            if content is not None:
-                same = trusted.is_trusted(store, entry.path, trusted.digest_of(content))
-                status = "trusted" if same else "changed"
-            items.append({"path": entry.path, "status": status, "at": time_text(entry.at), "by": entry.by})
+        items = [] if store is None else [_standing(store, entry) for entry in trusted.listed(store)]
     if as_json:
         _render.write_json(items)
     for item in () if as_json else items:
@@ -84,6 +76,15 @@ def list_trusted(shared: Shared, *, as_json: bool) -> int:
     if not items and not as_json and not shared.quiet:
         click.echo("no project is trusted", err=True)
     return 0
+
+
+def _standing(store: Store, entry: trusted.Trusted) -> JsonObject:
+    content, _ = files.read(entry.path)
+    status = "missing"
+    if content is not None:
+        same = trusted.is_trusted(store, entry.path, trusted.digest_of(content))
+        status = "trusted" if same else "changed"
+    return {"path": entry.path, "status": status, "at": time_text(entry.at), "by": entry.by}
 
 
 def remove(shared: Shared, path: str, *, as_json: bool) -> int:
