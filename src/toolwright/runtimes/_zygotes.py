@@ -33,7 +33,7 @@ from toolwright.catalog import files
 from toolwright.model import End, Ending, Level, Limits, Permit, Run, Usage
 from toolwright.records import dataclass, replace
 from toolwright.runtimes import _loader, _zygote
-from toolwright.sandbox import Cancel, Sandbox, Start
+from toolwright.sandbox import FILES_FIX, Cancel, Sandbox, Start
 from toolwright.sandbox._scratch import size
 from toolwright.sandbox.supervised import Service, Supervised
 
@@ -159,9 +159,8 @@ class Zygotes:
             if cancel.is_set:
                 return Answer(ending=Ending(end=End.CANCELLED, reason="cancelled before it started"))
             if time.monotonic() > deadline:
-                hint = "call fewer tools at once, or raise the limit of open files (ulimit -n)"
                 reason = "too many calls at once"
-                return Answer(ending=Ending(end=End.NOT_STARTED, reason=reason, hint=hint))
+                return Answer(ending=Ending(end=End.NOT_STARTED, reason=reason, hint=FILES_FIX))
         try:
             return self._answer(recipe, request, limits, cancel, deadline)
         finally:

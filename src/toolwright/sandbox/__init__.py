@@ -178,6 +178,8 @@ class Leash(Cancel):
 
 NOT_STARTED: Final = "could not be started"
 """How the ending of a program that never ran begins."""
+FILES_FIX: Final = "call fewer tools at once, or raise the limit of open files (ulimit -n)"
+"""What to do where no descriptor is left."""
 
 
 class Standing(Protocol):

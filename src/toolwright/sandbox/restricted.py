@@ -24,7 +24,7 @@ from typing import Final
 
 from toolwright.model import End, Ending, Level
 from toolwright.records import replace
-from toolwright.sandbox import Cancel, Standing, Start, _exchange, _kernel, _standing, portable
+from toolwright.sandbox import FILES_FIX, Cancel, Standing, Start, _exchange, _kernel, _standing, portable
 from toolwright.sandbox._guard import Guard
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox.ground import Surroundings
@@ -201,7 +201,7 @@ class _Starter(threading.Thread):
 def _unrestricted(error: Exception) -> Ending:
     why = error.strerror if isinstance(error, OSError) else None
     is_spent = isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
-    hint = "call fewer tools at once, or raise the limit of open files (ulimit -n)" if is_spent else None
+    hint = FILES_FIX if is_spent else None
     return Ending(end=End.UNAVAILABLE, reason=f"cannot be restricted: {why or error}", hint=hint)
 
 

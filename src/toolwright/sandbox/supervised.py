@@ -32,7 +32,7 @@ from toolwright.forks import IN_FORKS
 from toolwright.model import End, Ending, Level, Permit, Run
 from toolwright.paths import is_settled
 from toolwright.records import dataclass, replace
-from toolwright.sandbox import Cancel, Room, Standing, Start, _exchange, _kernel, _standing
+from toolwright.sandbox import FILES_FIX, Cancel, Room, Standing, Start, _exchange, _kernel, _standing
 from toolwright.sandbox._connection import GRACE_S, Connection, Gone
 from toolwright.sandbox._pipes import LARGE_BYTES, PIPE_BYTES, QUICK_S, Ends, Exchange, new_ends
 from toolwright.sandbox._scratch import Scratch
@@ -315,8 +315,7 @@ class Supervised:
             if cancel.is_set:
                 return _ending(start, End.CANCELLED, began, "cancelled before it started")
             if time.monotonic() - began > start.permit.limits.timeout_s:
-                hint = "call fewer tools at once, or raise the limit of open files (ulimit -n)"
-                return _ending(start, End.NOT_STARTED, began, "too many calls at once", hint)
+                return _ending(start, End.NOT_STARTED, began, "too many calls at once", FILES_FIX)
         try:
             try:
                 return self._run(start, cancel, began)
