@@ -80,7 +80,7 @@ enum {
 enum {
     REQUEST_MAGIC = 0x51535754, /* "TWSQ" */
     REPORT_MAGIC = 0x52535754,  /* "TWSR" */
-    VERSION = 3,
+    VERSION = 4,
 };
 
 /* How a call that is HELD gets leave: its byte of the shared page says so, and, where the host took long, this word on
@@ -173,7 +173,7 @@ struct report {
     uint64_t user_us, system_us, memory_bytes, duration_us;
     uint32_t processes_peak, survivors, detail;
     uint32_t stdout_size;         /* of what follows; the rest of it is stderr */
-    uint64_t memory_peak;         /* the largest sum seen when sampling */
+    int64_t scratch_changed_ns;   /* when the scratch folder last changed, once nobody was left; 0: not looked at */
     int32_t probes[PROBES];       /* errno of each, 0: works */
 };
 _Static_assert(sizeof(struct report) == 120, "no padding");
@@ -1036,7 +1036,6 @@ static uint32_t sample_processes(const struct head *head, struct report *report,
         }
         if (exact < memory) memory = exact;
     }
-    if (memory > report->memory_peak) report->memory_peak = memory;
     return head->memory_max > 0 && memory > head->memory_max ? REASON_MEMORY : 0;
 }
 
@@ -1336,7 +1335,10 @@ static bool run_tool(const struct request *r, const int *fds, struct report *rep
     report->status = status;
     close(pidfd);
     bool clean = sweep(report, now_us() + SWEEP_MS * 1000);
+    struct stat scratch;
     if (!clean) report->survivors = find_descendants(NULL);
+    else if (r->scratch[0] != 0 && lstat(r->scratch, &scratch) == 0)
+        report->scratch_changed_ns = (int64_t)scratch.st_ctim.tv_sec * 1000000000 + scratch.st_ctim.tv_nsec;
     report->duration_us = (uint64_t)(now_us() - began);
     return clean;
 }

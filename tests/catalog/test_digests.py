@@ -202,6 +202,23 @@ def test_what_is_no_regular_file_is_none(tmp_path: Path) -> None:
     assert (absent.digest, absent.content) == (digests.ABSENT, None)
 
 
+def test_a_path_is_a_link_only_where_its_own_name_is_one(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    program = tmp_path / "real" / "t"
+    program.write_text("one", encoding="utf-8")
+    (tmp_path / "folder").symlink_to("real")
+    link = tmp_path / "t"
+    link.symlink_to("real/t")
+    contents = digests.Contents()
+    through_folder, through_link = contents.file(f"{tmp_path}/folder/t"), contents.file(str(link))
+    assert through_folder is not None and not contents.is_link(through_folder)
+    assert through_link is not None and contents.is_link(through_link)
+    os.replace(program, link)  # the very file is there now; renaming it changed it, so it is looked at again
+    held = contents.file(str(link))
+    assert held is not None and held is not through_link and not contents.is_link(held)
+    assert not contents.is_link(through_link), "as it is now, where what was read is not kept any more"
+
+
 def test_where_a_file_lies_is_found_anew_once_a_folder_above_it_has_another_name(tmp_path: Path) -> None:
     """Releases that are renamed, with a link to the current one: the file itself does not change by that."""
     first, second = tmp_path / "first", tmp_path / "second"

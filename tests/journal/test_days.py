@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,26 @@ def test_lines_are_appended_to_the_file_of_their_day(tmp_path: Path) -> None:
     assert (tmp_path / "audit" / "2026-02-27.ndjson").read_bytes() == b"3\n"
     assert (tmp_path / "audit" / "2026-02-27.ndjson").stat().st_mode & 0o777 == 0o600
     assert told == []
+
+
+def test_whoever_finds_another_thread_writing_leaves_its_line_to_that_one(tmp_path: Path) -> None:
+    others: list[threading.Thread] = []
+
+    def clock() -> float:  # asked while the line before is being written
+        if not others:
+            other = threading.Thread(target=days.write, args=("2026-02-26", b"3"), daemon=True)
+            others.append(other)
+            other.start()
+            other.join(10)
+        return 0.0
+
+    days = DayFile(str(tmp_path), pytest.fail, clock=clock)
+    days.write("2026-02-26", b"1")
+    days.write("2026-02-26", b"2")
+    (other,) = others
+    assert not other.is_alive(), "it waited"
+    assert (tmp_path / "2026-02-26.ndjson").read_bytes() == b"1\n2\n3\n"
+    days.close()
 
 
 def test_a_file_that_was_taken_away_is_made_anew(tmp_path: Path) -> None:

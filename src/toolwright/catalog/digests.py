@@ -65,6 +65,8 @@ class _Kept(NamedTuple):
     real: str
     """Where it lay, every link followed. Attack: a link that leads elsewhere while the bytes are read, and
     back while their place is looked at."""
+    is_link: bool
+    """Whether something other than the path itself led there: the path is a link, or was turned meanwhile."""
 
 
 class Digested(Protocol):
@@ -219,6 +221,11 @@ class Contents:
         place = files.place(held.path)  # a folder above it has another name by now, or it was read again
         return place.real if place is not None and place.fingerprint == held.fingerprint else None
 
+    def is_link(self, held: Held) -> bool:
+        """Whether a file's path is a link, as it was when the file was read."""
+        kept = self._kept.get(held.path)
+        return kept.is_link if kept is not None and kept.held is held else os.path.islink(held.path)
+
     def runs(self, how_digest: str, paths: tuple[str, ...]) -> str | None:
         """The digest of what would run now; None where a file cannot be read."""
         return self.together(how_digest, tuple([self.file(path) for path in paths]))
@@ -255,7 +262,9 @@ class Contents:
             held, real = found
             if kept is not None and kept.held == held:
                 held = kept.held
-            self._keep(_Kept(held, reading, is_settled(held.fingerprint[3], now_ns), real))
+            folder, name = os.path.split(held.path)
+            is_link = os.path.join(os.path.realpath(folder), name) != real
+            self._keep(_Kept(held, reading, is_settled(held.fingerprint[3], now_ns), real, is_link))
             return held
         finally:
             if is_turn:

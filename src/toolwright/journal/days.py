@@ -10,11 +10,13 @@ import os
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final
 
+from toolwright.forks import IN_FORKS
 from toolwright.store import private
 
 LOOK_S: Final = 1.0
@@ -42,30 +44,49 @@ class DayFile:
         self._folder = folder
         self._told = told
         self._clock = clock
-        self._lock = threading.Lock()
         self._warned = False
-        self._day = ""
+        self._day = self._open_path = ""
         self._file: int | None = None
         self._look_again = 0.0
+        self.renew()
+        IN_FORKS.add(self)
+
+    def renew(self) -> None:
+        """Nobody writes, and nothing waits. In a fork, too: what waited there is its parent's to write."""
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[str, bytes]] = deque()
 
     def write(self, day: str, line: bytes) -> None:
         """Append one line (JSON text) to the file of a day (``2026-02-26``). Never raises."""
         if not line.isascii():
             line = _HIDDEN.sub(_escaped, line.decode("utf-8")).encode("utf-8")
-        try:
+        self._waiting.append((day, line + b"\n"))
+        # Whoever finds another thread writing leaves the line to that one, which looks again before it goes:
+        # waiting for it would cost more than the line.
+        while self._waiting and not self._lock.locked():
             with self._lock:
-                os.write(self._opened(day), line + b"\n")
-        except OSError as error:
-            with self._lock:
-                first, self._warned = not self._warned, True
-                self._let_go()
-            if first:
-                why = (error.strerror or "it cannot be written").lower()
-                self._told(f"{self._path(day)}: {why}; the day file is not written, calls go on")
+                self._write_waiting()
 
     def close(self) -> None:
         with self._lock:
+            self._write_waiting()
             self._let_go()
+
+    def _write_waiting(self) -> None:
+        """Under the lock: all lines that wait, those of one day with one write."""
+        while waiting := self._waiting:
+            day, first = waiting.popleft()
+            lines = [first]
+            while waiting and waiting[0][0] == day:
+                lines.append(waiting.popleft()[1])
+            try:
+                os.write(self._opened(day), b"".join(lines))
+            except OSError as error:
+                self._let_go()
+                if not self._warned:
+                    self._warned = True
+                    why = (error.strerror or "it cannot be written").lower()
+                    self._told(f"{self._path(day)}: {why}; the day file is not written, calls go on")
 
     def _path(self, day: str) -> str:
         return os.path.join(self._folder, f"{day}.ndjson")
@@ -77,7 +98,8 @@ class DayFile:
         if self._file is None:
             private.make_folders(self._folder)
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            self._file = os.open(self._path(day), flags, 0o600)
+            self._open_path = self._path(day)
+            self._file = os.open(self._open_path, flags, 0o600)
             self._day = day
         return self._file
 
@@ -91,7 +113,7 @@ class DayFile:
         """
         now = self._clock()
         if now < self._look_again:
-            return os.access(self._path(day), os.F_OK)
+            return os.access(self._open_path, os.F_OK)
         self._look_again = now + LOOK_S
         own = os.fstat(file)
         try:

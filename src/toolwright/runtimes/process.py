@@ -34,12 +34,23 @@ _ENDS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
+class _Looked:
+    """What a tool's files, as they were looked at, mean for its start: the same until one of them changes."""
+
+    held: tuple[digests.Held | None, ...]
+    own: tuple[str, ...]
+    sealed: tuple[tuple[str, bytes], ...]
+    known: dict[str, object]
+
+
+@dataclass(slots=True, eq=False)
 class _Known:
-    """What follows from a tool alone: every call asks."""
+    """What follows from a tool alone, and from its files as they were last: every call asks."""
 
     tool: Tool
     own: tuple[str, ...]
     how: str
+    looked: _Looked | None = None
 
 
 _start: Final = maker(Start)
@@ -121,20 +132,31 @@ class ProcessTools:
         refused = self._refused(known, invocation, call, found, held)
         if refused is not None:
             return replace(refused, runs=runs)
-        # The scripts of resolvers have had their turn.
-        run_now = [pair for pair in zip(own, held, strict=True) if not isinstance(pair[0], digests.Aside)]
-        started = _from_memory(argv, run_now) if permit.loads else argv
-        if started is not argv:
-            run_now = [pair for pair in run_now if pair[0] != argv[1]]
-        # Attack: a link that is turned between the check and the start: from here on it plays no part.
-        real = {path: os.path.realpath(path) for path, _ in run_now if os.path.islink(path)}
-        if real:
-            found = real.get(found, found)
-            for path in real.keys() & set(started[1:]):  # the first one is ours, others are the call's
-                place = started.index(path, 1)
-                started = (*started[:place], real[path], *started[place + 1 :])
-            run_now = [(real.get(path, path), file) for path, file in run_now]
-        skill_dir = (invocation.skill_dir,) if invocation.skill_dir else ()
+        started = argv
+        looked = known.looked
+        if looked is None or looked.held != held or permit.loads:
+            # The scripts of resolvers have had their turn.
+            run_now = [pair for pair in zip(own, held, strict=True) if not isinstance(pair[0], digests.Aside)]
+            started = _from_memory(argv, run_now) if permit.loads else argv
+            if started is not argv:
+                run_now = [pair for pair in run_now if pair[0] != argv[1]]
+            # Attack: a link that is turned between the check and the start: from here on it plays no part.
+            real = {path: os.path.realpath(path) for path, file in run_now if self._is_link(path, file)}
+            if real:
+                found = real.get(found, found)
+                for path in real.keys() & set(started[1:]):  # the first one is ours, others are the call's
+                    place = started.index(path, 1)
+                    started = (*started[:place], real[path], *started[place + 1 :])
+                run_now = [(real.get(path, path), file) for path, file in run_now]
+            skill_dir = (invocation.skill_dir,) if invocation.skill_dir else ()
+            looked = _Looked(
+                held,
+                (*[path for path, _ in run_now], *skill_dir),
+                tuple([(path, file.content) for path, file in run_now if file and file.content is not None]),
+                {path: file.fingerprint for path, file in run_now if file},
+            )
+            if not real and not permit.loads and None not in held:
+                known.looked = looked
         start = _start(
             program=found,
             argv=started,
@@ -142,10 +164,9 @@ class ProcessTools:
             cwd=cwd,
             stdin=command.stdin or b"",
             permit=permit,
-            own=(*[path for path, _ in run_now], *skill_dir, *prepared.own),
-            sealed=tuple(
-                [(path, file.content) for path, file in run_now if file and file.content is not None]
-            ),
+            own=looked.own + prepared.own,
+            sealed=looked.sealed,
+            known=looked.known,
         )
         ending = self._host.sandbox.run(start, cancel)
         if started is not argv:  # records show which script ran: not its text, nor where a link led
@@ -200,6 +221,9 @@ class ProcessTools:
             return files.inside(program, folder)
         # Attack: a link that leads out while the file is read and back while its place is looked at.
         return file.path == program and self._contents.is_inside(file, folder)
+
+    def _is_link(self, path: str, file: digests.Held | None) -> bool:
+        return os.path.islink(path) if file is None else self._contents.is_link(file)
 
     def _changed(self, how: str, call: ToolCall, held: tuple[digests.Held | None, ...]) -> Ending | None:
         """Attack: a file that is replaced between the check and the start."""

@@ -35,6 +35,8 @@ class Start:
     """The tool's own files and folders: readable, never writable."""
     sealed: tuple[tuple[str, bytes], ...] = ()
     """Files by path whose bytes were checked: these bytes run, whatever lies at the path by then."""
+    known: Mapping[str, object] = field(default_factory=dict, repr=False)
+    """Of some of these paths, which file was there a moment ago: whatever differs from file to file."""
     reserved_bytes: int = 0
     """Memory that the program sets aside when it starts and never uses: the kernel's limit leaves room."""
     what: str = "call"

@@ -16,9 +16,9 @@ from toolwright.model import End, Usage
 from toolwright.records import dataclass, maker
 from toolwright.sandbox import NOT_STARTED, _kernel
 
-VERSION: Final = 3
+VERSION: Final = 4
 REQUEST: Final = struct.Struct("<8I2Q12I")
-REPORT: Final = struct.Struct("<4I2i2I4Q4IQ8i")
+REPORT: Final = struct.Struct("<4I2i2I4Q4Iq8i")
 LIMIT: Final = struct.Struct("<IIQ")
 FLAGS_AT: Final = 12
 REQUEST_MAGIC, REPORT_MAGIC = 0x51535754, 0x52535754
@@ -136,6 +136,8 @@ class Report:
     detail: int
     stdout_bytes: int
     """Of ``tail``; the rest of it is stderr."""
+    scratch_changed_ns: int
+    """When the scratch folder last changed, as of when all that ran was dead; 0: nobody looked."""
     probes: tuple[int, ...]
     tail: bytes
 
@@ -149,7 +151,7 @@ class Report:
         usage = _usage(user_ms=found[8] / 1000, system_ms=found[9] / 1000, memory_bytes=found[10])
         return _report(
             found[2], found[3], found[4], found[5], found[7], usage, found[13], found[14], found[15],
-            found[17:], message[REPORT.size :],
+            found[16], found[17:], message[REPORT.size :],
         )  # fmt: skip
 
 

@@ -146,7 +146,7 @@ class _Slot:
     rules: KernelRules
     layers: tuple[str, ...]
     born: float
-    seen: tuple[tuple[int, int] | None, ...]
+    seen: tuple[object, ...]
     """Which files the watched paths were when the rules were made."""
     namespace: _Namespace | None = None
     fds: tuple[int, ...] = ()
@@ -163,12 +163,15 @@ class _Slot:
     taken_ns: int = 0
     """When the call that has it took it."""
 
-    def is_untouched(self) -> bool:
+    def is_untouched(self, changed_ns: int) -> bool:
         """Whether nothing was ever made in the scratch folder since it was last seen to be empty.
 
+        ``changed_ns``: when it last changed, as the supervisor saw it after the call; 0: it did not look.
         A tool cannot set the time of a change. What changed shortly before the call is looked at again.
         """
-        return is_settled(self.changed_ns, self.taken_ns) and self.changed_ns == _changed_ns(self.scratch)
+        return is_settled(self.changed_ns, self.taken_ns) and self.changed_ns == (
+            changed_ns or _changed_ns(self.scratch)
+        )
 
 
 class Service:
@@ -413,7 +416,7 @@ class Supervised:
             elif is_stale:
                 self._drop(slot)
             else:
-                self._give_back(slot)
+                self._give_back(slot, 0 if report is None else report.scratch_changed_ns)
 
     def _send(
         self,
@@ -690,7 +693,7 @@ class Supervised:
             known = self._alike[id(permit)] = (permit, number)
             return known
 
-    def _make(self, start: Start, key: object, seen: tuple[tuple[int, int] | None, ...], now: float) -> _Slot:
+    def _make(self, start: Start, key: object, seen: tuple[object, ...], now: float) -> _Slot:
         scratch = self._scratch.take()
         slot: _Slot | None = None
         fds: list[int] = []
@@ -751,11 +754,11 @@ class Supervised:
             raise Refused(End.DENIED, f"{swapped} changed after it was checked")
         return program, ()
 
-    def _give_back(self, slot: _Slot) -> None:
+    def _give_back(self, slot: _Slot, changed_ns: int = 0) -> None:
         """Keep it for the next call of its kind, if nothing of this one is left in it."""
         is_clean = False
         try:
-            is_clean = slot.is_untouched()
+            is_clean = slot.is_untouched(changed_ns)
             if not is_clean:
                 is_clean = not os.listdir(slot.scratch) or self._scratch.empty(slot.scratch)
                 slot.changed_ns = _changed_ns(slot.scratch)
@@ -959,15 +962,18 @@ def _new_namespace(
     return _Namespace(tuple(fds[present:]), tuple(fds[:present]), tuple(paths), struct.pack(layout, *marked))
 
 
-def _identities(start: Start) -> tuple[tuple[int, int] | None, ...]:
+def _identities(start: Start) -> tuple[object, ...]:
     """Which files the paths of a start are now: a folder that was removed and made anew is another one."""
-    found: list[tuple[int, int] | None] = []
+    found: list[object] = []
     for path in dict.fromkeys((start.program, *start.own, *start.permit.read, *start.permit.write)):
-        try:
-            status = os.stat(path)
-            found.append((status.st_dev, status.st_ino))
-        except OSError:
-            found.append(None)
+        known = start.known.get(path)
+        if known is None:
+            try:
+                status = os.stat(path)
+                known = (status.st_dev, status.st_ino)
+            except OSError:
+                pass
+        found.append(known)
     return tuple(found)
 
 
