@@ -254,7 +254,7 @@ class _Setting:
         us, least = (medians(found[name]) * 1e6 for name in names)
         detail = (
             f"journal in {where}; on the disk {medians(found['function:disk']) * 1e6:,.0f} us; "
-            f"the same in one function, without rooms and rules: {least:.1f} us"
+            f"all that it has to do as one function, with nothing around: {least:.1f} us"
         )
         return [_at_most("registered function, checked and recorded, the sync apart", us, "us", 15.0, detail)]
 

@@ -211,11 +211,15 @@ def test_a_path_is_a_link_only_where_its_own_name_is_one(tmp_path: Path) -> None
     link.symlink_to("real/t")
     contents = digests.Contents()
     through_folder, through_link = contents.file(f"{tmp_path}/folder/t"), contents.file(str(link))
-    assert through_folder is not None and not contents.is_link(through_folder)
-    assert through_link is not None and contents.is_link(through_link)
+    assert through_folder is not None
+    assert not contents.is_link(through_folder)
+    assert through_link is not None
+    assert contents.is_link(through_link)
     os.replace(program, link)  # the very file is there now; renaming it changed it, so it is looked at again
     held = contents.file(str(link))
-    assert held is not None and held is not through_link and not contents.is_link(held)
+    assert held is not None
+    assert held is not through_link
+    assert not contents.is_link(held)
     assert not contents.is_link(through_link), "as it is now, where what was read is not kept any more"
 
 
