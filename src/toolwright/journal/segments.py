@@ -273,8 +273,8 @@ class Segments:
         self._left_behind = False
         self._look_again = 0.0
         self._given_up: tuple[Head, ...] = ()
-        """Of segments that were cut off under us or could not be synced: what we write next names them, so that
-        they are missed where they go, until that is on the disk."""
+        """Of segments that were cut off under us or could not be synced: what we write next names them, until
+        that is on the disk, so that they are missed where they go."""
 
     def renew(self) -> None:
         """In a fork: two processes that number and link in one file would break its chain for good.

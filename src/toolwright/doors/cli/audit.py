@@ -77,7 +77,7 @@ def tail(shared: Shared, count: int, follow: bool, as_json: bool) -> None:
         latest = [*deque(found, maxlen=count)]
     else:
         latest = [entry for entry in reading.tail(folder, count * 4) if _shown(shared, entry)][-count:]
-    lost = _accounts.lost_in(folder, min((entry.ts for entry in latest), default=0.0))
+    lost = _accounts.lost_of(folder, latest)
     if as_json and not follow:
         _render.write_json([_accounts.entry_document(entry, lost) for entry in latest])
         return
@@ -157,18 +157,20 @@ def show(
         raise click.UsageError("--offset and --limit need --output.")
     _input.check_text(call_id, "CALL_ID")
     folder = _folder(shared)
+    status = ""
     with Index(folder) as index:
         found = index.of_call(call_id)
-    exact = [entry for entry in found if entry.call == call_id]
-    ids = {entry.call for entry in found}
-    if not call_id or not found or (not exact and len(ids) > 1):
+        exact = [entry for entry in found if entry.call == call_id]
+        entries = exact or found
+        ids = {entry.call for entry in entries}
+        if call_id and len(ids) == 1 and not output:
+            status = _accounts.status_of(index, entries)
+    if not call_id or len(ids) != 1:
         several = f"{len(ids)} calls begin so" if ids and call_id else "no such call was recorded"
         complain(f"{call_id!r}: {several}", "`toolwright audit tail` lists calls with their ids")
         return _NO_SUCH_CALL
-    entries = exact or found
     if output:
         return _show_output(shared, entries[0].call, offset or 0, limit or _PAGE_BYTES, as_json=as_json)
-    status = _accounts.status_of(folder, entries)
     if as_json:
         _render.write_json(
             {
@@ -350,7 +352,7 @@ def stats(shared: Shared, as_json: bool) -> None:
     folder, now = _folder(shared), time.time()
     with Index(folder) as index:
         found = usage.usage(index.events(), now)
-    interrupted = len(reading.interrupted(folder, now - usage.WINDOW_S))
+        interrupted = len(index.interrupted(now - usage.WINDOW_S))
     if as_json:
         _render.write_json(_accounts.usage_document(found, interrupted))
         return
