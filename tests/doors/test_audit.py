@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import select
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -44,6 +47,43 @@ def recorded(audit: Audit, *ids: str, **result: Any) -> None:
     for id in ids:
         assert audit.begin(work.call(id), work.FACTS)
         audit.end(work.call(id), work.result(id, **result), work.tool("capability", latency="fast"))
+
+
+class AtATerminal:
+    """A command whose stderr is a terminal, and whose stdout is a pipe that nobody reads yet."""
+
+    def __init__(self, state: Path, *arguments: str) -> None:
+        self._terminal, theirs = pty.openpty()
+        self.shown = b""
+        self.process = subprocess.Popen(
+            [PROGRAM, "--state", state, *arguments],
+            cwd=state.parent,
+            env=environment(state.parent / ".home", TERM="xterm"),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+        )
+        os.close(theirs)
+
+    def until(self, text: bytes) -> None:
+        while text not in self.shown:
+            assert self._reads(), "the terminal was closed"
+
+    def to_its_end(self) -> tuple[int, bytes]:
+        out, _ = self.process.communicate(timeout=WAIT_S)
+        while self._reads():
+            pass
+        os.close(self._terminal)
+        return self.process.returncode, out
+
+    def _reads(self) -> bool:
+        assert select.select([self._terminal], [], [], WAIT_S)[0], "the terminal stayed silent"
+        try:
+            part = os.read(self._terminal, 65536)
+        except OSError:  # how Linux says that the other side is closed
+            return False
+        self.shown += part
+        return bool(part)
 
 
 # -- tail, show, export, stats ------------------------------------------------------------------------------
@@ -158,6 +198,37 @@ def test_export_writes_json_lines_of_a_time_and_a_key(state: Path, audit: Audit)
 
 
 @pytest.mark.requirement("capability.meta.latency-observed", "capability.control.usage")
+def test_a_long_export_tells_on_the_terminal_how_far_it_is_and_never_in_its_output(
+    state: Path, audit: Audit
+) -> None:
+    recorded(audit, *(f"c{number}" for number in range(300)))  # more than a pipe takes, so it has to wait
+    for_programs = AtATerminal(state, "audit", "export", "--json")
+    for_people = AtATerminal(state, "audit", "export")
+    for_people.until(b"exporting: 0 of 1 segments")
+    for one in (for_people, for_programs):
+        status, out = one.to_its_end()
+        assert status == 0
+        assert len([json.loads(line) for line in out.splitlines()]) == 600
+    assert for_people.shown.endswith(b"\r\x1b[K")
+    assert for_programs.shown == b""
+
+
+@pytest.mark.parametrize("words", [("stats",), ("show", "a")], ids=" ".join)
+def test_whoever_waits_for_the_index_is_told_so(state: Path, audit: Audit, words: tuple[str, ...]) -> None:
+    recorded(audit, "a")
+    assert said(state, "audit", *words).status == 0
+    other = sqlite3.connect(state / "journal" / "index.sqlite", isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    asked = AtATerminal(state, "audit", *words)
+    asked.until(b"bringing the index up to date: ")
+    other.execute("ROLLBACK")
+    other.close()
+    status, out = asked.to_its_end()
+    assert status == 0
+    assert b"manifest:t/get_time" in out
+    assert asked.shown.endswith(b"\r\x1b[K")
+
+
 def test_stats_name_a_tool_that_is_slower_than_it_declares(state: Path, audit: Audit) -> None:
     recorded(audit, "a", "b", "c", spent=work.spent(2000.0))
     found = said(state, "audit", "stats", "--json").json

@@ -14,10 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.journal import work
+from toolwright.doors import _accounts
 from toolwright.errors import Kind, StoreError
 from toolwright.journal import reading
-from toolwright.journal.audit import open_audit
+from toolwright.journal.audit import Audit, open_audit
 from toolwright.journal.index import Index, Wanted, WantedRecords
+from toolwright.journal.segments import Bounds, Disk
 
 
 def recorded(state: Path, *ids: str) -> None:
@@ -260,3 +262,185 @@ def test_an_index_that_another_is_making_is_left_to_it(tmp_path: Path) -> None:
     other.close()
     with Index(work.journal(tmp_path)) as index:
         assert len(index.of_call("a")) == 2
+
+
+# -- in steps -----------------------------------------------------------------------------------------------
+
+
+def rotated(state: Path, *ids: str) -> None:
+    """A call in each of as many segments, all of which but the last are closed."""
+    audit = open_audit(str(state))
+    for number, id in enumerate(ids):
+        if number:
+            audit._segments.rotate()
+        audit.begin(work.call(id), work.FACTS)
+        audit.end(work.call(id), work.result(id))
+    audit.close()
+
+
+def test_an_index_whose_making_is_stopped_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    rotated(tmp_path, "a", "b", "c")
+    folder = work.journal(tmp_path)
+
+    def stop(done: int, total: int) -> None:
+        assert total == 3
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Index(folder, progress=stop)
+    with sqlite3.connect(os.path.join(folder, "index.sqlite")) as connection:
+        kept = [call for (call,) in connection.execute("SELECT call FROM call ORDER BY call")]
+    connection.close()
+    assert kept == ["a", "b"]
+    with Index(folder) as index:
+        assert [row.call for row in index.calls(Wanted(), 10).calls] == ["c", "b", "a"]
+        assert sum(each.calls for each in index.load(time.time(), 3600, 2)) == 3
+
+
+def test_whoever_makes_the_index_lets_others_in_between_two_segments(tmp_path: Path) -> None:
+    rotated(tmp_path, "a", "b", "c")
+    folder = work.journal(tmp_path)
+    found: list[int] = []
+
+    def ask(done: int, _total: int) -> None:
+        if done == 1:
+            with Index(folder, wait_s=0.01) as other:  # which does the rest of the work, too
+                found.append(len(other.calls(Wanted(), 10).calls))
+
+    with Index(folder, progress=ask) as index:
+        assert len(index.calls(Wanted(), 10).calls) == 3
+        assert sum(each.calls for each in index.load(time.time(), 3600, 2)) == 3
+    assert found == [3]
+
+
+# -- interrupted --------------------------------------------------------------------------------------------
+
+
+def places(state: Path) -> set[tuple[str, int]]:
+    return {(entry.segment, entry.number) for entry in reading.interrupted(work.journal(state))}
+
+
+def test_calls_that_were_interrupted_in_closed_segments_are_known_without_reading_these(
+    tmp_path: Path,
+) -> None:
+    audit = open_audit(str(tmp_path))
+    audit.begin(work.call("left"), work.FACTS)
+    audit._segments.rotate()
+    audit.close()
+    with Index(work.journal(tmp_path)) as index:
+        expected = index.interrupted(0.0)
+    assert expected == places(tmp_path)
+    (path,) = work.segment_paths(tmp_path, ".seg")
+    path.write_bytes(bytes(path.stat().st_size))
+    with Index(work.journal(tmp_path)) as index:
+        assert index.interrupted(0.0) == expected
+    told = _accounts.stats_document(work.journal(tmp_path), now=time.time(), window_s=3600, buckets=1)
+    assert told["interrupted"] == 1
+
+
+def test_a_segment_that_cannot_be_read_is_named_and_nobody_guesses_what_was_interrupted(
+    tmp_path: Path,
+) -> None:
+    recorded(tmp_path, "a")
+    (Path(work.journal(tmp_path)) / "00000000000000001-1-aa.seg").mkdir()
+    with (
+        Index(work.journal(tmp_path)) as index,
+        pytest.raises(StoreError, match=r"00000000000000001-1-aa\.seg: it is not a regular file"),
+    ):
+        index.interrupted(0.0)
+
+
+def test_what_others_took_in_since_says_nothing_about_hosts_that_were_not_looked_for(tmp_path: Path) -> None:
+    recorded(tmp_path, "a")
+    with Index(work.journal(tmp_path)) as index:
+        audit = open_audit(str(tmp_path))
+        audit.begin(work.call("runs"), work.FACTS)
+        with Index(work.journal(tmp_path)) as other:
+            assert other.interrupted(0.0) == set()
+            assert index.of_call("runs")
+            assert index.interrupted(0.0) == set()
+        audit.close()
+    with Index(work.journal(tmp_path)) as index:
+        assert index.interrupted(0.0) == places(tmp_path) != set()
+
+
+@pytest.mark.parametrize("is_end", [False, True], ids=["the begin's", "the end's"])
+def test_a_segment_that_is_read_anew_keeps_begins_and_ends_together(tmp_path: Path, is_end: bool) -> None:
+    audit = open_audit(str(tmp_path))
+    audit.begin(work.call("long"), work.FACTS)
+    (first,) = work.segment_paths(tmp_path)
+    audit._segments.rotate()
+    (second,) = work.segment_paths(tmp_path)
+    before = second.read_bytes()
+    audit.end(work.call("long"), work.result("long", spent=work.spent(2.0)))
+    audit.close()
+    with Index(work.journal(tmp_path)) as index:
+        assert index.interrupted(0.0) == set()
+    if is_end:
+        second.write_bytes(before)
+    else:
+        path = first.with_suffix(".seg")
+        path.write_bytes(path.read_bytes()[:-1])
+    with Index(work.journal(tmp_path)) as index:
+        (row,) = index.calls(Wanted(), 10).calls
+        assert (row.call, row.ok, row.ms) == (("long", None, None) if is_end else ("long", True, 2.0))
+        assert index.interrupted(0.0) == places(tmp_path) == ({(first.stem, 2)} if is_end else set())
+
+
+MOVE = st.sampled_from(("begin", "begin", "end", "rotate", "sync fails", "leave", "ask"))
+MOVES = st.lists(st.tuples(MOVE, st.booleans()), max_size=25)
+
+
+@given(MOVES)
+@settings(max_examples=60, deadline=None)
+def test_the_index_finds_the_same_calls_interrupted_as_one_who_reads_everything(
+    tmp_path_factory: pytest.TempPathFactory, moves: list[tuple[str, bool]]
+) -> None:
+    state = tmp_path_factory.mktemp("moves")
+    folder = work.journal(state)
+    hosts: dict[bool, Audit] = {}
+    open_calls: dict[bool, list[str]] = {False: [], True: []}
+    fails: list[OSError] = []
+    begun: list[str] = []
+
+    def sync(_descriptor: int) -> None:
+        if fails:
+            raise fails.pop()
+
+    def compare() -> None:
+        expected = places(state)
+        with Index(folder) as index:
+            assert index.interrupted(0.0) == expected
+        few = set(begun[::2])
+        found = reading.interrupted(folder, calls=few)
+        assert found == [entry for entry in reading.interrupted(folder) if entry.call in few]
+
+    for move, which in moves:
+        audit = hosts.get(which)
+        if move == "ask":
+            compare()
+        elif move == "leave":
+            if audit is not None:
+                hosts.pop(which).close()
+                open_calls[which].clear()
+        elif audit is None:
+            hosts[which] = open_audit(
+                str(state), disk=Disk(sync=sync), bounds=Bounds(flush_s=60), told=lambda text: None
+            )
+        elif move == "end" and open_calls[which]:
+            id = open_calls[which].pop()
+            audit.end(work.call(id), work.result(id))
+        elif move == "rotate":
+            audit._segments.rotate()
+        else:
+            id = f"c{len(begun)}"
+            begun.append(id)
+            fails.extend([OSError(5, "Input/output error")] * (move == "sync fails"))
+            if audit.begin(work.call(id), work.FACTS):
+                open_calls[which].append(id)
+            fails.clear()
+    compare()
+    for audit in hosts.values():
+        audit.close()
+    compare()

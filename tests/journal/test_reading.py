@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from types import FrameType
@@ -240,3 +241,29 @@ def test_the_last_records_are_found_without_reading_segments_of_long_ago(tmp_pat
     assert [entry.call for entry in reading.tail(folder, 7) if entry.call][-1] == "day 3"
     assert [entry.call for entry in reading.interrupted(folder, now - 8 * 86_400)] == ["day 1"]
     assert reading.interrupted(folder, now - 5 * 86_400) == []
+
+
+def test_whoever_reads_a_long_journal_is_told_how_far_it_is(tmp_path: Path) -> None:
+    audit = open_audit(str(tmp_path))
+    for id in "abc":
+        audit.begin(work.call(id), work.FACTS)
+        audit._segments.rotate()
+    audit.close()
+    folder = work.journal(tmp_path)
+    key = sealing.public_key(str(tmp_path))
+    told: list[tuple[int, int]] = []
+
+    def progress(done: int, total: int) -> None:
+        told.append((done, total))
+
+    looks: list[Callable[[], object]] = [
+        lambda: reading.verify(folder, key, sealing.checker(key or b""), progress=progress),
+        lambda: [*reading.entries(folder, progress)],
+        lambda: [*reading.follow(folder, {}, progress)],
+        lambda: reading.tail(folder, 10, progress),
+        lambda: reading.interrupted(folder, progress=progress),
+    ]
+    for look in looks:
+        told.clear()
+        look()
+        assert told == [(0, 4), (1, 4), (2, 4), (3, 4)]

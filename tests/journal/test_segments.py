@@ -849,7 +849,8 @@ def test_j04_a_journal_cut_off_after_the_last_record_is_missed(tmp_path: Path) -
         journal.append([body("a"), body("b")], durable=True)
         (path,) = work.segment_paths(tmp_path)
         whole = path.stat().st_size
-        journal.append([body("c")], durable=False)
+        journal.promise([body("c")])
+        journal.hasten()  # written, and the background, which would notice as well, is not woken
         os.truncate(path, whole)
         with pytest.raises(Trouble, match="cut off"):
             journal.append([], durable=True)
@@ -1497,6 +1498,41 @@ def test_k03_after_a_failed_sync_the_segment_is_given_up(tmp_path: Path) -> None
     assert "a new segment is begun" in told[0]
     assert calls(tmp_path)[-1] == "b"
     assert work.verdict(tmp_path).ok
+
+
+@pytest.mark.battery("K03")
+@pytest.mark.parametrize("fails", [1, 2], ids=["once", "for the one that names it as well"])
+@pytest.mark.parametrize("gone", ["taken away", "cut off"])
+def test_attack_a_segment_that_was_given_up_after_a_failed_sync_goes_unseen(
+    tmp_path: Path, gone: str, fails: int
+) -> None:
+    state = {"fails": 0}
+
+    def sync(descriptor: int) -> None:
+        if state["fails"]:
+            state["fails"] -= 1
+            raise OSError(errno.EIO, "input/output error")
+        os.fdatasync(descriptor)
+
+    with opened(tmp_path, disk=Disk(sync=sync), bounds=Bounds(flush_s=WAIT)) as journal:
+        journal.append([body("a"), body("b")], durable=True)
+        (first,) = work.segment_paths(tmp_path)
+        state["fails"] = fails
+        for _ in range(fails):
+            with pytest.raises(Trouble, match="input/output error"):
+                journal.append([body("unknown")], durable=True)
+        journal.append([body("after")], durable=True)
+    assert work.verdict(tmp_path).ok
+    path = first.with_suffix(".seg")
+    whole = path.read_bytes()
+    kept = chain.scan(first.stem, whole).records[3].offset  # behind the opening, a and b
+    path.write_bytes(whole[:kept])
+    assert work.verdict(tmp_path).ok  # what was not synced may be lost
+    if gone == "taken away":
+        path.unlink()
+    else:
+        path.write_bytes(whole[: kept - 1])
+    assert {flaw.segment for flaw in work.verdict(tmp_path).flaws} == {first.stem}
 
 
 @pytest.mark.battery("K03")

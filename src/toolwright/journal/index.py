@@ -1,8 +1,9 @@
 """An index over the journal, for questions that would otherwise read all of it. Never on the way of a call.
 
 ``index.sqlite`` beside the segments: which records belong to a call, which calls there were, how many ended
-when and how long they took. It is brought up to date when somebody asks and thrown away whenever it does not
-fit; the segments are the truth.
+when and how long they took. It is brought up to date when somebody asks, a segment at a time, so that whoever
+is stopped in the middle leaves the most of it to the next, and thrown away whenever it does not fit; the
+segments are the truth.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from toolwright.errors import StoreError
@@ -35,9 +36,10 @@ GRAINS_S: Final = (60, 3600)
 _STEPS_PER_DOUBLING: Final = 8
 """How finely durations are told apart when they are counted: within five percent."""
 
-_VERSION: Final = 4
+_VERSION: Final = 5
 _TABLES: Final = (
-    "CREATE TABLE segment (name TEXT PRIMARY KEY, offset INTEGER, number INTEGER, link BLOB) STRICT",
+    "CREATE TABLE segment (name TEXT PRIMARY KEY, offset INTEGER, number INTEGER, link BLOB, "
+    "host TEXT) STRICT",
     "CREATE TABLE record (segment TEXT, number INTEGER, offset INTEGER, ts REAL, what TEXT, call TEXT, "
     "key TEXT, ok INTEGER, ms REAL, kind TEXT, latency TEXT, cost REAL, currency TEXT, "
     "PRIMARY KEY (segment, number)) STRICT",
@@ -45,8 +47,10 @@ _TABLES: Final = (
     "CREATE INDEX by_end ON record (what, ts)",
     "CREATE INDEX by_time ON record (ts)",
     "CREATE TABLE call (call TEXT PRIMARY KEY, segment TEXT, begun REAL, tool TEXT, key TEXT, caller TEXT, "
-    "door TEXT, ended REAL, ok INTEGER, kind TEXT, ms REAL, layers TEXT) STRICT, WITHOUT ROWID",
+    "door TEXT, ended REAL, ok INTEGER, kind TEXT, ms REAL, layers TEXT, number INTEGER, host TEXT) "
+    "STRICT, WITHOUT ROWID",
     "CREATE INDEX by_begin ON call (begun, call)",
+    "CREATE INDEX unended ON call (begun) WHERE ended IS NULL",
     "CREATE TABLE load (segment TEXT, grain INTEGER, at INTEGER, key TEXT, step INTEGER, ok INTEGER, "
     "calls INTEGER, PRIMARY KEY (grain, at, key, step, ok, segment)) STRICT, WITHOUT ROWID",
 )
@@ -142,10 +146,19 @@ _making: Final = threading.Lock()
 class Index:
     """The index of one journal, up to date when it was opened."""
 
-    def __init__(self, folder: str, *, wait_s: float = 10.0) -> None:
+    def __init__(
+        self, folder: str, *, wait_s: float = 10.0, progress: reading.Progress | None = None
+    ) -> None:
         """Raises StoreError where another program, or another thread, is still making it after so long."""
         self._folder = folder
         self._wait_s = wait_s
+        self._progress = progress
+        self._seen: dict[str, int] = {}
+        """How far we read each segment. Others may know more by now; what they saw says nothing about hosts
+        that we did not look for."""
+        self._living: set[str | None] = set()
+        """Hosts that held a segment when we read it."""
+        self._unread: StoreError | None = None
         path = self._path = os.path.join(folder, "index.sqlite")
         if not os.path.isdir(folder):
             reading.segment_files(folder)  # something else in its place is not an empty journal
@@ -211,6 +224,21 @@ class Index:
             for segment, number, offset in rows
             if segment in files and (entry := _entry(files[segment], number, offset)) is not None
         ]
+
+    def interrupted(self, since: float) -> set[tuple[str, int]]:
+        """Where the begins of calls stand that began since a time and never ended, because their host was
+        gone when this index was opened: as ``reading.interrupted`` finds them. StoreError where a segment,
+        which may tell of their ends, could not be read."""
+        rows = self._asked(
+            "SELECT segment, number, host FROM call WHERE ended IS NULL AND begun >= ?", (since,)
+        )
+        if self._unread is not None:
+            raise self._unread
+        return {
+            (segment, number)
+            for segment, number, host in rows
+            if number <= self._seen.get(segment, -1) and host not in self._living
+        }
 
     def events(self) -> list[Event]:
         """The last calls that ended, oldest first."""
@@ -367,21 +395,35 @@ class Index:
         connection.execute("COMMIT")
 
     def _update(self) -> None:
+        self._seen, self._living, self._unread = {}, set(), None
+        with self._step():
+            known = {
+                name: (offset, number)
+                for name, offset, number in self._connection.execute(
+                    "SELECT name, offset, number FROM segment"
+                )
+            }
+            for name in known.keys() - {segment.name for segment in reading.segment_files(self._folder)}:
+                self._forget(name)
+        for segment, is_new in reading.all_files(self._folder, self._progress):
+            offset, number = known.get(segment.name, (0, 0))
+            if offset and segment.sealed and offset == reading.size_of(segment):
+                self._seen[segment.name] = number  # nothing comes any more, and nobody holds it
+                continue
+            try:
+                with self._step():
+                    self._take_in(segment, is_new)
+            except reading.Gone:
+                pass
+            except StoreError as error:  # `verify` tells what is wrong with it
+                self._unread = self._unread or error
+
+    @contextmanager
+    def _step(self) -> Iterator[None]:
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
         try:
-            known = {
-                name: (offset, Head(name, number, link))
-                for name, offset, number, link in connection.execute(
-                    "SELECT name, offset, number, link FROM segment"
-                )
-            }
-            there = {segment.name: segment for segment in reading.segment_files(self._folder)}
-            for name in known.keys() - there.keys():
-                self._forget(name)
-            for segment in there.values():
-                with suppress(StoreError):  # `verify` tells what is wrong with it
-                    self._take_in(segment, *known.get(segment.name, (0, None)))
+            yield
             connection.execute("COMMIT")
         except BaseException:
             with suppress(sqlite3.Error):
@@ -392,43 +434,62 @@ class Index:
         for statement in _FORGET:
             self._connection.execute(statement, (segment,))
 
-    def _take_in(self, segment: SegmentFile, offset: int, after: Head | None) -> None:
+    def _take_in(self, segment: SegmentFile, is_new: bool) -> None:
+        """Take in what a segment has beyond what is known of it."""
+        name = segment.name
+        row = self._connection.execute(
+            "SELECT offset, number, link, host FROM segment WHERE name = ?", (name,)
+        ).fetchone()
+        offset, after, host = (0, None, None) if row is None else (row[0], Head(name, row[1], row[2]), row[3])
+        is_as_known = True
         try:
-            data, _ = reading.contents(segment, offset)
-            scanned = chain.scan(segment.name, data, after)
+            data, live = reading.contents(segment, offset)
+            scanned = chain.scan(name, data, after)
             is_as_known = after is None or scanned.flaw is None
         except reading.Shorter:
             is_as_known = False
         if not is_as_known:
             # What we know of it is no longer there: a write that failed was taken back, a power failure took
             # what was not on the disk, or an older state was put back. Read it anew.
-            self._forget(segment.name)
-            self._take_in(segment, 0, None)
-            return
-        if not scanned.records:
-            return
-        bodies = [(record, body) for record in scanned.records if (body := chain.body_of(record)) is not None]
-        self._connection.executemany(
-            "INSERT OR REPLACE INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            _rows(segment.name, offset, bodies),
-        )
-        self._take_in_calls(segment.name, bodies)
-        self._connection.execute(
-            "INSERT OR REPLACE INTO segment VALUES (?, ?, ?, ?)",
-            (segment.name, offset + scanned.end, scanned.head.number, scanned.head.link),
-        )
+            self._forget(name)
+            offset, host = 0, None
+            data, live = reading.contents(segment)
+            scanned = chain.scan(name, data)
+        if scanned.records:
+            bodies = [
+                (record, body) for record in scanned.records if (body := chain.body_of(record)) is not None
+            ]
+            self._connection.executemany(
+                "INSERT OR REPLACE INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                _rows(name, offset, bodies),
+            )
+            host = self._take_in_calls(name, host, bodies)
+            if not is_as_known:
+                self._connection.execute(_ENDED_ELSEWHERE, (name,))
+            self._connection.execute(
+                "INSERT OR REPLACE INTO segment VALUES (?, ?, ?, ?, ?)",
+                (name, offset + scanned.end, scanned.head.number, scanned.head.link, host),
+            )
+        self._seen[name] = scanned.head.number
+        if live or is_new:
+            self._living.add(host)
 
-    def _take_in_calls(self, segment: str, bodies: list[tuple[chain.Record, JsonObject]]) -> None:
+    def _take_in_calls(
+        self, segment: str, host: str | None, bodies: list[tuple[chain.Record, JsonObject]]
+    ) -> str | None:
+        """``host`` wrote what stands before; gives the one that wrote last."""
         begins, ends = [], []
         load: Counter[tuple[int, int, str, int, bool]] = Counter()
-        for _, body in bodies:
+        for record, body in bodies:
+            if body.get("what") == "open":
+                host = json.dumps(body.get("host"), sort_keys=True)
             if not isinstance(call := body.get("call"), str):
                 continue
             ts = _number(body.get("ts")) or 0.0
             key = _text(body.get("key"))
             if body.get("what") == "begin":
                 told = (_text(body.get(name)) or "" for name in ("tool", "caller", "door"))
-                begins.append((call, segment, ts, key, *told))
+                begins.append((call, segment, record.number, host, ts, key, *told))
             elif body.get("what") == "end":
                 ok, ms = body.get("ok") is True, _number(body.get("ms")) or 0.0
                 layers = [each for each in body.get("layers") or () if isinstance(each, str)]
@@ -437,10 +498,11 @@ class Index:
                     load[grain, math.floor(ts / grain), key or "", _step(ms), ok] += 1
         # A call may begin in one segment and end in another, which may be read first.
         self._connection.executemany(
-            "INSERT INTO call (call, segment, begun, key, tool, caller, door) VALUES (?, ?, ?, ?, ?, ?, ?) "
-            "ON CONFLICT (call) DO UPDATE SET segment = excluded.segment, begun = excluded.begun, "
-            "key = coalesce(key, excluded.key), tool = excluded.tool, caller = excluded.caller, "
-            "door = excluded.door",
+            "INSERT INTO call (call, segment, number, host, begun, key, tool, caller, door) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT (call) DO UPDATE SET segment = excluded.segment, number = excluded.number, "
+            "host = excluded.host, begun = excluded.begun, key = coalesce(key, excluded.key), "
+            "tool = excluded.tool, caller = excluded.caller, door = excluded.door",
             begins,
         )
         self._connection.executemany(
@@ -455,14 +517,25 @@ class Index:
             "ON CONFLICT DO UPDATE SET calls = calls + excluded.calls",
             [(segment, *place, calls) for place, calls in load.items()],
         )
+        return host
 
 
 _FORGET: Final = (
+    "UPDATE call SET ended = NULL, ok = NULL, kind = NULL, ms = NULL, layers = NULL "
+    "WHERE call IN (SELECT call FROM record WHERE segment = ? AND what = 'end')",
+    "DELETE FROM call WHERE call IN (SELECT call FROM record WHERE segment = ?1) AND segment = ?1",
     "DELETE FROM record WHERE segment = ?",
-    "DELETE FROM call WHERE segment = ?",
     "DELETE FROM load WHERE segment = ?",
     "DELETE FROM segment WHERE name = ?",
 )
+
+
+_ENDED_ELSEWHERE: Final = (
+    "UPDATE call SET (ended, ok, kind, ms) = (found.ts, found.ok, found.kind, found.ms) FROM record AS found "
+    "WHERE found.call = call.call AND found.what = 'end' AND call.ended IS NULL "
+    "AND call.call IN (SELECT call FROM record WHERE segment = ?1) AND call.segment = ?1"
+)
+"""Calls of a segment that was forgotten: their ends may stand in another one, which was not."""
 
 
 def _rows(

@@ -11,11 +11,11 @@ import heapq
 import os
 import stat
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from toolwright.errors import StoreError
 from toolwright.journal import chain
@@ -28,6 +28,11 @@ _DAY_S: Final = 86_400.0
 
 OWN: Final = frozenset({"open", "close", "checkpoint", "sealed", "retired"})
 """What the journal notes about itself."""
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Is told how many segments were read, and of how many."""
+
+_CALLS_SOUGHT_MAX: Final = 64
 
 
 class Gone(StoreError):
@@ -122,27 +127,36 @@ def contents(segment: SegmentFile, offset: int = 0) -> tuple[bytes, bool]:
         ) from None
 
 
-def _each(folder: str, since: float = 0.0) -> Iterator[tuple[SegmentFile, bytes, bool]]:
+def _each(
+    folder: str, since: float = 0.0, progress: Progress | None = None
+) -> Iterator[tuple[SegmentFile, bytes, bool]]:
     """Every segment with its bytes and whether its host was there while we read, without those that go
     meanwhile.
 
     Segments that were last written well before ``since`` are left out; a day covers clocks that were mended.
     """
-    for segment, is_new in _all_files(folder):
+    for segment, is_new in all_files(folder, progress):
         with suppress(Gone):
             if since <= 0.0 or _written_at(segment) >= since - _DAY_S:
                 data, live = contents(segment)
                 yield segment, data, live or is_new
 
 
-def _all_files(folder: str) -> Iterator[tuple[SegmentFile, bool]]:
+def all_files(folder: str, progress: Progress | None = None) -> Iterator[tuple[SegmentFile, bool]]:
     """Every segment, oldest first, and then, marked as new, those that came while these were read: a call may
     end in one of them. What comes while those are read is left out: beside hosts that begin segments as fast
     as we read them there would be no end."""
     first = segment_files(folder)
-    yield from ((segment, False) for segment in first)
+    yield from ((segment, False) for segment in _counted(first, progress))
     seen = {segment.name for segment in first}
     yield from ((segment, True) for segment in segment_files(folder) if segment.name not in seen)
+
+
+def _counted(files: Sequence[SegmentFile], progress: Progress | None) -> Iterator[SegmentFile]:
+    for done, segment in enumerate(files):
+        if progress is not None:
+            progress(done, len(files))
+        yield segment
 
 
 def _written_at(segment: SegmentFile) -> float:
@@ -152,7 +166,7 @@ def _written_at(segment: SegmentFile) -> float:
         return float("inf")  # renamed, or gone: reading will tell
 
 
-def _size(segment: SegmentFile) -> int:
+def size_of(segment: SegmentFile) -> int:
     with suppress(OSError):
         return os.stat(segment.path, follow_symlinks=False).st_size
     return -1
@@ -187,24 +201,24 @@ def _held_back(descriptor: int) -> Iterator[bool]:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
-def entries(folder: str) -> Iterator[Entry]:
+def entries(folder: str, progress: Progress | None = None) -> Iterator[Entry]:
     """Every record that can be read, in the order of the segments and their numbers.
 
     Damage does not stop it: what stands before the first bad record of a segment is shown; ``verify`` says
     what is wrong.
     """
-    for segment, data, _ in _each(folder):
+    for segment, data, _ in _each(folder, progress=progress):
         yield from _entries(segment.name, chain.scan(segment.name, data).records)
 
 
-def _entries(name: str, records: Sequence[chain.Record]) -> Iterator[Entry]:
+def _entries(name: str, records: Iterable[chain.Record]) -> Iterator[Entry]:
     for record in records:
         body = chain.body_of(record)
         if body is not None:
             yield Entry(name, record.number, body)
 
 
-def tail(folder: str, count: int) -> list[Entry]:
+def tail(folder: str, count: int, progress: Progress | None = None) -> list[Entry]:
     """The last records of all segments together.
 
     Within a segment the number gives the order, never the clock. Between segments of several hosts the clock
@@ -212,7 +226,7 @@ def tail(folder: str, count: int) -> list[Entry]:
     """
     rows: list[list[tuple[float, str, Entry]]] = []
     newest: list[float] = []  # a heap: the times of the last records so far
-    for segment in reversed(segment_files(folder)):
+    for segment in _counted(segment_files(folder)[::-1], progress):
         if len(newest) == count and _written_at(segment) < newest[0] - _DAY_S:
             continue  # nothing in it can be among the last
         with suppress(Gone):
@@ -231,11 +245,13 @@ def tail(folder: str, count: int) -> list[Entry]:
     return [entry for _, _, entry in deque(merged, maxlen=count)]
 
 
-def follow(folder: str, known: dict[str, tuple[int, Head | None]]) -> Iterator[Entry]:
+def follow(
+    folder: str, known: dict[str, tuple[int, Head | None]], progress: Progress | None = None
+) -> Iterator[Entry]:
     """The records that came since the last time; ``known`` remembers how far each segment was read."""
-    for segment in segment_files(folder):
+    for segment in _counted(segment_files(folder), progress):
         offset, after = known.get(segment.name, (0, None))
-        if offset and segment.sealed and offset == _size(segment):
+        if offset and segment.sealed and offset == size_of(segment):
             continue  # nothing comes any more: hundreds of them need not be opened at each look
         try:
             data, _ = contents(segment, offset)
@@ -266,7 +282,13 @@ class Verdict:
         return not self.flaws
 
 
-def verify(folder: str, key: bytes | None, check: Check, anchor: Anchor | None = None) -> Verdict:
+def verify(
+    folder: str,
+    key: bytes | None,
+    check: Check,
+    anchor: Anchor | None = None,
+    progress: Progress | None = None,
+) -> Verdict:
     """Check every segment, what segments say about each other, and what an anchor says about them.
 
     ``key`` and ``check`` are the anchor's where there is one: a key that was changed with the log proves
@@ -284,7 +306,7 @@ def verify(folder: str, key: bytes | None, check: Check, anchor: Anchor | None =
         else:
             expected += [(head, "the anchor names it") for head in anchor.heads]
     files: list[SegmentFile] = []
-    for segment, _ in _all_files(folder):
+    for segment, _ in all_files(folder, progress):
         files.append(segment)
         try:
             data, live = contents(segment)
@@ -358,17 +380,33 @@ def torn_files(folder: str) -> list[str]:
 # -- calls --------------------------------------------------------------------------------------------------
 
 
-def interrupted(folder: str, since: float = 0.0) -> list[Entry]:
-    """Calls that began and never ended, because their host is gone; all, or those that began since a time.
+def interrupted(
+    folder: str,
+    since: float = 0.0,
+    calls: Collection[str] | None = None,
+    progress: Progress | None = None,
+) -> list[Entry]:
+    """Calls that began and never ended, because their host is gone; all, or those that began since a time, or
+    those of the given ones: few of them take little time, since hardly a record is about them.
 
     A host lives as long as it holds a segment. A call may begin in one of its segments and end in another.
     """
+    if calls is not None and not calls:
+        return []
+    sought = None
+    if calls is not None and len(calls) <= _CALLS_SOUGHT_MAX and all(map(str.isalnum, calls)):
+        sought = [call.encode("utf-8") for call in calls]  # in JSON as they are
     begun: dict[str, tuple[object, Entry]] = {}
     ended: set[str] = set()
     living: list[object] = []
-    for segment, data, live in _each(folder, since):
+    for segment, data, live in _each(folder, since, progress):
+        if sought is not None and not live and not _tells(data, sought):
+            continue
         host: object = None
-        for entry in _entries(segment.name, chain.scan(segment.name, data).records):
+        records: Iterable[chain.Record] = chain.scan(segment.name, data).records
+        if sought is not None:
+            records = (record for record in records if _opens(record) or _tells(record.body, sought))
+        for entry in _entries(segment.name, records):
             what = entry.what
             if what == "begin":
                 begun[entry.call] = (host, entry)
@@ -381,8 +419,16 @@ def interrupted(folder: str, since: float = 0.0) -> list[Entry]:
     return [
         entry
         for call, (host, entry) in begun.items()
-        if entry.ts >= since and host not in living and call not in ended
+        if entry.ts >= since and host not in living and call not in ended and (calls is None or call in calls)
     ]
+
+
+def _opens(record: chain.Record) -> bool:
+    return record.body.startswith(b'{"what":"open"')
+
+
+def _tells(data: bytes, calls: Sequence[bytes]) -> bool:
+    return any(call in data for call in calls)
 
 
 def as_json(entry: Entry, **more: Any) -> JsonObject:

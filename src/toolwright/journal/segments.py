@@ -127,6 +127,10 @@ class _Segment:
     failed: str = ""
     seen: int = 0
     """Up to here everything was there when it was last looked at."""
+    last: tuple[int, bytes] = (0, b"")
+    """Number and link of the last record in the kernel."""
+    kept: tuple[int, bytes] = (0, b"")
+    """The same of the last one on the disk; 0: none is known to be there."""
 
     @property
     def head(self) -> Head:
@@ -268,8 +272,9 @@ class Segments:
         self._tended = False
         self._left_behind = False
         self._look_again = 0.0
-        self._cut_off: Head | None = None
-        """Of a segment that was cut off under us: what we write next names it, so that it is missed."""
+        self._given_up: tuple[Head, ...] = ()
+        """Of segments that were cut off under us or could not be synced: what we write next names them, until
+        that is on the disk, so that they are missed where they go."""
 
     def renew(self) -> None:
         """In a fork: two processes that number and link in one file would break its chain for good.
@@ -361,6 +366,7 @@ class Segments:
                 if segment is not None and batch:
                     self._batch = next_batch
                     taken = batch
+                    last = segment.number, segment.link
             except BaseException:
                 with suppress(RuntimeError):
                     lock.release()
@@ -373,6 +379,7 @@ class Segments:
             if done != len(data):
                 self._write_whole(segment, data[max(done, 0) :])
             segment.size += len(data)
+            segment.last = last
             segment.written = batch.written = segment.written + 1
         except BaseException as error:  # an interrupt, too: what was taken would be missing in the chain
             if taken is not None and segment is not None:
@@ -398,7 +405,7 @@ class Segments:
         segment = self._segment
         if segment is None or segment.synced == segment.written:
             return
-        written = segment.written
+        written, last = segment.written, segment.last
         try:
             self._disk.sync(segment.descriptor)
             now = time.monotonic()
@@ -408,12 +415,17 @@ class Segments:
         except OSError as error:
             # After a failed sync the kernel may have thrown the pages away and call the next one a success:
             # what this file holds is unknown, so nothing more is written to it.
+            # Attack: this very file taken away, with all that was on the disk before, since nobody names it.
+            if segment.kept[0]:
+                self._given_up = (*self._given_up, Head(segment.name, *segment.kept))
             self._abandon(segment, self._complaint(segment.name + OPEN, error))
             return
         except Trouble as trouble:
             self._abandon(segment, trouble.why)
             return
-        segment.synced = written
+        segment.synced, segment.kept = written, last
+        if self._given_up:
+            self._given_up = ()
 
     def _look(self, segment: _Segment) -> None:
         """Whether people still find what is written: Trouble where they do not."""
@@ -432,7 +444,7 @@ class Segments:
                 segment.seen = size
                 return
             if not is_whole:
-                self._cut_off = segment.head
+                self._given_up = (*self._given_up, segment.head)
         raise Trouble(f"{path}: it was taken away, or cut off, while it was being written")
 
     def _abandon(self, segment: _Segment, why: str) -> None:
@@ -489,8 +501,7 @@ class Segments:
                     if segment is not None:
                         break
                 else:
-                    segment = self._begun(folder, now, names, before=self._missed())
-                self._cut_off = None
+                    segment = self._begun(folder, now, names, before=self._given_up)
         except OSError as error:
             raise Trouble(
                 f"{error.filename if isinstance(error.filename, str) else self.folder}: "
@@ -498,9 +509,6 @@ class Segments:
             ) from None
         self._segment = segment
         return segment
-
-    def _missed(self) -> Sequence[Head]:
-        return () if self._cut_off is None else (self._cut_off,)
 
     @contextmanager
     def _opened_folder(self) -> Iterator[int]:
@@ -572,7 +580,7 @@ class Segments:
                 return None
             segment, mended = self._recovered(folder, name, descriptor, size, made_at)
             keep = True
-            before = _plain(self._missed())
+            before = _plain(self._given_up)
             self._link(segment, self._batch, [_own("open", now, host=self._host, before=before, **mended)])
             return segment
         finally:
@@ -613,6 +621,7 @@ class Segments:
         )
         segment.unsigned = _unsigned(scanned.records)
         segment.seen = segment.size
+        segment.last = segment.kept = segment.number, segment.link
         return segment, mended
 
     def _begun(self, folder: int, now: float, names: Sequence[str], before: Sequence[Head]) -> _Segment:

@@ -16,7 +16,16 @@ import click
 from toolwright import jsontext
 from toolwright.catalog import files
 from toolwright.doors import _accounts
-from toolwright.doors.cli import Shared, _input, _render, as_far_as_read, complain, examples, shared_options
+from toolwright.doors.cli import (
+    Shared,
+    _input,
+    _progress,
+    _render,
+    as_far_as_read,
+    complain,
+    examples,
+    shared_options,
+)
 from toolwright.errors import SourceError, UsageError
 from toolwright.journal import chain, reading, sealing, usage
 from toolwright.journal.audit import RESULTS
@@ -29,6 +38,9 @@ _BROKEN = 65
 _NO_SUCH_CALL = 64
 _LOOK_AGAIN_S = 0.2
 _PAGE_BYTES = 64 << 10
+_READING = "reading the journal"
+_CHECKING = "checking the journal"
+_INDEXING = "bringing the index up to date"
 
 
 @click.group(
@@ -72,12 +84,14 @@ def tail(shared: Shared, count: int, follow: bool, as_json: bool) -> None:
     """Show the last records. With -v also what the journal notes about itself."""
     folder = _folder(shared)
     known: dict[str, tuple[int, Head | None]] = {}
-    if follow:  # where reading stops now is where following begins
-        found = (entry for entry in reading.follow(folder, known) if _shown(shared, entry))
-        latest = [*deque(found, maxlen=count)]
-    else:
-        latest = [entry for entry in reading.tail(folder, count * 4) if _shown(shared, entry)][-count:]
-    lost = _accounts.lost_in(folder, min((entry.ts for entry in latest), default=0.0))
+    with _progress.counting(shared, _READING, is_silent=as_json) as progress:
+        if follow:  # where reading stops now is where following begins
+            found = (entry for entry in reading.follow(folder, known, progress) if _shown(shared, entry))
+            latest = [*deque(found, maxlen=count)]
+        else:
+            found = (entry for entry in reading.tail(folder, count * 4, progress) if _shown(shared, entry))
+            latest = [*found][-count:]
+        lost = _accounts.lost_of(folder, latest)
     if as_json and not follow:
         _render.write_json([_accounts.entry_document(entry, lost) for entry in latest])
         return
@@ -157,18 +171,23 @@ def show(
         raise click.UsageError("--offset and --limit need --output.")
     _input.check_text(call_id, "CALL_ID")
     folder = _folder(shared)
-    with Index(folder) as index:
+    status = ""
+    with (
+        _progress.counting(shared, _INDEXING, is_silent=as_json) as progress,
+        Index(folder, progress=progress) as index,
+    ):
         found = index.of_call(call_id)
-    exact = [entry for entry in found if entry.call == call_id]
-    ids = {entry.call for entry in found}
-    if not call_id or not found or (not exact and len(ids) > 1):
+        exact = [entry for entry in found if entry.call == call_id]
+        entries = exact or found
+        ids = {entry.call for entry in entries}
+        if call_id and len(ids) == 1 and not output:
+            status = _accounts.status_of(index, entries)
+    if not call_id or len(ids) != 1:
         several = f"{len(ids)} calls begin so" if ids and call_id else "no such call was recorded"
         complain(f"{call_id!r}: {several}", "`toolwright audit tail` lists calls with their ids")
         return _NO_SUCH_CALL
-    entries = exact or found
     if output:
         return _show_output(shared, entries[0].call, offset or 0, limit or _PAGE_BYTES, as_json=as_json)
-    status = _accounts.status_of(folder, entries)
     if as_json:
         _render.write_json(
             {
@@ -232,17 +251,21 @@ def export(shared: Shared, since: str | None, until: str | None, key: str | None
     after = _moment(since) if since is not None else 0.0
     before = _moment(until) if until is not None else float("inf")
     folder = _folder(shared)
-    lost = _accounts.lost_in(folder, after)
+    # Lines that come to the same terminal tell enough, and would be torn by one that is wiped.
+    is_silent = as_json or sys.stdout.isatty()
+    with _progress.counting(shared, "looking for interrupted calls", is_silent=as_json) as progress:
+        lost = _accounts.lost_in(folder, after, progress)
     calls: set[str] = set()
-    for entry in reading.entries(folder):
-        if not _shown(shared, entry) or not after <= entry.ts < before:
-            continue
-        if key is not None:
-            if fnmatchcase(str(entry.body.get("key") or ""), key):
-                calls.add(entry.call)
-            elif not entry.call or entry.call not in calls:
+    with _progress.counting(shared, "exporting", is_silent=is_silent) as progress:
+        for entry in reading.entries(folder, progress):
+            if not _shown(shared, entry) or not after <= entry.ts < before:
                 continue
-        _render.write_json(_accounts.entry_document(entry, lost))
+            if key is not None:
+                if fnmatchcase(str(entry.body.get("key") or ""), key):
+                    calls.add(entry.call)
+                elif not entry.call or entry.call not in calls:
+                    continue
+            _render.write_json(_accounts.entry_document(entry, lost))
 
 
 def _moment(text: str) -> float:
@@ -275,7 +298,8 @@ def verify(shared: Shared, anchor_path: str | None, as_json: bool) -> int:
     """
     state = _state(shared)
     anchor = None if anchor_path is None else _read_anchor(anchor_path)
-    verdict = _accounts.verdict_of(state, anchor)
+    with _progress.counting(shared, _CHECKING, is_silent=as_json) as progress:
+        verdict = _accounts.verdict_of(state, anchor, progress)
     if as_json:
         with as_far_as_read(sys.stdout):
             _render.write_json(_accounts.verdict_document(verdict))
@@ -312,7 +336,8 @@ def anchor(shared: Shared, file: str | None, as_json: bool) -> int:
     """
     state = _state(shared)
     reading.sync(os.path.join(state, "journal"))
-    verdict = _accounts.verdict_of(state)
+    with _progress.counting(shared, _CHECKING, is_silent=as_json) as progress:
+        verdict = _accounts.verdict_of(state, progress=progress)
     if not verdict.ok:
         flaw = verdict.flaws[0]
         complain(f"{flaw.segment}: record {flaw.number}: {flaw.why}", "a broken journal is not signed")
@@ -348,9 +373,12 @@ def stats(shared: Shared, as_json: bool) -> None:
     """Show how tools were used in the last 24 hours. Counts the last 1,000 calls, and says which tools are
     slower than they declare."""
     folder, now = _folder(shared), time.time()
-    with Index(folder) as index:
+    with (
+        _progress.counting(shared, _INDEXING, is_silent=as_json) as progress,
+        Index(folder, progress=progress) as index,
+    ):
         found = usage.usage(index.events(), now)
-    interrupted = len(reading.interrupted(folder, now - usage.WINDOW_S))
+        interrupted = len(index.interrupted(now - usage.WINDOW_S))
     if as_json:
         _render.write_json(_accounts.usage_document(found, interrupted))
         return

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +16,7 @@ from toolwright.doors._documents import result_document
 from toolwright.doors.cli import (
     Shared,
     _input,
+    _progress,
     _render,
     as_far_as_read,
     complain,
@@ -87,7 +86,11 @@ def command(
         for line in workshop.warnings():
             complain(line)
     cancel = Cancel()
-    with _stopped_by_signals(cancel) as came, _progress(name, shared):
+
+    def running(seconds: int) -> str:
+        return f"{_render.printable(name)} has been running for {seconds} s (Ctrl-C stops it)"
+
+    with _stopped_by_signals(cancel) as came, _progress.telling(shared, running, after_s=_LONG_S):
         result = workshop.call_text(
             name,
             raw.decode("utf-8", "surrogateescape"),
@@ -173,30 +176,3 @@ def _stopped_by_signals(cancel: Cancel) -> Iterator[list[int]]:
         for number, handler in kept.items():
             signal.signal(number, handler)
         cancel.close()
-
-
-@contextmanager
-def _progress(name: str, shared: Shared) -> Iterator[None]:
-    """How long a long call has been running, on one line of the terminal that is wiped at the end."""
-    if shared.quiet or not sys.stderr.isatty():
-        yield
-        return
-    over = threading.Event()
-    started = time.monotonic()
-
-    def tell() -> None:
-        if over.wait(_LONG_S):
-            return
-        while not over.wait(0.5):
-            seconds = int(time.monotonic() - started)
-            text = f"{_render.printable(name)} has been running for {seconds} s (Ctrl-C stops it)"
-            click.echo(f"\r\x1b[K{text}", nl=False, err=True)
-        click.echo("\r\x1b[K", nl=False, err=True)
-
-    teller = threading.Thread(target=tell, name="progress", daemon=True)
-    teller.start()
-    try:
-        yield
-    finally:
-        over.set()
-        teller.join()

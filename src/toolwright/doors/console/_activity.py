@@ -26,6 +26,7 @@ from toolwright.doors.console._frame import Frame, guest_of, pretty, require
 from toolwright.errors import Kind
 from toolwright.journal import reading
 from toolwright.journal.index import CallRow, Index, Load, Page, Wanted
+from toolwright.journal.reading import Entry
 from toolwright.journal.redaction import MARKER
 from toolwright.jsontext import JsonObject
 from toolwright.model import Approval, ApprovalState, Right
@@ -184,11 +185,14 @@ class Activity:
         """All that is recorded about one call."""
         require(request, Right.AUDIT)
         call = str(request.path_params["call_id"])[:_TEXT_CHARS_MAX]
-        entries = await self._asked(lambda index: index.of_call(call))
-        entries = [entry for entry in entries if entry.call == call]
+
+        def look(index: Index) -> tuple[list[Entry], str]:
+            found = [entry for entry in index.of_call(call) if entry.call == call]
+            return found, _accounts.status_of(index, found) if found else ""
+
+        entries, status = await self._asked(look)
         if not entries or not _accounts.may_see(self._sees(request), entries):
             raise HTTPException(404, "No such call was recorded.")
-        status = await asyncio.to_thread(_accounts.status_of, self._folder(), entries)
         begin = next((entry.body for entry in entries if entry.what == "begin"), {})
         tool = begin.get("key") or begin.get("tool") or "(unknown)"
         return self._frame.page(
