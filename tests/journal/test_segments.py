@@ -1536,6 +1536,33 @@ def test_attack_a_segment_that_was_given_up_after_a_failed_sync_goes_unseen(
 
 
 @pytest.mark.battery("K03")
+def test_k03_nobody_goes_on_with_a_segment_whose_sync_failed_while_it_was_closed(tmp_path: Path) -> None:
+    fails: list[OSError] = []
+
+    def sync(descriptor: int) -> None:
+        if fails:
+            raise fails.pop()
+        os.fdatasync(descriptor)
+
+    with opened(tmp_path, disk=Disk(sync=sync), bounds=Bounds(flush_s=WAIT)) as journal:
+        journal.append([body("a")], durable=True)
+        (first,) = work.segment_paths(tmp_path)
+        fails.append(OSError(errno.EIO, "input/output error"))
+        with pytest.raises(Trouble, match="input/output error"):
+            journal.rotate()
+        journal.append([body("b")], durable=True)
+    assert calls(tmp_path) == ["a", "b"]
+    assert work.verdict(tmp_path).ok
+    with opened(tmp_path) as journal:
+        journal.append([body("c")], durable=True)
+    path = first.with_suffix(".seg")
+    assert b'"b"' not in path.read_bytes()
+    assert b'"c"' not in path.read_bytes()
+    path.unlink()
+    assert {flaw.segment for flaw in work.verdict(tmp_path).flaws} == {first.stem}
+
+
+@pytest.mark.battery("K03")
 def test_k03_a_real_file_size_limit_in_a_real_process(tmp_path: Path) -> None:
     program = """
         import resource, sys

@@ -413,11 +413,7 @@ class Segments:
                 self._look_again = now + self._bounds.flush_s
                 self._look(segment)
         except OSError as error:
-            # After a failed sync the kernel may have thrown the pages away and call the next one a success:
-            # what this file holds is unknown, so nothing more is written to it.
-            # Attack: this very file taken away, with all that was on the disk before, since nobody names it.
-            if segment.kept[0]:
-                self._given_up = (*self._given_up, Head(segment.name, *segment.kept))
+            self._doubt(segment)
             self._abandon(segment, self._complaint(segment.name + OPEN, error))
             return
         except Trouble as trouble:
@@ -446,6 +442,15 @@ class Segments:
             if not is_whole:
                 self._given_up = (*self._given_up, segment.head)
         raise Trouble(f"{path}: it was taken away, or cut off, while it was being written")
+
+    def _doubt(self, segment: _Segment) -> None:
+        """After a failed sync the kernel may have thrown the pages away and call the next one a success: what
+        this file holds is unknown, so nobody writes to it any more, and what we write next names it."""
+        # Attack: this very file taken away, with all that was on the disk before, since nobody names it.
+        if segment.kept[0]:
+            self._given_up = (*self._given_up, Head(segment.name, *segment.kept))
+        with suppress(OSError):
+            os.rename(self._path(segment.name + OPEN), self._path(segment.name + SEALED))
 
     def _abandon(self, segment: _Segment, why: str) -> None:
         """In the turn of syncs: nothing more is written to this file."""
@@ -784,7 +789,11 @@ class Segments:
         data = b"".join(batch)
         self._write_whole(segment, data)
         os.ftruncate(segment.descriptor, segment.size + len(data))
-        self._disk.sync(segment.descriptor)
+        try:
+            self._disk.sync(segment.descriptor)
+        except OSError:
+            self._doubt(segment)
+            raise
 
     def tidy(self) -> None:
         """Close segments that hosts left behind, and remove what is past its time."""
