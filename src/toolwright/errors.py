@@ -8,11 +8,13 @@
   + ApprovalError            an approval that is not there, or no longer to be answered (exit 64)
 
 Wrong declarations are ``Problem`` values and wrong calls are ``ToolError`` values; neither is raised.
-Whatever the message, ``nearest`` finds the words that were probably meant.
+Whatever the message, ``nearest`` finds the words that were probably meant. ``shortage`` knows the errors that
+are nobody's mistake, because the process ran out of something.
 """
 
 from __future__ import annotations
 
+import errno
 from bisect import bisect_left
 from collections.abc import Sequence
 from enum import StrEnum
@@ -110,6 +112,23 @@ class Failed(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+
+def shortage(error: BaseException) -> tuple[str, str] | None:
+    """What the process ran out of, and what to do about it; None where an error is about something else."""
+    told = str(error)
+    number = error.errno if isinstance(error, OSError) else None
+    # A library that finds no memory is told as an import that failed, in the words of the system's loader.
+    is_import = isinstance(error, ImportError) and "not permitted" not in told
+    if number in (errno.EMFILE, errno.ENFILE) or (is_import and "Too many open files" in told):
+        return "too many open files", "raise the limit (ulimit -n), or close what others have open"
+    is_unmapped = is_import and ("failed to map segment" in told or "annot allocate memory" in told)
+    if isinstance(error, MemoryError) or number == errno.ENOMEM or is_unmapped:
+        return "no memory was left", "raise the limit (ulimit -v, or memory.max of the container)"
+    if isinstance(error, RuntimeError) and "start new thread" in told:
+        fix = "raise the limit of processes (ulimit -u, or pids.max of the container), or that of memory"
+        return "no thread could be started", fix
+    return None
 
 
 class Kind(StrEnum):

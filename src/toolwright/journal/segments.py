@@ -653,10 +653,8 @@ class Segments:
     def _rouse(self) -> None:
         """Something waits for the background: a sync within ``flush_s``, a checkpoint, a rotation."""
         self._wake.set()
-        if self._has_tender or self._closed:
-            return
         with self._lock:
-            if self._has_tender:
+            if self._has_tender or self._closed:
                 return
             try:
                 # `Thread.start` waits for the new thread to say that it runs. One that finds no memory for
