@@ -58,4 +58,5 @@ def test_attack_comparing_takes_everybodys_time_for_a_hint_to_somebody_who_is_re
 )
 def test_what_ran_out_is_told_with_the_limit_to_raise(error: Exception, fix: str | None) -> None:
     told = shortage(error)
-    assert (told is not None and fix is not None and fix in told[1]) or told is fix is None
+    assert (told is None) is (fix is None)
+    assert told is None or (fix or "") in told[1]

@@ -14,7 +14,6 @@ are nobody's mistake, because the process ran out of something.
 
 from __future__ import annotations
 
-import errno
 from bisect import bisect_left
 from collections.abc import Sequence
 from enum import StrEnum
@@ -114,21 +113,35 @@ class Failed(Exception):
         self.hint = hint
 
 
+_MEMORY: Final = "no memory was left", "raise the limit (ulimit -v, or memory.max of the container)"
+_TASKS: Final = (
+    "no thread could be started",
+    "raise the limit of processes (ulimit -u, or pids.max of the container), or that of memory",
+)
+_FILES: Final = "too many open files", "raise the limit (ulimit -n), or close what others have open"
+_SHORTAGES: Final = {
+    "oo many open files": _FILES,
+    "annot allocate memory": _MEMORY,
+    "failed to map segment": _MEMORY,  # a library: told as an import that failed
+    "start new thread": _TASKS,
+    "esource temporarily unavailable": _TASKS,
+}
+"""By words of the system's, of its loader's and of Python's, without the letter that may be a capital."""
+
+
 def shortage(error: BaseException) -> tuple[str, str] | None:
     """What the process ran out of, and what to do about it; None where an error is about something else."""
-    told = str(error)
-    number = error.errno if isinstance(error, OSError) else None
-    # A library that finds no memory is told as an import that failed, in the words of the system's loader.
-    is_import = isinstance(error, ImportError) and "not permitted" not in told
-    if number in (errno.EMFILE, errno.ENFILE) or (is_import and "Too many open files" in told):
-        return "too many open files", "raise the limit (ulimit -n), or close what others have open"
-    is_unmapped = is_import and ("failed to map segment" in told or "annot allocate memory" in told)
-    if isinstance(error, MemoryError) or number == errno.ENOMEM or is_unmapped:
-        return "no memory was left", "raise the limit (ulimit -v, or memory.max of the container)"
-    if isinstance(error, RuntimeError) and "start new thread" in told:
-        fix = "raise the limit of processes (ulimit -u, or pids.max of the container), or that of memory"
-        return "no thread could be started", fix
-    return None
+    if isinstance(error, MemoryError):
+        return _MEMORY
+    is_told = isinstance(error, OSError | ImportError | RuntimeError)
+    return shortage_told(str(error)) if is_told and not isinstance(error, BlockingIOError) else None
+
+
+def shortage_told(why: str) -> tuple[str, str] | None:
+    """The same of the words for why something could not be started."""
+    if "not permitted" in why:  # a library on a disk from which nothing may be run
+        return None
+    return next((short for words, short in _SHORTAGES.items() if words in why), None)
 
 
 class Kind(StrEnum):
