@@ -121,6 +121,7 @@ _TASKS: Final = (
 _FILES: Final = "too many open files", "raise the limit (ulimit -n), or close what others have open"
 _SHORTAGES: Final = {
     "oo many open files": _FILES,
+    "ile too large": ("file too large", "raise the limit of the size of files (ulimit -f)"),
     "annot allocate memory": _MEMORY,
     "failed to map segment": _MEMORY,  # a library: told as an import that failed
     "start new thread": _TASKS,

@@ -29,7 +29,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import orjson
 
-from toolwright.errors import StoreError
+from toolwright.errors import StoreError, shortage_told
 from toolwright.forks import IN_FORKS
 from toolwright.journal import chain
 from toolwright.journal.chain import Head, framed
@@ -56,10 +56,11 @@ _MEND: Final = "make room, mend its permissions, or name another state folder: -
 class Trouble(Exception):
     """The journal cannot be written; ``why`` names the file and the reason, ``hint`` what to do."""
 
-    def __init__(self, why: str, hint: str = _MEND) -> None:
+    def __init__(self, why: str, hint: str | None = None) -> None:
         super().__init__(why)
         self.why = why
-        self.hint = hint
+        short = shortage_told(why)
+        self.hint = hint or (short[1] if short else _MEND)
 
 
 class Sealing(Protocol):
@@ -512,10 +513,8 @@ class Segments:
     def _opened_folder(self) -> Iterator[int]:
         """The journal's folder, made where it is missing, ours alone."""
         if not os.path.isdir(self.folder):
-            above = os.path.dirname(self.folder)
-            private.make_folders(above)
             with suppress(FileExistsError):
-                os.mkdir(self.folder, 0o700)
+                private.make_folders(self.folder)
         # Attack: a link in place of the journal, so that records go where nobody looks.
         folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:

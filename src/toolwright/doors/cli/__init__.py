@@ -255,6 +255,7 @@ def run(arguments: Sequence[str], environment: Environment | None = None) -> int
         # Whoever started us so (`trap '' CHLD`) would have the kernel throw away how tools end.
         with suppress(ValueError):  # not the main thread: a host of its own, which is told by its calls
             _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+    os.umask(os.umask(0o077) & 0o077)  # one that keeps us from what we made ourselves is a mistake
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed before we were started
@@ -284,8 +285,9 @@ def run(arguments: Sequence[str], environment: Environment | None = None) -> int
         _give_up(sys.stdout)
         return 0
     except OSError as error:
-        if short := shortage(error):  # a module of ours, or of Python's, as well
-            complain(*short)
+        if short := shortage(error):  # of a module of ours, or of Python's, as well
+            what, fix = short
+            complain(f"{error.filename}: {what}" if error.filename else what, fix)
             return _NO_ROOM
         from toolwright.catalog import files
 

@@ -217,7 +217,7 @@ def _state(config: Config) -> Iterator[Finding]:
             works=not problem,
             means=means if name == "journal" else "what we keep between runs",
             detail=problem or path,
-            fix=_state_fix(path) if problem else "",
+            fix=_state_fix(path, problem) if problem else "",
             required=True,
         )
     free = _free(folder)
@@ -265,8 +265,10 @@ def _words_of(where: str, hint: str, stderr: str) -> str:
     return "; ".join(filter(None, parts))
 
 
-def _state_fix(path: str) -> str:
+def _state_fix(path: str, problem: str) -> str:
     """Nobody changes the mode of what is not his own, of a file, or of a disk that is read-only."""
+    if short := shortage_told(problem):
+        return short[1]
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     is_ours = os.path.isdir(path) and os.stat(path).st_uid == os.geteuid()
@@ -285,7 +287,8 @@ def _unwritable(path: str) -> str:
     if not os.path.isdir(at):
         return f"{at} is not a folder"
     try:
-        tempfile.TemporaryFile(dir=at).close()
+        with tempfile.TemporaryFile(dir=at, buffering=0) as file:
+            file.write(b"x")
     except OSError as error:
         return f"{at}: {files.reason(error)}"
     return ""
