@@ -148,6 +148,16 @@ def test_every_outcome_is_begun_and_ended_once(
     assert len(runtime.calls) == len(endings), name
 
 
+def test_a_runtime_that_ran_out_of_memory_says_so_with_the_fix() -> None:
+    broken = ImportError("lib.so: failed to map segment from shared object")
+    engine = an_engine(a_tool(), ScriptedRuntime([broken]), RecordingAudit(), allowed, asking=False)
+    error = engine.call(a_call(), Cancel()).error
+    assert error is not None
+    assert (error.kind, error.message) == (Kind.INTERNAL, "the runtime broke: no memory was left")
+    assert error.hint is not None
+    assert "ulimit -v" in error.hint
+
+
 class Desk:
     """Approvals as the engine sees them: prepared answers, and what was asked for."""
 

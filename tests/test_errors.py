@@ -3,10 +3,14 @@ programmer reads of a mistake."""
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 import traceback
 
-from toolwright.errors import ConfigError, UsageError, nearest
+import pytest
+
+from toolwright.errors import ConfigError, UsageError, nearest, shortage
 
 
 def test_a_traceback_says_what_to_do_and_the_message_stays_alone() -> None:
@@ -34,3 +38,25 @@ def test_attack_comparing_takes_everybodys_time_for_a_hint_to_somebody_who_is_re
     for number in range(10):
         nearest(f"capability:group_5/tool_99999{number}", many)
     assert time.process_time() - began < 2.0  # without a bound more than six
+
+
+@pytest.mark.parametrize(
+    ("error", "fix"),
+    [
+        (MemoryError(), "ulimit -v"),
+        (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), "ulimit -v"),
+        (ImportError("lib.so: failed to map segment from shared object"), "ulimit -v"),
+        (ImportError("lib.so: cannot create its descriptor: Cannot allocate memory"), "ulimit -v"),
+        (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), "ulimit -n"),
+        (ImportError("lib.so: cannot open shared object file: Too many open files"), "ulimit -n"),
+        (RuntimeError("can't start new thread"), "ulimit -u"),
+        (ImportError("lib.so: failed to map segment from shared object: Operation not permitted"), None),
+        (ImportError("No module named 'lib'"), None),
+        (OSError(errno.ENOENT, os.strerror(errno.ENOENT)), None),
+        (RuntimeError("Set changed size during iteration"), None),
+    ],
+)
+def test_what_ran_out_is_told_with_the_limit_to_raise(error: Exception, fix: str | None) -> None:
+    told = shortage(error)
+    assert (told is None) is (fix is None)
+    assert told is None or (fix or "") in told[1]

@@ -1506,15 +1506,16 @@ static int probe_subreaper(const struct request *r, const int *fds)
     if (middle < 0) return errno;
     if (middle == 0) {
         pid_t daemon = fork_plain();
-        if (daemon != 0) _exit(daemon < 0);
+        if (daemon != 0) _exit(daemon < 0 ? errno : 0);
         char go;
         close(ends[1]);
         if (read(ends[0], &go, 1) < 0) _exit(EIO);  /* returns when the prober has reaped the middle */
         _exit(getppid() == self ? 0 : ENOSYS);
     }
-    waitpid(middle, NULL, 0);
-    close(ends[1]);
     int status = 0;
+    if (waitpid(middle, &status, 0) < 0) return errno;
+    if (status != 0) return WIFEXITED(status) ? WEXITSTATUS(status) : EIO;
+    close(ends[1]);
     if (waitpid(-1, &status, 0) < 0) return errno;
     return WIFEXITED(status) ? WEXITSTATUS(status) : EIO;
 }

@@ -15,7 +15,7 @@ from toolwright import jsontext
 from toolwright.calls import arguments, replies
 from toolwright.catalog import digests
 from toolwright.catalog.catalog import Catalog, is_within
-from toolwright.errors import Kind, StoreError, UnknownTool, Unrecorded
+from toolwright.errors import Kind, StoreError, UnknownTool, Unrecorded, shortage
 from toolwright.jsontext import JsonObject
 from toolwright.model import (
     LEVELS,
@@ -264,8 +264,9 @@ class Engine:
         except NoLeave:
             return self._unrecorded(call, tool, self._audit.why_not)
         except Exception as broken:  # noqa: BLE001 - one catch-all per thread boundary, no other
-            message = f"the runtime broke: {type(broken).__name__}"
-            result = self._refusal(call, ToolError(kind=Kind.INTERNAL, message=message), tool)
+            what, hint = shortage(broken) or (type(broken).__name__, None)
+            error = ToolError(kind=Kind.INTERNAL, message=f"the runtime broke: {what}", hint=hint)
+            result = self._refusal(call, error, tool)
         except BaseException as stopped:  # noqa: BLE001 - raised again when the end is recorded
             interrupt = stopped
             is_interrupt = isinstance(stopped, KeyboardInterrupt)

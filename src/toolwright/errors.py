@@ -8,7 +8,8 @@
   + ApprovalError            an approval that is not there, or no longer to be answered (exit 64)
 
 Wrong declarations are ``Problem`` values and wrong calls are ``ToolError`` values; neither is raised.
-Whatever the message, ``nearest`` finds the words that were probably meant.
+Whatever the message, ``nearest`` finds the words that were probably meant. ``shortage`` knows the errors that
+are nobody's mistake, because the process ran out of something.
 """
 
 from __future__ import annotations
@@ -110,6 +111,38 @@ class Failed(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+
+_MEMORY: Final = "no memory was left", "raise the limit (ulimit -v, or memory.max of the container)"
+_TASKS: Final = (
+    "no thread could be started",
+    "raise the limit of processes (ulimit -u, or pids.max of the container), or that of memory",
+)
+_FILES: Final = "too many open files", "raise the limit (ulimit -n), or close what others have open"
+_SHORTAGES: Final = {
+    "oo many open files": _FILES,
+    "ile too large": ("file too large", "raise the limit of the size of files (ulimit -f)"),
+    "annot allocate memory": _MEMORY,
+    "failed to map segment": _MEMORY,  # a library: told as an import that failed
+    "start new thread": _TASKS,
+    "esource temporarily unavailable": _TASKS,
+}
+"""By words of the system's, of its loader's and of Python's, without the letter that may be a capital."""
+
+
+def shortage(error: BaseException) -> tuple[str, str] | None:
+    """What the process ran out of, and what to do about it; None where an error is about something else."""
+    if isinstance(error, MemoryError):
+        return _MEMORY
+    is_told = isinstance(error, OSError | ImportError | RuntimeError)
+    return shortage_told(str(error)) if is_told and not isinstance(error, BlockingIOError) else None
+
+
+def shortage_told(why: str) -> tuple[str, str] | None:
+    """The same of the words for why something could not be started."""
+    if "not permitted" in why:  # a library on a disk from which nothing may be run
+        return None
+    return next((short for words, short in _SHORTAGES.items() if words in why), None)
 
 
 class Kind(StrEnum):

@@ -149,7 +149,9 @@ class Hands:
             day_file=config.day_file,
         )
         # Late: it starts a process, which must not be left behind.
-        self.sandbox = sandbox or _strongest(environment.temporary_folder)
+        lowered: list[str] = []
+        self.sandbox = sandbox or _strongest(environment.temporary_folder, lowered.append)
+        self._lowered = "".join(f": {why}" for why in lowered)
         self._host = Host(
             sandbox=self.sandbox,
             variables=environment.variables,
@@ -386,9 +388,8 @@ class Hands:
     @property
     def warnings(self) -> tuple[str, ...]:
         lacking = _LACKING.get(self.sandbox.level)
-        found = (
-            [f"isolation level {self.sandbox.level}: {lacking} (see `toolwright doctor`)"] if lacking else []
-        )
+        told = f"isolation level {self.sandbox.level}: {lacking}{self._lowered} (see `toolwright doctor`)"
+        found = [told] if lacking else []
         if self._gate.is_development:
             found.append(_DEVELOPMENT)
         return tuple(found)
@@ -532,11 +533,11 @@ def _container_tools(host: Host) -> ContainerTools:
     return ContainerTools(host)
 
 
-def _strongest(temporary_folder: str) -> Sandbox:
+def _strongest(temporary_folder: str, told: Callable[[str], None]) -> Sandbox:
     from toolwright.sandbox import probe
 
     try:
-        return probe.choose(base=temporary_folder)
+        return probe.choose(base=temporary_folder, told=told)
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise StoreError(

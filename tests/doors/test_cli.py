@@ -822,6 +822,38 @@ def test_a_limit_of_descriptors_is_told_with_the_fix(
     assert (said.status in (69, 71), "ulimit -n" in said.err) == (True, True), said
 
 
+@pytest.mark.parametrize(
+    "command", ["call get_time", "audit anchor", "keys generate --owner me", "disable x"]
+)
+def test_a_limit_of_the_size_of_files_is_told_with_the_fix(command: str, tmp_path: Path) -> None:
+    manifest(tmp_path)
+    said = by_shell(f'ulimit -f 0 && USER_SPACE="$PWD" "$0" --state state {command}', tmp_path)
+    assert said.status != 0
+    assert "ulimit -f" in said.err, said
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="root, too, can write nothing there")
+@pytest.mark.parametrize(
+    ("command", "fix"), [("--state /proc/self audit anchor", "--state"), ("keys generate", "USER_SPACE")]
+)
+def test_where_the_home_cannot_be_written_the_fix_names_another_place(
+    command: str, fix: str, tmp_path: Path
+) -> None:
+    said = by_shell(f'HOME=/proc/self "$0" {command}', tmp_path)
+    assert said.status != 0
+    assert fix in said.err.splitlines()[-1], said
+
+
+def test_a_umask_that_takes_our_own_files_from_us_does_not(tmp_path: Path) -> None:
+    manifest(tmp_path)
+    for _ in range(2):
+        said = by_shell('umask 777 && "$0" --state state call get_time', tmp_path)
+        assert (said.status, said.err) == (0, ""), said
+    made = [*(tmp_path / "state").rglob("*")]
+    assert made
+    assert {path.stat().st_mode & 0o677 for path in made} == {0o600}
+
+
 _IGNORING = (
     "import signal, threading; from toolwright.doors import cli; "
     "signal.signal(signal.SIGCHLD, signal.SIG_IGN); "

@@ -114,6 +114,42 @@ def test_a_state_folder_that_cannot_be_written_is_required_and_missing(tmp_path:
     assert list(tmp_path.iterdir()) == [tmp_path / "file"], "looking makes nothing"
 
 
+@pytest.mark.parametrize("place", ["file", "another's"])
+def test_without_a_home_of_its_own_the_fix_is_to_name_a_folder_and_not_to_change_somebody_elses(
+    tmp_path: Path, place: str
+) -> None:
+    home = tmp_path / "home"
+    if place == "file":
+        home.write_text("", encoding="utf-8")
+    elif os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    else:
+        home = Path("/")
+    found = by_name(toolwright("doctor", "--json", cwd=tmp_path, env={"HOME": str(home)}).json)
+    for name in ("state", "journal"):
+        assert not found[name]["works"]
+        assert "--state DIR" in found[name]["fix"]
+        assert "HOME" in found[name]["fix"]
+        assert "chmod" not in found[name]["fix"]
+
+
+def test_too_few_descriptors_are_named_as_the_reason_for_a_lower_level_with_the_fix(tmp_path: Path) -> None:
+    few = ["sh", "-c", 'ulimit -n 10 && exec "$@"', "sh", str(PROGRAM)]
+    said = subprocess.run(
+        [*few, "doctor", "--json", "--state", "state"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    found = by_name(json.loads(said.stdout))
+    for name in ("spawner", "python3", "bash"):
+        assert not found[name]["works"]
+        assert "too many open files" in found[name]["detail"].lower()
+        assert "ulimit -n" in found[name]["fix"], found[name]
+
+
 def test_where_no_scratch_folder_can_be_made_it_says_so_and_all_the_rest_too(tmp_path: Path) -> None:
     """As in a container whose file system is read-only."""
     full = str(tmp_path)  # until no name fits behind it any more: also root can make nothing there

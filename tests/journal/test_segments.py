@@ -316,6 +316,40 @@ def test_an_end_is_synced_in_the_background_within_the_bound(tmp_path: Path) -> 
         assert synced.wait(WAIT)
 
 
+def test_where_no_thread_can_be_started_whoever_writes_syncs_and_the_next_write_tries_again(
+    tmp_path: Path,
+) -> None:
+    tried: list[str] = []
+    synced: list[int] = []
+
+    def begin(work: Callable[[], None], arguments: tuple[()]) -> None:
+        tried.append("thread")
+        raise RuntimeError("can't start new thread")
+
+    disk = Disk(sync=synced.append)
+    with opened(tmp_path, begin=begin, disk=disk, bounds=Bounds(flush_s=WAIT)) as journal:
+        for call in ("a", "b"):
+            synced.clear()
+            journal.append([body(call, "end")], durable=False)
+            assert synced, call
+    assert tried == ["thread", "thread"]
+    assert calls(tmp_path) == ["a", "b"]
+
+
+def test_a_background_that_ends_before_its_first_step_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """As a thread does that finds no memory: it was started, and never says a word."""
+
+    def work_of_the_host() -> None:
+        with opened(tmp_path, begin=lambda work, arguments: None) as journal:
+            journal.append([body("a", "end")], durable=False)
+
+    host = threading.Thread(target=work_of_the_host, daemon=True)
+    host.start()
+    host.join(WAIT)
+    assert not host.is_alive()
+    assert calls(tmp_path) == ["a"]
+
+
 def test_many_threads_share_one_sync(tmp_path: Path) -> None:
     """While a sync runs, everybody who comes waits for the next one, which serves them all."""
     running, release = threading.Event(), threading.Event()

@@ -107,7 +107,7 @@ class Bench:
 @contextmanager
 def bench_at(root: Path, level: Level, node: str | None = None, **more: Any) -> Iterator[Bench]:
     """A bench with a sandbox and zygotes of its own."""
-    runtime_more = {key: more.pop(key) for key in ("zygotes_max", "idle_s") if key in more}
+    runtime_more = {key: more.pop(key) for key in ("zygotes_max", "idle_s", "tasks_left") if key in more}
     variables = {"PATH": PATH, "HOME": str(root), "LANG": "C.UTF-8", "TOKEN": "s3cret-value"}
     variables |= more.pop("variables", {})
     if node is not None:
@@ -1141,3 +1141,21 @@ def test_a_version_says_whether_it_runs_typescript() -> None:
     assert [javascript.runs_types(text) for text in ("v20.20.2", "v22.17.9", "v22.18.0", "v24.1.0", "x")] == [
         False, False, True, True, False,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("left", [-3, 0, 15])
+@pytest.mark.parametrize("style", JavaScriptStyle)
+def test_a_node_that_would_wait_for_its_threads_for_ever_is_not_started(
+    left: int, style: JavaScriptStyle, tmp_path: Path
+) -> None:
+    with bench_at(tmp_path, Level.PORTABLE, tasks_left=lambda: left) as bench:
+        ending = bench.call(bench.tool(ECHO, style=style))
+    assert ending.end is End.UNAVAILABLE
+    assert ending.reason.endswith(f"there is room for {max(0, left)}"), ending.reason
+    assert ending.hint is not None
+    assert "ulimit -u" in ending.hint
+
+
+def test_a_node_that_gets_its_threads_is_started(tmp_path: Path) -> None:
+    with bench_at(tmp_path, Level.PORTABLE, tasks_left=lambda: 16) as bench:
+        assert bench.call(bench.tool(ECHO)).end is End.RETURNED

@@ -1230,6 +1230,18 @@ def test_a_tool_that_starts_threads_while_loading_runs_cold(warm: Bench) -> None
         assert "zygote" not in ending.layers
 
 
+def test_where_no_thread_listens_to_a_zygote_a_cold_interpreter_answers(warm: Bench) -> None:
+    tool = warm.function("def execute(params, project_path):\n    return 'fine'\n")
+    before = threading.stack_size(1 << 46)  # more than there is: no thread starts
+    try:
+        cold = warm.call(tool)
+    finally:
+        threading.stack_size(before)
+    assert (cold.value, "zygote" in cold.layers) == ("fine", False), cold
+    later = warm.call(tool)
+    assert (later.value, "zygote" in later.layers) == ("fine", True), later
+
+
 @pytest.mark.requirement("rye.executor.function")
 def test_the_second_call_needs_no_interpreter_start(warm: Bench) -> None:
     loads = warm.root / "loads"

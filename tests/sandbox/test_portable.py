@@ -283,3 +283,21 @@ def test_a_host_that_ignores_its_children_is_told_what_to_mend(program):
     said = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
     hint = "this process must neither ignore SIGCHLD nor wait for children that are not its own"
     assert said == f"LOST; None; {hint}\n"
+
+
+_LEFT = """
+import os, resource
+from toolwright.sandbox._exchange import tasks_left
+if os.geteuid() == 0:
+    assert tasks_left() == float("inf")  # to root the limit means nothing
+    os.setresuid(54321, 54321, 54321)
+limit = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+for soft in (20, 1):
+    resource.setrlimit(resource.RLIMIT_NPROC, (soft, limit))
+    print(soft - tasks_left())
+"""
+
+
+def test_what_a_limit_of_processes_leaves_is_counted_for_the_user_who_has_it() -> None:
+    told = subprocess.run([sys.executable, "-c", _LEFT], capture_output=True, text=True, check=True).stdout
+    assert [int(count) >= 1 for count in told.split()] == [True, True]  # itself, at least

@@ -11,7 +11,7 @@ import pytest
 
 from toolwright.model import Level
 from toolwright.sandbox import _kernel, probe
-from toolwright.sandbox.supervised import Probed
+from toolwright.sandbox.supervised import Probed, installed
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the layers are those of Linux")
 
@@ -58,6 +58,39 @@ def without(calls: list[int], code: int) -> dict:
     assert done.returncode == 0, done.stderr
     found: dict = json.loads(done.stdout)
     return found
+
+
+@pytest.mark.parametrize(
+    ("reason", "fix"),
+    [("can't start new thread", "ulimit -u"), ("Too many open files", "ulimit -n"),
+     ("Cannot allocate memory", "ulimit -v"), ("Resource temporarily unavailable", "ulimit -u")],
+)  # fmt: skip
+def test_a_layer_that_only_lacked_something_has_the_limit_as_its_fix(reason: str, fix: str) -> None:
+    tried = probe.Tried(
+        landlock_reason=reason, seccomp_reason=reason, spawner=Probed(errors={"mount-namespace": reason})
+    )
+    found = {layer.name: layer.fix for layer in probe.report(tried)}
+    assert all(fix in found[name] for name in ("landlock", "seccomp", "mount-namespace"))
+    assert found["spawner"] == ""
+
+
+_FEW = """
+import os, resource, sys
+from toolwright.sandbox import probe
+resource.setrlimit(resource.RLIMIT_NOFILE, (10, 10))
+told = []
+sandbox = probe.choose(told=told.append)
+print(sandbox.level, *told)
+sandbox.close()
+"""
+
+
+def test_who_gets_a_lower_level_is_told_why() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _FEW], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "supervised" not in done.stdout
+    assert "Too many open files" in done.stdout or installed() is None, done
 
 
 @pytest.mark.battery("L08")

@@ -13,7 +13,7 @@ from contextlib import suppress
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from toolwright.errors import StoreError
+from toolwright.errors import StoreError, shortage
 from toolwright.journal import chain
 from toolwright.journal.chain import Anchor, Head
 from toolwright.jsontext import JsonObject
@@ -37,7 +37,9 @@ class Seal:
         try:
             secret = _read_secret(path) or _make_secret(path)
         except OSError as error:
-            raise StoreError(f"{path}: {(error.strerror or 'cannot be used').lower()}", _HINT) from None
+            short = shortage(error)
+            hint = short[1] if short else "name a state folder that can be written with --state"
+            raise StoreError(f"{path}: {(error.strerror or 'cannot be made').lower()}", hint) from None
         except StoreError as error:
             raise StoreError(error.message, _HINT) from None
         return Seal(Ed25519PrivateKey.from_private_bytes(secret))

@@ -22,13 +22,14 @@ import os
 import stat
 import threading
 import time
+from _thread import start_new_thread
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import orjson
 
-from toolwright.errors import StoreError
+from toolwright.errors import StoreError, shortage_told
 from toolwright.forks import IN_FORKS
 from toolwright.journal import chain
 from toolwright.journal.chain import Head, framed
@@ -55,10 +56,11 @@ _MEND: Final = "make room, mend its permissions, or name another state folder: -
 class Trouble(Exception):
     """The journal cannot be written; ``why`` names the file and the reason, ``hint`` what to do."""
 
-    def __init__(self, why: str, hint: str = _MEND) -> None:
+    def __init__(self, why: str, hint: str | None = None) -> None:
         super().__init__(why)
         self.why = why
-        self.hint = hint
+        short = shortage_told(why)
+        self.hint = hint or (short[1] if short else _MEND)
 
 
 class Sealing(Protocol):
@@ -239,10 +241,12 @@ class Segments:
         bounds: Bounds | None = None,
         beside: Sequence[str] = (),
         told: Callable[[str], None] = lambda text: None,
+        begin: Callable[[Callable[[], None], tuple[()]], object] = start_new_thread,
     ) -> None:
         """``beside`` are folders with a file for a call each: these go when the records of their time go.
 
-        ``told`` hears what a person should know: repairs, segments given up. It must not raise.
+        ``told`` hears what a person should know: repairs, segments given up. It must not raise. ``begin``
+        starts the thread of the background, or raises.
         """
         self.folder = folder
         self._seal = seal
@@ -252,6 +256,7 @@ class Segments:
         self._signed_at_least = self._bounds.signed_at_least
         self._beside = tuple(beside)
         self._told = told
+        self._begin = begin
         self._closed = False
         self._anew()
         IN_FORKS.add(self)
@@ -268,7 +273,9 @@ class Segments:
         self._syncs = _Together(self._sync)
         self._wake = threading.Event()
         self._stop = threading.Event()
-        self._tender: threading.Thread | None = None
+        self._has_tender = False
+        self._tending = threading.Lock()
+        """Held by the background for as long as it runs."""
         self._tended = False
         self._left_behind = False
         self._look_again = 0.0
@@ -519,10 +526,8 @@ class Segments:
     def _opened_folder(self) -> Iterator[int]:
         """The journal's folder, made where it is missing, ours alone."""
         if not os.path.isdir(self.folder):
-            above = os.path.dirname(self.folder)
-            private.make_folders(above)
             with suppress(FileExistsError):
-                os.mkdir(self.folder, 0o700)
+                private.make_folders(self.folder)
         # Attack: a link in place of the journal, so that records go where nobody looks.
         folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -661,22 +666,32 @@ class Segments:
     def _rouse(self) -> None:
         """Something waits for the background: a sync within ``flush_s``, a checkpoint, a rotation."""
         self._wake.set()
-        if self._tender is None and not self._closed:
-            with self._lock:
-                if self._tender is None:
-                    self._tender = threading.Thread(target=self._tend, name="toolwright-journal", daemon=True)
-                    self._tender.start()
+        with self._lock:
+            if self._has_tender or self._closed:
+                return
+            try:
+                # `Thread.start` waits for the new thread to say that it runs. One that finds no memory for
+                # its first step ends without a word, and its host waited for ever.
+                self._begin(self._tend, ())
+                self._has_tender = True
+                return
+            except (RuntimeError, MemoryError):  # no more threads for this user
+                self._wake.clear()
+        with suppress(Trouble, OSError):
+            self._tend_once()  # so whoever writes does it
 
     def _tend(self) -> None:
-        while True:
-            self._wake.wait()
-            if self._stop.wait(self._bounds.flush_s):
-                return
-            self._wake.clear()
-            if self._stop.is_set():  # since the line above the last: its waking is what was just cleared
-                return
-            with suppress(Trouble, OSError):  # the next append meets the same trouble, and tells
-                self._tend_once()
+        with self._tending:
+            while True:
+                self._wake.wait()
+                if self._stop.wait(self._bounds.flush_s):
+                    return
+                self._wake.clear()
+                if self._stop.is_set():  # since the line above the last: its waking is what was just cleared
+                    return
+                # The next append meets the same trouble, and tells.
+                with suppress(Trouble, OSError, MemoryError):
+                    self._tend_once()
 
     def _tend_once(self) -> None:
         segment = self._segment
@@ -882,8 +897,8 @@ class Segments:
         """Sync, sign what is worth it, and let go of the segment; another host may continue it."""
         self._stop.set()
         self._wake.set()
-        if self._tender is not None:
-            self._tender.join()
+        with self._tending:
+            pass  # the background has ended; one that is late sees that it must
         if self._segment is not None:
             with suppress(Trouble, OSError):
                 if self._left_behind and not self._tended:

@@ -361,7 +361,12 @@ class Zygote:
         self.layers = (level.level.value, *self._service.rules.layers, "zygote")
         told = (recipe.code, recipe.spec(self._service), recipe.source)
         self._thread = threading.Thread(target=self._listen, args=told, name="zygote", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # no more threads for this user
+            self._service.kill()
+            self._channel.close()
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from None
 
     # -- callers --------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ import re
 import secrets
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from functools import cache
 from typing import Any, Final
@@ -51,6 +51,7 @@ from toolwright.runtimes import (
     project_of,
 )
 from toolwright.sandbox import Cancel, Start
+from toolwright.sandbox._exchange import tasks_left
 from toolwright.sandbox.rules import rlimits
 from toolwright.sandbox.supervised import Service
 
@@ -115,6 +116,9 @@ _IF_NO_TYPES: Final = (
     'import f from"node:fs";const p=process;'
     "if(!p.features.typescript){f.writeSync(2,%s);p.reallyExit(69)}p.execArgv.length=0"
 )
+_TASKS: Final = 16
+"""Threads of one Node, and processes that we start around it. One that gets some of its threads and not all
+does not fail: it waits for the others, until the call's time is over."""
 # V8 without helper threads: what forks must be the only one that runs.
 _ALONE: Final = ("--single-threaded", "--v8-pool-size=1")
 
@@ -129,8 +133,10 @@ class JavaScriptTools:
         *,
         zygotes_max: int = _zygotes.ZYGOTES_MAX,
         idle_s: float = _zygotes.ZYGOTE_IDLE_S,
+        tasks_left: Callable[[], float] = tasks_left,
     ) -> None:
         self._host = host
+        self._tasks_left = tasks_left
         self._contents = contents
         self._environments = Environments(host)
         self._addon = installed_addon()
@@ -152,6 +158,11 @@ class JavaScriptTools:
         node = prepared.interpreter or find_node(self._host.variables, file=checked.path)
         if node is None:
             return Ending(end=End.UNAVAILABLE, reason="Node.js was not found", hint=GET_NODE)
+        left = self._tasks_left()
+        if left < _TASKS:
+            reason = f"Node needs {_TASKS} processes and threads, and there is room for {max(0, left)}"
+            hint = "raise the limit of processes (ulimit -u), or end some of this user's"
+            return Ending(end=End.UNAVAILABLE, reason=reason, hint=hint)
         handed = self._environments.of(tool, permit, prepared.env)
         if isinstance(handed, Ending):
             return handed

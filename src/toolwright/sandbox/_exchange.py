@@ -9,7 +9,9 @@ descendant that left both outlives the call; only the supervised level finds it.
 from __future__ import annotations
 
 import errno
+import math
 import os
+import resource
 import select
 import selectors
 import signal
@@ -41,6 +43,8 @@ _LEFT_IN_PIPE_BYTES_MAX: Final = 1 << 20
 _DEATH_S: Final = 2.0
 """How long SIGKILL may take before we stop waiting: only a program that runs as another user resists it."""
 _SWEEPS: Final = 10
+_PLENTY: Final = 64
+"""So many tasks that nobody needs to know exactly how many more there may be."""
 
 
 def refused(start: Start, level: Level, cancel: Cancel) -> Ending | None:
@@ -403,6 +407,27 @@ def tasks() -> int:
     with suppress(OSError, ValueError, IndexError), open("/proc/loadavg", "rb") as file:
         return int(file.read(128).split()[3].partition(b"/")[2])
     return 0
+
+
+def tasks_left() -> float:
+    """How many more processes and threads this user may have, at least; to root the limit means nothing."""
+    limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    if limit == resource.RLIM_INFINITY or os.geteuid() == 0:
+        return math.inf
+    left = limit - tasks()
+    return left if left >= _PLENTY else limit - _tasks_of(os.getuid())  # which is many files to read
+
+
+def _tasks_of(uid: int) -> int:
+    count = 0
+    for number in os.listdir("/proc"):
+        if not number.isdigit():
+            continue
+        with suppress(OSError, ValueError, IndexError), open(f"/proc/{number}/status", "rb") as file:
+            told = dict(line.split(b":", 1) for line in file)
+            if int(told[b"Uid"].split()[0]) == uid:
+                count += int(told[b"Threads"])
+    return count
 
 
 def _stands_still(pid: int) -> bool:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Final
 
+from toolwright.errors import shortage_told
 from toolwright.model import LEVELS, Level
 from toolwright.records import dataclass
 from toolwright.sandbox import Sandbox, Start, _kernel
@@ -25,6 +26,8 @@ from toolwright.sandbox.rules import NUMBERS, Fs, KernelRules, seccomp_filter
 from toolwright.sandbox.supervised import Probed, Supervised, installed
 
 _NOT_TRIED: Final = Probed(reason="not tried")
+_NOT_BUILT: Final = "it was not built when this was installed"
+_NO_LANDLOCK: Final = "the kernel has no Landlock, or it is not switched on"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,15 +66,18 @@ class Tried:
         return Level.SUPERVISED if self.spawner.works("subreaper") else Level.RESTRICTED
 
 
-def choose(*, base: str | None = None) -> Sandbox:
+def choose(*, base: str | None = None, told: Callable[[str], None] = lambda why: None) -> Sandbox:
     """The strongest level that works. A call that requires more is refused, so nothing runs below.
 
-    ``base``: where scratch folders lie, else the system's temporary folder. A machine without Landlock still
-    gets the supervisor, which finds and ends everything, but not the name of that level.
+    ``base``: where scratch folders lie, else the system's temporary folder. ``told`` hears why it is not the
+    strongest there is. A machine without Landlock still gets the supervisor, which finds and ends everything,
+    but not the name of that level.
     """
     scratch = Scratch(base)
     if sys.platform != "linux":
+        told("it is for Linux")
         return _portable(scratch)
+    why = _NOT_BUILT
     if installed() is not None:
         supervised = _Chosen(scratch)
         probed = supervised.probe()  # it has used every layer, so they need not be tried again here
@@ -80,13 +86,19 @@ def choose(*, base: str | None = None) -> Sandbox:
             supervised.know(
                 Tried(landlock=landlock, seccomp=probed.works("seccomp"), spawner=probed), scratch
             )
+            if supervised.level is not Level.SUPERVISED:
+                layer = "seccomp" if landlock else "landlock"
+                told(f"{layer}: {probed.errors.get(layer, _NO_LANDLOCK)}")
             return supervised
+        why = probed.reason or probed.errors["subreaper"]
         supervised.close()
         scratch = Scratch(base)
-    landlock, _ = _try_landlock()
-    seccomp, _ = _try_seccomp()
+    landlock, landlock_reason = _try_landlock()
+    seccomp, seccomp_reason = _try_seccomp()
     if landlock and seccomp:
+        told(why)
         return restricted(landlock=landlock, scratch=scratch)
+    told(f"seccomp: {seccomp_reason}" if landlock else f"landlock: {landlock_reason}")
     return _portable(scratch)
 
 
@@ -145,7 +157,7 @@ def try_layers(*, base: str | None = None) -> Tried:
     else:
         if installed() is None:
             scratch.close()
-            spawner = Probed(reason="it was not built when this was installed")
+            spawner = Probed(reason=_NOT_BUILT)
         else:
             supervised = Supervised(lambda start, folder: KernelRules(), scratch)
             spawner = supervised.probe()
@@ -166,7 +178,7 @@ def try_layers(*, base: str | None = None) -> Tried:
 def _try_landlock() -> tuple[int, str]:
     version = _kernel.landlock_version()
     if not version:
-        return 0, "the kernel has no Landlock, or it is not switched on"
+        return 0, _NO_LANDLOCK
     problem = _in_a_thread(_use_landlock)
     return (0, problem) if problem else (version, "")
 
@@ -253,14 +265,14 @@ def report(tried: Tried) -> tuple[Layer, ...]:
             works=bool(tried.landlock),
             means="what tools read, write and execute is held to what they were granted",
             reason=tried.landlock_reason or f"version {tried.landlock}",
-            fix="" if tried.landlock else _LANDLOCK_FIX,
+            fix="" if tried.landlock else _fix(tried.landlock_reason, _LANDLOCK_FIX),
         ),
         Layer(
             name="seccomp",
             works=tried.seccomp,
             means="tools reach no network and no dangerous system call unless granted",
             reason=tried.seccomp_reason,
-            fix="" if tried.seccomp else _SECCOMP_FIX,
+            fix="" if tried.seccomp else _fix(tried.seccomp_reason, _SECCOMP_FIX),
         ),
         Layer(
             name="spawner",
@@ -274,7 +286,11 @@ def report(tried: Tried) -> tuple[Layer, ...]:
             works=tried.namespaces,
             means="git hooks, declarations and our own state stay out of reach of tools that may write",
             reason=("it needs the spawner" if spawner.reason else spawner.errors.get("mount-namespace", "")),
-            fix="" if tried.namespaces else _spawner_fix(tried) if spawner.reason else namespace_fix(),
+            fix=""
+            if tried.namespaces
+            else _spawner_fix(tried)
+            if spawner.reason
+            else _fix(spawner.errors.get("mount-namespace", ""), namespace_fix()),
         ),
     )
 
@@ -284,7 +300,15 @@ def _spawner_fix(tried: Tried) -> str:
         return _SPAWNER_FIX
     if tried.no_scratch:
         return SCRATCH_FIX
-    return "reinstall toolwright" if os.path.exists("/proc/self") else _PROC_FIX
+    if not os.path.exists("/proc/self"):
+        return _PROC_FIX
+    return _fix(tried.spawner.reason or tried.spawner.errors.get("subreaper", ""), "reinstall toolwright")
+
+
+def _fix(reason: str, otherwise: str) -> str:
+    """What to do about a layer: where only something ran out, nothing is wrong with the layer."""
+    short = shortage_told(reason)
+    return short[1] if short else otherwise
 
 
 def namespace_fix() -> str:

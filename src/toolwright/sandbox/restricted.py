@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final
 
+from toolwright.errors import shortage
 from toolwright.model import End, Ending, Level
 from toolwright.records import replace
 from toolwright.sandbox import FILES_FIX, Cancel, Standing, Start, _exchange, _kernel, _standing, portable
@@ -201,7 +202,8 @@ class _Starter(threading.Thread):
 def _unrestricted(error: Exception) -> Ending:
     why = error.strerror if isinstance(error, OSError) else None
     is_spent = isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
-    hint = FILES_FIX if is_spent else None
+    short = shortage(error)
+    hint = FILES_FIX if is_spent else short[1] if short else None
     return Ending(end=End.UNAVAILABLE, reason=f"cannot be restricted: {why or error}", hint=hint)
 
 

@@ -36,6 +36,8 @@ def make_folders(path: str) -> None:
     for each in reversed(missing):
         try:
             os.mkdir(each, 0o700)
+            if os.lstat(each).st_mode & 0o700 != 0o700:  # a umask that takes it away from ourselves
+                os.chmod(each, 0o700)
         except FileExistsError:
             if not os.path.isdir(each):
                 raise

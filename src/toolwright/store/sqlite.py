@@ -185,8 +185,8 @@ class SqliteStore:
         if isinstance(error, sqlite3.OperationalError):
             # SQLite says only that it cannot be opened, also where no descriptor was left.
             hint = (
-                "make room, mend its permissions, raise the limit of open files (ulimit -n), or wait for the "
-                "program that holds it"
+                "make room, mend its permissions, raise the limit of open files (ulimit -n) or of their size "
+                "(ulimit -f), or wait for the program that holds it"
             )
         else:
             # Whoever has it open goes on with the file that was moved, and removes the log of the new one.

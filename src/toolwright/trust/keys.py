@@ -20,7 +20,7 @@ from importlib import import_module
 from itertools import islice
 from typing import Any, Final
 
-from toolwright.errors import SigningError
+from toolwright.errors import SigningError, shortage
 from toolwright.formats import _toml
 from toolwright.model import Problem, Severity, Trust
 from toolwright.records import dataclass, replace
@@ -661,24 +661,20 @@ def _read_all(descriptor: int) -> bytes:
 
 def _make_folder(path: str) -> None:
     """The folder with everything above it, for us alone where it is new, whatever the umask is."""
-    missing = []
-    while path and not os.path.isdir(path):
-        missing.append(path)
-        path = os.path.dirname(path)
     try:
-        for path in reversed(missing):
-            with suppress(FileExistsError):  # somebody else made it meanwhile
-                os.mkdir(path, 0o700)
-                os.chmod(path, 0o700)
+        private.make_folders(path)
     except OSError as error:
-        raise SigningError(f"{path}: {_reason(error)}", "make the folder, or name another") from None
+        hint = "make the folder, or name another home that you may write to: HOME or USER_SPACE"
+        raise SigningError(f"{error.filename or path}: {_reason(error)}", hint) from None
 
 
 def _write(path: str, content: bytes, mode: int, *, replacing: bool = False) -> None:
     try:
         is_written = private.put(path, content, mode=mode, replacing=replacing)
     except OSError as error:
-        raise SigningError(f"{path}: {_reason(error)}", "make room, or choose another place") from None
+        short = shortage(error)
+        hint = short[1] if short else "make room, or choose another place"
+        raise SigningError(f"{path}: {_reason(error)}", hint) from None
     if not is_written:
         raise SigningError(f"{path}: there is a key already", "a key is never overwritten")
 

@@ -5,7 +5,6 @@ One file per command, imported only when that command runs. Nothing here knows w
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from toolwright.errors import SourceError, ToolwrightError, nearest
+from toolwright.errors import SourceError, ToolwrightError, nearest, shortage
 from toolwright.records import dataclass
 
 if TYPE_CHECKING:
@@ -256,6 +255,7 @@ def run(arguments: Sequence[str], environment: Environment | None = None) -> int
         # Whoever started us so (`trap '' CHLD`) would have the kernel throw away how tools end.
         with suppress(ValueError):  # not the main thread: a host of its own, which is told by its calls
             _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+    os.umask(os.umask(0o077) & 0o077)  # one that keeps us from what we made ourselves is a mistake
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed before we were started
@@ -285,8 +285,9 @@ def run(arguments: Sequence[str], environment: Environment | None = None) -> int
         _give_up(sys.stdout)
         return 0
     except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE):  # a module of ours, or of Python's, as well
-            complain("too many open files", "raise the limit (ulimit -n), or close what others have open")
+        if short := shortage(error):  # of a module of ours, or of Python's, as well
+            what, fix = short
+            complain(f"{error.filename}: {what}" if error.filename else what, fix)
             return _NO_ROOM
         from toolwright.catalog import files
 
@@ -297,14 +298,8 @@ def run(arguments: Sequence[str], environment: Environment | None = None) -> int
     except Exception as error:  # the one catch-all of this door
         if any(argument.startswith("-vv") for argument in arguments):
             raise
-        if isinstance(error, MemoryError):
-            complain("no memory was left", "raise the limit (ulimit -v, or memory.max of the container)")
-            return _NO_ROOM
-        if isinstance(error, RuntimeError) and "start new thread" in str(error):
-            complain(
-                "no thread could be started",
-                "raise the limit of processes (ulimit -u, or pids.max of the container), or that of memory",
-            )
+        if short := shortage(error):
+            complain(*short)
             return _NO_ROOM
         complain(f"internal error ({type(error).__name__})", "run again with -vv and report what it prints")
         return 70

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import asdict
 
 import click
@@ -17,6 +16,7 @@ from toolwright import app
 from toolwright.catalog import files
 from toolwright.config import Config, Environment
 from toolwright.doors.cli import Shared, _render, examples, shared_options
+from toolwright.errors import shortage_told
 from toolwright.model import Level
 from toolwright.records import dataclass, replace
 from toolwright.runtimes import javascript
@@ -136,14 +136,14 @@ def _user() -> Iterator[Finding]:
 def _programs(environment: Environment) -> Iterator[Finding]:
     for name, means, fix in _PROGRAMS:
         path = shutil.which(name, path=environment.path)
-        version = _version(path, environment) if path is not None else None
+        version, why, short = _version(path, environment) if path is not None else ("", "not on PATH", "")
         yield Finding(
             part="programs",
             name=name,
-            works=version is not None,
+            works=bool(version),
             means=means,
-            detail=f"{version} ({path})" if version else f"{path} does not start" if path else "not on PATH",
-            fix="" if version else fix,
+            detail=f"{version} ({path})" if version else why,
+            fix="" if version else short or fix,
         )
 
 
@@ -154,15 +154,15 @@ def _node(environment: Environment) -> Iterator[Finding]:
         ("typescript", "tool.ts", "TypeScript tools, which Node runs by itself"),
     ):
         path = javascript.find_node(environment.variables, file=file)
-        version = _version(path, environment) if path is not None else None
-        works = version is not None and (not file or javascript.runs_types(version))
+        version, why, short = _version(path, environment) if path is not None else ("", "not found", "")
+        works = bool(version) and (not file or javascript.runs_types(version))
         yield Finding(
             part="javascript",
             name=name,
             works=works,
             means=means,
-            detail=f"{version} ({path})" if version else f"{path} does not start" if path else "not found",
-            fix="" if works else javascript.GET_NODE,
+            detail=f"{version} ({path})" if version else why,
+            fix="" if works else short or javascript.GET_NODE,
         )
     built = javascript.installed_addon() is not None
     yield Finding(
@@ -175,8 +175,10 @@ def _node(environment: Environment) -> Iterator[Finding]:
     )
 
 
-def _version(path: str, environment: Environment) -> str | None:
-    with suppress(OSError, subprocess.SubprocessError):
+def _version(path: str, environment: Environment) -> tuple[str, str, str]:
+    """What a program says of its version; where it says nothing: why, and what to do where that is known."""
+    why = f"{path} does not start"
+    try:
         done = subprocess.run(
             [path, "--version"],
             env=environment.probe_environment(),
@@ -188,8 +190,13 @@ def _version(path: str, environment: Environment) -> str | None:
         )
         if done.returncode == 0:
             lines = done.stdout.decode("utf-8", "replace").splitlines()
-            return lines[0][:80] if lines else "no version"
-    return None
+            return (lines[0][:80] if lines else "no version"), "", ""
+    except OSError as error:
+        if short := shortage_told(error.strerror or ""):
+            return "", f"{why}: {short[0]}", short[1]
+    except subprocess.SubprocessError:
+        pass
+    return "", why, ""
 
 
 def _state(config: Config) -> Iterator[Finding]:
@@ -210,9 +217,7 @@ def _state(config: Config) -> Iterator[Finding]:
             works=not problem,
             means=means if name == "journal" else "what we keep between runs",
             detail=problem or path,
-            fix="make it writable for you alone (chmod 700), or name another folder: --state DIR"
-            if problem
-            else "",
+            fix=_state_fix(path, problem) if problem else "",
             required=True,
         )
     free = _free(folder)
@@ -260,6 +265,18 @@ def _words_of(where: str, hint: str, stderr: str) -> str:
     return "; ".join(filter(None, parts))
 
 
+def _state_fix(path: str, problem: str) -> str:
+    """Nobody changes the mode of what is not his own, of a file, or of a disk that is read-only."""
+    if short := shortage_told(problem):
+        return short[1]
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    is_ours = os.path.isdir(path) and os.stat(path).st_uid == os.geteuid()
+    if is_ours and not os.statvfs(path).f_flag & os.ST_RDONLY:
+        return "make it writable for you alone (chmod 700), or name another folder: --state DIR"
+    return "name a folder of yours: --state DIR, or set HOME (or XDG_STATE_HOME) to one"
+
+
 def _unwritable(path: str) -> str:
     """Why nothing can be written to a folder, or to the one in which it would be made; empty when it can."""
     if os.path.lexists(path) and not os.path.isdir(path):
@@ -270,7 +287,8 @@ def _unwritable(path: str) -> str:
     if not os.path.isdir(at):
         return f"{at} is not a folder"
     try:
-        tempfile.TemporaryFile(dir=at).close()
+        with tempfile.TemporaryFile(dir=at, buffering=0) as file:
+            file.write(b"x")
     except OSError as error:
         return f"{at}: {files.reason(error)}"
     return ""
