@@ -1597,6 +1597,58 @@ def test_k03_nobody_goes_on_with_a_segment_whose_sync_failed_while_it_was_closed
 
 
 @pytest.mark.battery("K03")
+def test_attack_a_segment_begun_by_a_rotation_and_given_up_at_its_first_sync_goes_unseen(
+    tmp_path: Path,
+) -> None:
+    """What it opened with was on the disk, and names the one before it."""
+    fails: list[OSError] = []
+
+    def sync(descriptor: int) -> None:
+        if fails:
+            raise fails.pop()
+        os.fdatasync(descriptor)
+
+    with opened(tmp_path, disk=Disk(sync=sync), bounds=Bounds(flush_s=WAIT)) as journal:
+        journal.append([body("a")], durable=True)
+        journal.rotate()
+        (second,) = work.segment_paths(tmp_path)
+        fails.append(OSError(errno.EIO, "input/output error"))
+        with pytest.raises(Trouble, match="input/output error"):
+            journal.append([body("unknown")], durable=True)
+        journal.append([body("after")], durable=True)
+    assert work.verdict(tmp_path).ok
+    second.with_suffix(".seg").unlink()
+    assert {flaw.segment for flaw in work.verdict(tmp_path).flaws} == {second.stem}
+
+
+@pytest.mark.battery("K03")
+def test_attack_a_segment_left_behind_whose_sync_failed_while_it_was_closed_goes_unseen(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path) as journal:
+        journal.append([body("a")], durable=True)
+    (left,) = work.segment_paths(tmp_path)
+    fails: list[OSError | None] = []
+
+    def sync(descriptor: int) -> None:
+        if fails and (error := fails.pop()) is not None:
+            raise error
+        os.fdatasync(descriptor)
+
+    bounds = Bounds(flush_s=WAIT, continued_bytes_max=0)
+    with opened(tmp_path, disk=Disk(sync=sync), bounds=bounds) as journal:
+        journal.append([body("b")], durable=True)
+        fails[:] = [OSError(errno.EIO, "input/output error"), None]  # what it was left with is synced first
+        with pytest.raises(OSError, match="input/output error"):
+            journal.tidy()
+        journal.append([body("c")], durable=True)
+    assert calls(tmp_path) == ["a", "b", "c"]
+    assert work.verdict(tmp_path).ok
+    left.with_suffix(".seg").unlink()
+    assert {flaw.segment for flaw in work.verdict(tmp_path).flaws} == {left.stem}
+
+
+@pytest.mark.battery("K03")
 def test_k03_a_real_file_size_limit_in_a_real_process(tmp_path: Path) -> None:
     program = """
         import resource, sys

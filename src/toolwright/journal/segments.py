@@ -779,6 +779,7 @@ class Segments:
                     self._put_all(new, opening)
                     new.size += sum(map(len, opening))
                     new.written = new.synced = opening.written = 1
+                    new.last = new.kept = new.number, new.link
                     # Attack: a segment closed for good and taken away, or cut off, unseen, because its host
                     # was killed before the next one named it. So its name changes last; where it does not,
                     # a later host closes it once more.
@@ -806,7 +807,8 @@ class Segments:
         os.ftruncate(segment.descriptor, segment.size + len(data))
         try:
             self._disk.sync(segment.descriptor)
-        except OSError:
+        except OSError as error:
+            segment.failed = self._complaint(segment.name + OPEN, error)
             self._doubt(segment)
             raise
 
@@ -881,7 +883,15 @@ class Segments:
             self._link(segment, batch, [_own("close", now, by=self._host, **mended)])
             seal = self._loaded_seal()
             self._link(segment, batch, [orjson.dumps(seal.checkpoint(segment.head, now))])
-            self._put_all(segment, batch)
+            try:
+                self._put_all(segment, batch)
+            except OSError:
+                # Our own segment is open already: waiting for the next opening, somebody else's sync would
+                # take it for named.
+                if segment.failed:
+                    kept = _plain([Head(segment.name, *segment.kept)])
+                    self.append([_own("sealed", now, before=kept)], durable=True)
+                raise
             held.push(own.pop_all())
             return segment.head
 
