@@ -68,9 +68,12 @@ class DayFile:
                 self._write_waiting()
 
     def close(self) -> None:
-        with self._lock:
-            self._write_waiting()
-            self._let_go()
+        while True:
+            with self._lock:
+                self._write_waiting()
+                self._let_go()
+            if not self._waiting:  # nor has anybody left a line to us meanwhile
+                return
 
     def _write_waiting(self) -> None:
         """Under the lock: all lines that wait, those of one day with one write."""

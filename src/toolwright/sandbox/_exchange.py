@@ -415,7 +415,9 @@ def tasks_left() -> float:
     if limit == resource.RLIM_INFINITY or os.geteuid() == 0:
         return math.inf
     left = limit - tasks()
-    return left if left >= _PLENTY else limit - _tasks_of(os.getuid())  # which is many files to read
+    if left >= _PLENTY or not os.path.isdir("/proc/self"):
+        return left
+    return limit - _tasks_of(os.getuid())  # which is many files to read
 
 
 def _tasks_of(uid: int) -> int:
