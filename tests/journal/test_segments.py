@@ -1569,16 +1569,18 @@ def test_attack_a_segment_that_was_given_up_after_a_failed_sync_goes_unseen(
     assert {flaw.segment for flaw in work.verdict(tmp_path).flaws} == {first.stem}
 
 
+def synced_unless(fails: list[OSError], descriptor: int) -> None:
+    """A sync that fails as often as it is told to."""
+    if fails:
+        raise fails.pop()
+    os.fdatasync(descriptor)
+
+
 @pytest.mark.battery("K03")
 def test_k03_nobody_goes_on_with_a_segment_whose_sync_failed_while_it_was_closed(tmp_path: Path) -> None:
     fails: list[OSError] = []
-
-    def sync(descriptor: int) -> None:
-        if fails:
-            raise fails.pop()
-        os.fdatasync(descriptor)
-
-    with opened(tmp_path, disk=Disk(sync=sync), bounds=Bounds(flush_s=WAIT)) as journal:
+    disk = Disk(sync=partial(synced_unless, fails))
+    with opened(tmp_path, disk=disk, bounds=Bounds(flush_s=WAIT)) as journal:
         journal.append([body("a")], durable=True)
         (first,) = work.segment_paths(tmp_path)
         fails.append(OSError(errno.EIO, "input/output error"))
@@ -1602,13 +1604,8 @@ def test_attack_a_segment_begun_by_a_rotation_and_given_up_at_its_first_sync_goe
 ) -> None:
     """What it opened with was on the disk, and names the one before it."""
     fails: list[OSError] = []
-
-    def sync(descriptor: int) -> None:
-        if fails:
-            raise fails.pop()
-        os.fdatasync(descriptor)
-
-    with opened(tmp_path, disk=Disk(sync=sync), bounds=Bounds(flush_s=WAIT)) as journal:
+    disk = Disk(sync=partial(synced_unless, fails))
+    with opened(tmp_path, disk=disk, bounds=Bounds(flush_s=WAIT)) as journal:
         journal.append([body("a")], durable=True)
         journal.rotate()
         (second,) = work.segment_paths(tmp_path)

@@ -424,6 +424,7 @@ class Segments:
             self._abandon(segment, self._complaint(segment.name + OPEN, error))
             return
         except Trouble as trouble:
+            self._put_away(segment)
             self._abandon(segment, trouble.why)
             return
         segment.synced, segment.kept = written, last
@@ -456,14 +457,16 @@ class Segments:
         # Attack: this very file taken away, with all that was on the disk before, since nobody names it.
         if segment.kept[0]:
             self._given_up = (*self._given_up, Head(segment.name, *segment.kept))
+        self._put_away(segment)
+
+    def _put_away(self, segment: _Segment) -> None:
+        """No host goes on with it."""
         with suppress(OSError):
             os.rename(self._path(segment.name + OPEN), self._path(segment.name + SEALED))
 
     def _abandon(self, segment: _Segment, why: str) -> None:
-        """In the turn of syncs: nothing more is written to this file."""
+        """In the turn of syncs: nothing more is written to this file, which is put away."""
         with self._writes.turn, self._lock:  # nobody writes to a descriptor that is closed either
-            with suppress(OSError):
-                os.rename(self._path(segment.name + OPEN), self._path(segment.name + SEALED))
             if self._segment is segment:
                 self._give_up(segment, why, None)
         self._close_discarded()
