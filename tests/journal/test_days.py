@@ -120,7 +120,7 @@ def test_an_interrupt_at_any_moment_lets_no_line_go_into_a_file_that_came_later(
         folder = tmp_path / str(moment)
         days = DayFile(str(folder), pytest.fail)
         days.write("1", b"1")
-        is_over = work.is_over_before(moment, partial(days.write, "2", b"2"), of=DayFile)
+        is_over = work.is_over_before(moment, partial(days.write, "2", b"2"), DayFile)
         with open(folder / "later", "wb", buffering=0) as later:
             for day in ("2", "3"):
                 days.write(day, b"3")

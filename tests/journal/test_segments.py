@@ -25,6 +25,7 @@ import pytest
 from tests.journal import work
 from toolwright.journal import chain, reading
 from toolwright.journal.audit import Seals
+from toolwright.journal.pen import PlainPen
 from toolwright.journal.segments import ROOM_BYTES, Bounds, Disk, Promise, Segments, Trouble
 
 
@@ -47,6 +48,11 @@ def opened(state: Path, **more: Any):
         yield journal
     finally:
         journal.close()
+
+
+def waiting(journal: Segments) -> int:
+    """Threads that wait for a sync."""
+    return 0 if journal._segment is None else journal._segment.pen.waiting
 
 
 # -- appending ----------------------------------------------------------------------------------------------
@@ -295,7 +301,7 @@ def test_an_interrupt_at_any_moment_leaves_a_journal_that_can_be_written(
         journal = segments(state, bounds=Bounds(flush_s=WAIT))
         if not is_first:
             journal.append([body("0")], durable=True)
-        is_whole = work.is_over_before(moment, partial(write, journal), of=Segments)
+        is_whole = work.is_over_before(moment, partial(write, journal), Segments, PlainPen)
         after = threading.Thread(target=finish, args=(journal,), daemon=True)
         after.start()
         after.join(10)
@@ -443,7 +449,7 @@ def test_a_thread_that_is_interrupted_while_it_syncs_for_others_leaves_that_to_t
         for thread in threads[1:]:
             thread.start()
         until = time.monotonic() + WAIT
-        while journal.head is None or journal.head.number < 4 or len(journal._syncs._waiting) < 2:
+        while journal.head is None or journal.head.number < 4 or waiting(journal) < 2:
             assert time.monotonic() < until
             threading.Event().wait(0.001)
         release.set()

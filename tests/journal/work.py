@@ -39,14 +39,15 @@ FACTS = CallFacts(
 )
 
 
-def is_over_before(moment: int, run: Callable[[], None], *, of: type) -> bool:
+def is_over_before(moment: int, run: Callable[[], None], *of: type) -> bool:
     """Interrupt what runs when it enters or leaves its so-manieth function, where the interpreter looks for
-    signals. Functions count that are in the file ``of`` a class. True: it was over before."""
+    signals. Functions count that are in the files ``of`` these classes. True: it was over before."""
     count = 0
+    files = {each.__module__ for each in of}
 
     def look(frame: FrameType, event: str, _what: object) -> None:
         nonlocal count
-        if event in ("call", "c_return") and frame.f_globals.get("__name__") == of.__module__:
+        if event in ("call", "c_return") and frame.f_globals.get("__name__") in files:
             count += 1
             if count == moment:
                 raise KeyboardInterrupt

@@ -137,7 +137,7 @@ class Audit:
             try:
                 self._segments.hasten()
             except BaseException as stopped:
-                if promise[1].failed:
+                if self._segments.is_lost(promise):
                     raise
                 # The begin stands, or will with whatever is written next, and nobody would write its end.
                 interrupt = stopped

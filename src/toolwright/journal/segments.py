@@ -7,15 +7,13 @@ reported, and never counted. ``NAME.new`` is a segment that is not locked yet, a
 An open segment may end in room for records to come: zeros, which mean that nothing is there yet.
 Whoever reads a segment that no host holds keeps hosts from it meanwhile; one that comes then begins another.
 
-Many threads append at once: each numbers and links its records under one short lock, and the first that
-comes to the disk writes, or syncs, for all that wait (leader and followers; no thread per record, no
-polling). What fails fails for all of them, and nothing of it stays in the file. Nothing here knows what
-stands in a record but its own bookkeeping, and nothing here is read for people: ``reading.py`` does that.
+Many threads append at once, through the segment's pen (``pen.py``). What fails fails for all of them, and
+nothing of it stays in the file. Nothing here knows what stands in a record but its own bookkeeping, and
+nothing here is read for people: ``reading.py`` does that.
 """
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import math
 import os
@@ -32,7 +30,8 @@ import orjson
 from toolwright.errors import StoreError, shortage_told
 from toolwright.forks import IN_FORKS
 from toolwright.journal import chain
-from toolwright.journal.chain import Head, framed
+from toolwright.journal.chain import Head
+from toolwright.journal.pen import Making, Pen, installed, write_all
 from toolwright.records import dataclass
 from toolwright.store import private
 
@@ -50,6 +49,7 @@ _EMPTY_PAGE: Final = bytes(_PAGE_BYTES)
 _DAY_S: Final = 86_400.0
 
 
+_CLOSED: Final = "the journal was closed before it was written"
 _MEND: Final = "make room, mend its permissions, or name another state folder: --state DIR"
 
 
@@ -116,116 +116,21 @@ class _Segment:
     """The file that is being written."""
 
     name: str
-    descriptor: int
-    number: int
-    link: bytes
-    size: int
+    pen: Pen
     made_at: float
-    written: int = 0
-    """Batches in the kernel; room that was made counts as one, since it has to be synced as well."""
-    synced: int = 0
-    """Batches on the disk."""
-    unsigned: int = 0
-    failed: str = ""
+    signed: int
+    """Number of the last checkpoint, or of the record before the first."""
     seen: int = 0
     """Up to here everything was there when it was last looked at."""
-    last: tuple[int, bytes] = (0, b"")
-    """Number and link of the last record in the kernel."""
-    kept: tuple[int, bytes] = (0, b"")
-    """The same of the last one on the disk; 0: none is known to be there."""
+    failed: str = ""
 
     @property
     def head(self) -> Head:
-        return Head(self.name, self.number, self.link)
+        return Head(self.name, self.pen.number, self.pen.link)
 
 
-class _Batch(list[bytes]):
-    """Records that are written together; which batch of the segment they are, and why they could not be."""
-
-    written = 0
-    failed = ""
-
-
-Promise: TypeAlias = tuple[_Segment, _Batch]
-"""Records that have their place in the chain, and may not be written yet."""
-
-
-class _Waiter:
-    """A thread that waits for a run, or is told to lead the next one."""
-
-    __slots__ = ("gate", "leads")
-
-    def __init__(self) -> None:
-        self.gate = threading.Lock()
-        self.gate.acquire()
-        self.leads = False
-
-
-class _Together:
-    """Work that many threads want done and that one run does for all who asked before it began.
-
-    Nobody is passed over: a waiter goes on only after a run that began when it was already waiting.
-    """
-
-    def __init__(self, work: Callable[[], None]) -> None:
-        self._work = work
-        self._state = threading.Lock()
-        self._is_busy = False
-        self._waiting: list[_Waiter] = []
-        self.turn = threading.Lock()
-        """Held during a run; whoever else holds it keeps runs away."""
-
-    def done(self, segment: _Segment | None = None, batch: _Batch | None = None) -> None:
-        """Return when a run that began after this call has ended, or the batch is synced without one."""
-        state = self._state
-        mine: _Waiter | None = None
-        leads = is_done = False
-        covered: Sequence[_Waiter] = ()
-        # An interrupt comes where a function is entered or left. All stands in this one, and in these blocks,
-        # because one that left nobody to lead would let everybody wait for ever.
-        try:
-            with state:
-                if segment is not None and batch is not None and 0 < batch.written <= segment.synced:
-                    return
-                if self._is_busy:
-                    mine = _Waiter()
-                    self._waiting.append(mine)
-                else:
-                    self._is_busy = leads = True
-            if mine is not None:
-                mine.gate.acquire()
-                leads = mine.leads
-            if leads:
-                with self.turn:
-                    if self._waiting:  # who comes after this look waits for the next run
-                        with state:
-                            covered, self._waiting = self._waiting, []
-                    self._work()
-            is_done = True
-        finally:
-            if leads or (mine is not None and not is_done):
-                told: Sequence[_Waiter] = ()
-                try:
-                    with state:
-                        if not is_done:  # the others wait for the next one
-                            covered, self._waiting = (), [*covered, *self._waiting]
-                            if mine is not None and mine in self._waiting:
-                                self._waiting.remove(mine)
-                        told = covered
-                        if leads or (mine is not None and mine.leads):
-                            if waiting := self._waiting:
-                                leader, self._waiting = waiting[0], waiting[1:]
-                                leader.leads = True
-                                told = [*covered, leader]
-                            else:
-                                self._is_busy = False
-                    for waiter in told:
-                        waiter.gate.release()
-                except BaseException:
-                    for waiter in told:
-                        with suppress(RuntimeError):  # who has gone on does not mind
-                            waiter.gate.release()
-                    raise
+Promise: TypeAlias = tuple[_Segment, int]
+"""Records that have their place in the chain up to a number, and may not be written yet."""
 
 
 class Segments:
@@ -242,11 +147,12 @@ class Segments:
         beside: Sequence[str] = (),
         told: Callable[[str], None] = lambda text: None,
         begin: Callable[[Callable[[], None], tuple[()]], object] = start_new_thread,
+        pen: Making | None = None,
     ) -> None:
         """``beside`` are folders with a file for a call each: these go when the records of their time go.
 
         ``told`` hears what a person should know: repairs, segments given up. It must not raise. ``begin``
-        starts the thread of the background, or raises.
+        starts the thread of the background, or raises. ``pen`` makes the pens; the installed ones, else.
         """
         self.folder = folder
         self._seal = seal
@@ -257,6 +163,7 @@ class Segments:
         self._beside = tuple(beside)
         self._told = told
         self._begin = begin
+        self._pen = pen or installed()
         self._closed = False
         self._anew()
         IN_FORKS.add(self)
@@ -264,13 +171,9 @@ class Segments:
     def _anew(self) -> None:
         """A host that has written nothing yet."""
         self._host = {"id": os.urandom(8).hex(), "pid": os.getpid(), "uid": os.geteuid()}
-        self._lock = threading.RLock()  # which only its owner can release: see `promise`
+        self._lock = threading.RLock()
+        """Of which segment is written. Taken before a pen, never by whoever has one alone."""
         self._segment: _Segment | None = None
-        self._batch = _Batch()
-        self._discarded: list[int] = []
-        # Locks are taken in this order: the turn of syncs, the turn of writes, the lock.
-        self._writes = _Together(self._write)
-        self._syncs = _Together(self._sync)
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._has_tender = False
@@ -278,7 +181,6 @@ class Segments:
         """Held by the background for as long as it runs."""
         self._tended = False
         self._left_behind = False
-        self._look_again = 0.0
         self._given_up: tuple[Head, ...] = ()
         """Of segments that were cut off under us or could not be synced: what we write next names them, until
         that is on the disk, so that they are missed where they go."""
@@ -289,9 +191,10 @@ class Segments:
         The descriptors are closed and not unlocked, since the lock is the parent's as well.
         """
         segment = self._segment
-        for descriptor in (*self._discarded, *([segment.descriptor] if segment is not None else ())):
+        if segment is not None:
+            segment.pen.leave()
             with suppress(OSError):
-                os.close(descriptor)
+                os.close(segment.pen.descriptor)
         self._anew()
 
     # -- appending ------------------------------------------------------------------------------------------
@@ -301,33 +204,42 @@ class Segments:
 
         Raises Trouble; then none of them is in the journal, or, where a sync failed, that is unknown.
         """
-        promise = segment, batch = self.promise(bodies)
-        if durable:
-            self.keep(promise)  # which writes first: a thread waits once, not twice
-            return
-        self._writes.done()
-        if batch.failed:
-            raise Trouble(batch.failed)
-        if not self._wake.is_set():
-            self._rouse()
-        if segment.unsigned >= self._signed_at_least:
+        while True:
+            segment = self._segment or self._take()
+            pen = segment.pen
+            try:
+                number = pen.append_durably(bodies) if durable else pen.append(bodies)
+            except BaseException:  # an interrupt; where it came while something was written, that is over
+                if pen.is_over:
+                    self._give_up(segment)
+                raise
+            if number > 0:
+                break
+            self._give_up(segment)
+            if number < 0:
+                raise Trouble(segment.failed or _CLOSED)
+        if not durable:
+            if not self._wake.is_set():
+                self._rouse()
+        elif self._given_up:
+            self._given_up = ()
+        if number - segment.signed >= self._signed_at_least:
             self._sign()
 
     def promise(self, bodies: Sequence[bytes]) -> Promise:
         """Give records their place in the chain. They are written with whatever is written next, and on the
         disk only when the promise is kept. Raises Trouble."""
-        lock = self._lock
-        try:
-            lock.acquire()  # not `with`, here and in `_write`: every call comes this way twice
+        while True:
             segment = self._segment or self._take()
-            batch = self._batch
-            self._link(segment, batch, bodies)
-        except BaseException:
-            with suppress(RuntimeError):  # an interrupt came while it was another's
-                lock.release()
-            raise
-        lock.release()
-        return segment, batch
+            number = segment.pen.place(bodies)
+            if number:
+                return segment, number
+            self._give_up(segment)
+
+    def is_lost(self, promise: Promise) -> bool:
+        """Whether what was promised is known never to be written."""
+        segment, number = promise
+        return segment.pen.is_over and segment.pen.written < number
 
     def hasten(self) -> None:
         """Write what waits, and let the disk begin with it: whoever keeps a promise a moment later waits for
@@ -335,101 +247,35 @@ class Segments:
         segment = self._segment
         if segment is None:
             return
-        at = segment.size
-        self._writes.done()
-        if segment.size > at:
+        pen = segment.pen
+        at = pen.size
+        try:
+            pen.write()
+        finally:
+            if pen.is_over:
+                self._give_up(segment)
+        if pen.size > at:
             with suppress(OSError):  # the segment may be closed by now, and then it is synced
-                self._disk.hasten(segment.descriptor, at, segment.size - at)
+                self._disk.hasten(pen.descriptor, at, pen.size - at)
 
     def keep(self, promise: Promise) -> None:
         """Return when what was promised is on the disk. Raises Trouble, as ``append`` does."""
-        segment, batch = promise
-        self._syncs.done(segment, batch)
+        segment, number = promise
+        pen = segment.pen
+        is_kept = False
+        try:
+            is_kept = pen.keep(number)
+        finally:
+            if pen.is_over and not is_kept:
+                self._give_up(segment)
         # Attack: a journal that is closed, or left behind by a fork, between promise and keeping: nothing
         # failed there, and nothing was written either.
-        if batch.failed or segment.failed or not 0 < batch.written <= segment.synced:
-            raise Trouble(batch.failed or segment.failed or "the journal was closed before it was written")
-        if segment.unsigned >= self._signed_at_least:
-            self._sign()
-
-    def _link(self, segment: _Segment, batch: _Batch, bodies: Sequence[bytes]) -> None:
-        """Number and link, under the lock."""
-        for body in bodies:
-            number = segment.number + 1
-            frame, link = framed(segment.link, number, body)
-            segment.number, segment.link = number, link  # an interrupt comes before all three, or after them
-            batch.append(frame)
-        segment.unsigned += len(bodies)
-
-    def _write(self) -> None:
-        """Write all that waits. Runs in one thread at a time."""
-        lock = self._lock
-        taken: _Batch | None = None
-        next_batch = _Batch()
-        try:
-            try:
-                lock.acquire()
-                segment, batch = self._segment, self._batch
-                if segment is not None and batch:
-                    self._batch = next_batch
-                    taken = batch
-                    last = segment.number, segment.link
-            except BaseException:
-                with suppress(RuntimeError):
-                    lock.release()
-                raise
-            lock.release()
-            if segment is None or taken is None:
-                return
-            data = batch[0] if len(batch) == 1 else b"".join(batch)
-            done = self._disk.write(segment.descriptor, data)
-            if done != len(data):
-                self._write_whole(segment, data[max(done, 0) :])
-            segment.size += len(data)
-            segment.last = last
-            segment.written = batch.written = segment.written + 1
-        except BaseException as error:  # an interrupt, too: what was taken would be missing in the chain
-            if taken is not None and segment is not None:
-                why = self._complaint(segment.name + OPEN, error)
-                with self._lock:
-                    self._give_up(segment, why, taken)
-            if not isinstance(error, OSError):
-                raise
-
-    def _write_whole(self, segment: _Segment, data: bytes) -> None:
-        while data:  # after a short write: the rest, or the reason why it does not fit
-            done = self._disk.write(segment.descriptor, data)
-            if done <= 0:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            data = data[done:]
-
-    def _sync(self) -> None:
-        """Write all that waits and sync it. Runs in one thread at a time."""
-        with self._writes.turn:
-            self._write()
-        if self._discarded:
-            self._close_discarded()
-        segment = self._segment
-        if segment is None or segment.synced == segment.written:
-            return
-        written, last = segment.written, segment.last
-        try:
-            self._disk.sync(segment.descriptor)
-            now = time.monotonic()
-            if now >= self._look_again:
-                self._look_again = now + self._bounds.flush_s
-                self._look(segment)
-        except OSError as error:
-            self._doubt(segment)
-            self._abandon(segment, self._complaint(segment.name + OPEN, error))
-            return
-        except Trouble as trouble:
-            self._put_away(segment)
-            self._abandon(segment, trouble.why)
-            return
-        segment.synced, segment.kept = written, last
+        if not is_kept:
+            raise Trouble(segment.failed or _CLOSED)
         if self._given_up:
             self._given_up = ()
+        if pen.number - segment.signed >= self._signed_at_least:
+            self._sign()
 
     def _look(self, segment: _Segment) -> None:
         """Whether people still find what is written: Trouble where they do not."""
@@ -437,12 +283,12 @@ class Segments:
         # off, so that what is missing looks like pages that a power failure left empty. The next record makes
         # a file that was cut as long as before, with zeros in between, and no record ends in one.
         path = self._path(segment.name + OPEN)
-        size = segment.size
+        descriptor, size = segment.pen.descriptor, segment.pen.size
         with suppress(OSError):
-            own, found = os.fstat(segment.descriptor), os.stat(path, follow_symlinks=False)
+            own, found = os.fstat(descriptor), os.stat(path, follow_symlinks=False)
             folder = os.stat(self.folder, follow_symlinks=False)
             is_same = (own.st_dev, own.st_ino) == (found.st_dev, found.st_ino)
-            last = os.pread(segment.descriptor, 1, segment.seen - 1) if segment.seen else b""
+            last = os.pread(descriptor, 1, segment.seen - 1) if segment.seen else b""
             is_whole = own.st_size >= size and last != b"\0"
             if is_same and is_whole and stat.S_ISDIR(folder.st_mode):
                 segment.seen = size
@@ -455,8 +301,8 @@ class Segments:
         """After a failed sync the kernel may have thrown the pages away and call the next one a success: what
         this file holds is unknown, so nobody writes to it any more, and what we write next names it."""
         # Attack: this very file taken away, with all that was on the disk before, since nobody names it.
-        if segment.kept[0]:
-            self._given_up = (*self._given_up, Head(segment.name, *segment.kept))
+        if segment.pen.kept[0]:
+            self._given_up = (*self._given_up, Head(segment.name, *segment.pen.kept))
         self._put_away(segment)
 
     def _put_away(self, segment: _Segment) -> None:
@@ -464,36 +310,43 @@ class Segments:
         with suppress(OSError):
             os.rename(self._path(segment.name + OPEN), self._path(segment.name + SEALED))
 
-    def _abandon(self, segment: _Segment, why: str) -> None:
-        """In the turn of syncs: nothing more is written to this file, which is put away."""
-        with self._writes.turn, self._lock:  # nobody writes to a descriptor that is closed either
-            if self._segment is segment:
-                self._give_up(segment, why, None)
-        self._close_discarded()
-        self._told(f"{why}; a new segment is begun")
+    def _give_up(self, segment: _Segment, error: BaseException | None = None) -> None:
+        """Where its pen failed, or ``error`` says why it cannot be used: what was placed and not written did
+        not happen, and the next append begins anew. Once, whoever comes."""
+        told = ""
+        with self._lock:  # whoever ends a pen on purpose has put another in its place when this is free
+            if self._segment is not segment:
+                return
+            pen = segment.pen
+            with pen.syncing, pen.writing, pen.placing:  # nobody writes, or syncs, what is closed here
+                error = error or pen.error
+                segment.failed = error.why if isinstance(error, Trouble) else self._complaint(segment, error)
+                if pen.failing == "sync":
+                    self._doubt(segment)
+                elif pen.failing == "look":
+                    self._put_away(segment)
+                if pen.failing in ("sync", "look"):
+                    told = f"{segment.failed}; a new segment is begun"
+                self._let_go(segment)
+                self._segment = None
+        if told:
+            self._told(told)
 
-    def _give_up(self, segment: _Segment, why: str, batch: _Batch | None) -> None:
-        """Under the lock: what was linked but not written did not happen. The next append begins anew."""
-        segment.failed = why
-        for lost in (batch, self._batch):
-            if lost is not None:
-                lost.failed = why
-        self._batch = _Batch()
-        self._segment = None
+    @staticmethod
+    def _let_go(segment: _Segment) -> None:
+        """By whoever has its pen alone: what was not written whole goes, and another host may have it."""
+        pen = segment.pen
+        pen.end()
         with suppress(OSError):
-            os.ftruncate(segment.descriptor, segment.size)
+            os.ftruncate(pen.descriptor, pen.size)
         with suppress(OSError):
-            fcntl.flock(segment.descriptor, fcntl.LOCK_UN)
-        self._discarded.append(segment.descriptor)
+            fcntl.flock(pen.descriptor, fcntl.LOCK_UN)
+        with suppress(OSError):
+            os.close(pen.descriptor)
 
-    def _close_discarded(self) -> None:
-        """In the turn of syncs: nobody syncs a descriptor that is closed, or has become another file's."""
-        while self._discarded:
-            os.close(self._discarded.pop())
-
-    def _complaint(self, name: str, error: BaseException) -> str:
+    def _complaint(self, segment: _Segment, error: BaseException | None) -> str:
         told = error.strerror if isinstance(error, OSError) else "writing was interrupted"
-        return f"{self._path(name)}: {(told or 'cannot be written').lower()}"
+        return f"{self._path(segment.name + OPEN)}: {(told or 'cannot be written').lower()}"
 
     def _path(self, name: str) -> str:
         return os.path.join(self.folder, name)
@@ -501,12 +354,15 @@ class Segments:
     # -- taking a segment -----------------------------------------------------------------------------------
 
     def _take(self) -> _Segment:
-        """Under the lock: continue the newest segment that nobody holds, or begin one."""
+        """Continue the newest segment that nobody holds, or begin one."""
+        with self._lock:
+            return self._segment or self._taken()
+
+    def _taken(self) -> _Segment:
         if self._closed:
             raise Trouble("the journal is closed", "open the workshop again")
         if not self._stop.is_set():
             self._tended = False
-        self._batch = _Batch()  # an interrupt may have left the opening of a segment that nobody took
         try:
             with self._opened_folder() as folder:
                 names = sorted((name for name in os.listdir(folder) if name.endswith(OPEN)), reverse=True)
@@ -594,7 +450,7 @@ class Segments:
             segment, mended = self._recovered(folder, name, descriptor, size, made_at)
             keep = True
             before = _plain(self._given_up)
-            self._link(segment, self._batch, [_own("open", now, host=self._host, before=before, **mended)])
+            segment.pen.place([_own("open", now, host=self._host, before=before, **mended)])
             return segment
         finally:
             if not keep:
@@ -624,18 +480,36 @@ class Segments:
         os.lseek(descriptor, scanned.end, os.SEEK_SET)
         # What the host before left in the kernel counts for us as well, so it must be on the disk.
         self._disk.sync(descriptor)
-        segment = _Segment(
-            plain,
-            descriptor,
-            scanned.head.number,
-            scanned.head.link,
-            scanned.end,
-            made_at,
-        )
-        segment.unsigned = _unsigned(scanned.records)
-        segment.seen = segment.size
-        segment.last = segment.kept = segment.number, segment.link
+        head = scanned.head
+        segment = self._opened(plain, descriptor, head.number, head.link, scanned.end, made_at, is_kept=True)
+        segment.signed -= _unsigned(scanned.records)
+        segment.seen = scanned.end
         return segment, mended
+
+    def _opened(
+        self,
+        name: str,
+        descriptor: int,
+        number: int,
+        link: bytes,
+        size: int,
+        made_at: float,
+        *,
+        is_kept: bool,
+    ) -> _Segment:
+        pen = self._pen(
+            descriptor,
+            number,
+            link,
+            size,
+            write=self._disk.write,
+            sync=self._disk.sync,
+            look=lambda: self._look(segment),
+            look_s=self._bounds.flush_s,
+            is_kept=is_kept,
+        )
+        segment = _Segment(name, pen, made_at, number)
+        return segment
 
     def _begun(self, folder: int, now: float, names: Sequence[str], before: Sequence[Head]) -> _Segment:
         # Newer than every other segment, also when the clock was set back: names give the order.
@@ -659,9 +533,8 @@ class Segments:
             os.close(descriptor)
             raise
         number = max((head.number for head in before), default=0)
-        segment = _Segment(name, descriptor, number, chain.start(name), 0, now)
-        opening = _own("open", now, host=self._host, segment=name, before=_plain(before))
-        self._link(segment, self._batch, [opening])
+        segment = self._opened(name, descriptor, number, chain.start(name), 0, now, is_kept=False)
+        segment.pen.place([_own("open", now, host=self._host, segment=name, before=_plain(before))])
         return segment
 
     # -- in the background ----------------------------------------------------------------------------------
@@ -700,16 +573,20 @@ class Segments:
         segment = self._segment
         if segment is None:
             return
-        if segment.written >= self._bounds.room_after:
+        pen = segment.pen
+        if pen.writes >= self._bounds.room_after:
             while self._make_room(segment):
                 pass
-        if segment.synced < segment.written:
-            self._syncs.done()
-        if segment.unsigned >= self._bounds.signed_every:
+        if pen.is_dirty:
+            pen.sync()
+        if pen.is_over:
+            self._give_up(segment)
+            return
+        if pen.number - segment.signed >= self._bounds.signed_every:
             self._sign()
         now = self._clock()
         if (
-            segment.size >= self._bounds.segment_bytes_max
+            pen.size >= self._bounds.segment_bytes_max
             or now - segment.made_at > self._bounds.segment_age_s_max
         ):
             self.rotate()
@@ -724,37 +601,40 @@ class Segments:
         Where there is none records are appended. Written and not only allocated: else each page that is
         filled for the first time changes the file's map, which a sync has to bring to the disk as well.
         """
-        with self._syncs.turn, self._writes.turn:
-            if self._segment is not segment:
+        pen = segment.pen
+        with pen.syncing, pen.writing:
+            if pen.is_over:
                 return False
-            size = os.fstat(segment.descriptor).st_size
+            size = os.fstat(pen.descriptor).st_size
             missing = _PIECE_BYTES - size % _PIECE_BYTES
-            if size < segment.size or size + missing > segment.size + ROOM_BYTES:
+            if size < pen.size or size + missing > pen.size + ROOM_BYTES:
                 return False  # cut off, which `_look` will find; or enough
             try:
-                done = self._disk.fill(segment.descriptor, bytes(missing), size)
+                done = self._disk.fill(pen.descriptor, bytes(missing), size)
             except OSError:
                 done = 0
             if done != missing:
-                os.ftruncate(segment.descriptor, size)
+                os.ftruncate(pen.descriptor, size)
                 return False
-            segment.written += 1
+            pen.soil()
             return True
 
     def _sign(self) -> None:
         """Append a checkpoint over all records so far."""
         seal = self._loaded_seal()
-        with self._lock:
-            segment = self._segment
-            if segment is None or segment.unsigned == 0:
+        segment = self._segment
+        if segment is None:
+            return
+        pen = segment.pen
+        with pen.placing:
+            if pen.is_over or pen.number == segment.signed:
                 return
-            batch = self._batch
-            body = orjson.dumps(seal.checkpoint(segment.head, self._clock()))
-            self._link(segment, batch, [body])
-            segment.unsigned = 0
-        self._writes.done()
-        if batch.failed:
-            raise Trouble(batch.failed)
+            number = pen.place([orjson.dumps(seal.checkpoint(segment.head, self._clock()))])
+            segment.signed = number
+        pen.write()
+        if pen.written < number:
+            self._give_up(segment)
+            raise Trouble(segment.failed or _CLOSED)
 
     def _loaded_seal(self) -> Sealing:
         try:
@@ -765,55 +645,66 @@ class Segments:
     def rotate(self) -> None:
         """Close the segment for good, signed, and begin the next, which names it."""
         seal = self._loaded_seal()
-        with self._syncs.turn, self._writes.turn, self._lock:
+        with self._lock:
             old = self._segment
             if old is None:
                 return
-            now = self._clock()
-            batch, self._batch = self._batch, _Batch()
-            self._link(old, batch, [_own("close", now)])
-            self._link(old, batch, [orjson.dumps(seal.checkpoint(old.head, now))])
-            head = old.head
-            try:
-                self._put_all(old, batch)
-                with self._opened_folder() as folder:
-                    new = self._segment = self._begun(folder, now, (), before=(head,))
-                    opening, self._batch = self._batch, _Batch()
-                    self._put_all(new, opening)
-                    new.size += sum(map(len, opening))
-                    new.written = new.synced = opening.written = 1
-                    new.last = new.kept = new.number, new.link
-                    # Attack: a segment closed for good and taken away, or cut off, unseen, because its host
-                    # was killed before the next one named it. So its name changes last; where it does not,
-                    # a later host closes it once more.
-                    with suppress(OSError):
-                        os.rename(old.name + OPEN, old.name + SEALED, src_dir_fd=folder, dst_dir_fd=folder)
-                        os.fsync(folder)
-            except (OSError, Trouble) as error:
-                why = self._complaint(old.name + OPEN, error) if isinstance(error, OSError) else error.why
-                if self._segment is not None and self._segment is not old:
-                    self._give_up(self._segment, why, batch)
-                self._give_up(old, why, batch)
-                self._close_discarded()
-                raise Trouble(why) from None
-            # Only now: whoever reads before the opening of the next one is written sees by the lock that the
-            # host lives, and takes no call that it runs for interrupted.
-            self._discarded.append(old.descriptor)
-            self._close_discarded()
-            old.written = old.synced = batch.written = old.written + 1
-            self._tended = False  # a day has passed, or much was written: old segments may be due
+            pen = old.pen
+            with pen.syncing, pen.writing, pen.placing:
+                self._rotate(old, seal)
 
-    def _put_all(self, segment: _Segment, batch: _Batch) -> None:
-        """The last records of a segment; its room goes."""
-        data = b"".join(batch)
-        self._write_whole(segment, data)
-        os.ftruncate(segment.descriptor, segment.size + len(data))
+    def _rotate(self, old: _Segment, seal: Sealing) -> None:
+        """By whoever has the lock, and the old one's pen alone."""
+        if old.pen.is_over:  # whoever writes next begins another
+            return
+        now = self._clock()
+        new: _Segment | None = None
         try:
-            self._disk.sync(segment.descriptor)
+            self._close_for_good(old, seal, _own("close", now), now)
+            with self._opened_folder() as folder:
+                new = self._begun(folder, now, (), before=(old.head,))
+                self._put_all(new)  # which nobody else knows of yet
+                # Attack: a segment closed for good and taken away, or cut off, unseen, because its host was
+                # killed before the next one named it. So its name changes last; where it does not, a later
+                # host closes it once more.
+                with suppress(OSError):
+                    os.rename(old.name + OPEN, old.name + SEALED, src_dir_fd=folder, dst_dir_fd=folder)
+                    os.fsync(folder)
+        except (OSError, Trouble) as error:
+            for segment in (new, old):
+                if segment is not None:
+                    why = error.why if isinstance(error, Trouble) else self._complaint(old, error)
+                    segment.failed = segment.failed or why
+                    self._let_go(segment)
+            self._segment = None
+            raise Trouble(old.failed) from None
+        # Only now: whoever reads before the opening of the next one is written sees by the lock that the
+        # host lives, and takes no call that it runs for interrupted.
+        self._segment = new
+        old.pen.end()
+        os.close(old.pen.descriptor)
+        self._tended = False  # a day has passed, or much was written: old segments may be due
+
+    def _close_for_good(self, segment: _Segment, seal: Sealing, closing: bytes, now: float) -> None:
+        """By whoever has its pen alone: its last record, signed, and all of them on the disk."""
+        segment.pen.place([closing])
+        segment.pen.place([orjson.dumps(seal.checkpoint(segment.head, now))])
+        self._put_all(segment)
+
+    def _put_all(self, segment: _Segment) -> None:
+        """By whoever has its pen alone: what was placed comes to the disk; its room goes."""
+        pen = segment.pen
+        data = pen.take()
+        write_all(self._disk.write, pen.descriptor, data)
+        size = pen.size + len(data)
+        os.ftruncate(pen.descriptor, size)
+        try:
+            self._disk.sync(pen.descriptor)
         except OSError as error:
-            segment.failed = self._complaint(segment.name + OPEN, error)
+            segment.failed = self._complaint(segment, error)
             self._doubt(segment)
             raise
+        pen.settle(size)
 
     def tidy(self) -> None:
         """Close segments that hosts left behind, and remove what is past its time."""
@@ -848,7 +739,8 @@ class Segments:
                 retired = _own("retired", now, segments=all_gone[-self._bounds.retired_names_max :])
                 self.append([retired], durable=True)
                 self._sign()
-                self._syncs.done()
+                if self._segment is not None:
+                    self._segment.pen.sync()
                 for name in names:
                     if name in old or any(name.startswith(f"{plain}{TORN}") for plain in gone):
                         _unlink(folder, name)
@@ -882,17 +774,15 @@ class Segments:
             except Trouble as trouble:
                 self._told(trouble.why)
                 return None
-            batch = _Batch()
-            self._link(segment, batch, [_own("close", now, by=self._host, **mended)])
             seal = self._loaded_seal()
-            self._link(segment, batch, [orjson.dumps(seal.checkpoint(segment.head, now))])
             try:
-                self._put_all(segment, batch)
+                closing = _own("close", now, by=self._host, **mended)
+                self._close_for_good(segment, seal, closing, now)
             except OSError:
                 # Our own segment is open already: waiting for the next opening, somebody else's sync would
                 # take it for named.
                 if segment.failed:
-                    kept = _plain([Head(segment.name, *segment.kept)])
+                    kept = _plain([Head(segment.name, *segment.pen.kept)])
                     self.append([_own("sealed", now, before=kept)], durable=True)
                 raise
             held.push(own.pop_all())
@@ -912,24 +802,28 @@ class Segments:
         self._wake.set()
         with self._tending:
             pass  # the background has ended; one that is late sees that it must
-        if self._segment is not None:
+        segment = self._segment
+        if segment is not None:
             with suppress(Trouble, OSError):
                 if self._left_behind and not self._tended:
                     self.tidy()
             with suppress(Trouble, OSError):
-                if self._segment.unsigned >= self._bounds.signed_every:
+                if segment.pen.number - segment.signed >= self._bounds.signed_every:
                     self._sign()
-            with suppress(Trouble, OSError):
-                self._syncs.done()
-        with self._syncs.turn, self._writes.turn, self._lock:
+            segment.pen.sync()
+            if segment.pen.is_over:
+                self._give_up(segment)
+        with self._lock:
             self._closed = True
-            self._close_discarded()
-            if self._segment is not None:
-                with suppress(OSError):
-                    if os.fstat(self._segment.descriptor).st_size > self._segment.size:
-                        os.ftruncate(self._segment.descriptor, self._segment.size)
-                os.close(self._segment.descriptor)
-            self._segment = None
+            segment, self._segment = self._segment, None
+            if segment is not None:
+                pen = segment.pen
+                with pen.syncing, pen.writing, pen.placing:
+                    pen.end()
+                    with suppress(OSError):
+                        if os.fstat(pen.descriptor).st_size > pen.size:
+                            os.ftruncate(pen.descriptor, pen.size)
+                    os.close(pen.descriptor)
 
 
 # -- small parts --------------------------------------------------------------------------------------------

@@ -1,0 +1,447 @@
+"""One open segment, written by many threads: records get their place, come into the kernel, onto the disk.
+
+Each thread places its records under one short lock, and the first that comes to the disk writes, or syncs,
+for all that wait (leader and followers; no thread per record, no polling). What fails fails for all of them,
+and nothing is written after it. A record is known by its number: what is written, or synced, is so up to one.
+
+The same is written twice. ``src/native/pen.c`` is built where there is a compiler and is what a host uses;
+the class here stands in where it is missing, and says what both do. Neither knows what stands in a record,
+opens, renames or closes a file, or tells anybody anything: ``segments.py`` does.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
+from importlib import import_module
+from typing import Protocol
+
+from toolwright.journal.chain import framed
+
+
+class Pen(Protocol):
+    """What ``segments.py`` writes with."""
+
+    @property
+    def syncing(self) -> AbstractContextManager[object]:
+        """Whoever has this keeps everybody else from syncing; with ``writing`` and ``placing`` likewise. Taken
+        in this order. Each is taken and let go by one C call, so that an interrupt leaves none behind."""
+        ...
+
+    @property
+    def writing(self) -> AbstractContextManager[object]: ...
+
+    @property
+    def placing(self) -> AbstractContextManager[object]: ...
+
+    @property
+    def descriptor(self) -> int: ...
+
+    @property
+    def number(self) -> int:
+        """Of the last record that has its place."""
+        ...
+
+    @property
+    def link(self) -> bytes: ...
+
+    @property
+    def size(self) -> int:
+        """Bytes in the kernel: where the file ends, but for room."""
+        ...
+
+    @property
+    def written(self) -> int:
+        """Number of the last record in the kernel."""
+        ...
+
+    @property
+    def writes(self) -> int: ...
+
+    @property
+    def kept(self) -> tuple[int, bytes]:
+        """Number and link of the last record on the disk; 0: none is known to be there."""
+        ...
+
+    @property
+    def waiting(self) -> int:
+        """Threads that wait for a sync."""
+        ...
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether anything in the kernel is not on the disk."""
+        ...
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing is placed any more: it was ended, or it failed."""
+        ...
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why it failed."""
+        ...
+
+    @property
+    def failing(self) -> str:
+        """What failed: "write", "sync", or "look"; empty: nothing did."""
+        ...
+
+    def place(self, bodies: Sequence[bytes]) -> int:
+        """Give records their place in the chain; the number of the last. 0: it is over, they have none."""
+        ...
+
+    def append(self, bodies: Sequence[bytes]) -> int:
+        """As ``place``; returns when they are in the kernel. -1: they were placed, and it failed before."""
+        ...
+
+    def append_durably(self, bodies: Sequence[bytes]) -> int:
+        """As ``append``; returns when they are on the disk."""
+        ...
+
+    def write(self) -> None:
+        """Return when all that was placed before is in the kernel, or it failed."""
+        ...
+
+    def keep(self, number: int) -> bool:
+        """Return when records up to this one are on the disk. False: they never will be."""
+        ...
+
+    def sync(self) -> None:
+        """Return when all that is in the kernel is on the disk, or it failed."""
+        ...
+
+    # -- for whoever has all three ---------------------------------------------------------------------------
+
+    def take(self) -> bytes:
+        """What was placed and not written: whoever takes it writes and syncs it, or gives the pen up."""
+        ...
+
+    def settle(self, size: int) -> None:
+        """All that was placed is on the disk, and the file has this size."""
+        ...
+
+    def soil(self) -> None:
+        """Something else was written to the file, and has to be synced."""
+        ...
+
+    def end(self) -> None:
+        """Nothing is placed any more; what was placed and not written never will be."""
+        ...
+
+    def leave(self) -> None:
+        """In a fork: it is the parent's. Nothing waits, and nothing is written, here."""
+        ...
+
+
+class Making(Protocol):
+    """Makes a pen for a file that is written on from ``size``, behind the record of this number and link.
+
+    ``look`` is asked after a sync, every ``look_s`` seconds at most, and raises where what was synced is not
+    what people find; nothing counts as synced then. ``is_kept``: what is there is on the disk.
+    """
+
+    def __call__(
+        self,
+        descriptor: int,
+        number: int,
+        link: bytes,
+        size: int,
+        *,
+        write: Callable[[int, bytes], int],
+        sync: Callable[[int], None],
+        look: Callable[[], None],
+        look_s: float,
+        is_kept: bool,
+    ) -> Pen: ...
+
+
+def installed() -> Making:
+    """The native pen, or the one of this file where it was not built."""
+    try:
+        native: Making = import_module("toolwright.journal._pen").Pen
+    except ImportError:
+        return PlainPen
+    return native
+
+
+class _Waiter:
+    """A thread that waits for a run, or is told to lead the next one."""
+
+    __slots__ = ("gate", "leads")
+
+    def __init__(self) -> None:
+        self.gate = threading.Lock()
+        self.gate.acquire()
+        self.leads = False
+
+
+class _Together:
+    """Work that many threads want done and that one run does for all who asked before it began.
+
+    Nobody is passed over: a waiter goes on only after a run that began when it was already waiting.
+    """
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work = work
+        self._state = threading.Lock()
+        self._is_busy = False
+        self._waiting: list[_Waiter] = []
+        self.turn = threading.Lock()
+        """Held during a run; whoever else holds it keeps runs away."""
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def done(self, is_done_already: Callable[[], bool] | None = None) -> None:
+        """Return when a run that began after this call has ended, or none is needed any more."""
+        state = self._state
+        mine: _Waiter | None = None
+        leads = is_done = False
+        covered: Sequence[_Waiter] = ()
+        # An interrupt comes where a function is entered or left. All stands in this one, and in these blocks,
+        # because one that left nobody to lead would let everybody wait for ever.
+        try:
+            with state:
+                if is_done_already is not None and is_done_already():
+                    return
+                if self._is_busy:
+                    mine = _Waiter()
+                    self._waiting.append(mine)
+                else:
+                    self._is_busy = leads = True
+            if mine is not None:
+                mine.gate.acquire()
+                leads = mine.leads
+            if leads:
+                with self.turn:
+                    if self._waiting:  # who comes after this look waits for the next run
+                        with state:
+                            covered, self._waiting = self._waiting, []
+                    self._work()
+            is_done = True
+        finally:
+            if leads or (mine is not None and not is_done):
+                told: Sequence[_Waiter] = ()
+                try:
+                    with state:
+                        if not is_done:  # the others wait for the next one
+                            covered, self._waiting = (), [*covered, *self._waiting]
+                            if mine is not None and mine in self._waiting:
+                                self._waiting.remove(mine)
+                        told = covered
+                        if leads or (mine is not None and mine.leads):
+                            if waiting := self._waiting:
+                                leader, self._waiting = waiting[0], waiting[1:]
+                                leader.leads = True
+                                told = [*covered, leader]
+                            else:
+                                self._is_busy = False
+                    for waiter in told:
+                        waiter.gate.release()
+                except BaseException:
+                    for waiter in told:
+                        with suppress(RuntimeError):  # who has gone on does not mind
+                            waiter.gate.release()
+                    raise
+
+
+class PlainPen:
+    """The pen in Python."""
+
+    def __init__(
+        self,
+        descriptor: int,
+        number: int,
+        link: bytes,
+        size: int,
+        *,
+        write: Callable[[int, bytes], int] = os.write,
+        sync: Callable[[int], None] = os.fsync,
+        look: Callable[[], None] = lambda: None,
+        look_s: float = 0.05,
+        is_kept: bool = False,
+    ) -> None:
+        self.descriptor = descriptor
+        self.number = number
+        self.link = link
+        self.size = size
+        self.written = number
+        self.writes = 0
+        self.kept = (number, link) if is_kept else (0, b"")
+        self.is_over = False
+        self.error: BaseException | None = None
+        self.failing = ""
+        self._write_to = write
+        self._sync_to = sync
+        self._look = look
+        self._look_s = look_s
+        self._look_at = 0.0
+        self._frames: list[bytes] = []
+        self._last = (number, link)
+        """Of the last record in the kernel."""
+        self._is_soiled = False
+        self._is_left = False
+        self._lock = threading.RLock()  # which only its owner can release: see `place`
+        # Locks are taken in this order: the turn of syncs, the turn of writes, the lock.
+        self._writes = _Together(self._write)
+        self._syncs = _Together(self._sync)
+        self.syncing, self.writing, self.placing = self._syncs.turn, self._writes.turn, self._lock
+
+    @property
+    def waiting(self) -> int:
+        return self._syncs.waiting
+
+    @property
+    def is_dirty(self) -> bool:
+        return self._is_soiled or self.kept[0] < self.written
+
+    def place(self, bodies: Sequence[bytes]) -> int:
+        lock = self._lock
+        if self._is_left:
+            return 0
+        try:
+            lock.acquire()  # not `with`, here and in `_write`: every call comes this way twice
+            if self.is_over:
+                number = 0
+            else:
+                for body in bodies:
+                    number = self.number + 1
+                    frame, link = framed(self.link, number, body)
+                    # An interrupt comes before all three, or after them.
+                    self.number, self.link = number, link
+                    self._frames.append(frame)
+                number = self.number
+        except BaseException:
+            with suppress(RuntimeError):  # an interrupt came while it was another's
+                lock.release()
+            raise
+        lock.release()
+        return number
+
+    def append(self, bodies: Sequence[bytes]) -> int:
+        number = self.place(bodies)
+        if not number:
+            return 0
+        self._writes.done()
+        return number if self.written >= number else -1
+
+    def append_durably(self, bodies: Sequence[bytes]) -> int:
+        number = self.place(bodies)
+        if not number:
+            return 0
+        return number if self.keep(number) else -1  # which writes first: a thread waits once, not twice
+
+    def write(self) -> None:
+        if not self._is_left:
+            self._writes.done()
+
+    def keep(self, number: int) -> bool:
+        if self.kept[0] < number and not self._is_left:
+            self._syncs.done(lambda: self.kept[0] >= number)
+        return self.kept[0] >= number
+
+    def sync(self) -> None:
+        if not self._is_left:
+            self._syncs.done()
+
+    # -- runs -----------------------------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        """Write all that waits. Runs in one thread at a time."""
+        lock = self._lock
+        next_frames: list[bytes] = []
+        taken: list[bytes] | None = None
+        try:
+            try:
+                lock.acquire()
+                if self._frames and not self.is_over:
+                    taken, self._frames = self._frames, next_frames
+                    last = self.number, self.link
+            except BaseException:
+                with suppress(RuntimeError):
+                    lock.release()
+                raise
+            lock.release()
+            if taken is None:
+                return
+            data = taken[0] if len(taken) == 1 else b"".join(taken)
+            write_all(self._write_to, self.descriptor, data)
+            self.size += len(data)
+            self.writes += 1
+            self._last = last
+            self.written = last[0]
+        except BaseException as error:  # an interrupt, too: what was taken would be missing in the chain
+            if taken is not None:
+                self._fail("write", error)
+            if not isinstance(error, OSError):
+                raise
+
+    def _sync(self) -> None:
+        """Write all that waits and sync it. Runs in one thread at a time."""
+        with self._writes.turn:
+            self._write()
+        if self.is_over or not self.is_dirty:
+            return
+        last, was_soiled, self._is_soiled = self._last, self._is_soiled, False
+        failing = "sync"
+        try:
+            self._sync_to(self.descriptor)
+            now = time.monotonic()
+            if now >= self._look_at:
+                self._look_at = now + self._look_s
+                failing = "look"
+                self._look()
+        except BaseException as error:
+            self._is_soiled = was_soiled
+            if isinstance(error, Exception):
+                self._fail(failing, error)
+                return
+            raise  # an interrupt: the next one syncs
+        self.kept = last
+
+    def _fail(self, what: str, error: BaseException) -> None:
+        """What was placed and not written did not happen."""
+        with self._lock:
+            self.failing, self.error = what, error
+            self.is_over = True
+            self._frames = []
+
+    # -- alone ----------------------------------------------------------------------------------------------
+
+    def take(self) -> bytes:
+        taken, self._frames = self._frames, []
+        return b"".join(taken)
+
+    def settle(self, size: int) -> None:
+        self.size = size
+        self.writes += 1
+        self._last = self.kept = self.number, self.link
+        self.written = self.number
+        self._is_soiled = False
+
+    def soil(self) -> None:
+        self._is_soiled = True
+
+    def end(self) -> None:
+        self.is_over = True
+        self._frames = []
+
+    def leave(self) -> None:
+        self.is_over = self._is_left = True
+
+
+def write_all(write: Callable[[int, bytes], int], descriptor: int, data: bytes) -> None:
+    """Write the whole, or raise why it does not fit."""
+    done = write(descriptor, data)
+    while done != len(data):  # after a short write: the rest, or the reason
+        data = data[max(done, 0) :]
+        done = write(descriptor, data)
+        if done <= 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
