@@ -1,0 +1,1038 @@
+/* The native pen: one open segment of the journal, written by many threads (`journal/pen.py` says what it does).
+
+   A record's place, its link and its bytes are made under one mutex, which is held for nothing that can wait.
+   Writing and syncing go on without it and without the interpreter: a thread that appends gives the interpreter
+   up once, whether it writes, syncs or waits for whoever does. Threads wait in their own semaphores, so that a
+   run wakes those whom it served, and one of the others to lead the next.
+
+   The interpreter is never asked for by whoever holds the mutex; whoever has the interpreter may take the mutex.
+   What this file is not: it opens, names and closes nothing, knows nothing of what stands in a record, and tells
+   nobody anything. Stable ABI of Python 3.11: one binary serves every later one. */
+
+#define _GNU_SOURCE
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030B0000
+#include <Python.h>
+
+#include <errno.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
+
+#define OBJECT(value) ((PyObject *)(value))
+
+enum { LINK_BYTES = 32, HEAD_BYTES = 48, NUMBERED_BYTES = 12, BLOCK_BYTES = 64, KEPT_BYTES_MAX = 1 << 20 };
+
+/* -- SHA-256 and CRC-32 ------------------------------------------------------------------------------------ */
+
+static const uint32_t ROUNDS[64] = {
+    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
+    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
+    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
+    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
+};
+
+typedef void (*Blocks)(uint32_t state[8], const uint8_t *data, size_t blocks);
+
+static uint32_t turned(uint32_t value, int by) { return value >> by | value << (32 - by); }
+
+static uint32_t read_word(const uint8_t *at) {
+    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
+}
+
+static void plain_blocks(uint32_t state[8], const uint8_t *data, size_t blocks) {
+    for (; blocks > 0; blocks--, data += BLOCK_BYTES) {
+        uint32_t words[64], now[8];
+        for (int at = 0; at < 16; at++) words[at] = read_word(data + 4 * at);
+        for (int at = 16; at < 64; at++) {
+            uint32_t near = words[at - 2], far = words[at - 15];
+            words[at] = words[at - 16] + words[at - 7] + (turned(near, 17) ^ turned(near, 19) ^ near >> 10) +
+                        (turned(far, 7) ^ turned(far, 18) ^ far >> 3);
+        }
+        memcpy(now, state, sizeof now);
+        for (int at = 0; at < 64; at++) {
+            uint32_t e = now[4], a = now[0];
+            uint32_t one = now[7] + (turned(e, 6) ^ turned(e, 11) ^ turned(e, 25)) +
+                           ((e & now[5]) ^ (~e & now[6])) + ROUNDS[at] + words[at];
+            uint32_t two = (turned(a, 2) ^ turned(a, 13) ^ turned(a, 22)) +
+                           ((a & now[1]) ^ (a & now[2]) ^ (now[1] & now[2]));
+            memmove(now + 1, now, 7 * sizeof now[0]);
+            now[4] += one;
+            now[0] = one + two;
+        }
+        for (int at = 0; at < 8; at++) state[at] += now[at];
+    }
+}
+
+#if defined(__x86_64__)
+/* The processor's own instructions for it: two rounds each. State is kept as they want it, ABEF and CDGH. */
+__attribute__((target("sha,sse4.1,ssse3"))) static void quick_blocks(uint32_t state[8], const uint8_t *data,
+                                                                     size_t blocks) {
+    const __m128i big_endian = _mm_set_epi64x(0x0c0d0e0f08090a0bLL, 0x0405060700010203LL);
+    __m128i low = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)(const void *)state), 0xb1);
+    __m128i high = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)(const void *)(state + 4)), 0x1b);
+    __m128i abef = _mm_alignr_epi8(low, high, 8), cdgh = _mm_blend_epi16(high, low, 0xf0);
+    for (; blocks > 0; blocks--, data += BLOCK_BYTES) {
+        __m128i words[4], abef_before = abef, cdgh_before = cdgh;
+        for (int at = 0; at < 4; at++)
+            words[at] = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(const void *)(data + 16 * at)), big_endian);
+        for (int at = 0; at < 16; at++) {
+            __m128i four = words[at & 3];
+            __m128i sum = _mm_add_epi32(four, _mm_loadu_si128((const __m128i *)(const void *)(ROUNDS + 4 * at)));
+            cdgh = _mm_sha256rnds2_epu32(cdgh, abef, sum);
+            abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(sum, 0x0e));
+            if (at < 12) { /* the four words that take the place of these, sixteen rounds later */
+                __m128i last = words[(at + 3) & 3];
+                __m128i next = _mm_sha256msg1_epu32(four, words[(at + 1) & 3]);
+                next = _mm_add_epi32(next, _mm_alignr_epi8(last, words[(at + 2) & 3], 4));
+                words[at & 3] = _mm_sha256msg2_epu32(next, last);
+            }
+        }
+        abef = _mm_add_epi32(abef, abef_before);
+        cdgh = _mm_add_epi32(cdgh, cdgh_before);
+    }
+    low = _mm_shuffle_epi32(abef, 0x1b);
+    high = _mm_shuffle_epi32(cdgh, 0xb1);
+    _mm_storeu_si128((__m128i *)(void *)state, _mm_blend_epi16(low, high, 0xf0));
+    _mm_storeu_si128((__m128i *)(void *)(state + 4), _mm_alignr_epi8(high, low, 8));
+}
+
+static bool is_quick(void) {
+    unsigned a, b, c, d;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & 1u << 9) || !(c & 1u << 19)) return false; /* SSSE3, SSE4.1 */
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & 1u << 29);                        /* SHA */
+}
+#endif
+
+static Blocks blocks_of = plain_blocks;
+
+typedef struct {
+    uint32_t state[8];
+    uint8_t left[BLOCK_BYTES];
+    size_t left_bytes;
+    uint64_t bytes;
+    Blocks blocks;
+} Hash;
+
+static void hash_begin(Hash *hash, Blocks blocks) {
+    static const uint32_t START[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                      0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+    memcpy(hash->state, START, sizeof START);
+    hash->left_bytes = 0;
+    hash->bytes = 0;
+    hash->blocks = blocks;
+}
+
+static void hash_add(Hash *hash, const uint8_t *data, size_t size) {
+    hash->bytes += size;
+    if (hash->left_bytes > 0) {
+        size_t taken = BLOCK_BYTES - hash->left_bytes;
+        if (taken > size) taken = size;
+        memcpy(hash->left + hash->left_bytes, data, taken);
+        hash->left_bytes += taken;
+        data += taken;
+        size -= taken;
+        if (hash->left_bytes < BLOCK_BYTES) return;
+        hash->blocks(hash->state, hash->left, 1);
+        hash->left_bytes = 0;
+    }
+    hash->blocks(hash->state, data, size / BLOCK_BYTES);
+    hash->left_bytes = size % BLOCK_BYTES;
+    memcpy(hash->left, data + size - hash->left_bytes, hash->left_bytes);
+}
+
+static void hash_end(Hash *hash, uint8_t digest[LINK_BYTES]) {
+    uint64_t bits = hash->bytes * 8;
+    hash->left[hash->left_bytes++] = 0x80;
+    if (hash->left_bytes > BLOCK_BYTES - 8) {
+        memset(hash->left + hash->left_bytes, 0, BLOCK_BYTES - hash->left_bytes);
+        hash->blocks(hash->state, hash->left, 1);
+        hash->left_bytes = 0;
+    }
+    memset(hash->left + hash->left_bytes, 0, BLOCK_BYTES - 8 - hash->left_bytes);
+    for (int at = 0; at < 8; at++) hash->left[BLOCK_BYTES - 1 - at] = (uint8_t)(bits >> 8 * at);
+    hash->blocks(hash->state, hash->left, 1);
+    for (int at = 0; at < LINK_BYTES; at++) digest[at] = (uint8_t)(hash->state[at / 4] >> (24 - at % 4 * 8));
+}
+
+static uint32_t checksums[256];
+
+static void make_checksums(void) {
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t value = byte;
+        for (int bit = 0; bit < 8; bit++) value = value & 1 ? value >> 1 ^ 0xedb88320u : value >> 1;
+        checksums[byte] = value;
+    }
+}
+
+static uint32_t checksum(const uint8_t *data, size_t size) {
+    uint32_t value = 0xffffffffu;
+    for (size_t at = 0; at < size; at++) value = checksums[(value ^ data[at]) & 0xff] ^ value >> 8;
+    return ~value;
+}
+
+static void write_little(uint8_t *at, uint64_t value, int bytes) {
+    for (int byte = 0; byte < bytes; byte++) at[byte] = (uint8_t)(value >> 8 * byte);
+}
+
+/* -- the pen ----------------------------------------------------------------------------------------------- */
+
+typedef enum { SYNCING, WRITING, PLACING, TURNS } Turn;
+typedef enum { NOTHING, WRITE, SYNC, LOOK } Failing;
+
+static const uint64_t NEVER = UINT64_MAX;
+
+typedef struct Waiter {
+    struct Waiter *next;
+    uint64_t upto;
+    bool is_called;
+    sem_t gate;
+} Waiter;
+
+typedef struct {
+    uint64_t number;
+    uint8_t link[LINK_BYTES];
+} Place;
+
+typedef struct {
+    uint8_t *bytes;
+    size_t size, room;
+} Frames;
+
+typedef struct {
+    PyObject_HEAD
+    pthread_mutex_t lock; /* of all that follows, but for what never changes */
+    int descriptor;
+    Place last;    /* that was placed */
+    Place written; /* in the kernel */
+    Place kept;    /* on the disk; number 0: none is known to be */
+    Frames frames; /* placed, and not taken to be written */
+    Frames spare;  /* memory that was used before */
+    uint64_t size, writes;
+    bool is_soiled, is_over, is_left;
+    Failing failing;
+    int error_number;
+    PyObject *error;
+    bool is_taken[TURNS];
+    unsigned long owner[TURNS];
+    Waiter *first[TURNS], **end[TURNS];
+    uint64_t waiting;
+    PyObject *write, *sync; /* what a test hands in, NULL: the kernel's */
+    PyObject *look;
+    double look_s, look_at;
+} Pen;
+
+typedef struct {
+    PyObject *pen_type, *turn_type;
+} Module;
+
+static double now_s(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static void lock(Pen *pen) { pthread_mutex_lock(&pen->lock); }
+static void unlock(Pen *pen) { pthread_mutex_unlock(&pen->lock); }
+
+/* Everything below that takes a `PyThreadState **` runs without the interpreter, which it can have back by it. */
+
+static void with_interpreter(PyThreadState **state) {
+    PyEval_RestoreThread(*state);
+    *state = NULL;
+}
+
+static void without_interpreter(PyThreadState **state) { *state = PyEval_SaveThread(); }
+
+/* -- turns: with the lock ---------------------------------------------------------------------------------- */
+
+static bool is_done(Pen *pen, Turn turn, uint64_t upto) {
+    if (upto == NEVER || turn == PLACING) return false; /* who wants the turn itself */
+    return pen->is_over || (turn == WRITING ? pen->written.number : pen->kept.number) >= upto;
+}
+
+/* Let those go on whom the last run served, and one of the others take the turn. */
+static void call_waiting(Pen *pen, Turn turn) {
+    bool is_free = !pen->is_taken[turn];
+    Waiter **at = &pen->first[turn];
+    while (*at != NULL) {
+        Waiter *waiter = *at;
+        bool served = is_done(pen, turn, waiter->upto);
+        if (!served && !is_free) {
+            at = &waiter->next;
+            continue;
+        }
+        if (!served) is_free = false;
+        *at = waiter->next;
+        waiter->is_called = true;
+        sem_post(&waiter->gate); /* the last that is done with it: it stands on the other thread's stack */
+    }
+    pen->end[turn] = at;
+}
+
+static void let_go(Pen *pen, Turn turn) {
+    pen->is_taken[turn] = false;
+    pen->owner[turn] = 0;
+    call_waiting(pen, turn);
+}
+
+/* Wait until somebody calls. False: an interrupt came, and its exception is set. */
+static bool is_called(Pen *pen, Turn turn, uint64_t upto, PyThreadState **state) {
+    Waiter mine = {.upto = upto};
+    if (sem_init(&mine.gate, 0, 0) != 0) return true; /* cannot be: looks again */
+    *pen->end[turn] = &mine;
+    pen->end[turn] = &mine.next;
+    if (turn == SYNCING) pen->waiting++;
+    bool is_told = true;
+    while (is_told) {
+        unlock(pen);
+        int failed = sem_wait(&mine.gate);
+        if (failed == 0) {
+            lock(pen);
+            break;
+        }
+        with_interpreter(state); /* only a signal ends the waiting */
+        is_told = PyErr_CheckSignals() == 0;
+        without_interpreter(state);
+        lock(pen);
+    }
+    if (!is_told && !mine.is_called) {
+        Waiter **at = &pen->first[turn];
+        while (*at != &mine) at = &(*at)->next;
+        *at = mine.next;
+        if (pen->end[turn] == &mine.next) pen->end[turn] = at;
+    } else if (!is_told) {
+        call_waiting(pen, turn); /* it may have been the one to go on */
+    }
+    if (turn == SYNCING) pen->waiting--;
+    sem_destroy(&mine.gate);
+    return is_told;
+}
+
+static bool take(Pen *pen, Turn turn, PyThreadState **state) {
+    while (pen->is_taken[turn])
+        if (!is_called(pen, turn, NEVER, state)) return false;
+    pen->is_taken[turn] = true;
+    return true;
+}
+
+/* -- runs: with the lock, which is let go meanwhile, and with the turn -------------------------------------- */
+
+/* It is over. What was placed and not written did not happen. */
+static void fail(Pen *pen, Failing what, int number, PyObject *error, PyThreadState **state) {
+    bool is_told = pen->failing == SYNC; /* which says more than a write: what was written is unknown, too */
+    PyObject *left = is_told ? error : pen->error;
+    if (!is_told) {
+        pen->failing = what;
+        pen->error_number = number;
+        pen->error = error;
+    }
+    pen->is_over = true;
+    pen->frames.size = 0;
+    if (left == NULL) return;
+    unlock(pen);
+    with_interpreter(state);
+    Py_DECREF(left);
+    without_interpreter(state);
+    lock(pen);
+}
+
+static PyObject *raised(void) {
+    PyObject *kind, *value, *trace;
+    PyErr_Fetch(&kind, &value, &trace);
+    PyErr_NormalizeException(&kind, &value, &trace);
+    if (trace != NULL) PyException_SetTraceback(value, trace);
+    Py_XDECREF(kind);
+    Py_XDECREF(trace);
+    return value;
+}
+
+static void raise_again(PyObject *error) {
+    PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+}
+
+/* How many bytes were written; -1: it failed, with an exception where a test's function raised one. */
+static ssize_t write_some(Pen *pen, const uint8_t *data, size_t size, PyObject **error, PyThreadState **state) {
+    if (pen->write == NULL) {
+        ssize_t done;
+        do done = write(pen->descriptor, data, size);
+        while (done < 0 && errno == EINTR);
+        return done;
+    }
+    with_interpreter(state);
+    ssize_t done = -1;
+    PyObject *given = PyObject_CallFunction(pen->write, "iy#", pen->descriptor, data, (Py_ssize_t)size);
+    if (given != NULL) {
+        done = PyLong_AsSsize_t(given);
+        Py_DECREF(given);
+    }
+    if (PyErr_Occurred()) {
+        *error = raised();
+        done = -1;
+    }
+    without_interpreter(state);
+    return done;
+}
+
+static bool is_instance(PyObject *error, PyObject *kind, PyThreadState **state) {
+    with_interpreter(state);
+    bool is_one = PyErr_GivenExceptionMatches(error, kind) != 0;
+    without_interpreter(state);
+    return is_one;
+}
+
+/* Have a thread raise what one of its runs met, once it has the interpreter. */
+static void keep_raised(PyObject *error, PyThreadState **state) {
+    with_interpreter(state);
+    raise_again(error);
+    without_interpreter(state);
+}
+
+/* Write all that was placed. False: an exception is set that is the thread's own. */
+static bool run_write(Pen *pen, PyThreadState **state) {
+    if (pen->frames.size == 0 || pen->is_over) return true;
+    Frames taken = pen->frames;
+    Place last = pen->last;
+    pen->frames = pen->spare;
+    pen->frames.size = 0;
+    pen->spare = (Frames){0};
+    unlock(pen);
+    size_t at = 0;
+    int number = 0;
+    bool is_first = true;
+    PyObject *error = NULL;
+    while (at < taken.size && number == 0 && error == NULL) {
+        ssize_t done = write_some(pen, taken.bytes + at, taken.size - at, &error, state);
+        if (done < 0 && error == NULL) number = errno;
+        else if (done == 0 && !is_first) number = ENOSPC; /* after a short write: the rest, or the reason */
+        else if (done > 0) at += (size_t)done < taken.size - at ? (size_t)done : taken.size - at;
+        is_first = false;
+    }
+    bool is_own = error != NULL && !is_instance(error, PyExc_OSError, state);
+    if (is_own) keep_raised(error, state);
+    lock(pen);
+    if (number != 0 || error != NULL) {
+        fail(pen, WRITE, number, error, state);
+    } else {
+        pen->size += taken.size;
+        pen->writes++;
+        pen->written = last;
+    }
+    if (taken.room > KEPT_BYTES_MAX || pen->spare.bytes != NULL) {
+        free(taken.bytes);
+    } else {
+        pen->spare = taken;
+    }
+    return !is_own;
+}
+
+static bool until(Pen *pen, Turn turn, uint64_t upto, PyThreadState **state);
+
+static bool is_dirty(const Pen *pen) { return pen->is_soiled || pen->kept.number < pen->written.number; }
+
+static bool run_sync(Pen *pen, PyThreadState **state) {
+    if (!until(pen, WRITING, pen->last.number, state)) return false;
+    if (pen->is_over || !is_dirty(pen)) return true;
+    Place last = pen->written;
+    bool was_soiled = pen->is_soiled;
+    pen->is_soiled = false;
+    unlock(pen);
+    Failing failing = SYNC;
+    int number = 0;
+    PyObject *error = NULL;
+    if (pen->sync == NULL) {
+        int failed;
+        do failed = fdatasync(pen->descriptor);
+        while (failed != 0 && errno == EINTR);
+        number = failed != 0 ? errno : 0;
+    }
+    double now = now_s();
+    bool is_due = number == 0 && now >= pen->look_at;
+    if (pen->sync != NULL || is_due) {
+        with_interpreter(state);
+        if (pen->sync != NULL) Py_XDECREF(PyObject_CallFunction(pen->sync, "i", pen->descriptor));
+        if (!PyErr_Occurred() && is_due) {
+            pen->look_at = now + pen->look_s; /* nobody else syncs meanwhile */
+            failing = LOOK;
+            Py_XDECREF(PyObject_CallFunctionObjArgs(pen->look, NULL));
+        }
+        if (PyErr_Occurred()) error = raised();
+        without_interpreter(state);
+    }
+    bool is_own = error != NULL && !is_instance(error, PyExc_Exception, state); /* an interrupt */
+    if (is_own) keep_raised(error, state);
+    lock(pen);
+    if (number == 0 && error == NULL) {
+        pen->kept = last;
+        return true;
+    }
+    pen->is_soiled = was_soiled;
+    if (!is_own) {
+        fail(pen, failing, number, error, state);
+        return true;
+    }
+    unlock(pen); /* the next one syncs */
+    with_interpreter(state);
+    Py_DECREF(error);
+    without_interpreter(state);
+    lock(pen);
+    return false;
+}
+
+/* Until records up to this number are written, or synced, or never will be. False: an exception is set. */
+static bool until(Pen *pen, Turn turn, uint64_t upto, PyThreadState **state) {
+    while (!is_done(pen, turn, upto)) {
+        if (pen->is_taken[turn]) {
+            if (!is_called(pen, turn, upto, state)) return false;
+            continue;
+        }
+        pen->is_taken[turn] = true;
+        bool is_well = turn == WRITING ? run_write(pen, state) : run_sync(pen, state);
+        let_go(pen, turn);
+        if (!is_well) return false;
+    }
+    return true;
+}
+
+/* -- placing ----------------------------------------------------------------------------------------------- */
+
+static bool has_room(Frames *frames, size_t more) {
+    if (frames->size + more <= frames->room) return true;
+    size_t room = frames->room > 0 ? frames->room : 1 << 14;
+    while (room < frames->size + more) room *= 2;
+    uint8_t *bytes = realloc(frames->bytes, room);
+    if (bytes == NULL) return false;
+    frames->bytes = bytes;
+    frames->room = room;
+    return true;
+}
+
+/* With the lock: a record's number, link and bytes. */
+static bool place_one(Pen *pen, const uint8_t *body, size_t size) {
+    if (!has_room(&pen->frames, HEAD_BYTES + size)) return false;
+    uint8_t *head = pen->frames.bytes + pen->frames.size;
+    Hash hash;
+    write_little(head, size, 4);
+    write_little(head + 4, pen->last.number + 1, 8);
+    hash_begin(&hash, blocks_of);
+    hash_add(&hash, pen->last.link, LINK_BYTES);
+    hash_add(&hash, head, NUMBERED_BYTES);
+    hash_add(&hash, body, size);
+    hash_end(&hash, pen->last.link);
+    memcpy(head + NUMBERED_BYTES, pen->last.link, LINK_BYTES);
+    write_little(head + HEAD_BYTES - 4, checksum(head, HEAD_BYTES - 4), 4);
+    memcpy(head + HEAD_BYTES, body, size);
+    pen->frames.size += HEAD_BYTES + size;
+    pen->last.number++;
+    return true;
+}
+
+/* With the interpreter. The number of the last one, 0 where it is over; NEVER: an exception is set. */
+static uint64_t place_all(Pen *pen, PyObject *bodies) {
+    if (!PyList_Check(bodies) && !PyTuple_Check(bodies)) {
+        PyErr_SetString(PyExc_TypeError, "records come in a list or a tuple");
+        return NEVER;
+    }
+    bool is_list = PyList_Check(bodies);
+    Py_ssize_t count = is_list ? PyList_Size(bodies) : PyTuple_Size(bodies);
+    for (Py_ssize_t at = 0; at < count; at++) {
+        PyObject *body = is_list ? PyList_GetItem(bodies, at) : PyTuple_GetItem(bodies, at);
+        if (!PyBytes_Check(body) || PyBytes_Size(body) > UINT32_MAX) {
+            PyErr_SetString(PyExc_TypeError, "a record is bytes, and no more than 4 GiB of them");
+            return NEVER;
+        }
+    }
+    if (pen->is_left) return 0;
+    lock(pen);
+    while (pen->is_taken[PLACING] && pen->owner[PLACING] != PyThread_get_thread_ident()) {
+        PyThreadState *state = PyEval_SaveThread();
+        bool is_well = is_called(pen, PLACING, 0, &state);
+        unlock(pen); /* never the interpreter with the mutex */
+        PyEval_RestoreThread(state);
+        if (!is_well) return NEVER;
+        lock(pen);
+    }
+    uint64_t number = 0;
+    if (!pen->is_over) {
+        Place before = pen->last;
+        size_t size = pen->frames.size;
+        number = pen->last.number;
+        for (Py_ssize_t at = 0; at < count; at++) {
+            PyObject *body = is_list ? PyList_GetItem(bodies, at) : PyTuple_GetItem(bodies, at);
+            if (!place_one(pen, (const uint8_t *)PyBytes_AsString(body), (size_t)PyBytes_Size(body))) {
+                pen->last = before; /* all of them or none */
+                pen->frames.size = size;
+                unlock(pen);
+                PyErr_NoMemory();
+                return NEVER;
+            }
+            number = pen->last.number;
+        }
+    }
+    if (!pen->is_taken[PLACING]) call_waiting(pen, PLACING); /* only one was called */
+    unlock(pen);
+    return number;
+}
+
+static PyObject *pen_place(Pen *pen, PyObject *bodies) {
+    uint64_t number = place_all(pen, bodies);
+    return number == NEVER ? NULL : PyLong_FromUnsignedLongLong(number);
+}
+
+static PyObject *appended(Pen *pen, PyObject *bodies, Turn turn) {
+    uint64_t number = place_all(pen, bodies);
+    if (number == NEVER) return NULL;
+    if (number == 0) return PyLong_FromLong(0);
+    PyThreadState *state = PyEval_SaveThread();
+    lock(pen);
+    bool is_well = until(pen, turn, number, &state);
+    bool is_there = (turn == WRITING ? pen->written.number : pen->kept.number) >= number;
+    unlock(pen);
+    PyEval_RestoreThread(state);
+    if (!is_well) return NULL;
+    return is_there ? PyLong_FromUnsignedLongLong(number) : PyLong_FromLong(-1);
+}
+
+static PyObject *pen_append(Pen *pen, PyObject *bodies) { return appended(pen, bodies, WRITING); }
+
+static PyObject *pen_append_durably(Pen *pen, PyObject *bodies) { return appended(pen, bodies, SYNCING); }
+
+static PyObject *pen_write(Pen *pen, PyObject *Py_UNUSED(nothing)) {
+    if (pen->is_left) Py_RETURN_NONE;
+    PyThreadState *state = PyEval_SaveThread();
+    lock(pen);
+    bool is_well = until(pen, WRITING, pen->last.number, &state);
+    unlock(pen);
+    PyEval_RestoreThread(state);
+    if (!is_well) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *pen_keep(Pen *pen, PyObject *given) {
+    uint64_t number = PyLong_AsUnsignedLongLong(given);
+    if (PyErr_Occurred()) return NULL;
+    PyThreadState *state = PyEval_SaveThread();
+    lock(pen);
+    bool is_well = pen->is_left || number > pen->last.number || until(pen, SYNCING, number, &state);
+    bool is_kept = pen->kept.number >= number;
+    unlock(pen);
+    PyEval_RestoreThread(state);
+    if (!is_well) return NULL;
+    return PyBool_FromLong(is_kept);
+}
+
+static PyObject *pen_sync(Pen *pen, PyObject *Py_UNUSED(nothing)) {
+    if (pen->is_left) Py_RETURN_NONE;
+    PyThreadState *state = PyEval_SaveThread();
+    lock(pen);
+    /* A run that began before may not have seen all, and what soiled the file has no number: one of our own. */
+    bool is_well = take(pen, SYNCING, &state);
+    if (is_well) {
+        is_well = run_sync(pen, &state);
+        let_go(pen, SYNCING);
+    }
+    unlock(pen);
+    PyEval_RestoreThread(state);
+    if (!is_well) return NULL;
+    Py_RETURN_NONE;
+}
+
+/* -- for whoever is alone ---------------------------------------------------------------------------------- */
+
+static PyObject *pen_take(Pen *pen, PyObject *Py_UNUSED(nothing)) {
+    lock(pen);
+    PyObject *taken = PyBytes_FromStringAndSize((const char *)pen->frames.bytes, (Py_ssize_t)pen->frames.size);
+    if (taken != NULL) pen->frames.size = 0;
+    unlock(pen);
+    return taken;
+}
+
+static PyObject *pen_settle(Pen *pen, PyObject *given) {
+    uint64_t size = PyLong_AsUnsignedLongLong(given);
+    if (PyErr_Occurred()) return NULL;
+    lock(pen);
+    pen->size = size;
+    pen->writes++;
+    pen->written = pen->kept = pen->last;
+    pen->is_soiled = false;
+    unlock(pen);
+    Py_RETURN_NONE;
+}
+
+static PyObject *pen_soil(Pen *pen, PyObject *Py_UNUSED(nothing)) {
+    lock(pen);
+    pen->is_soiled = true;
+    unlock(pen);
+    Py_RETURN_NONE;
+}
+
+static PyObject *pen_end(Pen *pen, PyObject *Py_UNUSED(nothing)) {
+    lock(pen);
+    pen->is_over = true;
+    pen->frames.size = 0;
+    unlock(pen);
+    Py_RETURN_NONE;
+}
+
+static PyObject *pen_leave(Pen *pen, PyObject *Py_UNUSED(nothing)) {
+    /* There is one thread here, and whoever held the mutex is not in this process. */
+    pthread_mutex_init(&pen->lock, NULL);
+    pen->is_over = pen->is_left = true;
+    for (int turn = 0; turn < TURNS; turn++) {
+        pen->is_taken[turn] = false;
+        pen->first[turn] = NULL;
+        pen->end[turn] = &pen->first[turn];
+    }
+    Py_RETURN_NONE;
+}
+
+/* -- turns, as contexts ------------------------------------------------------------------------------------ */
+
+typedef struct {
+    PyObject_HEAD
+    Pen *pen;
+    Turn turn;
+} Holder;
+
+static PyObject *holder_enter(Holder *holder, PyObject *Py_UNUSED(nothing)) {
+    Pen *pen = holder->pen;
+    PyThreadState *state = PyEval_SaveThread();
+    lock(pen);
+    bool is_well = take(pen, holder->turn, &state);
+    if (is_well) pen->owner[holder->turn] = PyThread_get_thread_ident();
+    unlock(pen);
+    PyEval_RestoreThread(state);
+    if (!is_well) return NULL;
+    Py_INCREF(OBJECT(holder));
+    return (PyObject *)holder;
+}
+
+static PyObject *holder_exit(Holder *holder, PyObject *Py_UNUSED(given)) {
+    lock(holder->pen);
+    let_go(holder->pen, holder->turn);
+    unlock(holder->pen);
+    Py_RETURN_NONE;
+}
+
+static int holder_traverse(Holder *holder, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(OBJECT(holder)));
+    Py_VISIT(OBJECT(holder->pen));
+    return 0;
+}
+
+static int holder_clear(Holder *Py_UNUSED(holder)) { return 0; }
+
+static void holder_dealloc(Holder *holder) {
+    PyTypeObject *type = Py_TYPE(OBJECT(holder));
+    PyObject_GC_UnTrack(holder);
+    Py_XDECREF(OBJECT(holder->pen));
+    PyObject_GC_Del(holder);
+    Py_DECREF(OBJECT(type));
+}
+
+static PyMethodDef HOLDER_METHODS[] = {
+    {"__enter__", (PyCFunction)(void (*)(void))holder_enter, METH_NOARGS, NULL},
+    {"__exit__", (PyCFunction)(void (*)(void))holder_exit, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot HOLDER_SLOTS[] = {
+    {Py_tp_methods, HOLDER_METHODS},
+    {Py_tp_traverse, (void *)holder_traverse},
+    {Py_tp_clear, (void *)holder_clear},
+    {Py_tp_dealloc, (void *)holder_dealloc},
+    {0, NULL},
+};
+
+static PyType_Spec HOLDER = {
+    .name = "toolwright.journal._pen.Turn",
+    .basicsize = sizeof(Holder),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = HOLDER_SLOTS,
+};
+
+static PyObject *pen_turn(Pen *pen, void *turn) {
+    PyObject *module = PyType_GetModule(Py_TYPE(OBJECT(pen)));
+    if (module == NULL) return NULL;
+    Module *known = PyModule_GetState(module);
+    Holder *holder = PyObject_GC_New(Holder, (PyTypeObject *)known->turn_type);
+    if (holder == NULL) return NULL;
+    Py_INCREF(OBJECT(pen));
+    holder->pen = pen;
+    holder->turn = (Turn)(intptr_t)turn;
+    PyObject_GC_Track(holder);
+    return (PyObject *)holder;
+}
+
+/* -- what it says of itself -------------------------------------------------------------------------------- */
+
+static PyObject *count_of(Pen *pen, const uint64_t *count) {
+    lock(pen);
+    uint64_t value = *count;
+    unlock(pen);
+    return PyLong_FromUnsignedLongLong(value);
+}
+
+static PyObject *truth_of(Pen *pen, const bool *truth) {
+    lock(pen);
+    bool value = *truth;
+    unlock(pen);
+    return PyBool_FromLong(value);
+}
+
+static PyObject *get_descriptor(Pen *pen, void *Py_UNUSED(none)) { return PyLong_FromLong(pen->descriptor); }
+static PyObject *get_number(Pen *pen, void *Py_UNUSED(none)) { return count_of(pen, &pen->last.number); }
+static PyObject *get_size(Pen *pen, void *Py_UNUSED(none)) { return count_of(pen, &pen->size); }
+static PyObject *get_written(Pen *pen, void *Py_UNUSED(none)) { return count_of(pen, &pen->written.number); }
+static PyObject *get_writes(Pen *pen, void *Py_UNUSED(none)) { return count_of(pen, &pen->writes); }
+static PyObject *get_waiting(Pen *pen, void *Py_UNUSED(none)) { return count_of(pen, &pen->waiting); }
+static PyObject *get_is_over(Pen *pen, void *Py_UNUSED(none)) { return truth_of(pen, &pen->is_over); }
+
+static PyObject *get_link(Pen *pen, void *Py_UNUSED(none)) {
+    lock(pen);
+    Place last = pen->last;
+    unlock(pen);
+    return PyBytes_FromStringAndSize((const char *)last.link, LINK_BYTES);
+}
+
+static PyObject *get_kept(Pen *pen, void *Py_UNUSED(none)) {
+    lock(pen);
+    Place kept = pen->kept;
+    unlock(pen);
+    Py_ssize_t size = kept.number > 0 ? LINK_BYTES : 0;
+    return Py_BuildValue("Ky#", (unsigned long long)kept.number, kept.link, size);
+}
+
+static PyObject *get_is_dirty(Pen *pen, void *Py_UNUSED(none)) {
+    lock(pen);
+    bool value = is_dirty(pen);
+    unlock(pen);
+    return PyBool_FromLong(value);
+}
+
+static PyObject *get_failing(Pen *pen, void *Py_UNUSED(none)) {
+    static const char *const WORDS[] = {"", "write", "sync", "look"};
+    lock(pen);
+    Failing failing = pen->failing;
+    unlock(pen);
+    return PyUnicode_FromString(WORDS[failing]);
+}
+
+static PyObject *get_error(Pen *pen, void *Py_UNUSED(none)) {
+    lock(pen);
+    PyObject *error = pen->error; /* which stays until the pen goes */
+    int number = pen->error_number;
+    unlock(pen);
+    if (error != NULL) {
+        Py_INCREF(error);
+        return error;
+    }
+    if (number == 0) Py_RETURN_NONE;
+    return PyObject_CallFunction(PyExc_OSError, "is", number, strerror(number));
+}
+
+static PyGetSetDef PEN_GETTERS[] = {
+    {"syncing", (getter)(void (*)(void))pen_turn, NULL, NULL, (void *)(intptr_t)SYNCING},
+    {"writing", (getter)(void (*)(void))pen_turn, NULL, NULL, (void *)(intptr_t)WRITING},
+    {"placing", (getter)(void (*)(void))pen_turn, NULL, NULL, (void *)(intptr_t)PLACING},
+    {"descriptor", (getter)(void (*)(void))get_descriptor, NULL, NULL, NULL},
+    {"number", (getter)(void (*)(void))get_number, NULL, NULL, NULL},
+    {"link", (getter)(void (*)(void))get_link, NULL, NULL, NULL},
+    {"size", (getter)(void (*)(void))get_size, NULL, NULL, NULL},
+    {"written", (getter)(void (*)(void))get_written, NULL, NULL, NULL},
+    {"writes", (getter)(void (*)(void))get_writes, NULL, NULL, NULL},
+    {"kept", (getter)(void (*)(void))get_kept, NULL, NULL, NULL},
+    {"waiting", (getter)(void (*)(void))get_waiting, NULL, NULL, NULL},
+    {"is_dirty", (getter)(void (*)(void))get_is_dirty, NULL, NULL, NULL},
+    {"is_over", (getter)(void (*)(void))get_is_over, NULL, NULL, NULL},
+    {"error", (getter)(void (*)(void))get_error, NULL, NULL, NULL},
+    {"failing", (getter)(void (*)(void))get_failing, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMethodDef PEN_METHODS[] = {
+    {"place", (PyCFunction)(void (*)(void))pen_place, METH_O, NULL},
+    {"append", (PyCFunction)(void (*)(void))pen_append, METH_O, NULL},
+    {"append_durably", (PyCFunction)(void (*)(void))pen_append_durably, METH_O, NULL},
+    {"write", (PyCFunction)(void (*)(void))pen_write, METH_NOARGS, NULL},
+    {"keep", (PyCFunction)(void (*)(void))pen_keep, METH_O, NULL},
+    {"sync", (PyCFunction)(void (*)(void))pen_sync, METH_NOARGS, NULL},
+    {"take", (PyCFunction)(void (*)(void))pen_take, METH_NOARGS, NULL},
+    {"settle", (PyCFunction)(void (*)(void))pen_settle, METH_O, NULL},
+    {"soil", (PyCFunction)(void (*)(void))pen_soil, METH_NOARGS, NULL},
+    {"end", (PyCFunction)(void (*)(void))pen_end, METH_NOARGS, NULL},
+    {"leave", (PyCFunction)(void (*)(void))pen_leave, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+/* A function that a test hands in; NULL where it is the module's own of this name, which is not called. */
+static PyObject *other_than(PyObject *given, PyObject *module, const char *name) {
+    PyObject *own = PyObject_GetAttrString(module, name);
+    bool is_own = own == given;
+    Py_XDECREF(own);
+    if (is_own) return NULL;
+    Py_INCREF(given);
+    return given;
+}
+
+static PyObject *pen_new(PyTypeObject *type, PyObject *args, PyObject *names) {
+    static char *known[] = {"descriptor", "number", "link", "size", "write", "sync", "look", "look_s", "is_kept", NULL};
+    int descriptor, is_kept = 0;
+    unsigned long long number, size;
+    const char *link;
+    Py_ssize_t link_bytes;
+    PyObject *write_to, *sync_to, *look;
+    double look_s;
+    if (!PyArg_ParseTupleAndKeywords(args, names, "iKy#KOOOdp", known, &descriptor, &number, &link, &link_bytes, &size,
+                                     &write_to, &sync_to, &look, &look_s, &is_kept))
+        return NULL;
+    if (link_bytes != LINK_BYTES) {
+        PyErr_SetString(PyExc_ValueError, "a link has 32 bytes");
+        return NULL;
+    }
+    PyObject *os = PyImport_ImportModule("os");
+    if (os == NULL) return NULL;
+    allocfunc make = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    Pen *pen = (Pen *)make(type, 0);
+    if (pen == NULL) {
+        Py_DECREF(os);
+        return NULL;
+    }
+    pthread_mutex_init(&pen->lock, NULL);
+    pen->descriptor = descriptor;
+    pen->last.number = number;
+    memcpy(pen->last.link, link, LINK_BYTES);
+    pen->written = pen->last;
+    if (is_kept) pen->kept = pen->last;
+    pen->size = size;
+    for (int turn = 0; turn < TURNS; turn++) pen->end[turn] = &pen->first[turn];
+    pen->write = other_than(write_to, os, "write");
+    pen->sync = other_than(sync_to, os, "fdatasync");
+    Py_DECREF(os);
+    PyErr_Clear();
+    Py_INCREF(look);
+    pen->look = look;
+    pen->look_s = look_s;
+    return (PyObject *)pen;
+}
+
+static int pen_traverse(Pen *pen, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(OBJECT(pen)));
+    Py_VISIT(pen->write);
+    Py_VISIT(pen->sync);
+    Py_VISIT(pen->look);
+    Py_VISIT(pen->error);
+    return 0;
+}
+
+static int pen_clear(Pen *pen) {
+    Py_CLEAR(pen->write);
+    Py_CLEAR(pen->sync);
+    Py_CLEAR(pen->look);
+    Py_CLEAR(pen->error);
+    return 0;
+}
+
+static void pen_dealloc(Pen *pen) {
+    PyTypeObject *type = Py_TYPE(OBJECT(pen));
+    PyObject_GC_UnTrack(pen);
+    pen_clear(pen);
+    free(pen->frames.bytes);
+    free(pen->spare.bytes);
+    pthread_mutex_destroy(&pen->lock);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(pen);
+    Py_DECREF(OBJECT(type));
+}
+
+static PyType_Slot PEN_SLOTS[] = {
+    {Py_tp_doc, "One open segment, written by many threads."},
+    {Py_tp_new, (void *)pen_new},
+    {Py_tp_methods, PEN_METHODS},
+    {Py_tp_getset, PEN_GETTERS},
+    {Py_tp_traverse, (void *)pen_traverse},
+    {Py_tp_clear, (void *)pen_clear},
+    {Py_tp_dealloc, (void *)pen_dealloc},
+    {0, NULL},
+};
+
+static PyType_Spec PEN = {
+    .name = "toolwright.journal._pen.Pen",
+    .basicsize = sizeof(Pen),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = PEN_SLOTS,
+};
+
+/* -- the module -------------------------------------------------------------------------------------------- */
+
+static PyObject *sha256_plainly(PyObject *Py_UNUSED(module), PyObject *given) {
+    char *data;
+    Py_ssize_t size;
+    if (PyBytes_AsStringAndSize(given, &data, &size) != 0) return NULL;
+    Hash hash;
+    uint8_t digest[LINK_BYTES];
+    hash_begin(&hash, plain_blocks);
+    hash_add(&hash, (const uint8_t *)data, (size_t)size);
+    hash_end(&hash, digest);
+    return PyBytes_FromStringAndSize((const char *)digest, LINK_BYTES);
+}
+
+static PyMethodDef METHODS[] = {
+    {"sha256_plainly", sha256_plainly, METH_O,
+     "SHA-256 as it is computed where the processor has no instructions for it; for tests."},
+    {NULL, NULL, 0, NULL},
+};
+
+static int made(PyObject *module) {
+    Module *known = PyModule_GetState(module);
+    make_checksums();
+#if defined(__x86_64__)
+    if (is_quick()) blocks_of = quick_blocks;
+#endif
+    known->turn_type = PyType_FromModuleAndSpec(module, &HOLDER, NULL);
+    known->pen_type = PyType_FromModuleAndSpec(module, &PEN, NULL);
+    if (known->turn_type == NULL || known->pen_type == NULL) return -1;
+    return PyModule_AddObjectRef(module, "Pen", known->pen_type);
+}
+
+static int module_traverse(PyObject *module, visitproc visit, void *arg) {
+    Module *known = PyModule_GetState(module);
+    Py_VISIT(known->pen_type);
+    Py_VISIT(known->turn_type);
+    return 0;
+}
+
+static int module_clear(PyObject *module) {
+    Module *known = PyModule_GetState(module);
+    Py_CLEAR(known->pen_type);
+    Py_CLEAR(known->turn_type);
+    return 0;
+}
+
+static PyModuleDef_Slot SLOTS[] = {{Py_mod_exec, (void *)made}, {0, NULL}};
+
+static struct PyModuleDef MODULE = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "toolwright.journal._pen",
+    .m_doc = "The journal's pen (src/native/pen.c).",
+    .m_size = sizeof(Module),
+    .m_methods = METHODS,
+    .m_slots = SLOTS,
+    .m_traverse = module_traverse,
+    .m_clear = module_clear,
+};
+
+PyMODINIT_FUNC PyInit__pen(void) { return PyModuleDef_Init(&MODULE); }
