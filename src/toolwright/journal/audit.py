@@ -17,9 +17,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
-from itertools import starmap
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import orjson
 
@@ -41,6 +41,8 @@ RUNS_MAX: Final = 100
 OWED_MAX: Final = 10_000
 """Ends that wait in memory for a journal that works again."""
 _BODY_BYTES_MAX: Final = 256 << 10
+_MILLION: Final = 1e6
+_THOUSAND: Final = 1e3
 _WORDS_MAX: Final = 512
 _WORDS_CHARS_MAX: Final = 1000
 
@@ -54,8 +56,22 @@ DAYS: Final = "audit"
 
 _Started: TypeAlias = tuple[tuple[str, ...], str, tuple[str, ...], str]
 """What is told of a start in words: argv, folder, names of variables, note."""
-_Words: TypeAlias = tuple[list[str], str, list[str], str]
-"""The same as it is recorded."""
+
+
+class _Words(NamedTuple):
+    """The same as it is recorded."""
+
+    argv: list[str]
+    cwd: str
+    env: list[str]
+    note: str
+    start: bytes
+    """The first three as JSON, an object without its end; empty: not everything has a form there."""
+    end: bytes
+    """That end, with the note."""
+
+
+_NO_WORDS: Final = _Words([], "", [], "", b"", b"")
 
 
 class Audit:
@@ -73,6 +89,7 @@ class Audit:
         self._redaction = redaction or Redaction()
         self._day_file = day_file
         self._clock = clock
+        self._bodies: Bodies = _bodies()
         self._words: dict[_Started, _Words] = {}
         """Of short starts that were recorded lately: the calls of a tool repeat theirs."""
         self.trouble: Trouble | None = None
@@ -105,7 +122,8 @@ class Audit:
 
     def begin_all(self, calls: Sequence[tuple[ToolCall, CallFacts]]) -> bool:
         """Record that calls begin, with one sync for all. True only when that is durable."""
-        bodies = [*starmap(self._begin, calls)]
+        plain, now = self._bodies.begin, self._clock()
+        bodies = [plain(call, facts, now) or self._begin(call, facts, now) for call, facts in calls]
         try:
             if self._owed:
                 self._pay()
@@ -124,7 +142,8 @@ class Audit:
         Until then nothing may start. It must be asked, whatever becomes of the call, until it has answered:
         it may raise an interrupt first, also one that came while the record was placed.
         """
-        body = self._begin(call, facts)
+        now = self._clock()
+        body = self._bodies.begin(call, facts, now) or self._begin(call, facts, now)
         try:
             if self._owed:
                 self._pay()
@@ -160,7 +179,7 @@ class Audit:
 
         return is_kept
 
-    def _begin(self, call: ToolCall, facts: CallFacts) -> bytes:
+    def _begin(self, call: ToolCall, facts: CallFacts, now: float) -> bytes:
         names, digest = _arguments(call)
         tool, caller, conversation = call.tool, call.caller, call.conversation
         # Attack: a credential as the name of an argument, a tool or a caller. One look at all of them: hardly
@@ -170,7 +189,7 @@ class Audit:
             names = None if names is None else [without_credentials(name) for name in names]
         body = {
             "what": "begin",
-            "ts": self._clock(),
+            "ts": _parts(now, _MILLION),
             "call": call.id,
             "tool": tool,
             "key": facts.key,
@@ -199,21 +218,23 @@ class Audit:
     def end_all(self, calls: Sequence[tuple[ToolCall, ToolResult, Tool | None]]) -> list[ToolResult]:
         """As ``end``, for calls that are over together: one write for all."""
         bodies: list[bytes] = []
-        lines: list[tuple[ToolResult, Tool, Run, JsonObject]] = []
+        lines: list[tuple[ToolResult, Tool, Run, _Words]] = []
         results: list[ToolResult] = []
+        plain, now = self._bodies.end, self._clock()
         for call, result, tool in calls:
             results.append(result)
             last: Run | None = None
-            start: JsonObject | None = None
+            words = _NO_WORDS
             if runs := result.runs:
                 last = runs[-1] if runs[-1].what == "call" else None
                 if last is None or len(runs) > 1:
                     bodies += [self._run(call, result, run) for run in runs[-RUNS_MAX:] if run is not last]
                 if last is not None:
-                    start = self._start(last)
+                    words = self._in_words(last)
                     if tool is not None and tool.habits.day_line:  # what started nothing has no line
-                        lines.append((result, tool, last, start))
-            bodies.append(self._end(call, result, tool, last, start))
+                        lines.append((result, tool, last, words))
+            body = plain(call, result, tool, now, last, words.start, words.end)
+            bodies.append(body or self._end(call, result, tool, now, last, words))
         try:
             if self._owed:
                 self._pay()
@@ -308,18 +329,19 @@ class Audit:
         call: ToolCall,
         result: ToolResult,
         tool: Tool | None,
+        now: float,
         run: Run | None,
-        start: JsonObject | None,
+        words: _Words,
     ) -> bytes:
         spent, error = result.spent, result.error
         handed = run.env_names if run is not None else ()
         body: dict[str, Any] = {
             "what": "end",
-            "ts": self._clock(),
+            "ts": _parts(now, _MILLION),
             "call": call.id,
             "key": result.key or (tool.key if tool is not None else None),
             "ok": error is None,
-            "ms": spent.duration_ms if spent.duration_ms > 0 else 0.0,
+            "ms": _ms(spent.duration_ms),
             "output_bytes": spent.output_bytes,
             "truncated": spent.truncated,
         }
@@ -336,8 +358,8 @@ class Audit:
             body["layers"] = result.isolation
         if result.notes:
             body["notes"] = [self._shown(note, handed) for note in result.notes[:ITEMS_MAX]]
-        if start is not None:
-            body["run"] = start
+        if run is not None:
+            body["run"] = _start(run, words)
         if tool is not None:
             if tool.notes.latency is not None:
                 body["latency"] = tool.notes.latency
@@ -352,34 +374,26 @@ class Audit:
                 "ts": self._clock(),
                 "call": call.id,
                 "key": result.key,
-                "run": self._start(run),
+                "run": _start(run, self._in_words(run)),
             }
         )
 
-    def _start(self, run: Run) -> JsonObject:
+    def _in_words(self, run: Run) -> _Words:
         started = (run.argv, run.cwd, run.env_names, run.note)
-        argv, cwd, env, note = self._words.get(started) or self._in_words(started)
-        start: JsonObject = {
-            "argv": argv,
-            "cwd": cwd,
-            "env": env,
-            "exit": run.exit_status,
-            "ms": run.duration_ms if run.duration_ms > 0 else 0.0,
-            "stdout_bytes": run.stdout_bytes,
-            "stderr_bytes": run.stderr_bytes,
-            "truncated": run.truncated,
-        }
-        if note:
-            start["note"] = note
-        return start
+        return self._words.get(started) or self._worded(started)
 
-    def _in_words(self, started: _Started) -> _Words:
-        given, cwd, handed, note = started
+    def _worded(self, started: _Started) -> _Words:
+        given, folder, handed, note = started
         argv = [self._shown(element, handed) for element in given[:ITEMS_MAX]]
         if len(given) > ITEMS_MAX:
             argv.append(f"… {len(given) - ITEMS_MAX} more")
         env = [_cut(name) for name in handed[: ITEMS_MAX * 4]]
-        words = argv, self._shown(cwd, handed), env, self._shown(note, handed)
+        cwd, note = self._shown(folder, handed), self._shown(note, handed)
+        start = end = b""
+        with suppress(TypeError):  # bytes of a foreign encoding
+            start = orjson.dumps({"argv": argv, "cwd": cwd, "env": env})[:-1]
+            end = b',"note":%b}' % orjson.dumps(note) if note else b"}"
+        words = _Words(argv, cwd, env, note, start, end)
         if len(cwd) + len(note) + sum(map(len, given)) + sum(map(len, handed)) <= _WORDS_CHARS_MAX:
             if len(self._words) >= _WORDS_MAX:
                 self._words.clear()
@@ -401,18 +415,16 @@ class Audit:
             return [self._told(item) for item in value[:ITEMS_MAX]]
         return value
 
-    def _day_line(
-        self, day_file: DayFile, result: ToolResult, tool: Tool, run: Run, start: JsonObject
-    ) -> None:
+    def _day_line(self, day_file: DayFile, result: ToolResult, tool: Tool, run: Run, words: _Words) -> None:
         """As the manifest format's original writes it."""
         ts = moment(self._clock())
         line = {
             "ts": ts,
             "tool": tool.name,
-            "argv": start["argv"],
-            "cwd": start["cwd"],
+            "argv": words.argv,
+            "cwd": words.cwd,
             "exit": -1 if run.exit_status is None else run.exit_status,
-            "ms": round(start["ms"]),
+            "ms": round(_ms(run.duration_ms)),
             "stdoutBytes": run.stdout_bytes,
             "stderrBytes": run.stderr_bytes,
             "truncated": run.truncated or result.spent.truncated,
@@ -482,8 +494,73 @@ def cost_of(notes: Notes) -> JsonObject:
 # -- small parts --------------------------------------------------------------------------------------------
 
 
+class Bodies(Protocol):
+    """Writes the bodies of plain records; None of one that is not plain. What they say, ``Audit`` says."""
+
+    def begin(self, call: ToolCall, facts: CallFacts, now: float, /) -> bytes | None: ...
+
+    def end(
+        self,
+        call: ToolCall,
+        result: ToolResult,
+        tool: Tool | None,
+        now: float,
+        run: Run | None,
+        start: bytes,
+        end: bytes,
+        /,
+    ) -> bytes | None: ...
+
+
+class _NoBodies:
+    """Where the native ones were not built."""
+
+    @staticmethod
+    def begin(*_: object) -> None:
+        return None
+
+    @staticmethod
+    def end(*_: object) -> None:
+        return None
+
+
+def _bodies() -> Bodies:
+    try:
+        native: Bodies = import_module("toolwright.journal._records").Bodies(
+            dumps=orjson.dumps, option=orjson.OPT_SORT_KEYS, has_credential=has_credential
+        )
+    except ImportError:
+        return _NoBodies()
+    return native
+
+
 def _is_not() -> bool:
     return False
+
+
+def _parts(value: float, parts: float) -> float:
+    """A number with no more digits than people ask for: records are read more often than clocks are right."""
+    return int(value * parts + 0.5) / parts
+
+
+def _ms(value: float) -> float:
+    return _parts(value, _THOUSAND) if value > 0 else 0.0
+
+
+def _start(run: Run, words: _Words) -> JsonObject:
+    start: JsonObject = {
+        "argv": words.argv,
+        "cwd": words.cwd,
+        "env": words.env,
+        "exit": run.exit_status,
+        "ms": _ms(run.duration_ms),
+        "stdout_bytes": run.stdout_bytes,
+        "stderr_bytes": run.stderr_bytes,
+        "truncated": run.truncated,
+    }
+    if words.note:
+        start["note"] = words.note
+    return start
 
 
 def _arguments(call: ToolCall) -> tuple[list[str] | None, str]:

@@ -28,7 +28,7 @@ class Pen(Protocol):
 
     @property
     def syncing(self) -> AbstractContextManager[object]:
-        """Whoever has this keeps everybody else from syncing; with ``writing`` and ``placing`` likewise. Taken
+        """Whoever has this keeps everybody else from syncing; ``writing`` and ``placing`` likewise. Taken
         in this order, each taken and let go by one C call, so that an interrupt leaves none behind."""
         ...
 

@@ -441,7 +441,8 @@ class Redaction:
         return found
 
 
-_SHAPE_CHARS_MIN: Final = 20
+_SHAPE_CHARS_MIN: Final = 15
+"""The shortest credential that is known by its looks; in src/native/records.c as well."""
 _REMEMBERED_CHARS_MAX: Final = 400
 _SHAPES: Final = re.compile(
     r"(?<![A-Za-z0-9])(?:"

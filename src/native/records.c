@@ -1,0 +1,446 @@
+/* The bodies of plain records: what `journal/audit.py` writes of a call that begins, and of one that ends well.
+
+   Plain is what most calls are: nobody asked for a dry run, nothing failed, no text needs an escape. Of every
+   other, and of whatever is not as expected, None is said, and the caller writes the record itself: it is the
+   one that says what stands in a record, and tests hold both to the same bytes.
+
+   What this file is not: it knows no file and no chain (`pen.c`), and decides nothing. Stable ABI of Python 3.11. */
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030B0000
+#include <Python.h>
+
+#include "sha256.h"
+
+#define OBJECT(value) ((PyObject *)(value))
+
+enum {
+    BODY_BYTES_MAX = 8192,
+    NAMES_MAX = 64,       /* ITEMS_MAX in audit.py */
+    SHAPE_CHARS_MIN = 15, /* no credential that is known by its looks is shorter: redaction.py */
+    SOUND_MAX = 4096,
+};
+
+static const double MILLION = 1e6, THOUSAND = 1e3;
+
+/* -- writing ----------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    size_t size;
+    bool is_plain;
+    uint8_t bytes[BODY_BYTES_MAX];
+} Body;
+
+static void put(Body *body, const void *bytes, size_t size) {
+    if (!body->is_plain || size > sizeof body->bytes - body->size) {
+        body->is_plain = false;
+        return;
+    }
+    memcpy(body->bytes + body->size, bytes, size);
+    body->size += size;
+}
+
+#define PUT(body, text) put(body, "" text, sizeof text - 1)
+
+static void put_number(Body *body, uint64_t number) {
+    uint8_t digits[20];
+    size_t at = sizeof digits;
+    do {
+        digits[--at] = (uint8_t)('0' + number % 10);
+        number /= 10;
+    } while (number > 0);
+    put(body, digits + at, sizeof digits - at);
+}
+
+/* A number that is not negative, in so many parts of one, as short as it can be. */
+static void put_decimal(Body *body, double value, double parts) {
+    double scaled = value * parts + 0.5;
+    if (!(scaled >= 0 && scaled < 9e15)) { /* what has a sign, is none, or has more digits than a double */
+        body->is_plain = false;
+        return;
+    }
+    uint64_t whole = (uint64_t)scaled, one = (uint64_t)parts, rest = whole % one;
+    put_number(body, whole / one);
+    PUT(body, ".");
+    do {
+        one /= 10;
+        uint8_t digit = (uint8_t)('0' + rest / one);
+        put(body, &digit, 1);
+        rest %= one;
+    } while (rest > 0);
+}
+
+static void put_utf8(Body *body, const char *text, Py_ssize_t size) {
+    for (Py_ssize_t at = 0; at < size; at++) {
+        unsigned char byte = (unsigned char)text[at];
+        if (byte < 0x20 || byte == '"' || byte == '\\') body->is_plain = false;
+    }
+    PUT(body, "\"");
+    put(body, text, (size_t)size);
+    PUT(body, "\"");
+}
+
+/* A text that needs no escape, or null. */
+static void put_text(Body *body, PyObject *text) {
+    if (text == Py_None) {
+        PUT(body, "null");
+        return;
+    }
+    Py_ssize_t size;
+    const char *utf8 = text != NULL && PyUnicode_Check(text) ? PyUnicode_AsUTF8AndSize(text, &size) : NULL;
+    if (utf8 == NULL) {
+        PyErr_Clear(); /* half of a character, say */
+        body->is_plain = false;
+        return;
+    }
+    put_utf8(body, utf8, size);
+}
+
+static void put_truth(Body *body, PyObject *truth) {
+    if (truth == Py_True) PUT(body, "true");
+    else if (truth == Py_False) PUT(body, "false");
+    else body->is_plain = false;
+}
+
+static void put_count(Body *body, PyObject *count) {
+    unsigned long long value = count != NULL && PyLong_CheckExact(count) ? PyLong_AsUnsignedLongLong(count) : 0;
+    if (count == NULL || !PyLong_CheckExact(count) || PyErr_Occurred()) {
+        PyErr_Clear();
+        body->is_plain = false;
+        return;
+    }
+    put_number(body, value);
+}
+
+static void put_ms(Body *body, PyObject *ms) {
+    if (ms == NULL || !PyFloat_CheckExact(ms)) {
+        body->is_plain = false;
+        return;
+    }
+    double value = PyFloat_AsDouble(ms);
+    put_decimal(body, value > 0 ? value : 0, THOUSAND);
+}
+
+static PyObject *written(const Body *body) {
+    if (!body->is_plain) Py_RETURN_NONE;
+    return PyBytes_FromStringAndSize((const char *)body->bytes, (Py_ssize_t)body->size);
+}
+
+/* -- what is written of ------------------------------------------------------------------------------------ */
+
+#define NAMES(one)                                                                                             \
+    one(id) one(tool) one(caller) one(conversation) one(arguments) one(dry_run) one(approved_by)               \
+    one(idempotency_key) one(key) one(format) one(door) one(catalog) one(seen_digest) one(runs_digest)         \
+    one(error) one(rule) one(notes) one(isolation) one(spent) one(duration_ms) one(output_bytes)               \
+    one(truncated) one(attempts) one(latency) one(cost) one(exit_status) one(stdout_bytes) one(stderr_bytes)
+
+#define MEMBER(name) PyObject *name;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *dumps;          /* of arguments, in the order of their names */
+    PyObject *has_credential; /* of a text */
+    PyObject *sound;          /* texts that have none */
+    PyObject *option;         /* of dumps */
+    Blocks blocks;
+    struct {
+        NAMES(MEMBER)
+    } names;
+} Bodies;
+
+/* A member of a record, which is borrowed: records hold what they say, and we hold the record. */
+static PyObject *of(PyObject *record, PyObject *name) {
+    PyObject *value = record == NULL ? NULL : PyObject_GetAttr(record, name);
+    if (value == NULL) {
+        PyErr_Clear();
+        return NULL;
+    }
+    if (Py_REFCNT(value) < 2) { /* made for this question alone: no record of ours does that */
+        Py_DECREF(value);
+        return NULL;
+    }
+    Py_DECREF(value);
+    return value;
+}
+
+static bool is_empty(PyObject *text) {
+    return text != NULL && PyUnicode_Check(text) && PyUnicode_GetLength(text) == 0;
+}
+
+/* Attack: a credential as the name of an argument, a tool or a caller. Names come again: each is looked at once. */
+static bool is_sound(Bodies *bodies, PyObject *text) {
+    if (text == NULL || !PyUnicode_Check(text)) return false;
+    if (PyUnicode_GetLength(text) < SHAPE_CHARS_MIN) return true;
+    int known = PyDict_Contains(bodies->sound, text);
+    if (known != 0) return known > 0;
+    PyObject *has = PyObject_CallFunctionObjArgs(bodies->has_credential, text, NULL);
+    bool is_one = has == Py_False;
+    Py_XDECREF(has);
+    if (is_one) {
+        if (PyDict_Size(bodies->sound) >= SOUND_MAX) PyDict_Clear(bodies->sound);
+        is_one = PyDict_SetItem(bodies->sound, text, Py_None) == 0;
+    }
+    return is_one;
+}
+
+static void put_digest(Bodies *bodies, Body *body, PyObject *arguments) {
+    PyObject *given = PyTuple_Pack(1, arguments);
+    PyObject *text = given == NULL ? NULL : PyObject_Call(bodies->dumps, given, bodies->option);
+    Py_XDECREF(given);
+    char *bytes;
+    Py_ssize_t size;
+    if (text == NULL || PyBytes_AsStringAndSize(text, &bytes, &size) != 0) {
+        PyErr_Clear(); /* an integer beyond 64 bits, a lone surrogate, a name that is no text */
+        Py_XDECREF(text);
+        body->is_plain = false;
+        return;
+    }
+    Hash hash;
+    uint8_t digest[DIGEST_BYTES];
+    char digits[2 * DIGEST_BYTES];
+    hash_begin(&hash, bodies->blocks);
+    hash_add(&hash, (const uint8_t *)bytes, (size_t)size);
+    hash_end(&hash, digest);
+    Py_DECREF(text);
+    for (int at = 0; at < DIGEST_BYTES; at++) {
+        digits[2 * at] = "0123456789abcdef"[digest[at] >> 4];
+        digits[2 * at + 1] = "0123456789abcdef"[digest[at] & 15];
+    }
+    put(body, digits, sizeof digits);
+}
+
+/* begin(call, facts, ts) */
+static PyObject *bodies_begin(Bodies *bodies, PyObject *const *given, Py_ssize_t count) {
+    if (count != 3) {
+        PyErr_SetString(PyExc_TypeError, "begin takes a call, its facts and a moment");
+        return NULL;
+    }
+    PyObject *call = given[0], *facts = given[1];
+    double ts = PyFloat_AsDouble(given[2]);
+    if (PyErr_Occurred()) return NULL;
+    PyObject *arguments = of(call, bodies->names.arguments);
+    PyObject *tool = of(call, bodies->names.tool), *caller = of(call, bodies->names.caller);
+    PyObject *conversation = of(call, bodies->names.conversation);
+    if (arguments == NULL || !PyDict_CheckExact(arguments) || PyDict_Size(arguments) > NAMES_MAX ||
+        of(call, bodies->names.dry_run) != Py_False || !is_empty(of(call, bodies->names.approved_by)) ||
+        of(call, bodies->names.idempotency_key) != Py_None || !is_sound(bodies, tool) ||
+        !is_sound(bodies, caller) || !is_sound(bodies, conversation)) {
+        if (PyErr_Occurred()) return NULL;
+        Py_RETURN_NONE;
+    }
+    Body body;
+    body.size = 0;
+    body.is_plain = true;
+    PUT(&body, "{\"what\":\"begin\",\"ts\":");
+    put_decimal(&body, ts, MILLION);
+    PUT(&body, ",\"call\":");
+    put_text(&body, of(call, bodies->names.id));
+    PUT(&body, ",\"tool\":");
+    put_text(&body, tool);
+    PUT(&body, ",\"key\":");
+    put_text(&body, of(facts, bodies->names.key));
+    PUT(&body, ",\"format\":");
+    put_text(&body, of(facts, bodies->names.format));
+    PUT(&body, ",\"door\":");
+    put_text(&body, of(facts, bodies->names.door));
+    PUT(&body, ",\"caller\":");
+    put_text(&body, caller);
+    PUT(&body, ",\"conversation\":");
+    put_text(&body, conversation);
+    PUT(&body, ",\"catalog\":");
+    put_text(&body, of(facts, bodies->names.catalog));
+    PUT(&body, ",\"seen\":");
+    put_text(&body, of(facts, bodies->names.seen_digest));
+    PUT(&body, ",\"runs\":");
+    put_text(&body, of(facts, bodies->names.runs_digest));
+    PUT(&body, ",\"arguments\":[");
+    PyObject *name, *value;
+    Py_ssize_t at = 0;
+    bool is_first = true;
+    while (body.is_plain && PyDict_Next(arguments, &at, &name, &value)) {
+        if (!is_first) PUT(&body, ",");
+        is_first = false;
+        Py_INCREF(name);
+        if (is_sound(bodies, name)) put_text(&body, name);
+        else body.is_plain = false;
+        Py_DECREF(name);
+        if (PyErr_Occurred()) return NULL;
+    }
+    PUT(&body, "],\"arguments_digest\":\"");
+    if (body.is_plain) put_digest(bodies, &body, arguments);
+    PUT(&body, "\"}");
+    return written(&body);
+}
+
+/* end(call, result, tool, ts, run, start, note): `run` is None where nothing was started; `start` and `note` are
+   what is told of it in words, as JSON: an object without its end, and the end. */
+static PyObject *bodies_end(Bodies *bodies, PyObject *const *given, Py_ssize_t count) {
+    if (count != 7) {
+        PyErr_SetString(PyExc_TypeError, "end takes a call, its result, its tool, a moment, a run and its words");
+        return NULL;
+    }
+    PyObject *call = given[0], *result = given[1], *tool = given[2], *run = given[4];
+    double ts = PyFloat_AsDouble(given[3]);
+    if (PyErr_Occurred()) return NULL;
+    PyObject *notes = of(result, bodies->names.notes), *layers = of(result, bodies->names.isolation);
+    PyObject *spent = of(result, bodies->names.spent), *attempts = of(spent, bodies->names.attempts);
+    PyObject *key = of(result, bodies->names.key);
+    if (tool != Py_None) {
+        PyObject *told = of(tool, bodies->names.notes);
+        if (of(told, bodies->names.latency) != Py_None || of(told, bodies->names.cost) != Py_None) Py_RETURN_NONE;
+    }
+    if (is_empty(key)) key = tool != Py_None ? of(tool, bodies->names.key) : Py_None;
+    if (of(result, bodies->names.error) != Py_None || !is_empty(of(result, bodies->names.rule)) || notes == NULL ||
+        !PyTuple_Check(notes) || PyTuple_Size(notes) != 0 || layers == NULL || !PyTuple_Check(layers) ||
+        attempts == NULL || !PyLong_CheckExact(attempts) || PyLong_AsLong(attempts) != 1) {
+        PyErr_Clear();
+        Py_RETURN_NONE;
+    }
+    Body body;
+    body.size = 0;
+    body.is_plain = true;
+    PUT(&body, "{\"what\":\"end\",\"ts\":");
+    put_decimal(&body, ts, MILLION);
+    PUT(&body, ",\"call\":");
+    put_text(&body, of(call, bodies->names.id));
+    PUT(&body, ",\"key\":");
+    put_text(&body, key);
+    PUT(&body, ",\"ok\":true,\"ms\":");
+    put_ms(&body, of(spent, bodies->names.duration_ms));
+    PUT(&body, ",\"output_bytes\":");
+    put_count(&body, of(spent, bodies->names.output_bytes));
+    PUT(&body, ",\"truncated\":");
+    put_truth(&body, of(spent, bodies->names.truncated));
+    Py_ssize_t layers_count = PyTuple_Size(layers);
+    if (layers_count > 0) {
+        PUT(&body, ",\"layers\":[");
+        for (Py_ssize_t at = 0; at < layers_count; at++) {
+            if (at > 0) PUT(&body, ",");
+            put_text(&body, PyTuple_GetItem(layers, at));
+        }
+        PUT(&body, "]");
+    }
+    if (run != Py_None) {
+        char *start, *note;
+        Py_ssize_t start_bytes, note_bytes;
+        if (PyBytes_AsStringAndSize(given[5], &start, &start_bytes) != 0 ||
+            PyBytes_AsStringAndSize(given[6], &note, &note_bytes) != 0)
+            return NULL;
+        if (start_bytes == 0) Py_RETURN_NONE;
+        PyObject *status = of(run, bodies->names.exit_status);
+        PUT(&body, ",\"run\":");
+        put(&body, start, (size_t)start_bytes);
+        PUT(&body, ",\"exit\":");
+        if (status == Py_None) PUT(&body, "null");
+        else put_count(&body, status);
+        PUT(&body, ",\"ms\":");
+        put_ms(&body, of(run, bodies->names.duration_ms));
+        PUT(&body, ",\"stdout_bytes\":");
+        put_count(&body, of(run, bodies->names.stdout_bytes));
+        PUT(&body, ",\"stderr_bytes\":");
+        put_count(&body, of(run, bodies->names.stderr_bytes));
+        PUT(&body, ",\"truncated\":");
+        put_truth(&body, of(run, bodies->names.truncated));
+        put(&body, note, (size_t)note_bytes);
+    }
+    PUT(&body, "}");
+    return written(&body);
+}
+
+/* -- the type ---------------------------------------------------------------------------------------------- */
+
+static int bodies_clear(Bodies *bodies) {
+    Py_CLEAR(bodies->dumps);
+    Py_CLEAR(bodies->has_credential);
+    Py_CLEAR(bodies->sound);
+    Py_CLEAR(bodies->option);
+    return 0;
+}
+
+static int bodies_traverse(Bodies *bodies, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(OBJECT(bodies)));
+    Py_VISIT(bodies->dumps);
+    Py_VISIT(bodies->has_credential);
+    Py_VISIT(bodies->sound);
+    Py_VISIT(bodies->option);
+    return 0;
+}
+
+static void bodies_dealloc(Bodies *bodies) {
+    PyTypeObject *type = Py_TYPE(OBJECT(bodies));
+    PyObject_GC_UnTrack(bodies);
+    bodies_clear(bodies);
+#define FORGET(name) Py_XDECREF(bodies->names.name);
+    NAMES(FORGET)
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(bodies);
+    Py_DECREF(OBJECT(type));
+}
+
+static PyObject *bodies_new(PyTypeObject *type, PyObject *args, PyObject *given) {
+    static char *known[] = {"dumps", "option", "has_credential", NULL};
+    PyObject *dumps, *option, *has_credential;
+    if (!PyArg_ParseTupleAndKeywords(args, given, "OOO", known, &dumps, &option, &has_credential)) return NULL;
+    allocfunc make = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    Bodies *bodies = (Bodies *)make(type, 0);
+    if (bodies == NULL) return NULL;
+    Py_INCREF(dumps);
+    Py_INCREF(has_credential);
+    bodies->dumps = dumps;
+    bodies->has_credential = has_credential;
+    bodies->sound = PyDict_New();
+    bodies->option = PyDict_New();
+    PyObject *word = PyUnicode_InternFromString("option"); /* orjson knows its options by this very object */
+    bool is_whole = bodies->sound != NULL && bodies->option != NULL && word != NULL &&
+                    PyDict_SetItem(bodies->option, word, option) == 0;
+    Py_XDECREF(word);
+    bodies->blocks = choose_blocks();
+#define LEARN(name) is_whole = (bodies->names.name = PyUnicode_InternFromString(#name)) != NULL && is_whole;
+    NAMES(LEARN)
+    if (!is_whole) {
+        Py_DECREF(OBJECT(bodies));
+        return NULL;
+    }
+    return OBJECT(bodies);
+}
+
+static PyMethodDef BODIES_METHODS[] = {
+    {"begin", (PyCFunction)(void (*)(void))bodies_begin, METH_FASTCALL, NULL},
+    {"end", (PyCFunction)(void (*)(void))bodies_end, METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot BODIES_SLOTS[] = {
+    {Py_tp_doc, "Writes the bodies of plain records."},
+    {Py_tp_new, (void *)bodies_new},
+    {Py_tp_methods, BODIES_METHODS},
+    {Py_tp_traverse, (void *)bodies_traverse},
+    {Py_tp_clear, (void *)bodies_clear},
+    {Py_tp_dealloc, (void *)bodies_dealloc},
+    {0, NULL},
+};
+
+static PyType_Spec BODIES = {
+    .name = "toolwright.journal._records.Bodies",
+    .basicsize = sizeof(Bodies),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = BODIES_SLOTS,
+};
+
+static int made(PyObject *module) {
+    PyObject *type = PyType_FromModuleAndSpec(module, &BODIES, NULL);
+    int failed = type == NULL ? -1 : PyModule_AddObjectRef(module, "Bodies", type);
+    Py_XDECREF(type);
+    return failed;
+}
+
+static PyModuleDef_Slot SLOTS[] = {{Py_mod_exec, (void *)made}, {0, NULL}};
+
+static struct PyModuleDef MODULE = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "toolwright.journal._records",
+    .m_doc = "The bodies of plain records (src/native/records.c).",
+    .m_slots = SLOTS,
+};
+
+PyMODINIT_FUNC PyInit__records(void) { return PyModuleDef_Init(&MODULE); }
