@@ -875,7 +875,8 @@ def test_attack_a_call_that_was_given_up_takes_the_leave_of_another(new_host, wo
         ours.send(word)
     else:
         ours.shutdown(socket.SHUT_WR)
-    host.sandbox._send(connection, start, slot, theirs, (), place=place, timeout_s=WAIT_S, is_held=True)
+    message, fds = supervised._request(start, slot, (), place=place, timeout_s=WAIT_S, is_held=True)
+    assert supervised._posted(connection, message, theirs, fds)
     report = _wire.received(ours)
     ours.close()
     assert report is not None
@@ -908,7 +909,8 @@ def test_a_call_that_was_held_notes_that_it_starts_once_it_has_leave_and_not_bef
     connection.started[place] = page
     if word is not None:
         ours.send(word)
-    host.sandbox._send(connection, start, slot, theirs, (), place=place, timeout_s=WAIT_S, is_held=True)
+    message, fds = supervised._request(start, slot, (), place=place, timeout_s=WAIT_S, is_held=True)
+    assert supervised._posted(connection, message, theirs, fds)
     report = _wire.received(ours)
     ours.close()
     host.sandbox._drop(slot)

@@ -15,7 +15,8 @@ import socket
 import struct
 from array import array
 from contextlib import suppress
-from typing import Final
+from importlib import import_module
+from typing import Final, Protocol, TypeAlias
 
 from toolwright.sandbox import _kernel
 from toolwright.sandbox._wire import FLAGS_AT, REQUEST, SEALED_MAX, Flag
@@ -32,6 +33,27 @@ _GONE: Final = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF)
 
 class Gone(Exception):
     """The spawner is not there any more, and nobody has the request, or whoever had it ended."""
+
+
+Said: TypeAlias = tuple[bytes, tuple[int, ...], bool]
+"""A message, the descriptors that came with it, all or none, and whether there was no room for them."""
+
+
+class _Asking(Protocol):
+    def __call__(
+        self, spawner: int, message: bytes, fds: list[int], stop: int, until: float, /
+    ) -> tuple[int, Said | None]: ...
+
+
+def _native() -> _Asking | None:
+    try:
+        ask: _Asking = import_module("toolwright.sandbox._post").ask
+    except ImportError:  # it was not built
+        return None
+    return ask
+
+
+_ASK: Final = _native()
 
 
 class Connection:
@@ -107,6 +129,24 @@ class Connection:
     def _send(self, message: bytes, fds: list[int]) -> None:
         try:
             self.socket.sendmsg((message,), ((socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds)),))
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+            raise Gone from None
+
+    def may_ask_for(self, message: bytes) -> bool:
+        """Whether ``ask_for`` can be used: it was built, and the request fits into a datagram."""
+        return _ASK is not None and len(message) <= INLINE_BYTES_MAX
+
+    def ask_for(self, message: bytes, fds: list[int], stop: int, until: float) -> tuple[int, Said | None]:
+        """Make a line, send a request with its other end, and wait for the first word on it, in one step.
+
+        The line, or -1 where nothing more is said on it and it is closed; and what was said, or None where
+        nothing was until then, or ``stop`` became readable. Raises Gone, and OSError where nothing was sent.
+        """
+        assert _ASK is not None
+        try:
+            return _ASK(self.socket.fileno(), message, fds, stop, until)
         except OSError as error:
             if error.errno not in _GONE:
                 raise

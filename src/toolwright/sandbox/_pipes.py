@@ -20,6 +20,7 @@ from typing import Final, TypeAlias
 from toolwright.model import End, Ending, Run, Usage
 from toolwright.records import maker
 from toolwright.sandbox import Cancel, Start, _kernel
+from toolwright.sandbox._connection import Said
 from toolwright.sandbox._wire import (
     LEAVE,
     STAGES,
@@ -66,7 +67,7 @@ class Exchange:
     the pipes. Attack: a process that holds a pipe open, here or elsewhere; it is not waited for.
     """
 
-    def __init__(self, start: Start, cancel: Cancel, ends: Ends) -> None:
+    def __init__(self, start: Start, cancel: Cancel) -> None:
         self.start = start
         self.stdin = start.stdin
         """What goes with the request."""
@@ -80,7 +81,8 @@ class Exchange:
         self.stdout_bytes = self.stderr_bytes = 0
         self.stopped: End | None = None
         self.is_silent = self.is_cut = False
-        self.ours, self.theirs = ends
+        self.ours: Socket | None = None
+        """Our end of the line, from when the request is sent until the report is there."""
         self._opened: list[int] = []
         try:
             self.cancelled = cancel.fileno()  # perhaps made now, and there may be no descriptor left
@@ -95,8 +97,8 @@ class Exchange:
             raise
 
     def close(self) -> None:
-        self.ours.close()
-        self.theirs.close()
+        if self.ours is not None:
+            self.ours.close()
         if self.large is not None:
             self.large.close()
         for fd in self._opened:
@@ -114,17 +116,28 @@ class Exchange:
                 self.unsent = self.unsent[os.write(self.stdin_write, self.unsent[:PIPE_BYTES]) :]
             self._close(self.stdin_write)
 
+    def go_on(self, line: int, said: Said | None, until: float) -> Report | None:
+        """As ``until_report``, with a line on which the first word was heard; -1: the last one, too."""
+        if line >= 0:
+            self.ours = Socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, line)
+        report = None if said is None else self._told(*said)
+        return report if line < 0 else self.until_report(until)
+
     def until_report(self, until: float, *, looking: bool = False) -> Report | None:
         """Carry bytes until the report comes. None: contact is lost, or (``is_silent``) nobody speaks.
 
         ``looking``: first look for the report again and again, for as long as a quick call takes.
         """
+        assert self.ours is not None
         wait = select.poll()
         control, stop = self.ours.fileno(), self.cancelled
         wait.register(control, select.POLLIN)
         wait.register(stop, select.POLLIN)
         if self.unsent:
             wait.register(self.stdin_write, select.POLLOUT)
+        if self.stdout_read >= 0:
+            wait.register(self.stdout_read, select.POLLIN)
+            wait.register(self.stderr_read, select.POLLIN)
         ready: list[tuple[int, int]] = []
         if looking:
             enough = time.monotonic() + QUICK_S
@@ -137,7 +150,7 @@ class Exchange:
                 return None
             for fd, _ in ready or wait.poll(left_ms):
                 if fd == control:
-                    report = self._hear()
+                    report = self._told(*heard(self.ours))
                     if report is None or report.reason != Reason.RUNNING:
                         return report
                     if self.stopped is None and self.stdout_read >= 0:
@@ -156,12 +169,11 @@ class Exchange:
                         wait.unregister(fd)
             ready = []
 
-    def _hear(self) -> Report | None:
+    def _told(self, message: bytes, rights: tuple[int, ...], is_cut: bool) -> Report | None:
         """What the supervisor says, and with it what the tool wrote, or the pipes where that lies.
 
         None: it hung up.
         """
-        message, rights, is_cut = heard(self.ours)
         report = Report.read(message)
         if rights:
             self.stdout_read, self.stderr_read = rights
@@ -177,6 +189,7 @@ class Exchange:
 
     def let_start(self) -> None:
         """Wake a tool that is held and has leave. Whoever held it may be gone, or it may have ended."""
+        assert self.ours is not None
         with suppress(OSError):
             self.ours.send(LEAVE)
 
@@ -196,8 +209,9 @@ class Exchange:
     def _stop(self, end: End) -> None:
         if self.stopped is None:
             self.stopped = end
-            with suppress(OSError):
-                self.ours.send(STOP)
+            if self.ours is not None:
+                with suppress(OSError):
+                    self.ours.send(STOP)
 
     def _take(self, stdout: bytes, stderr: bytes) -> None:
         """What came with the report, or before it, in pieces, where the pipes could not come."""

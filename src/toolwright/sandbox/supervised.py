@@ -356,7 +356,7 @@ class Supervised:
         report: Report | None = None
         is_sent = is_stale = False
         try:
-            exchange = Exchange(start, cancel, self._ends())
+            exchange = Exchange(start, cancel)
             place = connection.take_place()
             is_alone = connection.is_alone()
             # While the disk writes, the tool is made ready. Many callers at once have no time to gain by it.
@@ -366,28 +366,48 @@ class Supervised:
                     cancel.leave()
                 timeout_s = start.permit.limits.timeout_s
                 stdio = (exchange.stdin_read,) if exchange.stdin_read >= 0 else ()
-                is_sent = self._send(
-                    connection, start, slot, exchange.theirs, stdio,
-                    stdin=exchange.stdin, place=place, timeout_s=timeout_s, is_held=is_held,
-                )  # fmt: skip
+                message, fds = _request(
+                    start,
+                    slot,
+                    stdio,
+                    stdin=exchange.stdin,
+                    place=place,
+                    timeout_s=timeout_s,
+                    is_held=is_held,
+                )
                 sent = time.monotonic()
-                if is_held:
+                if is_alone or not connection.may_ask_for(message):
+                    exchange.ours, theirs = self._ends()
+                    is_sent = _posted(connection, message, theirs, fds)
+                    sent = time.monotonic()
+                    if is_held:
+                        try:
+                            cancel.leave()
+                        except BaseException:
+                            report = exchange.stop(time.monotonic() + GRACE_S)
+                            raise
+                        began = time.monotonic()
+                        connection.started[place] = LEAVE_SLOT
+                        # It looks at the page for that long; then it sleeps, and wants to be told. Told
+                        # first, it would note that it starts where we write that it may, and be tried again.
+                        if not _IS_PARALLEL or began - sent > _LOOKING_S:
+                            exchange.let_start()
+                        sent = began
+                    if is_alone:
+                        self._make_spare()
+                    looking = slot.is_quick and is_alone
+                    report = exchange.until_report(sent + timeout_s + GRACE_S, looking=looking)
+                else:
+                    until = sent + timeout_s + GRACE_S
+                    is_sent = True  # also where an interrupt comes: it may have been
                     try:
-                        cancel.leave()
-                    except BaseException:
-                        report = exchange.stop(time.monotonic() + GRACE_S)
-                        raise
-                    began = time.monotonic()
-                    connection.started[place] = LEAVE_SLOT
-                    # It looks at the page for that long; then it sleeps, and wants to be told. Told first, it
-                    # would note that it starts where we write that it may, and be tried again after all.
-                    if not _IS_PARALLEL or began - sent > _LOOKING_S:
-                        exchange.let_start()
-                    sent = began
-                if is_alone:
-                    self._make_spare()
-                looking = slot.is_quick and is_alone
-                report = exchange.until_report(sent + timeout_s + GRACE_S, looking=looking)
+                        line, said = connection.ask_for(message, fds, exchange.cancelled, until)
+                    except (Gone, OSError) as no:
+                        is_sent = False
+                        if not isinstance(no, Gone):
+                            raise
+                    else:
+                        report = exchange.go_on(line, said, until)
                 slot.is_quick = _IS_PARALLEL and time.monotonic() - sent < QUICK_S
                 may_have_started = is_sent and connection.started[place] & STARTED_BIT != 0
             finally:
@@ -417,62 +437,6 @@ class Supervised:
                 self._drop(slot)
             else:
                 self._give_back(slot, 0 if report is None else report.scratch_changed_ns)
-
-    def _send(
-        self,
-        connection: Connection,
-        start: Start,
-        slot: _Slot,
-        theirs: _Socket,
-        stdio: Sequence[int],
-        *,
-        stdin: bytes = b"",
-        place: int = 0,
-        timeout_s: float = 0.0,
-        channel: int = -1,
-        is_held: bool = False,
-    ) -> bool:
-        """False: the spawner is gone and nobody has the request. The control socket says so as well.
-
-        ``stdio``: the program's own ends of stdin, or of all three; the spawner makes those that are missing.
-        """
-        flags, namespace, rules = slot.flags, slot.namespace, slot.rules
-        if is_held:
-            flags |= _HELD
-        if stdio:
-            flags |= _STDIN if len(stdio) == 1 else _STDIO
-        fds = [theirs.fileno(), *stdio, *slot.fds]
-        if channel >= 0:
-            flags |= int(Flag.CHANNEL)
-            fds.append(channel)
-        paths: tuple[str, ...] = ()
-        bind_flags = b""
-        if namespace is not None:
-            fds += namespace.fds
-            paths, bind_flags = namespace.paths, namespace.bind_flags
-        env = start.env
-        if "TMPDIR" in env:
-            env = {**env, "TMPDIR": slot.scratch}
-        variables = [f"{name}={value}" for name, value in env.items()]
-        text = strings([start.program, start.cwd, slot.scratch, *start.argv, *variables, *paths])
-        limits = rules.limits
-        head = REQUEST.pack(
-            REQUEST_MAGIC, VERSION, _RUN, flags,
-            REQUEST.size + len(slot.prefix) + len(bind_flags) + len(text) + len(stdin),
-            place, max(1, round(timeout_s * 1000)) if timeout_s else 0, limits.processes_max,
-            limits.memory_bytes_max, limits.scratch_bytes_max,
-            rules.uid or 0, (rules.uid or 0) if rules.gid is None else rules.gid,
-            len(start.argv), len(variables), len(bind_flags) // 4, len(rules.rlimits), len(rules.seccomp),
-            len(text), 0, slot.kit, len(stdin), 0,
-        )  # fmt: skip
-        is_sent = True
-        try:
-            connection.post(b"".join((head, slot.prefix, bind_flags, text, stdin)), fds)
-        except Gone:
-            is_sent = False
-        # Only the supervisor's copy is left: when it closes, we hear it.
-        theirs.close()
-        return is_sent
 
     def _ends(self) -> Ends:
         try:
@@ -533,7 +497,8 @@ class Supervised:
             connection = self._connected()
             ours, theirs = new_ends()
             try:
-                if self._send(connection, start, slot, theirs, stdio, channel=channel):
+                message, fds = _request(start, slot, stdio, channel=channel)
+                if _posted(connection, message, theirs, fds):
                     return ours
             except BaseException:
                 ours.close()
@@ -960,6 +925,66 @@ def _new_namespace(
     present = sum(1 for gone in report.tail[len(binds) :] if not gone)
     marked = [word | (_ABSENT if gone else 0) for word, gone in zip(words, report.tail, strict=True)]
     return _Namespace(tuple(fds[present:]), tuple(fds[:present]), tuple(paths), struct.pack(layout, *marked))
+
+
+def _posted(connection: Connection, message: bytes, theirs: _Socket, fds: Sequence[int]) -> bool:
+    """Send a request with the other end of its line. False: the spawner is gone and nobody has the request.
+    Our end says so as well."""
+    is_sent = True
+    try:
+        connection.post(message, [theirs.fileno(), *fds])
+    except Gone:
+        is_sent = False
+    # Only the supervisor's copy is left: when it closes, we hear it.
+    theirs.close()
+    return is_sent
+
+
+def _request(
+    start: Start,
+    slot: _Slot,
+    stdio: Sequence[int],
+    *,
+    stdin: bytes = b"",
+    place: int = 0,
+    timeout_s: float = 0.0,
+    channel: int = -1,
+    is_held: bool = False,
+) -> tuple[bytes, list[int]]:
+    """The message, and the descriptors that go with it behind the line's.
+
+    ``stdio``: the program's own ends of stdin, or of all three; the spawner makes those that are missing.
+    """
+    flags, namespace, rules = slot.flags, slot.namespace, slot.rules
+    if is_held:
+        flags |= _HELD
+    if stdio:
+        flags |= _STDIN if len(stdio) == 1 else _STDIO
+    fds = [*stdio, *slot.fds]
+    if channel >= 0:
+        flags |= int(Flag.CHANNEL)
+        fds.append(channel)
+    paths: tuple[str, ...] = ()
+    bind_flags = b""
+    if namespace is not None:
+        fds += namespace.fds
+        paths, bind_flags = namespace.paths, namespace.bind_flags
+    env = start.env
+    if "TMPDIR" in env:
+        env = {**env, "TMPDIR": slot.scratch}
+    variables = [f"{name}={value}" for name, value in env.items()]
+    text = strings([start.program, start.cwd, slot.scratch, *start.argv, *variables, *paths])
+    limits = rules.limits
+    head = REQUEST.pack(
+        REQUEST_MAGIC, VERSION, _RUN, flags,
+        REQUEST.size + len(slot.prefix) + len(bind_flags) + len(text) + len(stdin),
+        place, max(1, round(timeout_s * 1000)) if timeout_s else 0, limits.processes_max,
+        limits.memory_bytes_max, limits.scratch_bytes_max,
+        rules.uid or 0, (rules.uid or 0) if rules.gid is None else rules.gid,
+        len(start.argv), len(variables), len(bind_flags) // 4, len(rules.rlimits), len(rules.seccomp),
+        len(text), 0, slot.kit, len(stdin), 0,
+    )  # fmt: skip
+    return b"".join((head, slot.prefix, bind_flags, text, stdin)), fds
 
 
 def _identities(start: Start) -> tuple[object, ...]:
