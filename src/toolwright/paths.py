@@ -13,6 +13,9 @@ TEMPORARY_FOLDER: Final = "/tmp"
 SETTLED_NS: Final = 2_000_000_000
 """Longer than any tick of a file system's clock: small ext4 volumes count in seconds, kernels before 6.13 in
 hundredths. A second change within one tick leaves a file's times as they are."""
+_TICKS_NS: Final = 50_000_000
+"""Longer than any tick of a kernel's clock."""
+_MILLISECOND_NS: Final = 1_000_000
 
 
 def is_below(path: str, roots: Sequence[str]) -> bool:
@@ -23,10 +26,15 @@ def is_below(path: str, roots: Sequence[str]) -> bool:
     return any(root and (path == root or path.startswith(f"{root.rstrip('/')}/")) for root in roots)
 
 
-def is_settled(changed_ns: int, looked_ns: int) -> bool:
+def is_settled(changed_ns: int, looked_ns: int, *, by_our_clock: bool = False) -> bool:
     """Whether a file that changed then, as its times say, and was looked at then shows its next change in its
-    times. Where it does not, whoever remembers what it saw never learns of that change."""
-    return changed_ns + SETTLED_NS <= looked_ns
+    times. Where it does not, whoever remembers what it saw never learns of that change.
+
+    ``by_our_clock``: its times come from this machine's clock, as they do in a folder of our own. Then one that
+    is no whole millisecond comes from a file system that has nothing coarser than the kernel's ticks.
+    """
+    is_fine = by_our_clock and changed_ns % _MILLISECOND_NS != 0
+    return changed_ns + (_TICKS_NS if is_fine else SETTLED_NS) <= looked_ns
 
 
 def is_utf8(path: str) -> bool:

@@ -169,9 +169,8 @@ class _Slot:
         ``changed_ns``: when it last changed, as the supervisor saw it after the call; 0: it did not look.
         A tool cannot set the time of a change. What changed shortly before the call is looked at again.
         """
-        return is_settled(self.changed_ns, self.taken_ns) and self.changed_ns == (
-            changed_ns or _changed_ns(self.scratch)
-        )
+        is_settled_by_then = is_settled(self.changed_ns, self.taken_ns, by_our_clock=True)
+        return is_settled_by_then and self.changed_ns == (changed_ns or _changed_ns(self.scratch))
 
 
 class Service:
