@@ -412,16 +412,16 @@ def test_a_call_that_waits_for_its_place_is_on_record() -> None:
 def test_a_call_that_claims_or_starts_nothing_is_recorded_at_once(more: dict[str, object]) -> None:
     audit = RecordingAudit()
     engine = an_engine(a_tool(), AskingRuntime([GOOD]), audit, asking=True)
-    (begun,) = engine.begin([(a_call(**more), Cancel())], promised=True)
+    begun = engine.begin_alone(a_call(**more), Cancel())
     assert (begun.promise, len(audit.begun)) == (None, 1)
     assert engine.go_on(begun).ok
 
 
-def test_calls_that_begin_together_are_recorded_at_once_whatever_is_promised() -> None:
+def test_calls_that_begin_together_are_recorded_at_once() -> None:
     audit = RecordingAudit()
     engine = an_engine(a_tool(), AskingRuntime([GOOD, GOOD]), audit, asking=True)
     calls = [(a_call(), Cancel()), (replace(a_call(), id="c2"), Cancel())]
-    begun = engine.begin(calls, promised=True)
+    begun = engine.begin(calls)
     assert ([one.call.id for one in begun], len(audit.begun)) == (["c1", "c2"], 2)
     assert all(engine.go_on(one).ok for one in begun)
 

@@ -946,9 +946,10 @@ class Workshop:
             if not jsontext.is_deeper(given, jsontext.DEPTH_MAX):  # that is a wrong call, not a wrong use
                 hint = "use str keys and plain values"
                 raise UsageError(f"arguments must be JSON: {error}", hint) from None
-        _check_call(timeout_s, idempotency_key, approval_wait_s)
+        if timeout_s is not None or idempotency_key is not None or approval_wait_s is not None:
+            _check_call(timeout_s, idempotency_key, approval_wait_s)
         call = _call(
-            id=self.hands.new_call_id(),
+            id=(self._hands or self.hands).new_call_id(),
             tool=name,
             arguments=given,
             caller=self._environment.user if caller is None else caller,
@@ -1009,8 +1010,7 @@ class Workshop:
         return self.hands.new_call_id()
 
     def _run(self, call: ToolCall, cancel: Cancel, door: str = "python") -> ToolResult:
-        (begun,) = self.hands.engine.begin([(call, cancel)], door=door, promised=True)
-        return self.go_on(begun)
+        return self.go_on((self._hands or self.hands).engine.begin_alone(call, cancel, door=door))
 
     def go_on(self, begun: Begun) -> ToolResult:
         """Run a call; where it was refused and the sources changed meanwhile, load them and ask once more.
@@ -1018,7 +1018,7 @@ class Workshop:
         A tool whose file changed is not run as it was declared before: what is declared, what is verified and
         what runs must be one. Both attempts are recorded.
         """
-        result = self.hands.engine.go_on(begun)
+        result = (self._hands or self.hands).engine.go_on(begun)
         if result.error is None or result.error.kind is not Kind.DENIED or not self._has_changed():
             return result
         if self.reload(sound=True):

@@ -199,40 +199,46 @@ class Engine:
 
     def call(self, call: ToolCall, cancel: Cancel, *, door: str = "python") -> ToolResult:
         """Run one call from begin to end. Never raises because of a tool, a declaration or an argument."""
-        (begun,) = self.begin([(call, cancel)], door=door, promised=True)
-        return self.go_on(begun)
+        return self.go_on(self.begin_alone(call, cancel, door=door))
 
-    def begin(
-        self, calls: Sequence[tuple[ToolCall, Cancel]], *, door: str = "python", promised: bool = False
-    ) -> list[Begun]:
-        """Record that these calls begin, on the disk together: many that arrive at once share one sync.
+    def begin_alone(self, call: ToolCall, cancel: Cancel, *, door: str = "python") -> Begun:
+        """Record that a call begins. It must be handed to ``go_on``, or to ``run`` and then ``end``, once: a
+        begin without an end reads as interrupted.
 
-        Each must be handed to ``go_on``, or to ``run`` and then ``end``, once, in whatever thread and order:
-        a begin without an end reads as interrupted. A name that only waiting may bring is not waited for
-        while others wait too. ``promised``: of a lone call that starts a program, only the record's place is
-        kept now; it is on the disk before the program starts, and the disk's time is used to make that ready.
+        Of one that starts a program, only the record's place is kept now; it is on the disk before the program
+        starts, and the disk's time is used to make that ready.
         """
-        started, stock = time.monotonic(), self._stock()
-        begun: list[Begun] = []
-        recorded: list[tuple[ToolCall, CallFacts]] = []
-        for call, cancel in calls:
-            if call.tool.startswith(_OWN):
-                call = self._meant(call)
-            known, unknown = self._look_up(stock, call)
-            if known is None and len(calls) == 1 and self._arrives(call, cancel):
-                stock = self._stock()
-                known, unknown = self._look_up(stock, call)
-            is_later = known is None and len(calls) > 1
-            facts = self._facts(known, stock.version, door)
-            begun.append(_begun(call, cancel, facts, stock, started, known, unknown, is_later))
-            if not is_later:
-                recorded.append((call, facts))
-        if promised and len(begun) == 1 and self._may_wait(begun[0]):
-            return [_as_promised(begun[0], self._audit.promise(*recorded[0]))]
+        begun = self._found(call, cancel, time.monotonic(), self._stock(), door, alone=True)
+        if self._may_wait(begun):
+            return _as_promised(begun, self._audit.promise(begun.call, begun.facts))
+        if not self._audit.begin_all(((begun.call, begun.facts),)):
+            return replace(begun, why_not=self._audit.why_not)
+        return begun
+
+    def begin(self, calls: Sequence[tuple[ToolCall, Cancel]], *, door: str = "python") -> list[Begun]:
+        """As ``begin_alone``, for calls that arrive together, in whatever threads they go on: they share one
+        sync, and are on the disk when this returns. A name that only waiting may bring is not waited for while
+        others wait too."""
+        started, stock, alone = time.monotonic(), self._stock(), len(calls) == 1
+        begun = [self._found(call, cancel, started, stock, door, alone=alone) for call, cancel in calls]
+        recorded = [(each.call, each.facts) for each in begun if not each.is_later]
         if recorded and not self._audit.begin_all(recorded):
             why_not = self._audit.why_not
             return [each if each.is_later else replace(each, why_not=why_not) for each in begun]
         return begun
+
+    def _found(
+        self, call: ToolCall, cancel: Cancel, started: float, stock: Stock, door: str, *, alone: bool
+    ) -> Begun:
+        """A call with its tool, if there is one, and with what its begin will be recorded with."""
+        if call.tool.startswith(_OWN):
+            call = self._meant(call)
+        known, unknown = self._look_up(stock, call)
+        if known is None and alone and self._arrives(call, cancel):
+            stock = self._stock()
+            known, unknown = self._look_up(stock, call)
+        facts = self._facts(known, stock.version, door)
+        return _begun(call, cancel, facts, stock, started, known, unknown, known is None and not alone)
 
     def go_on(self, begun: Begun) -> ToolResult:
         """Run a call that has begun to its end."""
@@ -246,7 +252,7 @@ class Engine:
         """Find, check, decide, run and reply. What it gives must be handed to ``end``: the result may go out
         only when its end is in the kernel."""
         if begun.is_later:
-            (begun,) = self.begin([(begun.call, begun.cancel)], door=begun.facts.door)
+            (begun,) = self.begin([(begun.call, begun.cancel)], door=begun.facts.door)  # durable at once
         call, known = begun.call, begun.known
         tool = known.tool if known is not None else None
         if begun.why_not is not None:
@@ -295,6 +301,9 @@ class Engine:
 
     def end(self, over: Sequence[Over]) -> list[ToolResult]:
         """Record how calls ended, in the kernel together, and give the results that may go out."""
+        if len(over) == 1 and over[0].is_recorded:  # most often
+            one = over[0]
+            return self._audit.end_all(((one.call, one.result, one.tool),))
         recorded = [(one.call, one.result, one.tool) for one in over if one.is_recorded]
         ended = self._audit.end_all(recorded)
         if len(ended) == len(over):

@@ -468,6 +468,7 @@ class Later:
                     if self._is_closed:  # nobody would end what is made now
                         return Ending(end=End.UNAVAILABLE, reason=_CLOSED)
                     self._made = self._make()
+                    self.run = self._made.run  # type: ignore[method-assign] # nobody has to come this way again
                 made = self._made
         return made.run(tool, call, permit, cancel)
 

@@ -102,10 +102,10 @@ class Audit:
         ends and writes, and no thread is left there that would let go of a lock."""
         self._owed: deque[bytes] = deque()
         self._owing = threading.Lock()
-        self._begun = 0
-        self._counting = threading.Lock()
-        self._settled = threading.Condition(self._counting)
-        """Told whenever nothing that began is without its end, and somebody waits for that."""
+        self._begun: dict[str, None] = {}
+        """The ids of calls without an end. One step puts one in or takes it out, so that no lock is needed."""
+        self._settled = threading.Condition()
+        """Told whenever there is none, and somebody waits for that."""
         self._settling = 0
 
     @property
@@ -132,8 +132,8 @@ class Audit:
             self.trouble = trouble
             return False
         self.trouble = None
-        with self._counting:
-            self._begun += len(bodies)
+        for call, _ in calls:
+            self._begun[call.id] = None
         return True
 
     def promise(self, call: ToolCall, facts: CallFacts) -> Callable[[], bool]:
@@ -160,8 +160,7 @@ class Audit:
                     raise
                 # The begin stands, or will with whatever is written next, and nobody would write its end.
                 interrupt = stopped
-        with self._counting:
-            self._begun += 1
+        self._begun[call.id] = None
 
         def is_kept() -> bool:
             nonlocal interrupt
@@ -172,7 +171,7 @@ class Audit:
                 self._segments.keep(promise)
             except Trouble as trouble:
                 self.trouble = trouble
-                self._count_out(1)
+                self._over(call)
                 return False
             self.trouble = None
             return True
@@ -252,17 +251,17 @@ class Audit:
             )
             note = f"the end of this call could not be written to the audit journal; {lost}"
             results = [replace(result, notes=(*result.notes, note)) for result in results]
-        self._count_out(len(results))
+        for call, _, _ in calls:
+            self._over(call)
         if self._day_file is not None:
             for line in lines:
                 self._day_line(self._day_file, *line)
         return results
 
-    def _count_out(self, calls: int) -> None:
-        with self._counting:
-            # What began before a fork and ends in the child was never counted there.
-            self._begun = max(self._begun - calls, 0)
-            if self._settling and not self._begun:
+    def _over(self, call: ToolCall) -> None:
+        self._begun.pop(call.id, None)  # what began before a fork and ends in the child is not there
+        if self._settling and not self._begun:
+            with self._settled:
                 self._settled.notify_all()
 
     @property
@@ -295,7 +294,7 @@ class Audit:
 
     def settle(self, timeout_s: float) -> bool:
         """Wait until whatever began has its end, at most so long; whether it has."""
-        with self._counting:
+        with self._settled:
             self._settling += 1
             try:
                 return self._settled.wait_for(lambda: not self._begun, timeout_s)
