@@ -206,8 +206,8 @@ def changer(cls: type[_Value], *fields: str) -> Callable[..., _Value]:
 
 
 def _natively(kind: str, cls: Any, slow: Callable[..., Any], changed: tuple[str, ...] = ()) -> Any:
-    """The same in C, where that was built (``src/native/values.c``); it learns what it fills at its first use,
-    and what it cannot do, or would have to complain about, it leaves to the function in Python."""
+    """The same in C, where that was built (``src/native/values.c``); it learns what it fills at its first
+    use, and what it cannot do, or would have to complain about, it leaves to the function in Python."""
     if _NATIVE is None:
         return slow
 

@@ -788,11 +788,13 @@ def _spent(ending: Ending, content: str) -> Spent:
     output_bytes, end = ending.stdout_bytes, ending.end
     if end is _RETURNED:  # nothing was printed: what it gave is what the model gets
         output_bytes = len(content) if content.isascii() else len(content.encode("utf-8", "replace"))
-    duration_ms, truncated, attempts = 0.0, end is _TOO_LARGE, 0
-    for run in ending.runs:
-        duration_ms += run.duration_ms
-        truncated = truncated or run.truncated
-        attempts += run.what in ("call", "attempt")
+    runs, truncated, attempts = ending.runs, end is _TOO_LARGE, 1
+    if len(runs) == 1:  # most often
+        duration_ms, truncated = runs[0].duration_ms, truncated or runs[0].truncated
+    else:
+        duration_ms = sum((run.duration_ms for run in runs), 0.0)
+        truncated = truncated or any(run.truncated for run in runs)
+        attempts = sum(run.what in ("call", "attempt") for run in runs)
     return _spent_of(
         duration_ms=duration_ms,
         output_bytes=output_bytes,

@@ -46,11 +46,19 @@ def as_bytes(value: object) -> bytes:
         raise Unwritable(f"its result has no JSON form: {error}") from None
 
 
+def copied(value: object) -> tuple[JsonValue, int]:
+    """A copy of a value, made of plain JSON, and how many bytes it has as text. Raises Unwritable."""
+    try:
+        body = orjson.dumps(value, default=_unfolded, option=_OPTIONS)
+    except TypeError:
+        body = as_bytes(value)
+        return jsontext.loads_own(body), len(body)
+    return orjson.loads(body), len(body)
+
+
 def as_data(value: object) -> JsonValue:
     """A copy of a value, made of plain JSON. Raises Unwritable."""
-    if value is None or type(value) in (str, int, bool):
-        return value
-    return jsontext.loads_own(as_bytes(value))
+    return value if value is None or type(value) in (str, int, bool) else copied(value)[0]
 
 
 def as_blocks(value: object) -> tuple[Block, ...]:

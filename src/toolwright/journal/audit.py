@@ -103,7 +103,7 @@ class Audit:
         self._owed: deque[bytes] = deque()
         self._owing = threading.Lock()
         self._begun: dict[str, None] = {}
-        """The ids of calls without an end. One step puts one in or takes it out, so that no lock is needed."""
+        """The ids of calls without an end. One step puts one in or takes it out, so no lock is needed."""
         self._settled = threading.Condition()
         """Told whenever there is none, and somebody waits for that."""
         self._settling = 0
@@ -123,7 +123,9 @@ class Audit:
     def begin_all(self, calls: Sequence[tuple[ToolCall, CallFacts]]) -> bool:
         """Record that calls begin, with one sync for all. True only when that is durable."""
         plain, now = self._bodies.begin, self._clock()
-        bodies = [plain(call, facts, now) or self._begin(call, facts, now) for call, facts in calls]
+        bodies = []
+        for call, facts in calls:
+            bodies.append(plain(call, facts, now) or self._begin(call, facts, now))
         try:
             if self._owed:
                 self._pay()
@@ -171,7 +173,8 @@ class Audit:
                 self._segments.keep(promise)
             except Trouble as trouble:
                 self.trouble = trouble
-                self._over(call)
+                self._begun.pop(call.id, None)
+                self._tell_settled()
                 return False
             self.trouble = None
             return True
@@ -251,15 +254,16 @@ class Audit:
             )
             note = f"the end of this call could not be written to the audit journal; {lost}"
             results = [replace(result, notes=(*result.notes, note)) for result in results]
-        for call, _, _ in calls:
-            self._over(call)
+        for call, _, _ in calls:  # what began before a fork and ends in the child is not there
+            self._begun.pop(call.id, None)
+        if self._settling:
+            self._tell_settled()
         if self._day_file is not None:
             for line in lines:
                 self._day_line(self._day_file, *line)
         return results
 
-    def _over(self, call: ToolCall) -> None:
-        self._begun.pop(call.id, None)  # what began before a fork and ends in the child is not there
+    def _tell_settled(self) -> None:
         if self._settling and not self._begun:
             with self._settled:
                 self._settled.notify_all()

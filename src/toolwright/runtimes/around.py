@@ -52,11 +52,25 @@ _NOTHING_RAN: Final = (End.NOT_STARTED, End.UNAVAILABLE, End.DENIED, End.REFUSED
 # -- how many at once ---------------------------------------------------------------------------------------
 
 
+class _Places:
+    """Of one tool: places that are free, and those who wait for one."""
+
+    __slots__ = ("free", "made", "waiting")
+
+    def __init__(self) -> None:
+        self.free: list[None] = []
+        self.made = 0
+        """How many there are, free or not; more are made as they are asked for."""
+        self.waiting: deque[threading.Lock] = deque()
+        """Each holds a lock, whose release gives it a place."""
+
+
 class Limited:
     """At most so many calls of one tool at once; the others wait, no longer than they may run.
 
     Who leaves hands its place to the one that waits longest: waking all of them for one place would cost more
-    than many a tool.
+    than many a tool. A place that is free is taken, and one that nobody waits for given back, in one step of
+    a list's, which needs no lock.
     """
 
     def __init__(self, inner: Runtime, per_tool: int, bare: Runtime | None = None) -> None:
@@ -64,38 +78,45 @@ class Limited:
         self._inner = inner
         self._bare = bare or inner
         self._per_tool = per_tool
-        self._running: dict[str, int] = {}
-        self._waiting: dict[str, deque[threading.Lock]] = {}
-        """Per tool, those that wait: each holds a lock, whose release gives it a place."""
+        self._places: dict[str, _Places] = {}
         self._lock = threading.Lock()
 
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
-        refused = self._enter(tool.key, permit.limits.timeout_s, cancel)
-        if refused is not None:
-            return refused
+        places = self._places.get(tool.key) or self._places.setdefault(tool.key, _Places())
+        if places.waiting or not places.free or not _is_taken(places):
+            refused = self._wait(places, permit.limits.timeout_s, cancel)
+            if refused is not None:
+                return refused
         try:
             inner = self._bare if tool.retry is None and not permit.forbidden else self._inner
             return inner.run(tool, call, permit, cancel)
         finally:
-            self._leave(tool.key)
+            places.free.append(None)
+            if places.waiting:
+                self._hand_on(places)
 
-    def _enter(self, key: str, timeout_s: float, cancel: Cancel) -> Ending | None:
+    def _wait(self, places: _Places, timeout_s: float, cancel: Cancel) -> Ending | None:
         with self._lock:
-            running = self._running.get(key, 0)
-            if running < self._per_tool:
-                self._running[key] = running + 1
-                return None
+            if not places.waiting:
+                if places.made < self._per_tool and not places.free:
+                    places.made += 1
+                    return None
+                if _is_taken(places):
+                    return None
             place = threading.Lock()
             place.acquire()
-            self._waiting.setdefault(key, deque()).append(place)
+            places.waiting.append(place)
+            # Whoever left before that saw nobody who waits; whoever leaves after it hands on.
+        self._hand_on(places)
         try:
             cancel.leave()  # who waits is on record, and loses no time by it
             has_place = _given(place, time.monotonic() + timeout_s, cancel)
         except BaseException:  # an interrupt, say: nobody may wait behind a place that is never used
-            if not self._give_up(key, place):
-                self._leave(key)
+            if not self._give_up(places, place):
+                places.free.append(None)
+                self._hand_on(places)
             raise
-        if has_place or not self._give_up(key, place):
+        if has_place or not self._give_up(places, place):
             return None
         if cancel.is_set:
             return Ending(end=End.CANCELLED)
@@ -105,30 +126,28 @@ class Limited:
             hint="call it again later, or raise [limits] calls_per_tool",
         )
 
-    def _give_up(self, key: str, place: threading.Lock) -> bool:
+    def _give_up(self, places: _Places, place: threading.Lock) -> bool:
         """False: the place was given just now."""
         with self._lock:
-            waiting = self._waiting.get(key)
-            if waiting is None or place not in waiting:
+            if place not in places.waiting:
                 return False
-            waiting.remove(place)
-            if not waiting:
-                del self._waiting[key]
+            places.waiting.remove(place)
             return True
 
-    def _leave(self, key: str) -> None:
+    def _hand_on(self, places: _Places) -> None:
+        """Give what is free to those who wait longest."""
         with self._lock:
-            waiting = self._waiting.get(key)
-            if waiting is not None:
-                waiting.popleft().release()
-                if not waiting:
-                    del self._waiting[key]
-                return
-            left = self._running[key] - 1
-            if left:
-                self._running[key] = left
-            else:
-                del self._running[key]
+            while places.waiting and _is_taken(places):
+                places.waiting.popleft().release()
+
+
+def _is_taken(places: _Places) -> bool:
+    """Whether a place was free, which is ours then."""
+    try:
+        places.free.pop()
+    except IndexError:
+        return False
+    return True
 
 
 def _given(place: threading.Lock, deadline: float, cancel: Cancel) -> bool:

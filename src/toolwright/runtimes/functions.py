@@ -18,7 +18,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from toolwright import jsontext
 from toolwright.errors import Failed
 from toolwright.functions import PROGRESS, Context, Function, results
 from toolwright.functions.shapes import Mismatch
@@ -70,7 +69,7 @@ class FunctionTools:
         told: dict[str, object]
         notes: tuple[str, ...] = ()
         try:
-            context = partial(_context, tool, call, cancel, began + limit_s)
+            context = partial(_context, tool, call, cancel, began + limit_s) if function.contexts else _none
             value = function.run(call.arguments or {}, context)
             is_async = _loops.is_awaitable(value)
             if is_async:
@@ -118,6 +117,10 @@ class FunctionTools:
 _run, _ending = maker(Run), maker(Ending)
 
 
+def _none() -> Context:
+    raise AssertionError("it asks for none")
+
+
 def _context(tool: Tool, call: ToolCall, cancel: Cancel, deadline: float) -> Context:
     report = PROGRESS.get()
     heard = {} if report is None else {"report": report}
@@ -143,27 +146,27 @@ def _given(value: object, permit: Permit, runs: tuple[Run, ...]) -> Ending:
         if isinstance(value, str) and len(value) * 4 > most and (size := _size(value)) > most:
             return _too_large(size, runs)  # no character has more than four bytes
         return _ending(end=_RETURNED, value=value, kind_of_value=kind.__name__, layers=_LAYERS, runs=runs)
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        reason = "it returned bytes, which no model can read"
-        hint = "return a text, or content such as toolwright.ImageBlock(data=BASE64, media_type=…)"
-        return Ending(end=End.RAISED, reason=reason, hint=hint, layers=_LAYERS, runs=runs)
     most = permit.limits.stdout_bytes_max
     try:
-        blocks = results.as_blocks(value)
-        if blocks:
-            size = results.bytes_of(blocks)
-            if size > most:
-                return _too_large(size, runs)
-            return _ending(
-                end=_RETURNED, blocks=blocks, kind_of_value=kind.__name__, layers=_LAYERS, runs=runs
-            )
-        body = results.as_bytes(value)
+        if kind is not dict:  # which is data, whatever it holds
+            if isinstance(value, (bytes, bytearray, memoryview)):
+                reason = "it returned bytes, which no model can read"
+                hint = "return a text, or content such as toolwright.ImageBlock(data=BASE64, media_type=…)"
+                return Ending(end=End.RAISED, reason=reason, hint=hint, layers=_LAYERS, runs=runs)
+            blocks = results.as_blocks(value)
+            if blocks:
+                size = results.bytes_of(blocks)
+                if size > most:
+                    return _too_large(size, runs)
+                return _ending(
+                    end=_RETURNED, blocks=blocks, kind_of_value=kind.__name__, layers=_LAYERS, runs=runs
+                )
+        data, size = results.copied(value)
     except results.Unwritable as unwritable:
         hint = "return texts, numbers, lists, mappings, dataclasses, or content blocks"
         return Ending(end=End.RAISED, reason=str(unwritable), hint=hint, layers=_LAYERS, runs=runs)
-    if len(body) > most:
-        return _too_large(len(body), runs)
-    data = jsontext.loads_own(body)
+    if size > most:
+        return _too_large(size, runs)
     return _ending(end=_RETURNED, value=data, kind_of_value=kind.__name__, layers=_LAYERS, runs=runs)
 
 
