@@ -960,7 +960,8 @@ class Workshop:
             approval_wait_s=approval_wait_s or 0.0,
         )
         if progress is None:
-            return self._run(call, cancel or NEVER)
+            hands = self._hands or self.hands
+            return self.go_on(hands.engine.begin_alone(call, cancel or NEVER))
         from toolwright.functions import PROGRESS
 
         heard = PROGRESS.set(progress)

@@ -437,7 +437,7 @@ def compact(value: JsonValue) -> bytes:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
 
 
-_ONLY_PLAIN: Final = (
+ONLY_PLAIN: Final = (
     orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
 )
 
@@ -445,7 +445,7 @@ _ONLY_PLAIN: Final = (
 def plain(value: object) -> bytes:
     """A program's own value as JSON. Raises TypeError for anything that JSON has no form for."""
     try:
-        return orjson.dumps(value, option=_ONLY_PLAIN)
+        return orjson.dumps(value, option=ONLY_PLAIN)
     except TypeError as error:
         if "Integer" not in str(error):
             raise

@@ -514,6 +514,8 @@ def _success_dict(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
         message = f"the handler ended without a result ({_status(ending)})"
         return _failed(tool, message, hygiene, details=_details(ending))
     value = ending.value
+    if type(value) is dict and len(value) == 2 and value.get("success") is True and "result" in value:
+        return _saying({"success": True, "result": value["result"]}, value["result"])  # most often
     wrong = _wrong_success(value, ending.kind_of_value)
     if wrong is None and value["success"] and "result" not in value:
         wrong = "got success without result"

@@ -30,6 +30,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+import orjson
+
 from toolwright import jsontext
 from toolwright.calls import commands
 from toolwright.catalog import digests
@@ -120,13 +122,18 @@ class PythonTools:
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
         invocation = tool.invocation
         assert isinstance(invocation, CallPython)
+        registered = self._registered(tool, invocation)
+        if registered is not None and not tool.chain:  # a handler, which is told of no project
+            request = {"name": tool.name, "params": call.arguments or {}, "context": call.context}
+            return self._inside(
+                lambda: registered, invocation.style, request, tool.key, (), permit.limits, cancel
+            )
         project = project_of(tool, self._host)
         if project[:1] != "/":
             project = os.path.abspath(project)
         prepared = _prepared.prepare(tool, call, self._host, permit, project=project)
         if isinstance(prepared, Ending):
             return prepared
-        registered = self._registered(tool, invocation)
         if registered is not None:
             request = _request(tool, prepared, project, call.context)
             return self._inside(
@@ -196,10 +203,11 @@ class PythonTools:
 
     def _registered(self, tool: Tool, invocation: CallPython) -> Callable[..., object] | None:
         """The host's own handler: for this tool, for its executor, for its group."""
-        if invocation.style is not PythonStyle.HANDLER or not self._host.handlers:
+        handlers = self._host.handlers
+        if not handlers or invocation.style is not PythonStyle.HANDLER:
             return None
         for key in (tool.name, invocation.executor, tool.scope):
-            handler = self._host.handlers.get(key) if key is not None else None
+            handler = handlers.get(key) if key is not None else None
             if handler is None:
                 continue
             if callable(handler):
@@ -460,7 +468,7 @@ class _TooLarge(Exception):
 def _copied(value: object, bytes_max: int) -> JsonValue:
     """The value as JSON reads it, so that nothing of the host's own objects goes on."""
     try:
-        body = jsontext.plain(value)
+        body = orjson.dumps(value, option=jsontext.ONLY_PLAIN)
     except TypeError:
         body = b""
     if len(body) > bytes_max:
@@ -471,7 +479,7 @@ def _copied(value: object, bytes_max: int) -> JsonValue:
         if len(body) > bytes_max:
             raise _TooLarge
         return _read_value(body)
-    return jsontext.loads_own(body)
+    return orjson.loads(body)
 
 
 class _Unreadable(ValueError):

@@ -20,7 +20,7 @@ from toolwright.paths import is_settled
 from toolwright.store import Store
 
 STORE_NAME: Final = "state.sqlite"
-_FRESH_S: Final = 0.01
+_FRESH_S: Final = 0.005
 
 
 def lock_memory(state: str, lock: str) -> str:
@@ -40,7 +40,8 @@ class Keep:
         self._parents: Store | None = None
         self._host = os.getpid()
         self._seen: tuple[object, tuple[Disabled, ...]] = (None, ())
-        self._looked = -1.0
+        self.looked = -1.0
+        """When it was last looked at what is switched off: another number each time."""
 
     @property
     def folder(self) -> str:
@@ -69,21 +70,21 @@ class Keep:
         return found if all(stamp is None or is_settled(stamp[2], now) for stamp in found) else object()
 
     def disabled(self, now: float) -> tuple[Disabled, ...]:
-        """What is switched off, as of a hundredth of a second ago: every call asks."""
-        if not self._looked <= now < self._looked + _FRESH_S:
+        """What is switched off, as of a moment ago: every call asks."""
+        if not self.looked <= now < self.looked + _FRESH_S:
             stamp = self.stamp()
             if stamp == (None, None):
                 self._seen = (stamp, ())
             elif self._seen[0] != stamp:
                 disabled = import_module("toolwright.store.disabled").disabled
                 self._seen = (stamp, disabled(self.opened(), now))
-            self._looked = now
+            self.looked = now
         off = self._seen[1]
         return tuple([entry for entry in off if entry.until is None or entry.until > now]) if off else ()
 
     def look_again(self) -> None:
         """What was switched here counts at once."""
-        self._looked = -1.0
+        self.looked = -1.0
 
     def close(self) -> None:
         with self._lock:
