@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,8 @@ GROUP = 64
 
 Call = Callable[[], object]
 """Makes one call; what it returns is checked."""
+Prepared = Callable[[int], Callable[[], None]]
+"""Gets so many calls ready, and gives what makes them, which alone is measured."""
 
 
 # -- what is called -----------------------------------------------------------------------------------------
@@ -401,17 +404,22 @@ def audit(state: Path) -> Call:
     return call
 
 
-def together(state: Path) -> Callable[[int], None]:
+def together(state: Path) -> Prepared:
     """The durable begins of calls that arrive at once and have no thread each, as in a server."""
     journal = open_audit(str(state))
     numbers = itertools.count()
 
-    def calls(count: int) -> None:
-        for _ in range(count // GROUP):
-            if not journal.begin_all([(asked(next(numbers)), FACTS) for _ in range(GROUP)]):
-                raise SystemExit("a begin was not recorded")
+    def prepare(count: int) -> Callable[[], None]:
+        groups = [[(asked(next(numbers)), FACTS) for _ in range(GROUP)] for _ in range(count // GROUP)]
 
-    return calls
+        def calls() -> None:
+            for group in groups:
+                if not journal.begin_all(group):
+                    raise SystemExit("a begin was not recorded")
+
+        return calls
+
+    return prepare
 
 
 def begin_bytes(state: Path) -> bytes:
@@ -442,7 +450,7 @@ def sync(state: Path) -> Call:
     return call
 
 
-def grouped_sync(state: Path) -> Callable[[int], None]:
+def grouped_sync(state: Path) -> Prepared:
     frames, file = begin_bytes(state) * GROUP, yardstick(state)
 
     def calls(count: int) -> None:
@@ -450,10 +458,10 @@ def grouped_sync(state: Path) -> Callable[[int], None]:
             os.write(file, frames)
             os.fdatasync(file)
 
-    return calls
+    return lambda count: partial(calls, count)
 
 
-def least(state: Path) -> Callable[[int], None]:
+def least(state: Path) -> Prepared:
     """The least that Python needs for such records: the same bytes for each begin, with nothing around."""
     body, file = orjson.loads(begin_bytes(state)[chain.HEAD_BYTES :]), yardstick(state)
     numbers, link = itertools.count(1), bytes(32)
@@ -471,38 +479,7 @@ def least(state: Path) -> Callable[[int], None]:
             os.write(file, b"".join([frame(next(numbers)) for _ in range(GROUP)]))
             os.fdatasync(file)
 
-    return calls
-
-
-def waiting(state: Path) -> Callable[[int], None]:
-    """The least that threads need which wait for one sync, a lock each, and make no record at all."""
-    frames, file = begin_bytes(state) * GROUP, yardstick(state)
-    counting, here = threading.Lock(), list[threading.Lock]()
-
-    def work(rounds: int) -> None:
-        mine = threading.Lock()
-        mine.acquire()
-        for _ in range(rounds):
-            with counting:
-                here.append(mine)
-                group = here.copy() if len(here) == GROUP else None
-                if group is not None:
-                    here.clear()
-            if group is not None:  # the last one to come writes and syncs for all
-                os.write(file, frames)
-                os.fdatasync(file)
-                for one in group:
-                    one.release()
-            mine.acquire()
-
-    def calls(count: int) -> None:
-        threads = [threading.Thread(target=work, args=(count // GROUP,)) for _ in range(GROUP)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-    return calls
+    return lambda count: partial(calls, count)
 
 
 # -- serving ------------------------------------------------------------------------------------------------
@@ -579,14 +556,19 @@ def main() -> None:
         "audit": lambda: audit(state),
         "sync": lambda: sync(state),
     }
-    groups = {"grouped": grouped_sync, "together": together, "least": least, "waiting": waiting}
+    groups: dict[str, Callable[[Path], Prepared]] = {
+        "grouped": grouped_sync,
+        "together": together,
+        "least": least,
+    }
     grouped = groups[given.kind](state) if given.kind in groups else None
     call = kinds[given.kind]() if grouped is None else None
     for line in sys.stdin:
         count, threads = map(int, line.split())
         if grouped is not None:
+            made = grouped(count)
             began = time.perf_counter_ns()
-            grouped(count)
+            made()
             wall = time.perf_counter_ns() - began
             found = (wall // count, wall, 0)
         else:

@@ -146,6 +146,8 @@ typedef struct {
     struct {
         NAMES(MEMBER)
     } names;
+    PyObject *facts; /* of the last call: those of one tool and door are the same, and so is what is told of them */
+    Body before, after; /* before the caller, and after the conversation */
 } Bodies;
 
 /* A member of a record, which is borrowed: records hold what they say, and we hold the record. */
@@ -209,6 +211,37 @@ static void put_digest(Bodies *bodies, Body *body, PyObject *arguments) {
     put(body, digits, sizeof digits);
 }
 
+/* What is told of facts, which are frozen: written once for calls that have the same ones. */
+static void tell(Bodies *bodies, PyObject *facts) {
+    if (bodies->facts == facts) return;
+    Body *before = &bodies->before, *after = &bodies->after;
+    before->size = after->size = 0;
+    before->is_plain = after->is_plain = true;
+    PUT(before, ",\"key\":");
+    put_text(before, of(facts, bodies->names.key));
+    PUT(before, ",\"format\":");
+    put_text(before, of(facts, bodies->names.format));
+    PUT(before, ",\"door\":");
+    put_text(before, of(facts, bodies->names.door));
+    PUT(before, ",\"caller\":");
+    PUT(after, ",\"catalog\":");
+    put_text(after, of(facts, bodies->names.catalog));
+    PUT(after, ",\"seen\":");
+    put_text(after, of(facts, bodies->names.seen_digest));
+    PUT(after, ",\"runs\":");
+    put_text(after, of(facts, bodies->names.runs_digest));
+    PUT(after, ",\"arguments\":[");
+    Py_INCREF(facts); /* so that no others come to lie in their place */
+    PyObject *last = bodies->facts;
+    bodies->facts = facts;
+    Py_XDECREF(last);
+}
+
+static void put_body(Body *body, const Body *part) {
+    if (!part->is_plain) body->is_plain = false;
+    else put(body, part->bytes, part->size);
+}
+
 /* begin(call, facts, ts) */
 static PyObject *bodies_begin(Bodies *bodies, PyObject *const *given, Py_ssize_t count) {
     if (count != 3) {
@@ -237,23 +270,12 @@ static PyObject *bodies_begin(Bodies *bodies, PyObject *const *given, Py_ssize_t
     put_text(&body, of(call, bodies->names.id));
     PUT(&body, ",\"tool\":");
     put_text(&body, tool);
-    PUT(&body, ",\"key\":");
-    put_text(&body, of(facts, bodies->names.key));
-    PUT(&body, ",\"format\":");
-    put_text(&body, of(facts, bodies->names.format));
-    PUT(&body, ",\"door\":");
-    put_text(&body, of(facts, bodies->names.door));
-    PUT(&body, ",\"caller\":");
+    tell(bodies, facts);
+    put_body(&body, &bodies->before);
     put_text(&body, caller);
     PUT(&body, ",\"conversation\":");
     put_text(&body, conversation);
-    PUT(&body, ",\"catalog\":");
-    put_text(&body, of(facts, bodies->names.catalog));
-    PUT(&body, ",\"seen\":");
-    put_text(&body, of(facts, bodies->names.seen_digest));
-    PUT(&body, ",\"runs\":");
-    put_text(&body, of(facts, bodies->names.runs_digest));
-    PUT(&body, ",\"arguments\":[");
+    put_body(&body, &bodies->after);
     PyObject *name, *value;
     Py_ssize_t at = 0;
     bool is_first = true;
@@ -354,6 +376,7 @@ static int bodies_clear(Bodies *bodies) {
     Py_CLEAR(bodies->has_credential);
     Py_CLEAR(bodies->sound);
     Py_CLEAR(bodies->option);
+    Py_CLEAR(bodies->facts);
     return 0;
 }
 
@@ -363,6 +386,7 @@ static int bodies_traverse(Bodies *bodies, visitproc visit, void *arg) {
     Py_VISIT(bodies->has_credential);
     Py_VISIT(bodies->sound);
     Py_VISIT(bodies->option);
+    Py_VISIT(bodies->facts);
     return 0;
 }
 
