@@ -28,7 +28,6 @@ from toolwright.journal.audit import Seals
 from toolwright.journal.pen import PlainPen, installed
 from toolwright.journal.segments import ROOM_BYTES, Bounds, Disk, Promise, Segments, Trouble
 
-
 PENS = {"native": installed(), "plain": PlainPen}
 CHOSEN = ["native"]
 

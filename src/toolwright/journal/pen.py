@@ -28,8 +28,9 @@ class Pen(Protocol):
 
     @property
     def syncing(self) -> AbstractContextManager[object]:
-        """Whoever has this keeps everybody else from syncing; with ``writing`` and ``placing`` likewise. Taken in
-        this order, and each taken and let go by one C call, so that an interrupt leaves none behind."""
+        """Whoever has this keeps everybody else from syncing; with ``writing`` and ``placing`` likewise.
+
+        Taken in this order, each taken and let go by one C call, so that an interrupt leaves none behind."""
         ...
 
     @property
