@@ -16,7 +16,7 @@ RUN := $(BIN)/toolwright --config examples/toolwright.toml --state build/state
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run examples sign-examples test screenshots check fmt bench explore fuzz fuzz-http fuzz-spawner soak races lock clean
+.PHONY: help run examples sign-examples test screenshots check fmt bench explore fuzz fuzz-http fuzz-spawner sanitize soak races lock clean
 unexport PYTHONHOME PYTHONPATH
 
 help: ## list the commands
@@ -85,6 +85,9 @@ fuzz-spawner: ## send the spawner's parser wrong messages, under sanitizers (ARG
 	$(CC) -std=gnu17 -O1 -g -Wall -Wextra -Werror -fsanitize=address,undefined -fno-sanitize-recover=all \
 		-o build/fuzz-spawner fuzz/spawner.c
 	build/fuzz-spawner $(if $(ARGS),$(ARGS),60)
+
+sanitize: $(STAMPS)/dev ## run the tests of the extension modules with these under sanitizers (ARGS="tests/journal -x")
+	$(BIN)/python -m tests.native.sanitized $(ARGS)
 
 soak: $(STAMPS)/dev ## call tools that misbehave, kill hosts, and look for what is lost or left (ARGS=serving: clients of a server)
 	$(BIN)/python soak/soak.py $(ARGS)

@@ -103,12 +103,12 @@ def trouble() -> str:
     return str(compiled("trouble", HERE / "trouble.c"))
 
 
-_BUILT = shutil.ignore_patterns("_spawner", "_forker.node", "*.so", "__pycache__")
+BUILT = shutil.ignore_patterns("_spawner", "_forker.node", "*.so", "__pycache__")
 
 
 def checkout_in(folder: Path) -> Path:
     """What a build needs of this checkout, without what was built here."""
-    shutil.copytree(ROOT / "src", folder / "src", ignore=_BUILT)
+    shutil.copytree(ROOT / "src", folder / "src", ignore=BUILT)
     for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
         shutil.copyfile(ROOT / name, folder / name)
     return folder

@@ -28,7 +28,8 @@ from hatch_build import (
     python_flags,
     shared_variants,
 )
-from tests.native.compiling import COMPILE_S, checkout_in, compiler, wheel_of
+from tests.native import sanitized
+from tests.native.compiling import COMPILE_S, ROOT, checkout_in, compiler, wheel_of
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() not in PROTECTION,
@@ -197,3 +198,19 @@ done
 exec {} "$@"
 """
 """A compiler that finds no headers of Python."""
+
+
+def test_under_sanitizers_they_make_no_mistake(tmp_path: Path) -> None:
+    """`make sanitize` runs the same and shows it; with ARGS any other test."""
+    needs_headers()
+    env = sanitized.package_in(tmp_path)
+    done = subprocess.run(
+        sanitized.tests(*sanitized.TESTS, *sanitized.CHOSEN, "-x"),
+        env=env,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
