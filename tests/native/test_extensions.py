@@ -30,6 +30,7 @@ from hatch_build import (
 )
 from tests.native import sanitized
 from tests.native.compiling import COMPILE_S, ROOT, checkout_in, compiler, wheel_of
+from toolwright import extensions
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() not in PROTECTION,
@@ -88,6 +89,18 @@ def test_one_compiles_without_a_warning_and_hardened_and_can_be_imported(
     assert headers[0x6474E551] & 1 == 0, "its stack is executable"
     assert 0x6474E552 in headers, "its tables stay writable"
     assert [path.name for path in tmp_path.iterdir()] == [target.name]
+
+
+def test_what_is_built_is_what_is_looked_for() -> None:
+    names = {".".join(target.relative_to(PACKAGE.parent).parts) for target in EXTENSIONS}
+    assert names == {f"{name}.abi3.so" for name in extensions.MEANINGS}
+
+
+def test_attack_a_free_threaded_python_crashes_at_what_was_built_for_another() -> None:
+    """A wheel fits it, and it takes files of this name for its own (python/cpython#120901)."""
+    for name in extensions.MEANINGS:
+        assert extensions.load(name, abi_flags="t") is None
+        assert "free-threaded" in extensions.why_not(name, abi_flags="td")
 
 
 @SOURCES

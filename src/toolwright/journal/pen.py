@@ -17,9 +17,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
-from importlib import import_module
 from typing import Protocol
 
+from toolwright import extensions
 from toolwright.journal.chain import framed
 
 
@@ -164,10 +164,10 @@ class Making(Protocol):
 
 def installed() -> Making:
     """The native pen, or the one of this file where it was not built."""
-    try:
-        native: Making = import_module("toolwright.journal._pen").Pen
-    except ImportError:
+    module = extensions.load(extensions.PEN)
+    if module is None:
         return PlainPen
+    native: Making = module.Pen
     return native
 
 
