@@ -295,43 +295,42 @@ static void let_go(Pen *pen, Turn turn) {
     call_waiting(pen, turn);
 }
 
-/* Wait until somebody calls; NEVER: with the turn. False: an interrupt came, and its exception is set. */
-static bool is_called(Pen *pen, Turn turn, uint64_t upto, PyThreadState **state) {
+/* Wait until somebody calls, who hands the turn over where it is wanted itself (NEVER), or a signal comes: whoever
+   waits looks again. False: the signal was an interrupt, whose exception is set.
+
+   The interpreter is asked for by nobody who is in the row: one that ends lets no other thread have it any more,
+   and whoever asks is gone, with its stack. */
+static bool is_called(Pen *pen, Turn turn, uint64_t upto, bool *is_handed, PyThreadState **state) {
     Waiter mine = {.upto = upto};
     sem_init(&mine.gate, 0, 0); /* which fails for other numbers alone */
     *pen->end[turn] = &mine;
     pen->end[turn] = &mine.next;
     if (turn == SYNCING) pen->waiting++;
-    bool is_told = true;
-    while (is_told) {
-        unlock(pen);
-        int failed = sem_wait(&mine.gate);
-        if (failed == 0) {
-            lock(pen);
-            break;
-        }
-        with_interpreter(state); /* only a signal ends the waiting */
-        is_told = PyErr_CheckSignals() == 0;
-        without_interpreter(state);
-        lock(pen);
-    }
-    if (!is_told && !mine.is_called) {
-        Waiter **at = &pen->first[turn];
-        while (*at != &mine) at = &(*at)->next;
-        *at = mine.next;
-        if (pen->end[turn] == &mine.next) pen->end[turn] = at;
-    } else if (!is_told && upto == NEVER) {
-        let_go(pen, turn);
-    } else if (!is_told && !pen->is_taken[turn]) {
-        call_waiting(pen, turn); /* it may have been the one to go on */
-    }
+    unlock(pen);
+    sem_wait(&mine.gate); /* only a signal ends it early */
+    lock(pen);
     if (turn == SYNCING) pen->waiting--;
     sem_destroy(&mine.gate);
-    return is_told;
+    if (mine.is_called) {
+        *is_handed = upto == NEVER;
+        return true; /* where there was a signal as well, the interpreter will find it */
+    }
+    Waiter **at = &pen->first[turn];
+    while (*at != &mine) at = &(*at)->next;
+    *at = mine.next;
+    if (pen->end[turn] == &mine.next) pen->end[turn] = at;
+    unlock(pen);
+    with_interpreter(state);
+    bool is_well = PyErr_CheckSignals() == 0;
+    without_interpreter(state);
+    lock(pen);
+    return is_well;
 }
 
 static bool take(Pen *pen, Turn turn, PyThreadState **state) {
-    if (pen->is_taken[turn]) return is_called(pen, turn, NEVER, state);
+    bool is_handed = false;
+    while (!is_handed && pen->is_taken[turn])
+        if (!is_called(pen, turn, NEVER, &is_handed, state)) return false;
     pen->is_taken[turn] = true;
     return true;
 }
@@ -513,7 +512,8 @@ static bool run_sync(Pen *pen, PyThreadState **state) {
 static bool until(Pen *pen, Turn turn, uint64_t upto, PyThreadState **state) {
     while (!is_done(pen, turn, upto)) {
         if (pen->is_taken[turn]) {
-            if (!is_called(pen, turn, upto, state)) return false;
+            bool is_handed; /* what is waited for is a run */
+            if (!is_called(pen, turn, upto, &is_handed, state)) return false;
             continue;
         }
         pen->is_taken[turn] = true;
@@ -601,7 +601,7 @@ static uint64_t place_all(Pen *pen, PyObject *bodies) {
     lock(pen);
     while (count >= 0 && pen->is_taken[PLACING] && pen->owner[PLACING] != PyThread_get_thread_ident()) {
         PyThreadState *state = PyEval_SaveThread();
-        bool is_well = is_called(pen, PLACING, 0, &state);
+        bool is_handed, is_well = is_called(pen, PLACING, 0, &is_handed, &state);
         unlock(pen); /* never the interpreter with the mutex */
         PyEval_RestoreThread(state);
         if (!is_well) return NEVER;

@@ -11,6 +11,7 @@ import hashlib
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import weakref
@@ -710,6 +711,40 @@ def test_a_copy_that_leaves_it_neither_hangs_nor_writes_whatever_others_were_doi
         is_done.set()
         ended(*threads)
         assert {record.body for record in scanned(pen)} == {b"x" * 100}
+
+
+ENDS = """
+import os, sys, tempfile, threading
+from toolwright.journal.pen import PlainPen, installed
+
+file, enough = tempfile.TemporaryFile(buffering=0), threading.Event()
+how = {"write": os.write, "sync": os.fdatasync, "look": lambda: None, "look_s": 0.0, "is_kept": False}
+making = PlainPen if sys.argv[1] == "plain" else installed()
+pen = making(file.fileno(), 0, bytes(32), 0, **how)
+
+def write():
+    while True:
+        if pen.append_durably([b"x"]) > 100:
+            enough.set()
+
+def hold():
+    while True:
+        with pen.syncing, pen.writing, pen.placing:
+            pass
+
+for work in [write] * 6 + [hold] * 2:
+    threading.Thread(target=work, daemon=True).start()
+assert enough.wait(60)
+"""
+
+
+def test_a_host_that_ends_while_others_write_ends(making: Making) -> None:
+    kind = "plain" if making is PlainPen else "native"
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", ENDS, kind], capture_output=True, text=True, timeout=WAIT_S, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 # -- what it holds ------------------------------------------------------------------------------------------
