@@ -16,7 +16,7 @@ RUN := $(BIN)/toolwright --config examples/toolwright.toml --state build/state
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run examples sign-examples test screenshots check fmt bench explore fuzz fuzz-http fuzz-spawner soak races lock clean
+.PHONY: help run examples sign-examples test screenshots check fmt bench explore fuzz fuzz-http fuzz-spawner sanitize soak races lock clean
 unexport PYTHONHOME PYTHONPATH
 
 help: ## list the commands
@@ -86,6 +86,9 @@ fuzz-spawner: ## send the spawner's parser wrong messages, under sanitizers (ARG
 		-o build/fuzz-spawner fuzz/spawner.c
 	build/fuzz-spawner $(if $(ARGS),$(ARGS),60)
 
+sanitize: $(STAMPS)/dev ## run the tests of the extension modules with these under sanitizers (ARGS="tests/journal -x")
+	$(BIN)/python -m tests.native.sanitized $(ARGS)
+
 soak: $(STAMPS)/dev ## call tools that misbehave, kill hosts, and look for what is lost or left (ARGS=serving: clients of a server)
 	$(BIN)/python soak/soak.py $(ARGS)
 
@@ -101,6 +104,7 @@ lock: $(STAMPS)/uv ## recompile the requirement files (ARGS=--upgrade takes newe
 
 clean: ## remove the environment and everything built
 	rm -rf $(VENV) build dist .hypothesis src/toolwright/sandbox/_spawner src/toolwright/runtimes/_forker.node
+	find src -name '*.abi3.so' -delete
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # -- set-up ---------------------------------------------------------------------------------------------------
@@ -159,12 +163,12 @@ $(STAMPS)/project: pyproject.toml $(STAMPS)/run
 		--reinstall-package toolwright --editable .
 	@touch $@
 
-# Installing builds spawner and forker; this builds them again when a source is newer, or a binary is gone.
-NATIVE := src/toolwright/sandbox/_spawner src/toolwright/runtimes/_forker.node
-$(STAMPS)/native: src/native/spawner.c src/native/forker.c hatch_build.py \
+# Installing builds the native parts; this builds them again when a source is newer, or one of them is gone.
+# Which ones there are, hatch_build.py knows and lists in the stamp.
+NATIVE := $(shell cat $(STAMPS)/native 2>/dev/null)
+$(STAMPS)/native: $(wildcard src/native/*.c src/native/*.h) hatch_build.py \
 		$(if $(filter-out $(wildcard $(NATIVE)),$(NATIVE)),rebuild) | $(STAMPS)/project
-	@$(BIN)/python hatch_build.py
-	@touch $@
+	@$(BIN)/python hatch_build.py >$@
 
 .PHONY: rebuild
 rebuild:

@@ -1,20 +1,23 @@
-"""The build hook: compiles the spawner and the forker into the package.
+"""The build hook: compiles the spawner, the forker and the extension modules into the package.
 
 With a C compiler, an installation (also an editable one) and a wheel carry ``toolwright/sandbox/_spawner``
-and ``toolwright/runtimes/_forker.node``; such a wheel fits one architecture. Without one the package is
-complete but for them: the isolation level drops to ``restricted`` or ``portable``, and each JavaScript call
-starts a Node, which ``toolwright doctor`` and every result say.
+and ``toolwright/runtimes/_forker.node``, and with Python's headers the modules of ``EXTENSIONS``; such a
+wheel fits one architecture. Without one the package is complete but for them: the isolation level drops to
+``restricted`` or ``portable``, and each JavaScript call starts a Node, which ``toolwright doctor`` and every
+result say; what the modules do is done by Python, more slowly, which ``toolwright doctor`` says.
 
-``python hatch_build.py`` compiles them by hand; ``make`` does so when a source is newer.
+``python hatch_build.py`` compiles them by hand and lists them; ``make`` does so when a source is newer.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,13 +30,25 @@ except ImportError:  # run by hand, where only compiling is wanted
     BuildHookInterface = object  # type: ignore[assignment,misc]
 
 ROOT = Path(__file__).resolve().parent
-SOURCE = ROOT / "src" / "native" / "spawner.c"
-BINARY = ROOT / "src" / "toolwright" / "sandbox" / "_spawner"
-FORKER_SOURCE = ROOT / "src" / "native" / "forker.c"
-FORKER = ROOT / "src" / "toolwright" / "runtimes" / "_forker.node"
+NATIVE = ROOT / "src" / "native"
+PACKAGE = ROOT / "src" / "toolwright"
+SOURCE = NATIVE / "spawner.c"
+BINARY = PACKAGE / "sandbox" / "_spawner"
+FORKER_SOURCE = NATIVE / "forker.c"
+FORKER = PACKAGE / "runtimes" / "_forker.node"
+EXTENSIONS = {
+    PACKAGE / "_values.abi3.so": NATIVE / "values.c",
+    PACKAGE / "journal" / "_pen.abi3.so": NATIVE / "pen.c",
+    PACKAGE / "journal" / "_records.abi3.so": NATIVE / "records.c",
+    PACKAGE / "sandbox" / "_post.abi3.so": NATIVE / "post.c",
+}
+"""Modules for the host's own Python, by the file that is made. For the stable ABI of the oldest Python that
+we serve, so that one file serves all; each imports nothing of ours, and has a twin in Python."""
 
 WARNINGS = ("-std=c17", "-Wall", "-Wextra", "-Wshadow", "-Wconversion")
 STRICT = "-Werror"
+_COMPILE_S = 120
+_TRIAL_S = 30
 HARDENING = (
     "-O2", "-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2", "-Wl,-z,relro,-z,now",
     "-Wl,-z,noexecstack", "-s",
@@ -53,49 +68,89 @@ def variants(machine: str) -> tuple[tuple[str, ...], ...]:
 
 
 def shared_variants(machine: str) -> tuple[tuple[str, ...], ...]:
-    """For an addon, which Node loads; only its one entrance can be seen from outside."""
+    """For what Node or Python loads; only its one entrance can be seen from outside."""
     shared = ("-fPIC", "-fvisibility=hidden", "-shared")
     return ((PROTECTION[machine], *shared), shared)
 
 
-class SpawnerHook(BuildHookInterface):  # type: ignore[type-arg]
+class NativeHook(BuildHookInterface):  # type: ignore[type-arg]
     """Called by hatchling before it puts a wheel together."""
 
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        reason, without = compile_spawner(BINARY), compile_forker(FORKER)
-        if reason:
-            self.app.display_warning(f"the spawner was not built, so tools run less isolated: {reason}")
+        made = []
+        for target, reason in compile_all().items():
+            if reason:
+                self.app.display_warning(complaint(target, reason))
+            else:
+                made.append(target)
+        if not made:
             return
-        if without:
-            self.app.display_warning(f"the forker was not built, so JavaScript tools are slower: {without}")
         if version != "editable":
-            build_data["force_include"][str(BINARY)] = "toolwright/sandbox/_spawner"
-            if not without:
-                build_data["force_include"][str(FORKER)] = "toolwright/runtimes/_forker.node"
+            for target in made:
+                build_data["force_include"][str(target)] = target.relative_to(PACKAGE.parent).as_posix()
         build_data["pure_python"] = False
         # The spawner is static, so it fits every Linux of the architecture, whatever its C library. The
-        # forker needs what Node itself needs; where it cannot be loaded, it is not used.
+        # others need what Node, or Python, itself needs, and a C library that is as new as the one here;
+        # where one cannot be loaded, it is not used.
         build_data["tag"] = f"py3-none-{_platform_tag()}"
+
+
+def compile_all() -> dict[Path, str]:
+    """All that is compiled into the package, each with the reason why there is none; empty: there is."""
+    made = {BINARY: compile_spawner(BINARY), FORKER: compile_forker(FORKER)}
+    return made | {target: compile_extension(target, source) for target, source in EXTENSIONS.items()}
+
+
+def complaint(target: Path, reason: str) -> str:
+    """What people read where something was not built."""
+    if target == BINARY:
+        return f"the spawner was not built, so tools run less isolated: {reason}"
+    if target == FORKER:
+        return f"the forker was not built, so JavaScript tools are slower: {reason}"
+    return f"{target.name} was not built, so all calls are slower: {reason}"
 
 
 def compile_spawner(target: Path, source: Path = SOURCE, extra: tuple[str, ...] = ()) -> str:
     """Compile the source; an empty text, or why there is no binary. An old one is not left in its place."""
-    return _compile(target, source, variants, extra, ("--version",))
+    return _compile(target, source, variants, extra, lambda made: [str(made), "--version"])
 
 
 def compile_forker(target: Path, source: Path = FORKER_SOURCE, extra: tuple[str, ...] = ()) -> str:
     """As ``compile_spawner``. Node's functions are found when Node loads it, so nothing is tried here."""
-    return _compile(target, source, shared_variants, extra, ())
+    return _compile(target, source, shared_variants, extra, None)
+
+
+def compile_extension(target: Path, source: Path, extra: tuple[str, ...] = ()) -> str:
+    """As ``compile_spawner``. Python must find and load it, or it does not count."""
+    if "t" in sys.abiflags:  # it would load one, and break
+        reason = "a free-threaded Python has no stable ABI"
+        with suppress(OSError):
+            target.unlink(missing_ok=True)
+        return reason
+    reason = _compile(target, source, shared_variants, (*python_flags(), *extra), _importing)
+    if re.search(r"fatal error: '?(Python|pyconfig)\.h\b", reason):
+        return "Python's headers were not found (Debian, Ubuntu: apt-get install python3-dev)"
+    return reason
+
+
+def python_flags() -> tuple[str, ...]:
+    """Where Python's headers lie: somebody else's, so that their warnings are not ours."""
+    folders = dict.fromkeys((sysconfig.get_path("include"), sysconfig.get_path("platinclude")))
+    return ("-pthread", *(word for folder in folders for word in ("-isystem", folder)))
+
+
+def _importing(made: Path) -> list[str]:
+    program = "import sys; sys.path.insert(0, sys.argv[1]); __import__(sys.argv[2])"
+    return [sys.executable, "-I", "-c", program, str(made.parent), made.name.partition(".")[0]]
 
 
 Variants = Callable[[str], tuple[tuple[str, ...], ...]]
+Trial = Callable[[Path], list[str]] | None
 
 
-def _compile(
-    target: Path, source: Path, kinds: Variants, extra: tuple[str, ...], trial: tuple[str, ...]
-) -> str:
+def _compile(target: Path, source: Path, kinds: Variants, extra: tuple[str, ...], trial: Trial) -> str:
     try:
         reason = _compiled(target, source, kinds, extra, trial)
     except OSError as error:  # the folder cannot be written to, or the disk is full
@@ -106,9 +161,7 @@ def _compile(
     return reason
 
 
-def _compiled(
-    target: Path, source: Path, kinds: Variants, extra: tuple[str, ...], trial: tuple[str, ...]
-) -> str:
+def _compiled(target: Path, source: Path, kinds: Variants, extra: tuple[str, ...], trial: Trial) -> str:
     if sys.platform != "linux" or platform.machine() not in PROTECTION:
         return f"it runs on Linux on {' and '.join(PROTECTION)}"
     compiler = os.environ.get("CC", "").split() or _compiler()
@@ -122,18 +175,23 @@ def _compiled(
         for choice in choices:
             command = [*compiler, *WARNINGS, *HARDENING, *choice, *extra, "-o", str(made), str(source)]
             try:
-                subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+                _run(command, _COMPILE_S)
                 if trial:
-                    subprocess.run([made, *trial], check=True, capture_output=True, timeout=10)
+                    _run(trial(made), _TRIAL_S)
             except (OSError, subprocess.SubprocessError) as error:
                 said = getattr(error, "stderr", None) or str(error)
                 lines = said.splitlines() if isinstance(said, str) else [str(error)]
-                reason = reason or next((line for line in lines if "error" in line), str(error))
+                reason = reason or next((line for line in lines if "error" in line.lower()), str(error))
                 continue
             made.chmod(0o755)
             made.replace(target)
             return ""
     return reason
+
+
+def _run(command: list[str], time_s: float) -> None:
+    env = {**os.environ, "LC_ALL": "C"}  # what is said is searched for the reason
+    subprocess.run(command, env=env, check=True, capture_output=True, text=True, timeout=time_s)
 
 
 def _compiler() -> list[str]:
@@ -146,13 +204,11 @@ def _platform_tag() -> str:
 
 
 def main() -> int:
-    """Compile for ``make``; without a compiler that is no failure, since the package works without it."""
-    reason = compile_spawner(BINARY)
-    if reason:
-        sys.stderr.write(f"the spawner was not built, so tools run less isolated: {reason}\n")
-    without = compile_forker(FORKER)
-    if without:
-        sys.stderr.write(f"the forker was not built, so JavaScript tools are slower: {without}\n")
+    """Compile for ``make``; what cannot be built is no failure, since the package works without it."""
+    for target, reason in compile_all().items():
+        if reason:
+            sys.stderr.write(f"{complaint(target, reason)}\n")
+        sys.stdout.write(f"{target.relative_to(ROOT)}\n")
     return 0
 
 

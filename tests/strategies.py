@@ -31,6 +31,12 @@ json_values = st.recursive(
 )
 json_objects = st.dictionaries(texts, json_values, max_size=4)
 
+# -- records of the journal ---------------------------------------------------------------------------------
+
+record_bodies = st.lists(
+    st.binary(max_size=300) | st.sampled_from([b"", b"\0" * 64, b"x" * 5000]), max_size=4
+)
+
 # -- schemas ------------------------------------------------------------------------------------------------
 
 property_names = st.sampled_from(

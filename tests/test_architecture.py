@@ -14,6 +14,7 @@ SOURCE = Path(toolwright.__file__).parent
 PACKAGE = "toolwright"
 
 ROOMS = (
+    "extensions",
     "records",
     "jsontext",
     "errors",

@@ -19,6 +19,7 @@
 #include <semaphore.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -87,7 +88,7 @@ typedef struct {
     Frames frames; /* placed, and not taken to be written */
     Frames spare;  /* memory that was used before */
     uint64_t size, writes;
-    bool is_soiled, is_over, is_left;
+    bool is_soiled, is_lent, is_over, is_left;
     Failing failing;
     int error_number;
     PyObject *error;
@@ -129,7 +130,9 @@ static bool is_done(Pen *pen, Turn turn, uint64_t upto) {
     return pen->is_over || (turn == WRITING ? pen->written.number : pen->kept.number) >= upto;
 }
 
-/* Let those go on whom the last run served, and one of the others take the turn. */
+/* Let those go on whom the last run served, and one of the others take the turn. Who wants the turn itself has
+   it from here on: whoever came meanwhile would take it before he is awake, again and again. Who waits for a run
+   does not mind, since it is served by whoever runs. */
 static void call_waiting(Pen *pen, Turn turn) {
     bool is_free = !pen->is_taken[turn];
     Waiter **at = &pen->first[turn];
@@ -140,7 +143,10 @@ static void call_waiting(Pen *pen, Turn turn) {
             at = &waiter->next;
             continue;
         }
-        if (!served) is_free = false;
+        if (!served) {
+            is_free = false;
+            pen->is_taken[turn] = waiter->upto == NEVER;
+        }
         *at = waiter->next;
         waiter->is_called = true;
         sem_post(&waiter->gate); /* the last that is done with it: it stands on the other thread's stack */
@@ -154,42 +160,42 @@ static void let_go(Pen *pen, Turn turn) {
     call_waiting(pen, turn);
 }
 
-/* Wait until somebody calls. False: an interrupt came, and its exception is set. */
-static bool is_called(Pen *pen, Turn turn, uint64_t upto, PyThreadState **state) {
+/* Wait until somebody calls, who hands the turn over where it is wanted itself (NEVER), or a signal comes: whoever
+   waits looks again. False: the signal was an interrupt, whose exception is set.
+
+   The interpreter is asked for by nobody who is in the row: one that ends lets no other thread have it any more,
+   and whoever asks is gone, with its stack. */
+static bool is_called(Pen *pen, Turn turn, uint64_t upto, bool *is_handed, PyThreadState **state) {
     Waiter mine = {.upto = upto};
-    if (sem_init(&mine.gate, 0, 0) != 0) return true; /* cannot be: looks again */
+    sem_init(&mine.gate, 0, 0); /* which fails for other numbers alone */
     *pen->end[turn] = &mine;
     pen->end[turn] = &mine.next;
     if (turn == SYNCING) pen->waiting++;
-    bool is_told = true;
-    while (is_told) {
-        unlock(pen);
-        int failed = sem_wait(&mine.gate);
-        if (failed == 0) {
-            lock(pen);
-            break;
-        }
-        with_interpreter(state); /* only a signal ends the waiting */
-        is_told = PyErr_CheckSignals() == 0;
-        without_interpreter(state);
-        lock(pen);
-    }
-    if (!is_told && !mine.is_called) {
-        Waiter **at = &pen->first[turn];
-        while (*at != &mine) at = &(*at)->next;
-        *at = mine.next;
-        if (pen->end[turn] == &mine.next) pen->end[turn] = at;
-    } else if (!is_told) {
-        call_waiting(pen, turn); /* it may have been the one to go on */
-    }
+    unlock(pen);
+    sem_wait(&mine.gate); /* only a signal ends it early */
+    lock(pen);
     if (turn == SYNCING) pen->waiting--;
     sem_destroy(&mine.gate);
-    return is_told;
+    if (mine.is_called) {
+        *is_handed = upto == NEVER;
+        return true; /* where there was a signal as well, the interpreter will find it */
+    }
+    Waiter **at = &pen->first[turn];
+    while (*at != &mine) at = &(*at)->next;
+    *at = mine.next;
+    if (pen->end[turn] == &mine.next) pen->end[turn] = at;
+    unlock(pen);
+    with_interpreter(state);
+    bool is_well = PyErr_CheckSignals() == 0;
+    without_interpreter(state);
+    lock(pen);
+    return is_well;
 }
 
 static bool take(Pen *pen, Turn turn, PyThreadState **state) {
-    while (pen->is_taken[turn])
-        if (!is_called(pen, turn, NEVER, state)) return false;
+    bool is_handed = false;
+    while (!is_handed && pen->is_taken[turn])
+        if (!is_called(pen, turn, NEVER, &is_handed, state)) return false;
     pen->is_taken[turn] = true;
     return true;
 }
@@ -198,7 +204,8 @@ static bool take(Pen *pen, Turn turn, PyThreadState **state) {
 
 /* It is over. What was placed and not written did not happen. */
 static void fail(Pen *pen, Failing what, int number, PyObject *error, PyThreadState **state) {
-    bool is_told = pen->failing == SYNC; /* which says more than a write: what was written is unknown, too */
+    /* A sync that fails says more than a write, what was written is unknown too; and what people do not find. */
+    bool is_told = what == WRITE && pen->failing != NOTHING;
     PyObject *left = is_told ? error : pen->error;
     if (!is_told) {
         pen->failing = what;
@@ -244,12 +251,21 @@ static ssize_t write_some(Pen *pen, const uint8_t *data, size_t size, PyObject *
         done = PyLong_AsSsize_t(given);
         Py_DECREF(given);
     }
-    if (PyErr_Occurred()) {
-        *error = raised();
-        done = -1;
-    }
+    if (PyErr_Occurred()) *error = raised();
     without_interpreter(state);
-    return done;
+    if (*error != NULL) return -1;
+    return done < 0 ? 0 : done; /* nothing says why */
+}
+
+/* Call what was handed in; the exception that it raised, or NULL. */
+static PyObject *raised_by(PyObject *function, const int *descriptor, PyThreadState **state) {
+    with_interpreter(state);
+    PyObject *given = descriptor != NULL ? PyObject_CallFunction(function, "i", *descriptor)
+                                         : PyObject_CallFunctionObjArgs(function, NULL);
+    PyObject *error = given == NULL ? raised() : NULL;
+    Py_XDECREF(given);
+    without_interpreter(state);
+    return error;
 }
 
 static bool is_instance(PyObject *error, PyObject *kind, PyThreadState **state) {
@@ -268,7 +284,12 @@ static void keep_raised(PyObject *error, PyThreadState **state) {
 
 /* Write all that was placed. False: an exception is set that is the thread's own. */
 static bool run_write(Pen *pen, PyThreadState **state) {
-    if (pen->frames.size == 0 || pen->is_over) return true;
+    if (pen->is_over) return true;
+    if (pen->is_lent) { /* whoever took them is gone: without them the chain would have a gap */
+        fail(pen, WRITE, 0, NULL, state);
+        return true;
+    }
+    if (pen->frames.size == 0) return true;
     Frames taken = pen->frames;
     Place last = pen->last;
     pen->frames = pen->spare;
@@ -318,24 +339,19 @@ static bool run_sync(Pen *pen, PyThreadState **state) {
     Failing failing = SYNC;
     int number = 0;
     PyObject *error = NULL;
-    if (pen->sync == NULL) {
+    if (pen->sync != NULL) {
+        error = raised_by(pen->sync, &pen->descriptor, state);
+    } else {
         int failed;
         do failed = fdatasync(pen->descriptor);
         while (failed != 0 && errno == EINTR);
         number = failed != 0 ? errno : 0;
     }
     double now = now_s();
-    bool is_due = number == 0 && now >= pen->look_at;
-    if (pen->sync != NULL || is_due) {
-        with_interpreter(state);
-        if (pen->sync != NULL) Py_XDECREF(PyObject_CallFunction(pen->sync, "i", pen->descriptor));
-        if (!PyErr_Occurred() && is_due) {
-            pen->look_at = now + pen->look_s; /* nobody else syncs meanwhile */
-            failing = LOOK;
-            Py_XDECREF(PyObject_CallFunctionObjArgs(pen->look, NULL));
-        }
-        if (PyErr_Occurred()) error = raised();
-        without_interpreter(state);
+    if (number == 0 && error == NULL && now >= pen->look_at) {
+        pen->look_at = now + pen->look_s; /* nobody else syncs meanwhile */
+        failing = LOOK;
+        error = raised_by(pen->look, NULL, state);
     }
     bool is_own = error != NULL && !is_instance(error, PyExc_Exception, state); /* an interrupt */
     if (is_own) keep_raised(error, state);
@@ -361,7 +377,8 @@ static bool run_sync(Pen *pen, PyThreadState **state) {
 static bool until(Pen *pen, Turn turn, uint64_t upto, PyThreadState **state) {
     while (!is_done(pen, turn, upto)) {
         if (pen->is_taken[turn]) {
-            if (!is_called(pen, turn, upto, state)) return false;
+            bool is_handed; /* what is waited for is a run */
+            if (!is_called(pen, turn, upto, &is_handed, state)) return false;
             continue;
         }
         pen->is_taken[turn] = true;
@@ -405,51 +422,66 @@ static bool place_one(Pen *pen, const uint8_t *body, size_t size) {
     return true;
 }
 
-/* With the interpreter. The number of the last one, 0 where it is over; NEVER: an exception is set. */
-static uint64_t place_all(Pen *pen, PyObject *bodies) {
+static PyObject *body_at(PyObject *bodies, Py_ssize_t at) {
+    return PyList_Check(bodies) ? PyList_GetItem(bodies, at) : PyTuple_GetItem(bodies, at);
+}
+
+/* How many; -1: these are no records, and an exception is set. True as long as the interpreter is not given up. */
+static Py_ssize_t count_of_bodies(PyObject *bodies) {
     if (!PyList_Check(bodies) && !PyTuple_Check(bodies)) {
         PyErr_SetString(PyExc_TypeError, "records come in a list or a tuple");
-        return NEVER;
+        return -1;
     }
-    bool is_list = PyList_Check(bodies);
-    Py_ssize_t count = is_list ? PyList_Size(bodies) : PyTuple_Size(bodies);
+    Py_ssize_t count = PyList_Check(bodies) ? PyList_Size(bodies) : PyTuple_Size(bodies);
     for (Py_ssize_t at = 0; at < count; at++) {
-        PyObject *body = is_list ? PyList_GetItem(bodies, at) : PyTuple_GetItem(bodies, at);
+        PyObject *body = body_at(bodies, at);
         if (!PyBytes_Check(body) || PyBytes_Size(body) > UINT32_MAX) {
             PyErr_SetString(PyExc_TypeError, "a record is bytes, and no more than 4 GiB of them");
-            return NEVER;
+            return -1;
         }
     }
+    return count;
+}
+
+/* With the lock and the interpreter. All of them, or none. */
+static bool is_placed(Pen *pen, PyObject *bodies, Py_ssize_t count) {
+    Place before = pen->last;
+    size_t size = pen->frames.size;
+    for (Py_ssize_t at = 0; at < count; at++) {
+        PyObject *body = body_at(bodies, at);
+        if (!place_one(pen, (const uint8_t *)PyBytes_AsString(body), (size_t)PyBytes_Size(body))) {
+            pen->last = before;
+            pen->frames.size = size;
+            return false;
+        }
+    }
+    return true;
+}
+
+/* With the interpreter. The number of the last one, 0 where it is over; NEVER: an exception is set. */
+static uint64_t place_all(Pen *pen, PyObject *bodies) {
+    Py_ssize_t count = count_of_bodies(bodies);
+    if (count < 0) return NEVER;
     if (pen->is_left) return 0;
     lock(pen);
-    while (pen->is_taken[PLACING] && pen->owner[PLACING] != PyThread_get_thread_ident()) {
+    while (count >= 0 && pen->is_taken[PLACING] && pen->owner[PLACING] != PyThread_get_thread_ident()) {
         PyThreadState *state = PyEval_SaveThread();
-        bool is_well = is_called(pen, PLACING, 0, &state);
+        bool is_handed, is_well = is_called(pen, PLACING, 0, &is_handed, &state);
         unlock(pen); /* never the interpreter with the mutex */
         PyEval_RestoreThread(state);
         if (!is_well) return NEVER;
+        count = count_of_bodies(bodies); /* others ran meanwhile, and a list can be changed */
         lock(pen);
     }
-    uint64_t number = 0;
-    if (!pen->is_over) {
-        Place before = pen->last;
-        size_t size = pen->frames.size;
-        number = pen->last.number;
-        for (Py_ssize_t at = 0; at < count; at++) {
-            PyObject *body = is_list ? PyList_GetItem(bodies, at) : PyTuple_GetItem(bodies, at);
-            if (!place_one(pen, (const uint8_t *)PyBytes_AsString(body), (size_t)PyBytes_Size(body))) {
-                pen->last = before; /* all of them or none */
-                pen->frames.size = size;
-                unlock(pen);
-                PyErr_NoMemory();
-                return NEVER;
-            }
-            number = pen->last.number;
-        }
-    }
+    bool is_over = pen->is_over, has_number = count < 0 || (uint64_t)count < NEVER - pen->last.number;
+    bool is_well = count >= 0 && (is_over || (has_number && is_placed(pen, bodies, count)));
+    uint64_t number = is_over ? 0 : pen->last.number;
     if (!pen->is_taken[PLACING]) call_waiting(pen, PLACING); /* only one was called */
     unlock(pen);
-    return number;
+    if (is_well) return number;
+    if (!has_number) PyErr_SetString(PyExc_OverflowError, "there is no number left for a record");
+    else if (count >= 0) PyErr_NoMemory();
+    return NEVER;
 }
 
 static PyObject *pen_place(Pen *pen, PyObject *bodies) {
@@ -520,7 +552,10 @@ static PyObject *pen_sync(Pen *pen, PyObject *Py_UNUSED(nothing)) {
 static PyObject *pen_take(Pen *pen, PyObject *Py_UNUSED(nothing)) {
     lock(pen);
     PyObject *taken = PyBytes_FromStringAndSize((const char *)pen->frames.bytes, (Py_ssize_t)pen->frames.size);
-    if (taken != NULL) pen->frames.size = 0;
+    if (taken != NULL) {
+        pen->is_lent = pen->is_lent || pen->frames.size > 0;
+        pen->frames.size = 0;
+    }
     unlock(pen);
     return taken;
 }
@@ -532,7 +567,7 @@ static PyObject *pen_settle(Pen *pen, PyObject *given) {
     pen->size = size;
     pen->writes++;
     pen->written = pen->kept = pen->last;
-    pen->is_soiled = false;
+    pen->is_soiled = pen->is_lent = false;
     unlock(pen);
     Py_RETURN_NONE;
 }
@@ -556,8 +591,12 @@ static PyObject *pen_leave(Pen *pen, PyObject *Py_UNUSED(nothing)) {
     /* There is one thread here, and whoever held the mutex is not in this process. */
     pthread_mutex_init(&pen->lock, NULL);
     pen->is_over = pen->is_left = true;
+    /* One that was just writing may have left the same memory in both: it is the copy's, and lost. */
+    pen->frames = pen->spare = (Frames){0};
+    pen->waiting = 0;
     for (int turn = 0; turn < TURNS; turn++) {
         pen->is_taken[turn] = false;
+        pen->owner[turn] = 0;
         pen->first[turn] = NULL;
         pen->end[turn] = &pen->first[turn];
     }
@@ -570,6 +609,7 @@ typedef struct {
     PyObject_HEAD
     Pen *pen;
     Turn turn;
+    bool is_held;
 } Holder;
 
 static PyObject *holder_enter(Holder *holder, PyObject *Py_UNUSED(nothing)) {
@@ -577,7 +617,10 @@ static PyObject *holder_enter(Holder *holder, PyObject *Py_UNUSED(nothing)) {
     PyThreadState *state = PyEval_SaveThread();
     lock(pen);
     bool is_well = take(pen, holder->turn, &state);
-    if (is_well) pen->owner[holder->turn] = PyThread_get_thread_ident();
+    if (is_well) {
+        pen->owner[holder->turn] = PyThread_get_thread_ident();
+        holder->is_held = true;
+    }
     unlock(pen);
     PyEval_RestoreThread(state);
     if (!is_well) return NULL;
@@ -587,9 +630,13 @@ static PyObject *holder_enter(Holder *holder, PyObject *Py_UNUSED(nothing)) {
 
 static PyObject *holder_exit(Holder *holder, PyObject *Py_UNUSED(given)) {
     lock(holder->pen);
-    let_go(holder->pen, holder->turn);
+    bool was_held = holder->is_held;
+    holder->is_held = false;
+    if (was_held) let_go(holder->pen, holder->turn);
     unlock(holder->pen);
-    Py_RETURN_NONE;
+    if (was_held) Py_RETURN_NONE;
+    PyErr_SetString(PyExc_RuntimeError, "this turn was not taken");
+    return NULL;
 }
 
 static int holder_traverse(Holder *holder, visitproc visit, void *arg) {
@@ -638,6 +685,7 @@ static PyObject *pen_turn(Pen *pen, void *turn) {
     Py_INCREF(OBJECT(pen));
     holder->pen = pen;
     holder->turn = (Turn)(intptr_t)turn;
+    holder->is_held = false;
     PyObject_GC_Track(holder);
     return (PyObject *)holder;
 }
@@ -747,22 +795,30 @@ static PyMethodDef PEN_METHODS[] = {
 static PyObject *other_than(PyObject *given, PyObject *module, const char *name) {
     PyObject *own = PyObject_GetAttrString(module, name);
     bool is_own = own == given;
+    if (own == NULL) PyErr_Clear(); /* not every system has it */
     Py_XDECREF(own);
     if (is_own) return NULL;
     Py_INCREF(given);
     return given;
 }
 
+static int count_given(PyObject *given, void *count) {
+    unsigned long long value = PyLong_AsUnsignedLongLong(given);
+    if (PyErr_Occurred()) return 0;
+    *(uint64_t *)count = value;
+    return 1;
+}
+
 static PyObject *pen_new(PyTypeObject *type, PyObject *args, PyObject *names) {
     static char *known[] = {"descriptor", "number", "link", "size", "write", "sync", "look", "look_s", "is_kept", NULL};
     int descriptor, is_kept = 0;
-    unsigned long long number, size;
+    uint64_t number, size;
     const char *link;
     Py_ssize_t link_bytes;
     PyObject *write_to, *sync_to, *look;
     double look_s;
-    if (!PyArg_ParseTupleAndKeywords(args, names, "iKy#KOOOdp", known, &descriptor, &number, &link, &link_bytes, &size,
-                                     &write_to, &sync_to, &look, &look_s, &is_kept))
+    if (!PyArg_ParseTupleAndKeywords(args, names, "iO&y#O&OOOdp", known, &descriptor, count_given, &number, &link,
+                                     &link_bytes, count_given, &size, &write_to, &sync_to, &look, &look_s, &is_kept))
         return NULL;
     if (link_bytes != LINK_BYTES) {
         PyErr_SetString(PyExc_ValueError, "a link has 32 bytes");
@@ -787,7 +843,6 @@ static PyObject *pen_new(PyTypeObject *type, PyObject *args, PyObject *names) {
     pen->write = other_than(write_to, os, "write");
     pen->sync = other_than(sync_to, os, "fdatasync");
     Py_DECREF(os);
-    PyErr_Clear();
     Py_INCREF(look);
     pen->look = look;
     pen->look_s = look_s;
@@ -866,8 +921,9 @@ static int made(PyObject *module) {
     make_checksums();
     blocks = choose_blocks();
     known->turn_type = PyType_FromModuleAndSpec(module, &HOLDER, NULL);
+    if (known->turn_type == NULL) return -1;
     known->pen_type = PyType_FromModuleAndSpec(module, &PEN, NULL);
-    if (known->turn_type == NULL || known->pen_type == NULL) return -1;
+    if (known->pen_type == NULL) return -1;
     return PyModule_AddObjectRef(module, "Pen", known->pen_type);
 }
 
@@ -885,6 +941,8 @@ static int module_clear(PyObject *module) {
     return 0;
 }
 
+static void module_free(void *module) { module_clear(module); }
+
 static PyModuleDef_Slot SLOTS[] = {{Py_mod_exec, (void *)made}, {0, NULL}};
 
 static struct PyModuleDef MODULE = {
@@ -896,6 +954,7 @@ static struct PyModuleDef MODULE = {
     .m_slots = SLOTS,
     .m_traverse = module_traverse,
     .m_clear = module_clear,
+    .m_free = module_free,
 };
 
 PyMODINIT_FUNC PyInit__pen(void) { return PyModuleDef_Init(&MODULE); }

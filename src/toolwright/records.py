@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from toolwright import extensions
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
@@ -223,14 +224,7 @@ def _natively(kind: str, cls: Any, slow: Callable[..., Any], changed: tuple[str,
     return getattr(_NATIVE, kind)(cls, slow, learn, _MISSING)
 
 
-def _native() -> Any:
-    try:
-        return import_module("toolwright._values")
-    except ImportError:  # it was not built
-        return None
-
-
-_NATIVE: Any = _native()
+_NATIVE: Any = extensions.load(extensions.VALUES)
 
 
 _own: Any = None

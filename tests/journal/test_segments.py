@@ -321,6 +321,30 @@ def test_an_interrupt_at_any_moment_leaves_a_journal_that_can_be_written(
     assert moment > (5 if pen == "plain" else 2)  # the native one cannot be interrupted inside
 
 
+def test_attack_an_interrupt_at_any_moment_of_a_rotation_loses_nothing_that_was_kept(tmp_path: Path) -> None:
+    """Attack: a key press while a segment is closed, after which records stood behind a gap in its chain, or
+    were said to be on the disk and were cut off."""
+    is_whole = False
+    moment = 0
+    while not is_whole:
+        moment += 1
+        state = tmp_path / str(moment)
+        with opened(state, bounds=Bounds(flush_s=WAIT)) as journal:
+            journal.append([body("a")], durable=True)
+            journal.promise([body("b")])
+            is_whole = work.is_over_before(moment, journal.rotate, Segments, PlainPen)
+            for _ in range(2):  # the first one may meet what was left half done
+                with suppress(Trouble):
+                    journal.append([body("z")], durable=True)
+                    break
+            else:
+                raise AssertionError(moment)
+        found = calls(state)
+        assert (found[0], found[-1]) == ("a", "z"), moment
+        assert work.verdict(state).ok, moment
+    assert moment > 20
+
+
 def test_an_end_is_synced_in_the_background_within_the_bound(tmp_path: Path) -> None:
     synced = threading.Event()
 

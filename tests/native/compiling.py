@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from functools import cache
@@ -16,7 +17,8 @@ from hatch_build import HARDENING, STRICT, WARNINGS, variants
 from toolwright.sandbox import supervised
 
 HERE = Path(__file__).parent
-SPAWNER = HERE.parent.parent / "src" / "native" / "spawner.c"
+ROOT = HERE.parent.parent
+SPAWNER = ROOT / "src" / "native" / "spawner.c"
 FORKER = SPAWNER.with_name("forker.c")
 COMPILE_S = 120
 KERNEL_HEADERS = {
@@ -99,3 +101,30 @@ def musl_spawner() -> str:
 def trouble() -> str:
     """The tool that misbehaves as it is told."""
     return str(compiled("trouble", HERE / "trouble.c"))
+
+
+BUILT = shutil.ignore_patterns("_spawner", "_forker.node", "*.so", "__pycache__")
+
+
+def checkout_in(folder: Path) -> Path:
+    """What a build needs of this checkout, without what was built here."""
+    shutil.copytree(ROOT / "src", folder / "src", ignore=BUILT)
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
+        shutil.copyfile(ROOT / name, folder / name)
+    return folder
+
+
+def wheel_of(checkout: Path, target: Path, **env: str) -> tuple[Path, str]:
+    """A wheel, and what was said while it was built."""
+    done = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(target)],
+        cwd=checkout,
+        env={"PATH": os.environ["PATH"], **env},
+        capture_output=True,
+        text=True,
+        timeout=COMPILE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (wheel,) = target.glob("*.whl")
+    return wheel, done.stdout + done.stderr

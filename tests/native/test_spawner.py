@@ -18,14 +18,23 @@ from pathlib import Path
 import pytest
 
 from hatch_build import HARDENING, PROTECTION, STRICT, WARNINGS, compile_spawner, shared_variants, variants
-from tests.native.compiling import COMPILE_S, FORKER, KERNEL_HEADERS, SPAWNER, compiled, compiler
+from tests.native.compiling import (
+    COMPILE_S,
+    FORKER,
+    KERNEL_HEADERS,
+    ROOT,
+    SPAWNER,
+    checkout_in,
+    compiled,
+    compiler,
+    wheel_of,
+)
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() not in PROTECTION,
     reason="the spawner is for Linux on x86-64 and aarch64",
 )
 
-ROOT = SPAWNER.parent.parent.parent
 SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 FUZZ_S = 3
 
@@ -107,37 +116,14 @@ def test_it_says_why_there_is_none_and_leaves_no_old_one(tmp_path):
     assert "No such file or directory" in compile_spawner(tmp_path / "missing" / "_spawner")
 
 
-_BUILT = shutil.ignore_patterns("_spawner", "_forker.node", "__pycache__")
-
-
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a build needs of this checkout, without what was built here."""
-    folder = tmp_path_factory.mktemp("checkout")
-    shutil.copytree(ROOT / "src", folder / "src", ignore=_BUILT)
-    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
-        shutil.copyfile(ROOT / name, folder / name)
-    return folder
-
-
-def _wheel(checkout: Path, target: Path, **env: str) -> tuple[Path, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(target)],
-        cwd=checkout,
-        env={"PATH": os.environ["PATH"], **env},
-        capture_output=True,
-        text=True,
-        timeout=COMPILE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    (wheel,) = target.glob("*.whl")
-    return wheel, done.stdout + done.stderr
+    return checkout_in(tmp_path_factory.mktemp("checkout"))
 
 
 def test_a_wheel_carries_it_ready_to_run(checkout, tmp_path):
     compiler()
-    wheel, _ = _wheel(checkout, tmp_path / "out")
+    wheel, _ = wheel_of(checkout, tmp_path / "out")
     assert wheel.name.endswith(
         f"py3-none-manylinux_2_17_{platform.machine()}.musllinux_1_1_{platform.machine()}.whl"
     )
@@ -154,7 +140,7 @@ def test_a_wheel_carries_it_ready_to_run(checkout, tmp_path):
 
 
 def test_without_a_compiler_a_wheel_is_complete_but_for_it_and_the_build_says_so(checkout, tmp_path):
-    wheel, said = _wheel(checkout, tmp_path / "out", CC=str(tmp_path / "missing"))
+    wheel, said = wheel_of(checkout, tmp_path / "out", CC=str(tmp_path / "missing"))
     assert wheel.name.endswith("py3-none-any.whl")
     assert "the spawner was not built, so tools run less isolated" in said
     with zipfile.ZipFile(wheel) as archive:

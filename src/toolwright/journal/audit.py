@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import orjson
 
-from toolwright import jsontext
+from toolwright import extensions, jsontext
 from toolwright.errors import Kind
 from toolwright.forks import IN_FORKS
 from toolwright.journal.days import DayFile, moment
@@ -528,12 +528,12 @@ class _NoBodies:
 
 
 def _bodies() -> Bodies:
-    try:
-        native: Bodies = import_module("toolwright.journal._records").Bodies(
-            dumps=orjson.dumps, option=orjson.OPT_SORT_KEYS, has_credential=has_credential
-        )
-    except ImportError:
+    module = extensions.load(extensions.RECORDS)
+    if module is None:
         return _NoBodies()
+    native: Bodies = module.Bodies(
+        dumps=orjson.dumps, option=orjson.OPT_SORT_KEYS, has_credential=has_credential
+    )
     return native
 
 

@@ -17,9 +17,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
-from importlib import import_module
 from typing import Protocol
 
+from toolwright import extensions
 from toolwright.journal.chain import framed
 
 
@@ -84,7 +84,7 @@ class Pen(Protocol):
 
     @property
     def error(self) -> BaseException | None:
-        """Why it failed."""
+        """Why it failed; None also where whoever had it alone did not come to the end."""
         ...
 
     @property
@@ -119,7 +119,8 @@ class Pen(Protocol):
     # -- for whoever has all three ---------------------------------------------------------------------------
 
     def take(self) -> bytes:
-        """What was placed and not written: whoever takes it writes and syncs it, or gives the pen up."""
+        """What was placed and not written: whoever takes it writes, syncs and settles it, or gives the pen
+        up. One who does neither, because an interrupt came, leaves a pen that fails at the next write."""
         ...
 
     def settle(self, size: int) -> None:
@@ -163,10 +164,10 @@ class Making(Protocol):
 
 def installed() -> Making:
     """The native pen, or the one of this file where it was not built."""
-    try:
-        native: Making = import_module("toolwright.journal._pen").Pen
-    except ImportError:
+    module = extensions.load(extensions.PEN)
+    if module is None:
         return PlainPen
+    native: Making = module.Pen
     return native
 
 
@@ -287,7 +288,11 @@ class PlainPen:
         self._last = (number, link)
         """Of the last record in the kernel."""
         self._is_soiled = False
+        self._is_lent = False
         self._is_left = False
+        self._make_turns()
+
+    def _make_turns(self) -> None:
         self._lock = threading.RLock()  # which only its owner can release: see `place`
         # Locks are taken in this order: the turn of syncs, the turn of writes, the lock.
         self._writes = _Together(self._write)
@@ -311,13 +316,14 @@ class PlainPen:
             if self.is_over:
                 number = 0
             else:
+                number, link, frames = self.number, self.link, []
                 for body in bodies:
-                    number = self.number + 1
-                    frame, link = framed(self.link, number, body)
-                    # An interrupt comes before all three, or after them.
-                    self.number, self.link = number, link
-                    self._frames.append(frame)
-                number = self.number
+                    number += 1
+                    frame, link = framed(link, number, body)
+                    frames.append(frame)
+                # All of them or none: an interrupt comes before these three, or after them.
+                self.number, self.link = number, link
+                self._frames.extend(frames)
         except BaseException:
             with suppress(RuntimeError):  # an interrupt came while it was another's
                 lock.release()
@@ -361,6 +367,9 @@ class PlainPen:
         try:
             try:
                 lock.acquire()
+                if self._is_lent and not self.is_over:
+                    # Whoever took them is gone: without them the chain would have a gap.
+                    self._fail("write", None)
                 if self._frames and not self.is_over:
                     taken, self._frames = self._frames, next_frames
                     last = self.number, self.link
@@ -406,10 +415,13 @@ class PlainPen:
             raise  # an interrupt: the next one syncs
         self.kept = last
 
-    def _fail(self, what: str, error: BaseException) -> None:
+    def _fail(self, what: str, error: BaseException | None) -> None:
         """What was placed and not written did not happen."""
         with self._lock:
-            self.failing, self.error = what, error
+            # A sync that fails says more than a write, what was written is unknown too; and what people do
+            # not find.
+            if what != "write" or not self.failing:
+                self.failing, self.error = what, error
             self.is_over = True
             self._frames = []
 
@@ -417,6 +429,7 @@ class PlainPen:
 
     def take(self) -> bytes:
         taken, self._frames = self._frames, []
+        self._is_lent = self._is_lent or bool(taken)
         return b"".join(taken)
 
     def settle(self, size: int) -> None:
@@ -424,7 +437,7 @@ class PlainPen:
         self.writes += 1
         self._last = self.kept = self.number, self.link
         self.written = self.number
-        self._is_soiled = False
+        self._is_soiled = self._is_lent = False
 
     def soil(self) -> None:
         self._is_soiled = True
@@ -435,6 +448,7 @@ class PlainPen:
 
     def leave(self) -> None:
         self.is_over = self._is_left = True
+        self._make_turns()  # whoever had them is not in this process
 
 
 def write_all(write: Callable[[int, bytes], int], descriptor: int, data: bytes) -> None:

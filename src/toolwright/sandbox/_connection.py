@@ -15,9 +15,9 @@ import socket
 import struct
 from array import array
 from contextlib import suppress
-from importlib import import_module
 from typing import Final, Protocol, TypeAlias
 
+from toolwright import extensions
 from toolwright.sandbox import _kernel
 from toolwright.sandbox._wire import FLAGS_AT, REQUEST, SEALED_MAX, Flag
 
@@ -45,15 +45,7 @@ class _Asking(Protocol):
     ) -> tuple[int, Said | None]: ...
 
 
-def _native() -> _Asking | None:
-    try:
-        ask: _Asking = import_module("toolwright.sandbox._post").ask
-    except ImportError:  # it was not built
-        return None
-    return ask
-
-
-_ASK: Final = _native()
+_ASK: Final[_Asking | None] = getattr(extensions.load(extensions.POST), "ask", None)
 
 
 class Connection:
