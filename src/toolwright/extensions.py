@@ -17,10 +17,10 @@ RECORDS: Final = "toolwright.journal._records"
 POST: Final = "toolwright.sandbox._post"
 
 MEANINGS: Final = {
-    VALUES: "what calls are made of is made faster",
+    VALUES: "every call takes less time in the host",
     PEN: "recording costs calls less, most of all many at once",
     RECORDS: "recording costs calls less",
-    POST: "many programs at once start faster",
+    POST: "calls of many programs at once take less time in the host",
 }
 """All of them, each with what it is good for."""
 

@@ -116,9 +116,9 @@ def test_native_parts_that_cannot_be_used_are_told_with_the_fix_and_nothing_is_r
         assert "python3-dev" in finding["fix"]
         assert not finding["required"]
     lines = toolwright("doctor", "--state", "state", cwd=tmp_path, env=env).out.splitlines()
-    pen = lines.index("native") + 1
-    assert lines[pen].startswith("  missing  pen (")
-    assert lines[pen + 1].strip() == found[0]["fix"]
+    first = lines.index("native") + 1
+    assert lines[first].startswith(f"  missing  {found[0]['name']} (")
+    assert lines[first + 1].strip() == found[0]["fix"]
 
 
 def test_native_parts_that_are_in_use_are_told(tmp_path: Path) -> None:
