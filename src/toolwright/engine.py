@@ -205,8 +205,8 @@ class Engine:
         """Record that a call begins. It must be handed to ``go_on``, or to ``run`` and then ``end``, once: a
         begin without an end reads as interrupted.
 
-        Of one that starts a program, only the record's place is kept now; it is on the disk before the program
-        starts, and the disk's time is used to make that ready.
+        Of one that starts a program, only the record's place is kept now; it is on the disk before the
+        program starts, and the disk's time is used to make that ready.
         """
         begun = self._found(call, cancel, time.monotonic(), self._stock(), door, alone=True)
         if self._may_wait(begun):
@@ -217,8 +217,8 @@ class Engine:
 
     def begin(self, calls: Sequence[tuple[ToolCall, Cancel]], *, door: str = "python") -> list[Begun]:
         """As ``begin_alone``, for calls that arrive together, in whatever threads they go on: they share one
-        sync, and are on the disk when this returns. A name that only waiting may bring is not waited for while
-        others wait too."""
+        sync, and are on the disk when this returns. A name that only waiting may bring is not waited for
+        while others wait too."""
         started, stock, alone = time.monotonic(), self._stock(), len(calls) == 1
         begun = [self._found(call, cancel, started, stock, door, alone=alone) for call, cancel in calls]
         recorded = [(each.call, each.facts) for each in begun if not each.is_later]

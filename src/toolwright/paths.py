@@ -30,8 +30,8 @@ def is_settled(changed_ns: int, looked_ns: int, *, by_our_clock: bool = False) -
     """Whether a file that changed then, as its times say, and was looked at then shows its next change in its
     times. Where it does not, whoever remembers what it saw never learns of that change.
 
-    ``by_our_clock``: its times come from this machine's clock, as they do in a folder of our own. Then one that
-    is no whole millisecond comes from a file system that has nothing coarser than the kernel's ticks.
+    ``by_our_clock``: its times come from this machine's clock, as they do in a folder of our own. Then one
+    that is no whole millisecond comes from a file system that has nothing coarser than the kernel's ticks.
     """
     is_fine = by_our_clock and changed_ns % _MILLISECOND_NS != 0
     return changed_ns + (_TICKS_NS if is_fine else SETTLED_NS) <= looked_ns
