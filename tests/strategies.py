@@ -9,15 +9,22 @@ from typing import Any, Literal, NamedTuple, TypedDict, Union, get_args, get_ori
 
 from hypothesis import strategies as st
 
+from toolwright.errors import Kind
 from toolwright.model import (
+    CallFacts,
     Effect,
     NotCallable,
     Notes,
     Origin,
     Role,
+    Run,
     Schema,
     SchemaForm,
+    Spent,
     Tool,
+    ToolCall,
+    ToolError,
+    ToolResult,
 )
 
 # -- JSON ---------------------------------------------------------------------------------------------------
@@ -374,3 +381,145 @@ def annotated_values(annotation: Any) -> st.SearchStrategy[Any]:
         return st.one_of(*map(annotated_values, arguments))
     fields = annotation.__annotations__
     return st.fixed_dictionaries({}, optional={name: annotated_values(part) for name, part in fields.items()})
+
+
+# -- what is recorded of calls ------------------------------------------------------------------------------
+
+# Put together here, so that nobody's scanner of secrets takes this file for a leak.
+credentials = st.one_of(
+    st.text("abcXYZ019-", min_size=10, max_size=14).map(lambda rest: "xoxb-" + rest),  # 15 to 19 characters
+    st.text("ABCXYZ019", min_size=16, max_size=16).map(lambda rest: "AKIA" + rest),
+    st.text("abcXYZ019", min_size=36, max_size=40).map(lambda rest: "ghp_" + rest),
+    st.just("-----BEGIN RSA PRIVATE " + "KEY-----\nMIIEow"),
+)
+"""Texts that look like well-known credentials."""
+
+
+class OwnText(str):
+    __slots__ = ()
+
+
+class OddText(enum.StrEnum):
+    """What it is as a text is not what it stands for."""
+
+    ONE = "one"
+
+    def __new__(cls, value: str) -> OddText:
+        made = str.__new__(cls, "looks like this")
+        made._value_ = value
+        return made
+
+
+class OwnInt(int):
+    pass
+
+
+class OwnDict(dict[str, Any]):
+    pass
+
+
+class Raising:
+    """Whatever is asked of it raises."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+plain_texts = st.text(
+    st.characters(min_codepoint=32, exclude_characters='"\\', exclude_categories=["Cs"]), max_size=30
+)
+nasty_texts = st.one_of(
+    st.text(max_size=20),
+    st.text(st.characters(max_codepoint=0x2F), max_size=8),
+    st.sampled_from(
+        ["\x00", "\x7f", '"', "\\", "\x1f", "\u2028", "\ud800", "\udcff", "é", "😀", "\n", "a" * 5000]
+    ),
+    st.text(min_size=1, max_size=3).map(lambda text: text * 4000),
+    plain_texts.map(OwnText),
+    st.just(OddText.ONE),
+)
+_names = plain_texts | nasty_texts | st.builds("{}{}".format, st.sampled_from(["", "-", "a "]), credentials)
+moments = st.one_of(
+    st.floats(0, 2**34),
+    st.floats(),
+    st.sampled_from([0.0, 1e-6, 9e-6, 1e-5, -0.0, -1.5]),
+    st.integers(0, 2**70),
+)
+durations = st.one_of(
+    st.floats(0, 1e7),
+    st.floats(),
+    st.sampled_from([0.0, 0.0004, 0.001, 0.0015, -3.5]),
+    st.integers(-3, 10**20),
+)
+counts = st.one_of(
+    st.integers(0, 2**64 + 1),
+    st.integers(),
+    st.booleans(),
+    st.integers(0, 9).map(OwnInt),
+    st.sampled_from([2**64 - 1, 2**64]),
+)
+
+
+_argument_names = st.one_of(plain_texts, plain_texts, _names)
+arguments_of_calls = st.one_of(
+    st.dictionaries(_argument_names, json_values, max_size=5),
+    st.dictionaries(_argument_names, nasty_texts | counts | st.floats(), max_size=3),
+    st.integers(60, 70).map(lambda many: {f"name {number}": number for number in range(many)}),
+    st.dictionaries(plain_texts, scalars, max_size=3).map(OwnDict),
+    st.none(),
+    st.lists(scalars, max_size=3),
+    st.dictionaries(st.integers() | st.booleans(), scalars, max_size=3),
+)
+"""Arguments as they may come, and some that are none."""
+calls_of_any_kind = st.builds(
+    ToolCall,
+    id=plain_texts | nasty_texts,
+    tool=plain_texts | _names,
+    arguments=arguments_of_calls,
+    raw=texts,
+    caller=plain_texts | _names,
+    conversation=plain_texts | _names,
+    dry_run=st.sampled_from([False, False, False, False, True]),
+    approved_by=st.sampled_from(["", "", "", "", "somebody"]),
+    idempotency_key=st.sampled_from([None, None, None, None, "once"]),
+)
+_maybe_text = st.none() | plain_texts | nasty_texts
+facts_of_any_kind = st.builds(
+    CallFacts,
+    door=plain_texts | nasty_texts,
+    key=_maybe_text,
+    format=_maybe_text,
+    catalog=plain_texts | nasty_texts,
+    seen_digest=_maybe_text,
+    runs_digest=_maybe_text,
+)
+_layers = st.lists(plain_texts, max_size=3).map(tuple)
+runs_of_any_kind = st.builds(
+    Run,
+    argv=st.lists(plain_texts | nasty_texts | credentials, max_size=3).map(tuple),
+    cwd=plain_texts | nasty_texts,
+    env_names=st.lists(plain_texts, max_size=3).map(tuple),
+    exit_status=st.none() | st.integers(-1, 255) | counts,
+    duration_ms=durations,
+    stdout_bytes=st.integers(0, 10**7) | counts,
+    stderr_bytes=st.integers(0, 10**7) | counts,
+    truncated=st.booleans(),
+    note=st.just("") | plain_texts | nasty_texts,
+)
+results_of_any_kind = st.builds(
+    ToolResult,
+    call_id=plain_texts,
+    key=st.sampled_from(["", None]) | plain_texts | nasty_texts,
+    error=st.sampled_from([None, None, None, ToolError(kind=Kind.FAILED, message="no")]),
+    spent=st.builds(
+        Spent,
+        duration_ms=durations,
+        output_bytes=st.integers(0, 10**7) | counts,
+        truncated=st.booleans(),
+        attempts=st.just(1) | counts,
+    ),
+    isolation=_layers | nasty_texts.map(lambda text: (text,)),
+    notes=st.just(()) | _layers,
+    rule=st.just("") | plain_texts,
+)
+"""Ends of calls, with values that are none of their types."""

@@ -11,6 +11,7 @@
 #include <Python.h>
 
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -44,7 +45,7 @@ typedef union {
     char bytes[CMSG_SPACE(DESCRIPTORS_MAX * sizeof(int))];
 } Rights;
 
-/* 0, or why not. */
+/* 0, or why not. EINTR: a signal came. */
 static int post(int spawner, const char *message, size_t size, const int *descriptors, size_t count) {
     Rights rights;
     memset(&rights, 0, sizeof rights);
@@ -56,10 +57,7 @@ static int post(int spawner, const char *message, size_t size, const int *descri
     first->cmsg_type = SCM_RIGHTS;
     first->cmsg_len = CMSG_LEN(count * sizeof(int));
     memcpy(CMSG_DATA(first), descriptors, count * sizeof(int));
-    ssize_t done;
-    do done = sendmsg(spawner, &head, MSG_NOSIGNAL);
-    while (done < 0 && errno == EINTR);
-    return done < 0 ? errno : 0;
+    return sendmsg(spawner, &head, MSG_NOSIGNAL) < 0 ? errno : 0;
 }
 
 /* -- hearing ----------------------------------------------------------------------------------------------- */
@@ -119,38 +117,105 @@ static bool is_last(const Heard *heard) {
     return reason != RUNNING;
 }
 
-/* ask(spawner, message, descriptors, stop, until) */
+/* -- Python's side ----------------------------------------------------------------------------------------- */
+
+static int descriptor_of(PyObject *number) {
+    long value = PyErr_Occurred() ? -1 : PyLong_AsLong(number);
+    return value < 0 || value > INT_MAX ? -1 : (int)value;
+}
+
+/* Asked as late as can be: another thread that finds the spawner gone closes it, and its number may be another's. */
+static int spawner_of(PyObject *socket) {
+    PyObject *number = PyObject_CallMethod(socket, "fileno", NULL);
+    int found = number == NULL ? -1 : descriptor_of(number);
+    Py_XDECREF(number);
+    return found;
+}
+
+static int add(PyObject *list, PyObject *item) {
+    int failed = item == NULL ? -1 : PyList_Append(list, item);
+    Py_XDECREF(item);
+    return failed;
+}
+
+/* Nobody goes on with this call. Attack: a copy of the host, made by fork, has our end as well: closing ours would
+   tell nobody. */
+static void give_up(int line) {
+    send(line, STOP, sizeof STOP - 1, MSG_NOSIGNAL);
+    close(line);
+}
+
+/* What is left open goes into lists of the caller's before this returns: an interrupt may come as soon as it has, and
+   what it returns is nobody's then. */
+static PyObject *told(Heard *heard, bool is_over, PyObject *opened, PyObject *lines) {
+    bool is_well = true;
+    PyObject *handed = PyTuple_New(heard->count);
+    for (int at = 0; at < heard->count; at++) {
+        PyObject *number = is_well && handed != NULL ? PyLong_FromLong(heard->rights[at]) : NULL;
+        is_well = number != NULL && PyList_Append(opened, number) == 0;
+        if (!is_well) close(heard->rights[at]);
+        if (number != NULL) PyTuple_SetItem(handed, at, number);
+    }
+    if (!is_over) {
+        PyObject *sockets = is_well && handed != NULL ? PyImport_ImportModule("_socket") : NULL;
+        PyObject *line = sockets == NULL ? NULL
+                                         : PyObject_CallMethod(sockets, "socket", "iiii", AF_UNIX, SOCK_SEQPACKET, 0,
+                                                               heard->ours);
+        Py_XDECREF(sockets);
+        if (line == NULL) give_up(heard->ours);
+        is_well = add(lines, line) == 0;
+    }
+    if (!is_well || handed == NULL) {
+        Py_XDECREF(handed);
+        return NULL;
+    }
+    if (!heard->is_said) {
+        Py_DECREF(handed);
+        Py_RETURN_NONE;
+    }
+    PyObject *is_cut = heard->is_cut ? Py_True : Py_False;
+    return Py_BuildValue("y#NO", heard->bytes, (Py_ssize_t)heard->size, handed, is_cut);
+}
+
+/* ask(spawner, message, descriptors, stop, until, opened, lines) */
 static PyObject *ask(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count) {
     int descriptors[DESCRIPTORS_MAX], error = 0, ends[2];
     char *message;
     Py_ssize_t size;
-    if (count != 5 || !PyList_Check(given[2]) || PyList_Size(given[2]) >= DESCRIPTORS_MAX) {
-        PyErr_SetString(PyExc_TypeError, "ask takes a socket, bytes, a list of descriptors, a button and a moment");
+    if (count != 7 || !PyList_Check(given[2]) || PyList_Size(given[2]) >= DESCRIPTORS_MAX || !PyList_Check(given[5]) ||
+        !PyList_Check(given[6])) {
+        PyErr_SetString(PyExc_TypeError, "ask takes a socket, bytes, a list of descriptors, a button, a moment, and "
+                                         "two lists for what it leaves open");
         return NULL;
     }
-    int spawner = (int)PyLong_AsLong(given[0]), stop = (int)PyLong_AsLong(given[3]);
-    double until = PyFloat_AsDouble(given[4]);
     Py_ssize_t many = PyList_Size(given[2]);
-    for (Py_ssize_t at = 0; at < many && !PyErr_Occurred(); at++)
-        descriptors[at + 1] = (int)PyLong_AsLong(PyList_GetItem(given[2], at));
+    for (Py_ssize_t at = 0; at < many && at < PyList_Size(given[2]); at++)
+        descriptors[at + 1] = descriptor_of(PyList_GetItem(given[2], at));
+    int stop = descriptor_of(given[3]);
+    double until = PyErr_Occurred() ? 0 : PyFloat_AsDouble(given[4]);
     if (PyErr_Occurred() || PyBytes_AsStringAndSize(given[1], &message, &size) != 0) return NULL;
+    int spawner = spawner_of(given[0]);
+    if (PyErr_Occurred()) return NULL;
     Heard heard;
+    heard.ours = -1;
     heard.is_said = heard.is_cut = false;
     heard.count = 0;
     heard.size = 0;
-    Py_BEGIN_ALLOW_THREADS
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) error = errno;
-    if (error == 0) {
-        heard.ours = ends[0];
-        descriptors[0] = ends[1];
-        error = post(spawner, message, (size_t)size, descriptors, (size_t)many + 1);
-        close(ends[1]); /* only the supervisor's is left: when it closes that, we hear it */
-        if (error != 0) close(ends[0]);
-    }
-    Py_END_ALLOW_THREADS
+    do {
+        Py_BEGIN_ALLOW_THREADS
+        error = heard.ours < 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0 ? errno : 0;
+        if (error == 0) {
+            heard.ours = ends[0];
+            descriptors[0] = ends[1];
+            error = post(spawner, message, (size_t)size, descriptors, (size_t)many + 1);
+        }
+        Py_END_ALLOW_THREADS
+    } while (error == EINTR && PyErr_CheckSignals() == 0);
+    if (heard.ours >= 0) close(ends[1]); /* only the supervisor's is left: when it closes that, we hear it */
     if (error != 0) {
+        if (heard.ours >= 0) close(heard.ours);
         errno = error;
-        return PyErr_SetFromErrno(PyExc_OSError);
+        return PyErr_Occurred() ? NULL : PyErr_SetFromErrno(PyExc_OSError);
     }
     bool is_over;
     do {
@@ -161,18 +226,10 @@ static PyObject *ask(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssi
         Py_END_ALLOW_THREADS
     } while (error == EINTR && PyErr_CheckSignals() == 0);
     if (PyErr_Occurred()) {
-        /* Attack: a copy of the host, made by fork, has our end as well: closing ours would tell nobody. */
-        send(heard.ours, STOP, sizeof STOP - 1, MSG_NOSIGNAL);
-        close(heard.ours);
+        give_up(heard.ours);
         return NULL;
     }
-    int ours = is_over ? -1 : heard.ours;
-    if (!heard.is_said) return Py_BuildValue("iO", ours, Py_None);
-    PyObject *handed = PyTuple_New(heard.count);
-    for (int at = 0; handed != NULL && at < heard.count; at++)
-        PyTuple_SetItem(handed, at, PyLong_FromLong(heard.rights[at]));
-    PyObject *is_cut = heard.is_cut ? Py_True : Py_False;
-    return Py_BuildValue("i(y#NO)", ours, heard.bytes, (Py_ssize_t)heard.size, handed, is_cut);
+    return told(&heard, is_over, given[5], given[6]);
 }
 
 static PyMethodDef METHODS[] = {

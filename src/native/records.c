@@ -19,17 +19,33 @@ enum {
     NAMES_MAX = 64,       /* ITEMS_MAX in audit.py */
     SHAPE_CHARS_MIN = 15, /* no credential that is known by its looks is shorter: redaction.py */
     SOUND_MAX = 4096,
+    TOLD_BYTES_MAX = 2048,
+    SOUND_CHARS_MAX = 200, /* Attack: names of a megabyte each, which would be remembered for good */
+    KEPT_MAX = 40,
 };
 
 static const double MILLION = 1e6, THOUSAND = 1e3;
+/* From here on a double has fewer digits than we write (2 ** 33 seconds in millionths), so that another number, or a
+   shorter one, reads back as the same. */
+static const double SCALED_MAX = 8.5e15;
+/* Below this many parts the reference may write an exponent. */
+static const double SCALED_MIN = 10;
 
 /* -- writing ----------------------------------------------------------------------------------------------- */
 
 typedef struct {
     size_t size;
     bool is_plain;
+    int kept_count;
+    PyObject *kept[KEPT_MAX]; /* what was asked of records: ours until the body is written */
     uint8_t bytes[BODY_BYTES_MAX];
 } Body;
+
+static void begin_body(Body *body) {
+    body->size = 0;
+    body->is_plain = true;
+    body->kept_count = 0;
+}
 
 static void put(Body *body, const void *bytes, size_t size) {
     if (!body->is_plain || size > sizeof body->bytes - body->size) {
@@ -55,10 +71,11 @@ static void put_number(Body *body, uint64_t number) {
 /* A number that is not negative, in so many parts of one, as short as it can be. */
 static void put_decimal(Body *body, double value, double parts) {
     double scaled = value * parts + 0.5;
-    if (!(scaled >= 0 && scaled < 9e15)) { /* what has a sign, is none, or has more digits than a double */
+    if (!(scaled >= 0 && scaled < SCALED_MAX)) { /* what has a sign, or is no number */
         body->is_plain = false;
         return;
     }
+    if (parts > THOUSAND && scaled >= 1 && scaled < SCALED_MIN) body->is_plain = false;
     uint64_t whole = (uint64_t)scaled, one = (uint64_t)parts, rest = whole % one;
     put_number(body, whole / one);
     PUT(body, ".");
@@ -80,14 +97,14 @@ static void put_utf8(Body *body, const char *text, Py_ssize_t size) {
     PUT(body, "\"");
 }
 
-/* A text that needs no escape, or null. */
+/* A text that needs no escape, or null. One of a class of its own may be written as something else. */
 static void put_text(Body *body, PyObject *text) {
     if (text == Py_None) {
         PUT(body, "null");
         return;
     }
     Py_ssize_t size;
-    const char *utf8 = text != NULL && PyUnicode_Check(text) ? PyUnicode_AsUTF8AndSize(text, &size) : NULL;
+    const char *utf8 = text != NULL && PyUnicode_CheckExact(text) ? PyUnicode_AsUTF8AndSize(text, &size) : NULL;
     if (utf8 == NULL) {
         PyErr_Clear(); /* half of a character, say */
         body->is_plain = false;
@@ -121,9 +138,22 @@ static void put_ms(Body *body, PyObject *ms) {
     put_decimal(body, value > 0 ? value : 0, THOUSAND);
 }
 
-static PyObject *written(const Body *body) {
+static void put_moment(Body *body, PyObject *ts) {
+    if (PyFloat_CheckExact(ts)) put_decimal(body, PyFloat_AsDouble(ts), MILLION);
+    else body->is_plain = false;
+}
+
+/* The body, None where it is not plain, or why neither can be said. */
+static PyObject *written(Body *body) {
+    while (body->kept_count > 0) Py_DECREF(body->kept[--body->kept_count]);
+    if (PyErr_Occurred()) return NULL;
     if (!body->is_plain) Py_RETURN_NONE;
     return PyBytes_FromStringAndSize((const char *)body->bytes, (Py_ssize_t)body->size);
+}
+
+static PyObject *not_plain(Body *body) {
+    body->is_plain = false;
+    return written(body);
 }
 
 /* -- what is written of ------------------------------------------------------------------------------------ */
@@ -147,38 +177,35 @@ typedef struct {
         NAMES(MEMBER)
     } names;
     PyObject *facts; /* of the last call: those of one tool and door are the same, and so is what is told of them */
-    Body before, after; /* before the caller, and after the conversation */
+    bool is_told;    /* that it is plain */
+    size_t told_before, told_bytes; /* before the caller, and in all: the rest comes after the conversation */
+    uint8_t told[TOLD_BYTES_MAX];
 } Bodies;
 
-/* A member of a record, which is borrowed: records hold what they say, and we hold the record. */
-static PyObject *of(PyObject *record, PyObject *name) {
-    PyObject *value = record == NULL ? NULL : PyObject_GetAttr(record, name);
-    if (value == NULL) {
-        PyErr_Clear();
-        return NULL;
-    }
-    if (Py_REFCNT(value) < 2) { /* made for this question alone: no record of ours does that */
-        Py_DECREF(value);
-        return NULL;
-    }
-    Py_DECREF(value);
+/* A member of a record; NULL: there is none. It is kept until the body is written: what looks for credentials is
+   Python, and while that runs anything may happen to whoever held it. */
+static PyObject *of(Body *body, PyObject *record, PyObject *name) {
+    PyObject *value = record == NULL || body->kept_count == KEPT_MAX ? NULL : PyObject_GetAttr(record, name);
+    if (value == NULL) PyErr_Clear();
+    else body->kept[body->kept_count++] = value;
     return value;
 }
 
 static bool is_empty(PyObject *text) {
-    return text != NULL && PyUnicode_Check(text) && PyUnicode_GetLength(text) == 0;
+    return text != NULL && PyUnicode_CheckExact(text) && PyUnicode_GetLength(text) == 0;
 }
 
 /* Attack: a credential as the name of an argument, a tool or a caller. Names come again: each is looked at once. */
 static bool is_sound(Bodies *bodies, PyObject *text) {
-    if (text == NULL || !PyUnicode_Check(text)) return false;
-    if (PyUnicode_GetLength(text) < SHAPE_CHARS_MIN) return true;
-    int known = PyDict_Contains(bodies->sound, text);
+    if (text == NULL || !PyUnicode_CheckExact(text)) return false;
+    Py_ssize_t size = PyUnicode_GetLength(text);
+    if (size < SHAPE_CHARS_MIN) return true;
+    int known = size > SOUND_CHARS_MAX ? 0 : PyDict_Contains(bodies->sound, text);
     if (known != 0) return known > 0;
     PyObject *has = PyObject_CallFunctionObjArgs(bodies->has_credential, text, NULL);
     bool is_one = has == Py_False;
     Py_XDECREF(has);
-    if (is_one) {
+    if (is_one && size <= SOUND_CHARS_MAX) {
         if (PyDict_Size(bodies->sound) >= SOUND_MAX) PyDict_Clear(bodies->sound);
         is_one = PyDict_SetItem(bodies->sound, text, Py_None) == 0;
     }
@@ -214,32 +241,33 @@ static void put_digest(Bodies *bodies, Body *body, PyObject *arguments) {
 /* What is told of facts, which are frozen: written once for calls that have the same ones. */
 static void tell(Bodies *bodies, PyObject *facts) {
     if (bodies->facts == facts) return;
-    Body *before = &bodies->before, *after = &bodies->after;
-    before->size = after->size = 0;
-    before->is_plain = after->is_plain = true;
-    PUT(before, ",\"key\":");
-    put_text(before, of(facts, bodies->names.key));
-    PUT(before, ",\"format\":");
-    put_text(before, of(facts, bodies->names.format));
-    PUT(before, ",\"door\":");
-    put_text(before, of(facts, bodies->names.door));
-    PUT(before, ",\"caller\":");
-    PUT(after, ",\"catalog\":");
-    put_text(after, of(facts, bodies->names.catalog));
-    PUT(after, ",\"seen\":");
-    put_text(after, of(facts, bodies->names.seen_digest));
-    PUT(after, ",\"runs\":");
-    put_text(after, of(facts, bodies->names.runs_digest));
-    PUT(after, ",\"arguments\":[");
-    Py_INCREF(facts); /* so that no others come to lie in their place */
+    Body body;
+    begin_body(&body);
+    PUT(&body, ",\"key\":");
+    put_text(&body, of(&body, facts, bodies->names.key));
+    PUT(&body, ",\"format\":");
+    put_text(&body, of(&body, facts, bodies->names.format));
+    PUT(&body, ",\"door\":");
+    put_text(&body, of(&body, facts, bodies->names.door));
+    PUT(&body, ",\"caller\":");
+    size_t half = body.size;
+    PUT(&body, ",\"catalog\":");
+    put_text(&body, of(&body, facts, bodies->names.catalog));
+    PUT(&body, ",\"seen\":");
+    put_text(&body, of(&body, facts, bodies->names.seen_digest));
+    PUT(&body, ",\"runs\":");
+    put_text(&body, of(&body, facts, bodies->names.runs_digest));
+    PUT(&body, ",\"arguments\":[");
+    /* All at once: whatever asks a record, or lets go of what it said, may let another thread in. */
     PyObject *last = bodies->facts;
+    Py_INCREF(facts); /* so that no others come to lie in their place */
     bodies->facts = facts;
+    bodies->is_told = body.is_plain && body.size <= sizeof bodies->told;
+    bodies->told_before = half;
+    bodies->told_bytes = body.size;
+    if (bodies->is_told) memcpy(bodies->told, body.bytes, body.size);
+    while (body.kept_count > 0) Py_DECREF(body.kept[--body.kept_count]);
     Py_XDECREF(last);
-}
-
-static void put_body(Body *body, const Body *part) {
-    if (!part->is_plain) body->is_plain = false;
-    else put(body, part->bytes, part->size);
 }
 
 /* begin(call, facts, ts) */
@@ -249,33 +277,30 @@ static PyObject *bodies_begin(Bodies *bodies, PyObject *const *given, Py_ssize_t
         return NULL;
     }
     PyObject *call = given[0], *facts = given[1];
-    double ts = PyFloat_AsDouble(given[2]);
-    if (PyErr_Occurred()) return NULL;
-    PyObject *arguments = of(call, bodies->names.arguments);
-    PyObject *tool = of(call, bodies->names.tool), *caller = of(call, bodies->names.caller);
-    PyObject *conversation = of(call, bodies->names.conversation);
-    if (arguments == NULL || !PyDict_CheckExact(arguments) || PyDict_Size(arguments) > NAMES_MAX ||
-        of(call, bodies->names.dry_run) != Py_False || !is_empty(of(call, bodies->names.approved_by)) ||
-        of(call, bodies->names.idempotency_key) != Py_None || !is_sound(bodies, tool) ||
-        !is_sound(bodies, caller) || !is_sound(bodies, conversation)) {
-        if (PyErr_Occurred()) return NULL;
-        Py_RETURN_NONE;
-    }
     Body body;
-    body.size = 0;
-    body.is_plain = true;
+    begin_body(&body);
+    PyObject *arguments = of(&body, call, bodies->names.arguments);
+    PyObject *tool = of(&body, call, bodies->names.tool), *caller = of(&body, call, bodies->names.caller);
+    PyObject *conversation = of(&body, call, bodies->names.conversation);
+    if (arguments == NULL || !PyDict_CheckExact(arguments) || PyDict_Size(arguments) > NAMES_MAX ||
+        of(&body, call, bodies->names.dry_run) != Py_False ||
+        !is_empty(of(&body, call, bodies->names.approved_by)) ||
+        of(&body, call, bodies->names.idempotency_key) != Py_None || !is_sound(bodies, tool) ||
+        !is_sound(bodies, caller) || !is_sound(bodies, conversation))
+        return not_plain(&body);
     PUT(&body, "{\"what\":\"begin\",\"ts\":");
-    put_decimal(&body, ts, MILLION);
+    put_moment(&body, given[2]);
     PUT(&body, ",\"call\":");
-    put_text(&body, of(call, bodies->names.id));
+    put_text(&body, of(&body, call, bodies->names.id));
     PUT(&body, ",\"tool\":");
     put_text(&body, tool);
     tell(bodies, facts);
-    put_body(&body, &bodies->before);
+    if (bodies->facts != facts || !bodies->is_told) return not_plain(&body);
+    put(&body, bodies->told, bodies->told_before); /* from here on nothing lets another thread in until all is put */
     put_text(&body, caller);
     PUT(&body, ",\"conversation\":");
     put_text(&body, conversation);
-    put_body(&body, &bodies->after);
+    put(&body, bodies->told + bodies->told_before, bodies->told_bytes - bodies->told_before);
     PyObject *name, *value;
     Py_ssize_t at = 0;
     bool is_first = true;
@@ -286,10 +311,9 @@ static PyObject *bodies_begin(Bodies *bodies, PyObject *const *given, Py_ssize_t
         if (is_sound(bodies, name)) put_text(&body, name);
         else body.is_plain = false;
         Py_DECREF(name);
-        if (PyErr_Occurred()) return NULL;
     }
     PUT(&body, "],\"arguments_digest\":\"");
-    if (body.is_plain) put_digest(bodies, &body, arguments);
+    if (body.is_plain) put_digest(bodies, &body, arguments); /* else there may be an interrupt to tell of */
     PUT(&body, "\"}");
     return written(&body);
 }
@@ -302,37 +326,36 @@ static PyObject *bodies_end(Bodies *bodies, PyObject *const *given, Py_ssize_t c
         return NULL;
     }
     PyObject *call = given[0], *result = given[1], *tool = given[2], *run = given[4];
-    double ts = PyFloat_AsDouble(given[3]);
-    if (PyErr_Occurred()) return NULL;
-    PyObject *notes = of(result, bodies->names.notes), *layers = of(result, bodies->names.isolation);
-    PyObject *spent = of(result, bodies->names.spent), *attempts = of(spent, bodies->names.attempts);
-    PyObject *key = of(result, bodies->names.key);
-    if (tool != Py_None) {
-        PyObject *told = of(tool, bodies->names.notes);
-        if (of(told, bodies->names.latency) != Py_None || of(told, bodies->names.cost) != Py_None) Py_RETURN_NONE;
-    }
-    if (is_empty(key)) key = tool != Py_None ? of(tool, bodies->names.key) : Py_None;
-    if (of(result, bodies->names.error) != Py_None || !is_empty(of(result, bodies->names.rule)) || notes == NULL ||
-        !PyTuple_Check(notes) || PyTuple_Size(notes) != 0 || layers == NULL || !PyTuple_Check(layers) ||
-        attempts == NULL || !PyLong_CheckExact(attempts) || PyLong_AsLong(attempts) != 1) {
-        PyErr_Clear();
-        Py_RETURN_NONE;
-    }
     Body body;
-    body.size = 0;
-    body.is_plain = true;
+    begin_body(&body);
+    PyObject *notes = of(&body, result, bodies->names.notes), *layers = of(&body, result, bodies->names.isolation);
+    PyObject *spent = of(&body, result, bodies->names.spent), *attempts = of(&body, spent, bodies->names.attempts);
+    PyObject *key = of(&body, result, bodies->names.key);
+    if (tool != Py_None) {
+        PyObject *told = of(&body, tool, bodies->names.notes);
+        if (of(&body, told, bodies->names.latency) != Py_None || of(&body, told, bodies->names.cost) != Py_None)
+            return not_plain(&body);
+    }
+    if (key == Py_None || is_empty(key)) key = tool != Py_None ? of(&body, tool, bodies->names.key) : Py_None;
+    if (of(&body, result, bodies->names.error) != Py_None || !is_empty(of(&body, result, bodies->names.rule)) ||
+        notes == NULL || !PyTuple_CheckExact(notes) || PyTuple_Size(notes) != 0 || layers == NULL ||
+        !PyTuple_CheckExact(layers) || attempts == NULL || !PyLong_CheckExact(attempts) ||
+        PyLong_AsLong(attempts) != 1) {
+        PyErr_Clear(); /* more attempts than a long has room for */
+        return not_plain(&body);
+    }
     PUT(&body, "{\"what\":\"end\",\"ts\":");
-    put_decimal(&body, ts, MILLION);
+    put_moment(&body, given[3]);
     PUT(&body, ",\"call\":");
-    put_text(&body, of(call, bodies->names.id));
+    put_text(&body, of(&body, call, bodies->names.id));
     PUT(&body, ",\"key\":");
     put_text(&body, key);
     PUT(&body, ",\"ok\":true,\"ms\":");
-    put_ms(&body, of(spent, bodies->names.duration_ms));
+    put_ms(&body, of(&body, spent, bodies->names.duration_ms));
     PUT(&body, ",\"output_bytes\":");
-    put_count(&body, of(spent, bodies->names.output_bytes));
+    put_count(&body, of(&body, spent, bodies->names.output_bytes));
     PUT(&body, ",\"truncated\":");
-    put_truth(&body, of(spent, bodies->names.truncated));
+    put_truth(&body, of(&body, spent, bodies->names.truncated));
     Py_ssize_t layers_count = PyTuple_Size(layers);
     if (layers_count > 0) {
         PUT(&body, ",\"layers\":[");
@@ -346,23 +369,22 @@ static PyObject *bodies_end(Bodies *bodies, PyObject *const *given, Py_ssize_t c
         char *start, *note;
         Py_ssize_t start_bytes, note_bytes;
         if (PyBytes_AsStringAndSize(given[5], &start, &start_bytes) != 0 ||
-            PyBytes_AsStringAndSize(given[6], &note, &note_bytes) != 0)
-            return NULL;
-        if (start_bytes == 0) Py_RETURN_NONE;
-        PyObject *status = of(run, bodies->names.exit_status);
+            PyBytes_AsStringAndSize(given[6], &note, &note_bytes) != 0 || start_bytes == 0)
+            return not_plain(&body);
+        PyObject *status = of(&body, run, bodies->names.exit_status);
         PUT(&body, ",\"run\":");
         put(&body, start, (size_t)start_bytes);
         PUT(&body, ",\"exit\":");
         if (status == Py_None) PUT(&body, "null");
         else put_count(&body, status);
         PUT(&body, ",\"ms\":");
-        put_ms(&body, of(run, bodies->names.duration_ms));
+        put_ms(&body, of(&body, run, bodies->names.duration_ms));
         PUT(&body, ",\"stdout_bytes\":");
-        put_count(&body, of(run, bodies->names.stdout_bytes));
+        put_count(&body, of(&body, run, bodies->names.stdout_bytes));
         PUT(&body, ",\"stderr_bytes\":");
-        put_count(&body, of(run, bodies->names.stderr_bytes));
+        put_count(&body, of(&body, run, bodies->names.stderr_bytes));
         PUT(&body, ",\"truncated\":");
-        put_truth(&body, of(run, bodies->names.truncated));
+        put_truth(&body, of(&body, run, bodies->names.truncated));
         put(&body, note, (size_t)note_bytes);
     }
     PUT(&body, "}");

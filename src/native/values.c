@@ -30,7 +30,7 @@ typedef struct {
     PyObject *learn;   /* gives names, defaults, factories, and which are changed */
     PyObject *missing; /* in the place of a default or factory that there is not */
     allocfunc make;
-    bool is_ready, is_unknown;
+    bool is_ready, is_unknown, is_learning;
     bool is_positional;
     Py_ssize_t count, changed_count;
     PyObject *names[FIELDS_MAX], *defaults[FIELDS_MAX], *factories[FIELDS_MAX];
@@ -78,11 +78,10 @@ static PyObject *unless_missing(Shape *shape, PyObject *value) {
     return value;
 }
 
-static bool has_learnt(Shape *shape) {
-    PyObject *told = PyObject_CallNoArgs(shape->learn);
+static bool has_learnt(Shape *shape, PyObject *told) {
     PyObject *names, *defaults, *factories, *changed;
     int is_positional;
-    bool is_well = told != NULL && PyArg_ParseTuple(told, "O!O!O!O!p", &PyTuple_Type, &names, &PyTuple_Type, &defaults,
+    bool is_well = PyArg_ParseTuple(told, "O!O!O!O!p", &PyTuple_Type, &names, &PyTuple_Type, &defaults,
                                                     &PyTuple_Type, &factories, &PyTuple_Type, &changed, &is_positional);
     if (is_well) {
         Py_ssize_t count = PyTuple_Size(names), changes = PyTuple_Size(changed);
@@ -107,23 +106,29 @@ static bool has_learnt(Shape *shape) {
         }
         is_well = is_well && is_laid_out(shape);
     }
-    Py_XDECREF(told);
     return is_well;
 }
 
-/* Whether it can be done here; looked at once. */
+/* Whether it can be done here; looked at once. Where an exception is set, it was interrupted while it looked. */
 static bool is_ready(Shape *shape) {
-    if (!shape->is_ready && !shape->is_unknown) {
-        shape->is_ready = has_learnt(shape);
+    if (shape->is_ready || shape->is_unknown) return shape->is_ready;
+    PyObject *told = PyObject_CallNoArgs(shape->learn); /* which is Python: another thread may come meanwhile */
+    if (told == NULL && !PyErr_ExceptionMatches(PyExc_Exception)) return false;
+    if (!shape->is_ready && !shape->is_unknown && !shape->is_learning) {
+        shape->is_learning = true; /* making the trial may run what a collection of garbage ends */
+        shape->is_ready = told != NULL && has_learnt(shape, told);
         shape->is_unknown = !shape->is_ready;
-        PyErr_Clear();
+        shape->is_learning = false;
     }
+    PyErr_Clear();
+    Py_XDECREF(told);
     return shape->is_ready;
 }
 
 /* -- making and changing ----------------------------------------------------------------------------------- */
 
 static PyObject *done_slowly(Shape *shape, PyObject *const *args, Py_ssize_t count, PyObject *names) {
+    if (PyErr_Occurred()) return NULL;
     PyObject *given = PyTuple_New(count), *named = names == NULL ? NULL : PyDict_New(), *made = NULL;
     bool is_well = given != NULL && (names == NULL || named != NULL);
     for (Py_ssize_t at = 0; is_well && at < count; at++) {
@@ -155,9 +160,10 @@ static const uint8_t *fields_of(Shape *shape, PyObject *names) {
         found.field[at] = (uint8_t)field;
     }
     Site *site = &shape->sites[shape->next_site++ % SITES];
-    Py_XDECREF(site->names);
+    PyObject *before = site->names;
     Py_INCREF(names); /* so that no other tuple comes to lie in its place */
     *site = found;
+    Py_XDECREF(before);
     return site->field;
 }
 
@@ -201,10 +207,12 @@ static PyObject *change(PyObject *self, PyObject *const *args, Py_ssize_t count,
     for (Py_ssize_t at = 0; at < shape->changed_count; at++) values[shape->changed[at]] = args[at + 1];
     for (Py_ssize_t field = 0; field < shape->count; field++)
         if (values[field] == NULL) return done_slowly(shape, args, count, names);
+    /* Ours before anything is made: what a collection of garbage ends may change a record that can be changed. */
+    for (Py_ssize_t field = 0; field < shape->count; field++) Py_INCREF(values[field]);
     PyObject *record = shape->make(shape->kind, 0);
-    for (Py_ssize_t field = 0; record != NULL && field < shape->count; field++) {
-        Py_INCREF(values[field]);
-        *slot(record, shape->offset[field]) = values[field];
+    for (Py_ssize_t field = 0; field < shape->count; field++) {
+        if (record != NULL) *slot(record, shape->offset[field]) = values[field];
+        else Py_DECREF(values[field]);
     }
     return record;
 }

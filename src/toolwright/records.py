@@ -20,7 +20,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from toolwright import extensions
 
@@ -116,6 +116,9 @@ class _OpenParams(_Params):
     eq = frozen = False
 
 
+_OURS: Final = (_Params, _OpenParams)
+
+
 class _Fields:
     """The fields of a class, as the standard knows them: made when first asked for."""
 
@@ -209,7 +212,7 @@ def changer(cls: type[_Value], *fields: str) -> Callable[..., _Value]:
 def _natively(kind: str, cls: Any, slow: Callable[..., Any], changed: tuple[str, ...] = ()) -> Any:
     """The same in C, where that was built (``src/native/values.c``); it learns what it fills at its first
     use, and what it cannot do, or would have to complain about, it leaves to the function in Python."""
-    if _NATIVE is None:
+    if _NATIVE is None or getattr(cls, "__dict__", {}).get("__dataclass_params__") not in _OURS:
         return slow
 
     def learn() -> tuple[Any, ...]:
@@ -294,9 +297,7 @@ if not TYPE_CHECKING:
 
 def _owner(cls: Any) -> Any:
     """The record that a class is, or inherits from."""
-    return next(
-        base for base in cls.__mro__ if base.__dict__.get("__dataclass_params__") in (_Params, _OpenParams)
-    )
+    return next(base for base in cls.__mro__ if base.__dict__.get("__dataclass_params__") in _OURS)
 
 
 def _written(cls: Any) -> dict[str, tuple[Any, Any]]:

@@ -27,6 +27,7 @@ from typing import Any
 
 from toolwright.model import End, Ending, Limits, Permit, Run
 from toolwright.sandbox import Cancel, Start
+from toolwright.sandbox._connection import ASK, Asking, Connection
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox.rules import Bind, KernelRules, seccomp_filter
 from toolwright.sandbox.supervised import Supervised
@@ -111,11 +112,32 @@ def _pressed_at(fifo: str, cancel: Cancel) -> Iterator[None]:
         os.close(button)
 
 
+class InCompany(Supervised):
+    """One in which no call is ever alone: a byte of each spawner's page stays taken."""
+
+    _taken = 0
+
+    def _connected(self) -> Connection:
+        connection = super()._connected()
+        if connection.pid != self._taken:
+            self._taken = connection.pid
+            connection.take_place()
+        return connection
+
+
 class Here:
     """The level in this process."""
 
-    def __init__(self, binary: str | None = None, base: str | None = None) -> None:
-        self.sandbox = Supervised(rules_of, Scratch(base), binary=binary)
+    def __init__(
+        self,
+        binary: str | None = None,
+        base: str | None = None,
+        *,
+        in_company: bool = False,
+        asking: Asking | None = ASK,
+    ) -> None:
+        level = InCompany if in_company else Supervised
+        self.sandbox = level(rules_of, Scratch(base), binary=binary, asking=asking)
 
     def run(self, argv: Sequence[str], **more: Any) -> Ending:
         return self.answer(request_of(argv, **more))

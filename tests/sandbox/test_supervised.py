@@ -1,8 +1,9 @@
 """The supervised level with real programs that misbehave: how each ends, and that nothing of it is left.
 
 The tool is ``tests/native/trouble.c``, which bounds itself. Rules are made by hand; what permits mean and
-hold is shown in test_rules.py and test_attacks.py. Tests run as we are, as root also as an ordinary user, and
-with a spawner that has the sanitizers in it.
+hold is shown in test_rules.py and test_attacks.py. Tests run as we are, as root also as an ordinary user,
+with a spawner that has the sanitizers in it, and as if other calls were always running: these are asked for
+in one step (``src/native/post.c``).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,6 +34,7 @@ from tests.native.compiling import SPAWNER, checked_spawner, compiled, musl_spaw
 from tests.sandbox.hosting import NOBODY, ROOT, Elsewhere, Here, request_of, start_of
 from toolwright.model import End, Ending
 from toolwright.sandbox import NEVER, Cancel, Leash, NoLeave, Start, _wire, supervised
+from toolwright.sandbox._connection import ASK
 from toolwright.sandbox._pipes import new_ends
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the spawner is for Linux")
@@ -39,9 +42,12 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the spawner is 
 IS_ROOT = os.geteuid() == 0
 needs_root = pytest.mark.skipif(not IS_ROOT, reason="only root can be somebody else; run the tests as root")
 WAIT_S = 10.0
+COMPANY = (pytest.param(False, id="alone"), pytest.param(True, id="in-company"))
 
 
-@pytest.fixture(scope="module", params=["as-we-are", "as-an-ordinary-user", "sanitized", "musl"])
+@pytest.fixture(
+    scope="module", params=["as-we-are", "as-an-ordinary-user", "sanitized", "musl", "in-company"]
+)
 def host(request) -> Iterator[Here | Elsewhere]:
     trouble()
     if request.param == "as-an-ordinary-user" and not IS_ROOT:
@@ -50,8 +56,9 @@ def host(request) -> Iterator[Here | Elsewhere]:
     if request.param == "as-an-ordinary-user":
         made = Elsewhere(spawner(), uid=NOBODY)
     else:
-        binaries = {"as-we-are": spawner, "sanitized": checked_spawner, "musl": musl_spawner}
-        made = Here(binaries[request.param]())
+        binaries = {"sanitized": checked_spawner, "musl": musl_spawner}
+        binary = binaries.get(request.param, spawner)()
+        made = Here(binary, in_company=request.param == "in-company")
     yield made
     made.close()
 
@@ -69,8 +76,8 @@ def new_host() -> Iterator[Callable[..., Here]]:
     """Makes hosts that a test may harm; all of them are closed, however it ends."""
     made: list[Here] = []
 
-    def make(binary: str | None = None) -> Here:
-        made.append(Here(binary or spawner()))
+    def make(binary: str | None = None, **more: Any) -> Here:
+        made.append(Here(binary or spawner(), **more))
         return made[-1]
 
     yield make
@@ -239,6 +246,73 @@ def test_e10_cancelling_ends_the_whole_tree(host, watch, place):
     assert (ending.end, ending.exit_status) == (End.CANCELLED, None)
     assert duration_s(ending) < 5
     assert watch.gone(0.1)
+
+
+def asked_in_one_step(made: list[int]) -> Any:
+    """What asks, and counts how often it did."""
+    assert ASK is not None
+
+    def ask(*given: Any) -> Any:
+        made.append(1)
+        return ASK(*given)
+
+    return ask
+
+
+@pytest.mark.skipif(ASK is None, reason="_post was not built; a C compiler builds it")
+def test_a_call_in_company_is_asked_for_in_one_step_and_a_lone_one_is_not(new_host):
+    asked: list[int] = []
+    company = new_host(in_company=True, asking=asked_in_one_step(asked))
+    alone = new_host(asking=asked_in_one_step(asked))
+    assert alone.run([trouble(), "exit", "3"]).exit_status == 3
+    assert asked == []
+    assert company.run([trouble(), "exit", "4"]).exit_status == 4
+    assert asked == [1]
+    # Nobody would feed a long input meanwhile, and a long request is no datagram.
+    assert company.run([trouble(), "echo"], stdin=b"x" * 300_000).stdout_bytes == 300_000
+    assert company.run([trouble(), "exit", "5", "x" * 100_000]).exit_status == 5
+    assert asked == [1]
+
+
+def test_where_nothing_asks_in_one_step_calls_in_company_end_as_others_do(new_host, watch, place):
+    made = new_host(in_company=True, asking=None)
+    assert made.run([trouble(), "exit", "3"]).exit_status == 3
+    assert made.run([trouble(), "echo"], stdin=b"y" * 100_000).stdout == b"y" * 100_000
+    ending = made.run([trouble(), "hang", watch.path], cancel_at=pressed_after(watch, 1, place))
+    assert ending.end is End.CANCELLED
+    kill_spawner(made)
+    assert made.run([trouble(), "exit", "4"]).exit_status == 4
+
+
+@pytest.mark.parametrize("company", COMPANY)
+def test_an_interrupted_call_is_stopped_and_leaves_no_descriptor(watch, company):
+    code = (
+        "import os, sys\n"
+        "from tests.sandbox.hosting import Here\n"
+        "host = Here(sys.argv[1], in_company=bool(int(sys.argv[4])))\n"
+        "host.run([sys.argv[2], 'exit', '0'])\n"
+        "host.sandbox._drop_spare()\n"
+        "before = len(os.listdir('/proc/self/fd'))\n"
+        "try:\n"
+        "    host.run([sys.argv[2], 'hang', sys.argv[3]])\n"
+        "except KeyboardInterrupt:\n"
+        "    host.sandbox._drop_spare()\n"
+        "    host.sandbox.let_go()\n"  # what it keeps for later calls
+        "    print('interrupted', len(os.listdir('/proc/self/fd')) - before, flush=True)\n"
+        "print(host.run([sys.argv[2], 'exit', '3']).exit_status, flush=True)\n"
+        "sys.stdin.read()\n"
+        "host.close()\n"
+    )
+    command = [sys.executable, "-c", code, spawner(), trouble(), watch.path, str(int(company))]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as ran:
+        assert ran.stdout is not None
+        watch.came()
+        ran.send_signal(signal.SIGINT)
+        word, left = ran.stdout.readline().split()
+        assert word == "interrupted"
+        assert int(left) <= 0
+        assert watch.gone(WAIT_S)
+        assert ran.stdout.readline() == "3\n"
 
 
 def test_a_call_that_was_cancelled_before_starts_nothing(here):
@@ -453,27 +527,32 @@ def test_attack_a_flood_goes_on_where_no_pipe_can_be_handed_over(place):
     assert ran.stdout.partition(b";")[0] == b"too_large None", ran.stderr
 
 
+@pytest.mark.parametrize("company", COMPANY)
 @pytest.mark.parametrize("argv", [["pause", "10000"], ["out-first", "1"]])
-def test_a_host_without_a_descriptor_for_what_a_tool_writes_says_so_and_goes_on(argv):
+def test_a_host_without_a_descriptor_for_what_a_tool_writes_says_so_and_goes_on(argv, company):
     """Of a slow tool the pipes come while it runs, of long output with the report."""
     code = (
         "import os, resource, sys\n"
         "from tests.sandbox.hosting import Here, request_of, start_of\n"
         "from toolwright.sandbox import NEVER, Leash\n"
-        "host, taken = Here(sys.argv[1]), []\n"
+        "company = bool(int(sys.argv[2]))\n"
+        "host, taken = Here(sys.argv[1], in_company=company), []\n"
+        "room = 2 if company else 0\n"  # for the line
         "def leave():\n"
         "    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
         "    resource.setrlimit(resource.RLIMIT_NOFILE, (64, most))\n"
         "    try:\n"
         "        while True: taken.append(os.dup(0))\n"
-        "    except OSError: return True\n"
-        "ending = host.sandbox.run(start_of(request_of(sys.argv[2:])), Leash(NEVER, leave))\n"
+        "    except OSError:\n"
+        "        for _ in range(room): os.close(taken.pop())\n"
+        "    return True\n"
+        "ending = host.sandbox.run(start_of(request_of(sys.argv[3:])), Leash(NEVER, leave))\n"
         "for fd in taken: os.close(fd)\n"
-        "after = host.run([sys.argv[2], 'exit', '3'])\n"
+        "after = host.run([sys.argv[3], 'exit', '3'])\n"
         "print(ending.end.value, ending.reason, ending.hint, after.exit_status)\n"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", code, spawner(), trouble(), *argv],
+        [sys.executable, "-c", code, spawner(), str(int(company)), trouble(), *argv],
         cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     hint = "raise the limit of open files (ulimit -n)"
@@ -824,14 +903,16 @@ def test_attack_a_copy_of_a_host_that_died_keeps_a_tool_held(place):
     assert not mark.exists()
 
 
-def test_attack_a_copy_of_the_host_keeps_the_tool_of_an_interrupted_call_running(place, watch):
+@pytest.mark.parametrize("company", COMPANY)
+def test_attack_a_copy_of_the_host_keeps_the_tool_of_an_interrupted_call_running(place, watch, company):
     """The copy has the control socket as well: that the host closes its own tells nobody."""
     code = (
         "import os, signal, sys\n"
         "from tests.sandbox.hosting import Here, request_of, start_of\n"
         "from toolwright.sandbox import NEVER, Leash\n"
-        "host = Here(sys.argv[1])\n"
-        "def leave():\n"
+        "company = bool(int(sys.argv[4]))\n"
+        "host = Here(sys.argv[1], in_company=company)\n"
+        "def copied(*_):\n"
         "    copy = os.fork()\n"
         "    if copy == 0:\n"
         "        signal.alarm(60)\n"
@@ -839,19 +920,25 @@ def test_attack_a_copy_of_the_host_keeps_the_tool_of_an_interrupted_call_running
         "    print(copy, flush=True)\n"
         "    return True\n"
         "start = start_of(request_of([sys.argv[2], 'hang', sys.argv[3]]))\n"
+        # In company the line is made in the step that waits on it, so the copy is made while that waits.
+        "signal.signal(signal.SIGUSR1, copied)\n"
         "try:\n"
-        "    host.sandbox.run(start, Leash(NEVER, leave))\n"
+        "    host.sandbox.run(start, NEVER if company else Leash(NEVER, copied))\n"
         "except KeyboardInterrupt:\n"
         "    print('interrupted', flush=True)\n"
         "sys.stdin.read()\n"
         "host.close()\n"
     )
-    command = [sys.executable, "-c", code, spawner(), trouble(), watch.path]
+    command = [sys.executable, "-c", code, spawner(), trouble(), watch.path, str(int(company))]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as ran:
         assert ran.stdout is not None
+        if company:
+            watch.came()
+            ran.send_signal(signal.SIGUSR1)
         copy = int(ran.stdout.readline())
         try:
-            watch.came()
+            if not company:
+                watch.came()
             ran.send_signal(signal.SIGINT)
             assert ran.stdout.readline() == "interrupted\n"
             assert watch.gone(WAIT_S)
@@ -1175,8 +1262,9 @@ class Background:
         return self._endings[0]
 
 
-def test_a_spawner_that_was_killed_is_started_anew_and_no_call_is_lost(new_host, watch):
-    made = new_host()
+@pytest.mark.parametrize("company", COMPANY)
+def test_a_spawner_that_was_killed_is_started_anew_and_no_call_is_lost(new_host, company):
+    made = new_host(in_company=company)
     assert made.run([trouble(), "exit", "0"]).exit_status == 0
     assert made.sandbox._connection is not None
     os.kill(made.sandbox._connection.pid, signal.SIGKILL)
@@ -1703,7 +1791,7 @@ FEW_FILES = """
 import json, os, resource, sys
 from tests.sandbox.hosting import Here
 
-kind, tool, script = sys.argv[1:]
+kind, tool, script, company = sys.argv[1:]
 sealed = [(script, b"#!/bin/sh\\necho checked\\n")]
 more = {"sealed": sealed, "env": {"PATH": "/usr/bin:/bin"}}
 asked = ([script], more) if kind == "sealed" else ([tool, "echo"], {})
@@ -1711,7 +1799,7 @@ soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 found = []
 for room in range(24):
     before = set(os.listdir("/proc/self/fd"))
-    host = Here()
+    host = Here(in_company=company == "True")
     host.run([tool, "echo"])
     most = max(map(int, os.listdir("/proc/self/fd")))
     taken = [os.dup(0)]
@@ -1729,13 +1817,14 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.parametrize("company", COMPANY)
 @pytest.mark.parametrize("kind", ["plain", "sealed"])
-def test_calls_for_which_no_descriptors_are_left_cost_none_and_spoil_no_later_call(place, kind):
+def test_calls_for_which_no_descriptors_are_left_cost_none_and_spoil_no_later_call(place, kind, company):
     script = place / "script"
     script.write_bytes(b"#!/bin/sh\necho swapped\n")
     script.chmod(0o755)
     ran = subprocess.run(
-        [sys.executable, "-c", FEW_FILES, kind, trouble(), str(script)],
+        [sys.executable, "-c", FEW_FILES, kind, trouble(), str(script), str(company)],
         cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr

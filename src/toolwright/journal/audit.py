@@ -12,6 +12,7 @@ it.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import threading
 import time
@@ -543,7 +544,10 @@ def _is_not() -> bool:
 
 def _parts(value: float, parts: float) -> float:
     """A number with no more digits than people ask for: records are read more often than clocks are right."""
-    return int(value * parts + 0.5) / parts
+    try:
+        return math.floor(value * parts + 0.5) / parts
+    except (OverflowError, ValueError):  # no number, or beyond all: an end is recorded nevertheless
+        return value
 
 
 def _ms(value: float) -> float:
@@ -580,8 +584,8 @@ def _arguments(call: ToolCall) -> tuple[list[str] | None, str]:
         names = [*map(str, names)]
         try:
             text = jsontext.canonical(_clean(arguments))
-        except RecursionError:  # far deeper than what is let through: the call is refused after this
-            text = b"too deep"
+        except (RecursionError, ValueError):  # far too deep, or no number: the call is refused after this
+            text = b"no JSON"
     return names, hashlib.sha256(text).hexdigest()
 
 

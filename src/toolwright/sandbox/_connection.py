@@ -13,6 +13,7 @@ import select
 import signal
 import socket
 import struct
+from _socket import socket as Socket
 from array import array
 from contextlib import suppress
 from typing import Final, Protocol, TypeAlias
@@ -39,19 +40,30 @@ Said: TypeAlias = tuple[bytes, tuple[int, ...], bool]
 """A message, the descriptors that came with it, all or none, and whether there was no room for them."""
 
 
-class _Asking(Protocol):
+class Asking(Protocol):
+    """What ``Connection.ask_for`` says, in one step."""
+
     def __call__(
-        self, spawner: int, message: bytes, fds: list[int], stop: int, until: float, /
-    ) -> tuple[int, Said | None]: ...
+        self,
+        spawner: socket.socket,
+        message: bytes,
+        fds: list[int],
+        stop: int,
+        until: float,
+        opened: list[int],
+        lines: list[Socket],
+        /,
+    ) -> Said | None: ...
 
 
-_ASK: Final[_Asking | None] = getattr(extensions.load(extensions.POST), "ask", None)
+ASK: Final[Asking | None] = getattr(extensions.load(extensions.POST), "ask", None)
 
 
 class Connection:
     """One running spawner."""
 
-    def __init__(self, binary: str) -> None:
+    def __init__(self, binary: str, asking: Asking | None = ASK) -> None:
+        """``asking``: what asks in one step; None: nothing does."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         opened = [theirs.fileno()]
         try:
@@ -82,6 +94,7 @@ class Connection:
             theirs.detach()
             _kernel.close_all(opened)
         self.socket = ours
+        self._asking = asking
         self.host = os.getpid()
         self._is_closed = False
         self.free = list(range(1, PAGE_BYTES))
@@ -128,17 +141,27 @@ class Connection:
 
     def may_ask_for(self, message: bytes) -> bool:
         """Whether ``ask_for`` can be used: it was built, and the request fits into a datagram."""
-        return _ASK is not None and len(message) <= INLINE_BYTES_MAX
+        return self._asking is not None and len(message) <= INLINE_BYTES_MAX
 
-    def ask_for(self, message: bytes, fds: list[int], stop: int, until: float) -> tuple[int, Said | None]:
+    def ask_for(
+        self,
+        message: bytes,
+        fds: list[int],
+        stop: int,
+        until: float,
+        *,
+        opened: list[int],
+        lines: list[Socket],
+    ) -> Said | None:
         """Make a line, send a request with its other end, and wait for the first word on it, in one step.
 
-        The line, or -1 where nothing more is said on it and it is closed; and what was said, or None where
-        nothing was until then, or ``stop`` became readable. Raises Gone, and OSError where nothing was sent.
+        What was said, or None where nothing was until then, or ``stop`` became readable. Descriptors that
+        came are also put into ``opened``, and into ``lines`` our end, unless nothing more is said on it: it
+        is closed then. Raises Gone, and OSError where nothing was sent.
         """
-        assert _ASK is not None
+        assert self._asking is not None
         try:
-            return _ASK(self.socket.fileno(), message, fds, stop, until)
+            return self._asking(self.socket, message, fds, stop, until, opened, lines)
         except OSError as error:
             if error.errno not in _GONE:
                 raise

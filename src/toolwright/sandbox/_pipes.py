@@ -81,15 +81,15 @@ class Exchange:
         self.stdout_bytes = self.stderr_bytes = 0
         self.stopped: End | None = None
         self.is_silent = self.is_cut = False
-        self.ours: Socket | None = None
+        self.lines: list[Socket] = []
         """Our end of the line, from when the request is sent until the report is there."""
-        self._opened: list[int] = []
+        self.opened: list[int] = []
         try:
             self.cancelled = cancel.fileno()  # perhaps made now, and there may be no descriptor left
             if len(start.stdin) > STDIN_BYTES_MAX:
                 self.stdin, self.unsent = b"", memoryview(start.stdin)
                 self.stdin_read, self.stdin_write = os.pipe()
-                self._opened += (self.stdin_read, self.stdin_write)
+                self.opened += (self.stdin_read, self.stdin_write)
                 os.set_blocking(self.stdin_write, False)
                 self.feed()
         except BaseException:
@@ -97,16 +97,16 @@ class Exchange:
             raise
 
     def close(self) -> None:
-        if self.ours is not None:
-            self.ours.close()
+        for line in self.lines:
+            line.close()
         if self.large is not None:
             self.large.close()
-        for fd in self._opened:
+        for fd in self.opened:
             os.close(fd)
-        self._opened = []
+        self.opened = []
 
     def _close(self, fd: int) -> None:
-        self._opened.remove(fd)
+        self.opened.remove(fd)
         os.close(fd)
 
     def feed(self) -> None:
@@ -116,21 +116,19 @@ class Exchange:
                 self.unsent = self.unsent[os.write(self.stdin_write, self.unsent[:PIPE_BYTES]) :]
             self._close(self.stdin_write)
 
-    def go_on(self, line: int, said: Said | None, until: float) -> Report | None:
-        """As ``until_report``, with a line on which the first word was heard; -1: the last one, too."""
-        if line >= 0:
-            self.ours = Socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, line)
+    def go_on(self, said: Said | None, until: float) -> Report | None:
+        """As ``until_report``, where the first word was heard already; without a line it was the last one."""
         report = None if said is None else self._told(*said)
-        return report if line < 0 else self.until_report(until)
+        return self.until_report(until) if self.lines else report
 
     def until_report(self, until: float, *, looking: bool = False) -> Report | None:
         """Carry bytes until the report comes. None: contact is lost, or (``is_silent``) nobody speaks.
 
         ``looking``: first look for the report again and again, for as long as a quick call takes.
         """
-        assert self.ours is not None
         wait = select.poll()
-        control, stop = self.ours.fileno(), self.cancelled
+        (line,) = self.lines
+        control, stop = line.fileno(), self.cancelled
         wait.register(control, select.POLLIN)
         wait.register(stop, select.POLLIN)
         if self.unsent:
@@ -150,7 +148,9 @@ class Exchange:
                 return None
             for fd, _ in ready or wait.poll(left_ms):
                 if fd == control:
-                    report = self._told(*heard(self.ours))
+                    message, rights, is_cut = heard(line)
+                    self.opened += rights
+                    report = self._told(message, rights, is_cut)
                     if report is None or report.reason != Reason.RUNNING:
                         return report
                     if self.stopped is None and self.stdout_read >= 0:
@@ -177,7 +177,6 @@ class Exchange:
         report = Report.read(message)
         if rights:
             self.stdout_read, self.stderr_read = rights
-            self._opened += rights
         if is_cut:
             self.is_cut = True
             self._stop(End.LOST)
@@ -189,9 +188,8 @@ class Exchange:
 
     def let_start(self) -> None:
         """Wake a tool that is held and has leave. Whoever held it may be gone, or it may have ended."""
-        assert self.ours is not None
         with suppress(OSError):
-            self.ours.send(LEAVE)
+            self.lines[0].send(LEAVE)
 
     def stop(self, until: float) -> Report | None:
         """End the call, and wait for the report."""
@@ -209,9 +207,9 @@ class Exchange:
     def _stop(self, end: End) -> None:
         if self.stopped is None:
             self.stopped = end
-            if self.ours is not None:
+            for line in self.lines:
                 with suppress(OSError):
-                    self.ours.send(STOP)
+                    line.send(STOP)
 
     def _take(self, stdout: bytes, stderr: bytes) -> None:
         """What came with the report, or before it, in pieces, where the pipes could not come."""

@@ -33,7 +33,7 @@ from toolwright.model import End, Ending, Level, Permit, Run
 from toolwright.paths import is_settled
 from toolwright.records import dataclass, replace
 from toolwright.sandbox import FILES_FIX, Cancel, Room, Standing, Start, _exchange, _kernel, _standing
-from toolwright.sandbox._connection import GRACE_S, Connection, Gone
+from toolwright.sandbox._connection import ASK, GRACE_S, Asking, Connection, Gone
 from toolwright.sandbox._pipes import LARGE_BYTES, PIPE_BYTES, QUICK_S, Ends, Exchange, new_ends
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox._wire import (
@@ -263,14 +263,16 @@ class Supervised:
         scratch: Scratch,
         *,
         binary: str | None = None,
+        asking: Asking | None = ASK,
     ) -> None:
         """``rules``: what a start and its scratch folder mean to the kernel. ``binary``: another spawner than
-        the installed one."""
+        the installed one. ``asking``: what asks it in one step, where calls have company; None: nothing."""
         self._rules = rules
         self._scratch = scratch
         self._namespaces_work = True
         """Whether tools can have mount namespaces: whoever has probed knows (``probe.py``)."""
         self._binary = binary or installed()
+        self._asking = asking
         self._connection: Connection | None = None
         self._slots: dict[object, list[_Slot]] = {}
         self._idle = 0
@@ -375,8 +377,10 @@ class Supervised:
                     is_held=is_held,
                 )
                 sent = time.monotonic()
-                if is_alone or not connection.may_ask_for(message):
-                    exchange.ours, theirs = self._ends()
+                # In one step nobody would feed what does not fit into a pipe.
+                if is_alone or exchange.unsent or not connection.may_ask_for(message):
+                    ours, theirs = self._ends()
+                    exchange.lines.append(ours)
                     is_sent = _posted(connection, message, theirs, fds)
                     sent = time.monotonic()
                     if is_held:
@@ -400,13 +404,20 @@ class Supervised:
                     until = sent + timeout_s + GRACE_S
                     is_sent = True  # also where an interrupt comes: it may have been
                     try:
-                        line, said = connection.ask_for(message, fds, exchange.cancelled, until)
+                        said = connection.ask_for(
+                            message,
+                            fds,
+                            exchange.cancelled,
+                            until,
+                            opened=exchange.opened,
+                            lines=exchange.lines,
+                        )
                     except (Gone, OSError) as no:
                         is_sent = False
                         if not isinstance(no, Gone):
                             raise
                     else:
-                        report = exchange.go_on(line, said, until)
+                        report = exchange.go_on(said, until)
                 slot.is_quick = _IS_PARALLEL and time.monotonic() - sent < QUICK_S
                 may_have_started = is_sent and connection.started[place] & STARTED_BIT != 0
             finally:
@@ -566,7 +577,7 @@ class Supervised:
                 raise Refused(
                     End.UNAVAILABLE, "the spawner was not built", "install a C compiler, then reinstall"
                 )
-            self._connection = Connection(self._binary)
+            self._connection = Connection(self._binary, self._asking)
             return self._connection
 
     def _disconnect(self, connection: Connection) -> None:
