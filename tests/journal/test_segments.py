@@ -1609,6 +1609,30 @@ def test_attack_a_segment_that_was_given_up_after_a_failed_sync_goes_unseen(
     assert {flaw.segment for flaw in work.verdict(tmp_path).flaws} == {first.stem}
 
 
+@pytest.mark.battery("K03")
+@pytest.mark.parametrize("how", ["kept late", "kept by a rotation"])
+def test_attack_a_segment_in_doubt_is_forgotten_because_another_record_is_on_the_disk(
+    tmp_path: Path, how: str
+) -> None:
+    """What was promised before, and was on the disk before, says nothing about who names the segment now."""
+    fails: list[OSError] = []
+    disk = Disk(sync=partial(synced_unless, fails))
+    with opened(tmp_path, disk=disk, bounds=Bounds(flush_s=WAIT)) as journal:
+        promise = journal.promise([body("a")])
+        journal.append([body("b")], durable=True)
+        (first,) = work.segment_paths(tmp_path)
+        fails.append(OSError(errno.EIO, "input/output error"))
+        with pytest.raises(Trouble, match="input/output error"):
+            journal.append([body("unknown")], durable=True)
+        journal.keep(promise)
+        journal.append([body("after")], durable=how == "kept late")
+        if how == "kept by a rotation":
+            journal.rotate()
+    assert work.verdict(tmp_path).ok
+    first.with_suffix(".seg").unlink()
+    assert {flaw.segment for flaw in work.verdict(tmp_path).flaws} == {first.stem}
+
+
 def synced_unless(fails: list[OSError], descriptor: int) -> None:
     """A sync that fails as often as it is told to."""
     if fails:

@@ -120,6 +120,8 @@ class _Segment:
     made_at: float
     signed: int
     """Number of the last checkpoint, or of the record before the first."""
+    named: tuple[Head, ...] = ()
+    """Segments in doubt that its opening names, until that is known to be on the disk."""
     seen: int = 0
     """Up to here everything was there when it was last looked at."""
     failed: str = ""
@@ -181,9 +183,9 @@ class Segments:
         """Held by the background for as long as it runs."""
         self._tended = False
         self._left_behind = False
-        self._given_up: tuple[Head, ...] = ()
-        """Of segments that were cut off under us or could not be synced: what we write next names them, until
-        that is on the disk, so that they are missed where they go."""
+        self._given_up: list[Head] = []
+        """Of segments that were cut off under us or could not be synced: openings name them, until one that
+        does is on the disk, so that they are missed where they go. One step puts one in or takes it out."""
 
     def renew(self) -> None:
         """In a fork: two processes that number and link in one file would break its chain for good.
@@ -221,8 +223,8 @@ class Segments:
         if not durable:
             if not self._wake.is_set():
                 self._rouse()
-        elif self._given_up:
-            self._given_up = ()
+        elif segment.named:
+            self._note_named(segment)
         if number - segment.signed >= self._signed_at_least:
             self._sign()
 
@@ -272,8 +274,8 @@ class Segments:
         # failed there, and nothing was written either.
         if not is_kept:
             raise Trouble(segment.failed or _CLOSED)
-        if self._given_up:
-            self._given_up = ()
+        if segment.named:
+            self._note_named(segment)
         if pen.number - segment.signed >= self._signed_at_least:
             self._sign()
 
@@ -294,7 +296,7 @@ class Segments:
                 segment.seen = size
                 return
             if not is_whole:
-                self._given_up = (*self._given_up, segment.head)
+                self._given_up.append(segment.head)
         raise Trouble(f"{path}: it was taken away, or cut off, while it was being written")
 
     def _doubt(self, segment: _Segment) -> None:
@@ -302,8 +304,17 @@ class Segments:
         this file holds is unknown, so nobody writes to it any more, and what we write next names it."""
         # Attack: this very file taken away, with all that was on the disk before, since nobody names it.
         if segment.pen.kept[0]:
-            self._given_up = (*self._given_up, Head(segment.name, *segment.pen.kept))
+            self._given_up.append(Head(segment.name, *segment.pen.kept))
         self._put_away(segment)
+
+    def _note_named(self, segment: _Segment) -> None:
+        """What its opening names is on the disk there."""
+        # Attack: a segment in doubt taken away unseen, because another one that is synced, or was, is taken
+        # for one that names it.
+        named, segment.named = segment.named, ()
+        for head in named:
+            with suppress(ValueError):  # whoever else saw it was faster
+                self._given_up.remove(head)
 
     def _put_away(self, segment: _Segment) -> None:
         """No host goes on with it."""
@@ -372,7 +383,9 @@ class Segments:
                     if segment is not None:
                         break
                 else:
-                    segment = self._begun(folder, now, names, before=self._given_up)
+                    named = tuple(self._given_up)
+                    segment = self._begun(folder, now, names, before=named)
+                    segment.named = named
         except OSError as error:
             raise Trouble(
                 f"{error.filename if isinstance(error.filename, str) else self.folder}: "
@@ -449,7 +462,8 @@ class Segments:
                 return None
             segment, mended = self._recovered(folder, name, descriptor, size, made_at)
             keep = True
-            before = _plain(self._given_up)
+            segment.named = tuple(self._given_up)
+            before = _plain(segment.named)
             segment.pen.place([_own("open", now, host=self._host, before=before, **mended)])
             return segment
         finally:
@@ -681,6 +695,7 @@ class Segments:
         # Only now: whoever reads before the opening of the next one is written sees by the lock that the
         # host lives, and takes no call that it runs for interrupted.
         self._segment = new
+        self._note_named(old)
         old.pen.end()
         os.close(old.pen.descriptor)
         self._tended = False  # a day has passed, or much was written: old segments may be due

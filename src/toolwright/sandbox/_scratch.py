@@ -31,6 +31,10 @@ _ENTRIES_PER_LOOK: Final = 1000
 """At the clock, and into a folder."""
 
 
+_TICKS_NS: Final = 20_000_000
+"""Longer than a tick of the kernel's clock, and than making a folder takes."""
+
+
 class Scratch:
     """The scratch folders of one host. Any thread may ask."""
 
@@ -39,6 +43,11 @@ class Scratch:
         self._lock = threading.Lock()
         self._parent = _private(os.path.realpath(base or TEMPORARY_FOLDER))
         self._folder, self._held = _locked(self._parent)
+        # Attack: a temporary folder elsewhere, whose clock is behind ours, so that what a call made in the
+        # same tick as the folder is not seen to be there.
+        behind_ns = time.time_ns() - os.stat(self._folder).st_ctime_ns
+        self.has_our_clock = 0 <= behind_ns < _TICKS_NS
+        """Whether the times of what lies in it come from this machine's clock: it was made just now."""
         self._free: list[str] = []
         self._aside: list[str] = []
         _remove_leftovers(self._parent, time.monotonic() + removing_s)

@@ -163,13 +163,13 @@ class _Slot:
     taken_ns: int = 0
     """When the call that has it took it."""
 
-    def is_untouched(self, changed_ns: int) -> bool:
+    def is_untouched(self, changed_ns: int, *, by_our_clock: bool) -> bool:
         """Whether nothing was ever made in the scratch folder since it was last seen to be empty.
 
         ``changed_ns``: when it last changed, as the supervisor saw it after the call; 0: it did not look.
         A tool cannot set the time of a change. What changed shortly before the call is looked at again.
         """
-        is_settled_by_then = is_settled(self.changed_ns, self.taken_ns, by_our_clock=True)
+        is_settled_by_then = is_settled(self.changed_ns, self.taken_ns, by_our_clock=by_our_clock)
         return is_settled_by_then and self.changed_ns == (changed_ns or _changed_ns(self.scratch))
 
 
@@ -733,7 +733,7 @@ class Supervised:
         """Keep it for the next call of its kind, if nothing of this one is left in it."""
         is_clean = False
         try:
-            is_clean = slot.is_untouched(changed_ns)
+            is_clean = slot.is_untouched(changed_ns, by_our_clock=self._scratch.has_our_clock)
             if not is_clean:
                 is_clean = not os.listdir(slot.scratch) or self._scratch.empty(slot.scratch)
                 slot.changed_ns = _changed_ns(slot.scratch)
