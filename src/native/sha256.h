@@ -71,6 +71,7 @@ __attribute__((target("sha,sse4.1,ssse3"))) static void quick_blocks(uint32_t st
         __m128i words[4], abef_before = abef, cdgh_before = cdgh;
         for (int at = 0; at < 4; at++)
             words[at] = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(const void *)(data + 16 * at)), big_endian);
+#pragma GCC unroll 16 /* so that the words stay in registers */
         for (int at = 0; at < 16; at++) {
             __m128i four = words[at & 3];
             __m128i sum = _mm_add_epi32(four, _mm_loadu_si128((const __m128i *)(const void *)(ROUNDS + 4 * at)));
