@@ -6,6 +6,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -650,6 +651,33 @@ def test_no_more_calls_of_a_tool_run_at_once_than_allowed() -> None:
     for thread in threads:
         thread.join(20)
     assert (most, ends) == (2, [End.EXITED] * 8)
+
+
+def test_places_are_made_for_as_many_calls_as_are_allowed_however_they_come_and_go() -> None:
+    """Whoever comes as another one leaves does not wait while there are fewer than allowed."""
+    here, all_here = threading.Semaphore(0), threading.Barrier(4, timeout=20)
+    quick = threading.Event()
+
+    class Coming:
+        def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+            if not quick.is_set():
+                all_here.wait()  # four at once, or the barrier breaks
+                here.release()
+            return GOOD
+
+    limited = Limited(Coming(), per_tool=4)
+
+    def many(times: int) -> None:
+        for _ in range(times):
+            assert limited.run(a_tool(), a_call(), Permit(), Cancel()).end is End.EXITED
+
+    quick.set()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(many, [300] * 8))
+    quick.clear()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(many, [1] * 4))
+    assert all(here.acquire(timeout=10) for _ in range(4))
 
 
 def test_a_call_that_waits_too_long_for_its_turn_is_told_so() -> None:

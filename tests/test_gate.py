@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -227,3 +228,28 @@ def test_whoever_only_looks_starts_no_server_and_knows_what_it_listed_last(
         assert keys(workshop) == ["mcp:s/a"]
         assert isinstance(workshop.explain("mcp:s/a").decision, Allow)
     assert starts(tmp_path) == once
+
+
+def test_what_is_switched_or_locked_here_counts_for_the_very_next_call(tmp_path: Path) -> None:
+    """However many calls were answered alike just before."""
+    with opened(tmp_path) as workshop:
+        for _ in range(3):
+            assert all(workshop.call("read_file", {"path": "a"}).ok for _ in range(20))
+            workshop.disable("read_file", reason="not now")
+            refused = workshop.call("read_file", {"path": "a"})
+            assert (refused.error is not None, refused.ok) == (True, False)
+            workshop.enable("read_file")
+        assert workshop.call("read_file", {"path": "a"}).ok
+        assert workshop.gate.pins is workshop.gate.pins  # from now on each call asks the lock
+        assert workshop.call("read_file", {"path": "a"}).ok
+
+
+def test_what_another_program_switches_off_counts_soon(tmp_path: Path) -> None:
+    with opened(tmp_path) as workshop:
+        assert workshop.call("read_file", {"path": "a"}).ok
+        store = SqliteStore(str(tmp_path / "state" / STORE_NAME))
+        switch_off(store, Disabled(tool=workshop.find("read_file").key), time.time())
+        store.close()
+        until = time.monotonic() + 10
+        while workshop.call("read_file", {"path": "a"}).ok:
+            assert time.monotonic() < until

@@ -386,6 +386,7 @@ static bool until(Pen *pen, Turn turn, uint64_t upto, PyThreadState **state) {
         let_go(pen, turn);
         if (!is_well) return false;
     }
+    if (pen->is_over && !pen->is_taken[turn]) call_waiting(pen, turn); /* who was called to lead leads nobody */
     return true;
 }
 

@@ -40,7 +40,7 @@ from toolwright.model import (
 from toolwright.paths import is_below
 from toolwright.records import dataclass, replace
 from toolwright.servers import GUARDED_MAX
-from toolwright.store.keep import STORE_NAME, Keep
+from toolwright.store.keep import FRESH_S, STORE_NAME, Keep
 from toolwright.trust import budgets, policy
 from toolwright.trust.budgets import Tally, budgets_of
 from toolwright.trust.rules import Answer, Rule, rules_of
@@ -52,9 +52,7 @@ if TYPE_CHECKING:
     from toolwright.trust.spending import Spending
     from toolwright.trust.vetting import Vetter
 
-_FRESH_S: Final = 0.005
-"""So old may be what a look found, and an answer made of it as much again: a hundredth of a second in all."""
-_STANDING_MAX: Final = 4096
+_ANSWERS_MAX: Final = 4096
 _UNVETTED: Final = Vetted()
 
 
@@ -89,13 +87,14 @@ class Explanation:
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
+class _Answer:
     """What was answered last to calls that are alike, and by what."""
 
     at: float
+    """By a clock that is never set back."""
     tool: Tool
     report: loading.LoadReport
-    looked: float
+    switched: int
     allow: Allow
 
 
@@ -152,7 +151,7 @@ class Gate:
         self._config = config
         self._environment = environment
         self._making = threading.Lock()
-        self._standing: dict[tuple[str, str, float | None], _Standing] = {}
+        self._lately: dict[tuple[str, str, float | None], _Answer] = {}
         self._made: Grounds | None = None
         self._vetter: Vetter | None = None
 
@@ -167,36 +166,38 @@ class Gate:
         Every call asks: what it needs of ``disabled`` and ``_grounds`` is written out here and below, which
         takes a tenth off, and the answer to the last one like it is good for a moment.
         """
-        now, keep = time.time(), self.keep
+        at, keep, report = time.monotonic(), self.keep, self._report()
+        switched = 0 if keep is None else keep.switched
         if call is not None and vetted is None:
-            last = self._standing.get((tool.key, call.caller, call.timeout_s))
+            last = self._lately.get((tool.key, call.caller, call.timeout_s))
             if (
                 last is not None
-                and last.at <= now < last.at + _FRESH_S
+                and at < last.at + FRESH_S
                 and last.tool is tool
-                and last.report is self._report()
-                and (keep is None or last.looked == keep.looked)  # nothing was switched off here since then
+                and last.report is report
+                and last.switched == switched
+                and self._pins.found is None
             ):
                 return last.allow
+        now = time.time()
         try:
             disabled = () if keep is None else keep.disabled(now)
         except StoreError as error:  # Attack: a store that is broken on purpose, to switch a tool on again
             return _unread("what was switched off cannot be read, so nothing runs", error)
         asking = self._user if caller is None else caller
         project, named = self._place(tool)
-        is_own = vetted is None and tool.signature is None and self._pins.are_absent
+        is_bare = vetted is None and tool.signature is None
         if vetted is None:
             vetted = self.vet(tool, call)
         stands = self._ground(tool, project=project, named=named)
         if not disabled and call is not None:
             standing = self._policy.standing(tool, call.caller, call.timeout_s, vetted, stands)
             if standing is not None:
-                if is_own and self._pins.are_absent:  # what is signed or locked is looked at for each call
-                    if len(self._standing) >= _STANDING_MAX:
-                        self._standing.clear()
-                    looked = 0.0 if keep is None else keep.looked
-                    last = _Standing(now, tool, self._report(), looked, standing)
-                    self._standing[tool.key, call.caller, call.timeout_s] = last
+                if is_bare and self._pins.found is None:  # what is signed or locked is looked at each time
+                    if len(self._lately) >= _ANSWERS_MAX:
+                        self._lately.clear()
+                    answer = _Answer(at, tool, report, switched, standing)
+                    self._lately[tool.key, call.caller, call.timeout_s] = answer
                 return standing
         spent: dict[str, Tally] = {}
         if self._house.budgets:
@@ -443,30 +444,26 @@ def _declared(catalog: Catalog) -> Iterator[str]:
 
 class LaterPins:
     """The lock of a host, whose modules are imported only once there is one: without it, a look at two paths
-    every hundredth of a second."""
+    every moment."""
 
     def __init__(self, make: Callable[[], Pins], config: Config, environment: Environment) -> None:
         self._make = make
         self._lock = os.path.join(lock_folder(config, environment), LOCK_NAME)
         self._memory = os.path.join(config.state, LOCKS) if config.state else ""
-        self._pins: Pins | None = None
+        self.found: Pins | None = None
+        """The lock, once there was one."""
         self._looked = -1.0
 
     @property
     def made(self) -> Pins:
-        if self._pins is None:
-            self._pins = self._make()
-        return self._pins
-
-    @property
-    def are_absent(self) -> bool:
-        """Whether there was no lock when it was last looked for."""
-        return self._pins is None
+        if self.found is None:
+            self.found = self._make()
+        return self.found
 
     def vet(self, tool: Tool, call: ToolCall | None, vetted: Vetted) -> Vetted:
-        if self._pins is None:
+        if self.found is None:
             now = time.monotonic()
-            if self._looked <= now < self._looked + _FRESH_S:
+            if self._looked <= now < self._looked + FRESH_S:
                 return vetted
             if self._is_absent():
                 self._looked = now
@@ -474,7 +471,7 @@ class LaterPins:
         return self.made.vet(tool, call, vetted)
 
     def entry_of(self, path: str, format: str) -> Entry | None:
-        if self._pins is None and self._is_absent():
+        if self.found is None and self._is_absent():
             return None
         return self.made.entry_of(path, format)
 

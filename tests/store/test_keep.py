@@ -59,3 +59,26 @@ def test_attack_a_tool_switched_off_in_the_tick_in_which_the_store_was_looked_at
         switched_off("second")
         assert log.stat().st_size == size
         assert [off.tool for off in keep.disabled(2.0)] == ["first", "second"]
+
+
+def test_attack_a_tool_switched_off_while_somebody_looks_is_switched_off_for_the_next_who_asks(
+    tmp_path: Path,
+) -> None:
+    """Attack: the look that was under way is taken for one that came after the switch."""
+    path = str(tmp_path / "state.sqlite")
+    keep: Keep
+
+    def clock_ns() -> int:  # asked in the midst of a look, after the store was read
+        if not switched:
+            switched.append("read_file")
+            store = SqliteStore(path)
+            switch_off(store, Disabled(tool="read_file"), 1.0)
+            store.close()
+            keep.look_again()
+        return 0
+
+    switched: list[str] = []
+    keep = Keep(path, clock_ns=clock_ns)
+    assert keep.disabled(1.0) == ()
+    assert [off.tool for off in keep.disabled(1.0)] == ["read_file"]
+    keep.close()

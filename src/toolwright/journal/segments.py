@@ -296,7 +296,8 @@ class Segments:
                 segment.seen = size
                 return
             if not is_whole:
-                self._given_up.append(segment.head)
+                with segment.pen.placing:  # number and link of one record
+                    self._given_up.append(segment.head)
         raise Trouble(f"{path}: it was taken away, or cut off, while it was being written")
 
     def _doubt(self, segment: _Segment) -> None:

@@ -98,17 +98,17 @@ class Limited:
     def _wait(self, places: _Places, timeout_s: float, cancel: Cancel) -> Ending | None:
         with self._lock:
             if not places.waiting:
-                if places.made < self._per_tool and not places.free:
-                    places.made += 1
-                    return None
                 if _is_taken(places):
+                    return None
+                if places.made < self._per_tool:  # whoever waits does so only when all are made
+                    places.made += 1
                     return None
             place = threading.Lock()
             place.acquire()
             places.waiting.append(place)
             # Whoever left before that saw nobody who waits; whoever leaves after it hands on.
-        self._hand_on(places)
         try:
+            self._hand_on(places)
             cancel.leave()  # who waits is on record, and loses no time by it
             has_place = _given(place, time.monotonic() + timeout_s, cancel)
         except BaseException:  # an interrupt, say: nobody may wait behind a place that is never used

@@ -82,7 +82,7 @@ class Exchange:
         self.stopped: End | None = None
         self.is_silent = self.is_cut = False
         self.lines: list[Socket] = []
-        """Our end of the line, from when the request is sent until the report is there."""
+        """Our end of the line, once the request is sent; none where the report came in the same step."""
         self.opened: list[int] = []
         try:
             self.cancelled = cancel.fileno()  # perhaps made now, and there may be no descriptor left

@@ -31,7 +31,7 @@ _ENTRIES_PER_LOOK: Final = 1000
 """At the clock, and into a folder."""
 
 
-_TICKS_NS: Final = 20_000_000
+_JUST_NOW_NS: Final = 20_000_000
 """Longer than a tick of the kernel's clock, and than making a folder takes."""
 
 
@@ -46,7 +46,7 @@ class Scratch:
         # Attack: a temporary folder elsewhere, whose clock is behind ours, so that what a call made in the
         # same tick as the folder is not seen to be there.
         behind_ns = time.time_ns() - os.stat(self._folder).st_ctime_ns
-        self.has_our_clock = 0 <= behind_ns < _TICKS_NS
+        self.has_our_clock = 0 <= behind_ns < _JUST_NOW_NS
         """Whether the times of what lies in it come from this machine's clock: it was made just now."""
         self._free: list[str] = []
         self._aside: list[str] = []

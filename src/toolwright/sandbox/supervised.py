@@ -412,10 +412,11 @@ class Supervised:
                             opened=exchange.opened,
                             lines=exchange.lines,
                         )
-                    except (Gone, OSError) as no:
+                    except Gone:
                         is_sent = False
-                        if not isinstance(no, Gone):
-                            raise
+                    except OSError as no:
+                        is_sent = no.errno is None  # a signal handler's own: it may have been sent
+                        raise
                     else:
                         report = exchange.go_on(said, until)
                 slot.is_quick = _IS_PARALLEL and time.monotonic() - sent < QUICK_S

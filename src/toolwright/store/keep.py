@@ -20,7 +20,9 @@ from toolwright.paths import is_settled
 from toolwright.store import Store
 
 STORE_NAME: Final = "state.sqlite"
-_FRESH_S: Final = 0.005
+FRESH_S: Final = 0.005
+"""So old may be what a look at what was switched found, and an answer made of it as much again: a hundredth
+of a second in all."""
 
 
 def lock_memory(state: str, lock: str) -> str:
@@ -40,8 +42,10 @@ class Keep:
         self._parents: Store | None = None
         self._host = os.getpid()
         self._seen: tuple[object, tuple[Disabled, ...]] = (None, ())
-        self.looked = -1.0
-        """When it was last looked at what is switched off: another number each time."""
+        self._looked = (-1.0, 0)
+        """When it was last looked at what is switched off, and after how many switches."""
+        self.switched = 0
+        """How often something was switched here."""
 
     @property
     def folder(self) -> str:
@@ -71,20 +75,23 @@ class Keep:
 
     def disabled(self, now: float) -> tuple[Disabled, ...]:
         """What is switched off, as of a moment ago: every call asks."""
-        if not self.looked <= now < self.looked + _FRESH_S:
+        # Attack: a tool switched off while somebody looks, whose look is then taken for one that came after.
+        switched = self.switched
+        at, after = self._looked
+        if after != switched or not at <= now < at + FRESH_S:
             stamp = self.stamp()
             if stamp == (None, None):
                 self._seen = (stamp, ())
             elif self._seen[0] != stamp:
                 disabled = import_module("toolwright.store.disabled").disabled
                 self._seen = (stamp, disabled(self.opened(), now))
-            self.looked = now
+            self._looked = (now, switched)
         off = self._seen[1]
         return tuple([entry for entry in off if entry.until is None or entry.until > now]) if off else ()
 
     def look_again(self) -> None:
         """What was switched here counts at once."""
-        self.looked = -1.0
+        self.switched += 1
 
     def close(self) -> None:
         with self._lock:
