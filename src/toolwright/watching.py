@@ -84,17 +84,25 @@ class Watch:
     def _run(self) -> None:
         self._stop.wait(self._after_s)
         while not self._stop.is_set():
-            folders = self._workshop.loaded.folders
-            for paths in self._changes(folders):
-                if self._stop.is_set():
-                    return
-                self._note_files(paths)
-                if self._matters(folders, paths):
-                    self._look()
-                # A folder that came back, or was replaced by another one, is watched by nobody: the kernel
-                # watches what stood under the name before.
-                if self._workshop.loaded.folders != folders or not folders.isdisjoint(paths):
-                    break
+            # Attack: no descriptor is left when something is looked at, or first loaded, here: the thread
+            # would end, and a server never notice another change.
+            try:
+                self._watch(self._workshop.loaded.folders)
+            except (OSError, ImportError):
+                self._stop.wait(self._poll_s or POLL_S)
+
+    def _watch(self, folders: frozenset[str]) -> None:
+        """Until other folders are to be watched."""
+        for paths in self._changes(folders):
+            if self._stop.is_set():
+                return
+            self._note_files(paths)
+            if self._matters(folders, paths):
+                self._look()
+            # A folder that came back, or was replaced by another one, is watched by nobody: the kernel
+            # watches what stood under the name before.
+            if self._workshop.loaded.folders != folders or not folders.isdisjoint(paths):
+                return
 
     def _changes(self, folders: frozenset[str]) -> Iterator[frozenset[str]]:
         """What changed, each time something did; an empty set: it is time to compare."""
