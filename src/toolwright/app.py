@@ -948,8 +948,9 @@ class Workshop:
                 raise UsageError(f"arguments must be JSON: {error}", hint) from None
         if timeout_s is not None or idempotency_key is not None or approval_wait_s is not None:
             _check_call(timeout_s, idempotency_key, approval_wait_s)
+        hands = self._hands or self.hands  # every call comes here, and a property takes longer than the look
         call = _call(
-            id=(self._hands or self.hands).new_call_id(),
+            id=hands.new_call_id(),
             tool=name,
             arguments=given,
             caller=self._environment.user if caller is None else caller,
@@ -960,7 +961,6 @@ class Workshop:
             approval_wait_s=approval_wait_s or 0.0,
         )
         if progress is None:
-            hands = self._hands or self.hands
             return self.go_on(hands.engine.begin_alone(call, cancel or NEVER))
         from toolwright.functions import PROGRESS
 
@@ -1011,7 +1011,7 @@ class Workshop:
         return self.hands.new_call_id()
 
     def _run(self, call: ToolCall, cancel: Cancel, door: str = "python") -> ToolResult:
-        return self.go_on((self._hands or self.hands).engine.begin_alone(call, cancel, door=door))
+        return self.go_on(self.hands.engine.begin_alone(call, cancel, door=door))
 
     def go_on(self, begun: Begun) -> ToolResult:
         """Run a call; where it was refused and the sources changed meanwhile, load them and ask once more.

@@ -322,16 +322,16 @@ class Segments:
         with suppress(OSError):
             os.rename(self._path(segment.name + OPEN), self._path(segment.name + SEALED))
 
-    def _give_up(self, segment: _Segment, error: BaseException | None = None) -> None:
-        """Where its pen failed, or ``error`` says why it cannot be used: what was placed and not written did
-        not happen, and the next append begins anew. Once, whoever comes."""
+    def _give_up(self, segment: _Segment) -> None:
+        """Where its pen failed: what was placed and not written did not happen, and the next append begins
+        anew. Once, whoever comes; nothing, where the pen was ended on purpose."""
         told = ""
         with self._lock:  # whoever ends a pen on purpose has put another in its place when this is free
             if self._segment is not segment:
                 return
             pen = segment.pen
             with pen.syncing, pen.writing, pen.placing:  # nobody writes, or syncs, what is closed here
-                error = error or pen.error
+                error = pen.error
                 segment.failed = error.why if isinstance(error, Trouble) else self._complaint(segment, error)
                 if pen.failing == "sync":
                     self._doubt(segment)
