@@ -444,8 +444,7 @@ class Spill:
         self._inline_bytes = inline_bytes
 
     def __call__(self, tool: Tool, result: ToolResult) -> ToolResult:
-        only = result.blocks[0] if len(result.blocks) == 1 else None
-        text = only.text if isinstance(only, TextBlock) else result.content
+        text = result.content
         if len(text) * 4 <= self._inline_bytes:  # no character has more than four bytes
             return result
         content = text.encode("utf-8", "replace")

@@ -69,7 +69,7 @@ class FunctionTools:
         told: dict[str, object]
         notes: tuple[str, ...] = ()
         try:
-            context = partial(_context, tool, call, cancel, began + limit_s) if function.contexts else _none
+            context = partial(_context, tool, call, cancel, began + limit_s)
             value = function.run(call.arguments or {}, context)
             is_async = _loops.is_awaitable(value)
             if is_async:
@@ -115,10 +115,6 @@ class FunctionTools:
 
 
 _run, _ending = maker(Run), maker(Ending)
-
-
-def _none() -> Context:
-    raise AssertionError("it asks for none")
 
 
 def _context(tool: Tool, call: ToolCall, cancel: Cancel, deadline: float) -> Context:
