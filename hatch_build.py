@@ -39,7 +39,6 @@ FORKER = PACKAGE / "runtimes" / "_forker.node"
 EXTENSIONS = {
     PACKAGE / "_values.abi3.so": NATIVE / "values.c",
     PACKAGE / "journal" / "_pen.abi3.so": NATIVE / "pen.c",
-    PACKAGE / "journal" / "_records.abi3.so": NATIVE / "records.c",
     PACKAGE / "sandbox" / "_post.abi3.so": NATIVE / "post.c",
 }
 """Modules for the host's own Python, by the file that is made. For the stable ABI of the oldest Python that

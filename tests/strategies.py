@@ -418,13 +418,6 @@ class OwnDict(dict[str, Any]):
     pass
 
 
-class Raising:
-    """Whatever is asked of it raises."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise RuntimeError(name)
-
-
 plain_texts = st.text(
     st.characters(min_codepoint=32, exclude_characters='"\\', exclude_categories=["Cs"]), max_size=30
 )

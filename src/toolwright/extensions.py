@@ -13,13 +13,11 @@ from typing import Final
 
 VALUES: Final = "toolwright._values"
 PEN: Final = "toolwright.journal._pen"
-RECORDS: Final = "toolwright.journal._records"
 POST: Final = "toolwright.sandbox._post"
 
 MEANINGS: Final = {
     VALUES: "every call takes less time in the host",
     PEN: "recording costs calls less, most of all many at once",
-    RECORDS: "recording costs calls less",
     POST: "calls of many programs at once take less time in the host",
 }
 """All of them, each with what it is good for."""

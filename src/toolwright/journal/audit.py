@@ -18,13 +18,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from importlib import import_module
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
 
-from toolwright import extensions, jsontext
+from toolwright import jsontext
 from toolwright.errors import Kind
 from toolwright.forks import IN_FORKS
 from toolwright.journal.days import DayFile, moment
@@ -66,13 +65,9 @@ class _Words(NamedTuple):
     cwd: str
     env: list[str]
     note: str
-    start: bytes
-    """The first three as JSON, an object without its end; empty: not everything has a form there."""
-    end: bytes
-    """That end, with the note."""
 
 
-_NO_WORDS: Final = _Words([], "", [], "", b"", b"")
+_NO_WORDS: Final = _Words([], "", [], "")
 
 
 class Audit:
@@ -90,7 +85,6 @@ class Audit:
         self._redaction = redaction or Redaction()
         self._day_file = day_file
         self._clock = clock
-        self._bodies: Bodies = _bodies()
         self._words: dict[_Started, _Words] = {}
         """Of short starts that were recorded lately: the calls of a tool repeat theirs."""
         self.trouble: Trouble | None = None
@@ -123,10 +117,8 @@ class Audit:
 
     def begin_all(self, calls: Sequence[tuple[ToolCall, CallFacts]]) -> bool:
         """Record that calls begin, with one sync for all. True only when that is durable."""
-        plain, now = self._bodies.begin, self._clock()
-        bodies = []
-        for call, facts in calls:
-            bodies.append(plain(call, facts, now) or self._begin(call, facts, now))
+        now = self._clock()
+        bodies = [self._begin(call, facts, now) for call, facts in calls]
         try:
             if self._owed:
                 self._pay()
@@ -145,8 +137,7 @@ class Audit:
         Until then nothing may start. It must be asked, whatever becomes of the call, until it has answered:
         it may raise an interrupt first, also one that came while the record was placed.
         """
-        now = self._clock()
-        body = self._bodies.begin(call, facts, now) or self._begin(call, facts, now)
+        body = self._begin(call, facts, self._clock())
         try:
             if self._owed:
                 self._pay()
@@ -223,7 +214,7 @@ class Audit:
         bodies: list[bytes] = []
         lines: list[tuple[ToolResult, Tool, Run, _Words]] = []
         results: list[ToolResult] = []
-        plain, now = self._bodies.end, self._clock()
+        now = self._clock()
         for call, result, tool in calls:
             results.append(result)
             last: Run | None = None
@@ -236,8 +227,7 @@ class Audit:
                     words = self._in_words(last)
                     if tool is not None and tool.habits.day_line:  # what started nothing has no line
                         lines.append((result, tool, last, words))
-            body = plain(call, result, tool, now, last, words.start, words.end)
-            bodies.append(body or self._end(call, result, tool, now, last, words))
+            bodies.append(self._end(call, result, tool, now, last, words))
         try:
             if self._owed:
                 self._pay()
@@ -393,11 +383,7 @@ class Audit:
             argv.append(f"… {len(given) - ITEMS_MAX} more")
         env = [_cut(name) for name in handed[: ITEMS_MAX * 4]]
         cwd, note = self._shown(folder, handed), self._shown(note, handed)
-        start = end = b""
-        with suppress(TypeError):  # bytes of a foreign encoding
-            start = orjson.dumps({"argv": argv, "cwd": cwd, "env": env})[:-1]
-            end = b',"note":%b}' % orjson.dumps(note) if note else b"}"
-        words = _Words(argv, cwd, env, note, start, end)
+        words = _Words(argv, cwd, env, note)
         if len(cwd) + len(note) + sum(map(len, given)) + sum(map(len, handed)) <= _WORDS_CHARS_MAX:
             if len(self._words) >= _WORDS_MAX:
                 self._words.clear()
@@ -496,46 +482,6 @@ def cost_of(notes: Notes) -> JsonObject:
 
 
 # -- small parts --------------------------------------------------------------------------------------------
-
-
-class Bodies(Protocol):
-    """Writes the bodies of plain records; None of one that is not plain. What they say, ``Audit`` says."""
-
-    def begin(self, call: ToolCall, facts: CallFacts, now: float, /) -> bytes | None: ...
-
-    def end(
-        self,
-        call: ToolCall,
-        result: ToolResult,
-        tool: Tool | None,
-        now: float,
-        run: Run | None,
-        start: bytes,
-        end: bytes,
-        /,
-    ) -> bytes | None: ...
-
-
-class _NoBodies:
-    """Where the native ones were not built."""
-
-    @staticmethod
-    def begin(*_: object) -> None:
-        return None
-
-    @staticmethod
-    def end(*_: object) -> None:
-        return None
-
-
-def _bodies() -> Bodies:
-    module = extensions.load(extensions.RECORDS)
-    if module is None:
-        return _NoBodies()
-    native: Bodies = module.Bodies(
-        dumps=orjson.dumps, option=orjson.OPT_SORT_KEYS, has_credential=has_credential
-    )
-    return native
 
 
 def _is_not() -> bool:
