@@ -37,7 +37,6 @@ BINARY = PACKAGE / "sandbox" / "_spawner"
 FORKER_SOURCE = NATIVE / "forker.c"
 FORKER = PACKAGE / "runtimes" / "_forker.node"
 EXTENSIONS = {
-    PACKAGE / "_values.abi3.so": NATIVE / "values.c",
     PACKAGE / "journal" / "_pen.abi3.so": NATIVE / "pen.c",
     PACKAGE / "sandbox" / "_post.abi3.so": NATIVE / "post.c",
 }

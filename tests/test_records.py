@@ -5,15 +5,32 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolwright import records
+from toolwright import engine, model, records
+from toolwright.calls import arguments, commands, replies
 from toolwright.records import changer, dataclass, maker, replace
+from toolwright.runtimes import Handed, _prepared
+from toolwright.sandbox import Start, _wire
+
+RECORDS = [
+    cls
+    for cls in (
+        *(value for value in vars(model).values() if isinstance(value, type)),
+        engine.Begun, engine.Over, arguments.Checked, commands.Command, replies._Said, Handed,
+        _prepared.Prepared, Start, _wire.Report,
+    )
+    if cls.__dict__.get("__dataclass_params__") is records._Params
+]  # fmt: skip
+"""Every class with a maker, and all others of the model."""
+some_for_each = settings(max_examples=max(1, settings().max_examples // 10))
+"""There are many of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,3 +356,52 @@ def test_a_changer_takes_as_many_values_as_it_has_fields() -> None:
         with pytest.raises((TypeError, ValueError)):
             change(Ours(a=1), 2)
         assert change(Ours(a=1), 2, 3) == Ours(a=3, d=2)
+
+
+def values_of(record: Any) -> list[Any]:
+    return [getattr(record, name) for name in record.__slots__]
+
+
+def outcome(make: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Return the type and the values of what is made, or the type of what is raised."""
+    try:
+        made = make(*args, **kwargs)
+    except Exception as error:  # noqa: BLE001 - compared by the test
+        return type(error)
+    return type(made), values_of(made)
+
+
+@pytest.mark.parametrize("cls", RECORDS, ids=lambda cls: cls.__name__)
+@some_for_each
+@given(st.data())
+def test_a_maker_makes_of_any_arguments_what_its_class_makes_or_raises(cls: Any, data: st.DataObject) -> None:
+    names = list(cls.__slots__)
+    make = maker(cls)
+    chosen = data.draw(
+        st.one_of(st.just(names), st.lists(st.sampled_from([*names, "none_of_it"]), unique=True))
+    )
+    kwargs = {name: data.draw(st.integers() | st.text(max_size=3)) for name in chosen}
+    args = data.draw(st.one_of(st.just([]), st.lists(st.integers(), max_size=len(names) + 1)))
+    for _ in range(records._USES_MIN * 2):
+        assert outcome(make, args, kwargs) == outcome(cls, args, kwargs)
+
+
+@pytest.mark.parametrize("cls", RECORDS, ids=lambda cls: cls.__name__)
+def test_what_a_maker_made_is_frozen_and_a_changer_changes_each_of_its_fields(cls: Any) -> None:
+    names = list(cls.__slots__)
+    make = maker(cls)
+    fields = dict(zip(names, map(str, range(len(names))), strict=True))
+    for _ in range(records._USES_MIN * 2):
+        made = make(**fields)
+        assert values_of(made) == [*map(str, range(len(names)))]
+        for name in names:
+            with pytest.raises(dataclasses.FrozenInstanceError):
+                setattr(made, name, 1)
+            with pytest.raises(dataclasses.FrozenInstanceError):
+                delattr(made, name)
+    for name in names:
+        change = changer(cls, name)
+        for _ in range(records._USES_MIN * 2):
+            changed = change(made, "new")
+            assert (type(changed), values_of(changed)) == (cls, values_of(make(**{**fields, name: "new"})))
+            assert values_of(made) == [*map(str, range(len(names)))]

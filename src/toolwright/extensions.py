@@ -11,12 +11,10 @@ from importlib import import_module
 from types import ModuleType
 from typing import Final
 
-VALUES: Final = "toolwright._values"
 PEN: Final = "toolwright.journal._pen"
 POST: Final = "toolwright.sandbox._post"
 
 MEANINGS: Final = {
-    VALUES: "every call takes less time in the host",
     PEN: "recording costs calls less, most of all many at once",
     POST: "calls of many programs at once take less time in the host",
 }

@@ -7,8 +7,7 @@ Everything else is the standard's own: fields, defaults, ``replace``, ``asdict``
 
 A frozen class refuses plain assignment, and the way around it costs more than half of making a value. So a
 value of many fields is filled while it belongs to a twin of its class, which is not frozen. Where values are
-made for every call, ``maker`` gives a plain function that makes them in half the time, or, where the native
-one was built, in a fifth.
+made for every call, ``maker`` gives a plain function that makes them in half the time.
 
 Type checkers see the standard decorator, and so does every class that is not plain: one without slots, that
 inherits, is compared and can change, has a constructor of its own, or fields that are more than a type and a
@@ -21,8 +20,6 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
-
-from toolwright import extensions
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
@@ -197,37 +194,13 @@ def maker(cls: Callable[_Given, _Value]) -> Callable[_Given, _Value]:
     """
     if getattr(cls, "__dict__", {}).get("__dataclass_params__") is not _Params:
         return cls
-    made: Callable[_Given, _Value] = _natively("maker", cls, _warming(_make, cls, _maker_text))
-    return made
+    return _warming(_make, cls, _maker_text)
 
 
 def changer(cls: type[_Value], *fields: str) -> Callable[..., _Value]:
     """A function that copies a value of a class with others in these fields, which it takes in this order: as
     ``replace``, in half the time."""
-    slow = _warming(_change, cls, lambda cls, names: _changer_text(cls, names, fields), fields)
-    made: Callable[..., _Value] = _natively("changer", cls, slow, fields)
-    return made
-
-
-def _natively(kind: str, cls: Any, slow: Callable[..., Any], changed: tuple[str, ...] = ()) -> Any:
-    """The same in C, where that was built (``src/native/values.c``); it learns what it fills at its first
-    use, and what it cannot do, or would have to complain about, it leaves to the function in Python."""
-    if _NATIVE is None or getattr(cls, "__dict__", {}).get("__dataclass_params__") not in _OURS:
-        return slow
-
-    def learn() -> tuple[Any, ...]:
-        written = _written(cls)
-        fields = [default for _, default in written.values()]
-        defaults = [field.default if isinstance(field, dataclasses.Field) else field for field in fields]
-        factories = [
-            field.default_factory if isinstance(field, dataclasses.Field) else _MISSING for field in fields
-        ]
-        return tuple(written), tuple(defaults), tuple(factories), changed, hasattr(cls, "__match_args__")
-
-    return getattr(_NATIVE, kind)(cls, slow, learn, _MISSING)
-
-
-_NATIVE: Any = extensions.load(extensions.VALUES)
+    return _warming(_change, cls, lambda cls, names: _changer_text(cls, names, fields), fields)
 
 
 _own: Any = None
@@ -439,11 +412,11 @@ def _changer_text(cls: Any, names: dict[str, Any], changed: tuple[str, ...]) -> 
     names |= {"_Twin": _twin(cls)}
     lines = [
         " self = _Twin()",
-        *(f" self.{name} = {name if name in changed else f'value.{name}'}" for name in cls.__slots__),
+        *(f" self.{name} = {name if name in changed else f'_value.{name}'}" for name in cls.__slots__),
         " self.__class__ = _own",
         " return self",
     ]
-    return f"def compiled(value, {', '.join(changed)}):\n" + "\n".join(lines)
+    return f"def compiled(_value, {', '.join(changed)}):\n" + "\n".join(lines)
 
 
 def _wrong(cls: Any, needed: list[str]) -> str:
