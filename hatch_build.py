@@ -38,7 +38,6 @@ FORKER_SOURCE = NATIVE / "forker.c"
 FORKER = PACKAGE / "runtimes" / "_forker.node"
 EXTENSIONS = {
     PACKAGE / "journal" / "_pen.abi3.so": NATIVE / "pen.c",
-    PACKAGE / "sandbox" / "_post.abi3.so": NATIVE / "post.c",
 }
 """Modules for the host's own Python, by the file that is made. For the stable ABI of the oldest Python that
 we serve, so that one file serves all; each imports nothing of ours, and has a twin in Python."""

@@ -12,11 +12,9 @@ from types import ModuleType
 from typing import Final
 
 PEN: Final = "toolwright.journal._pen"
-POST: Final = "toolwright.sandbox._post"
 
 MEANINGS: Final = {
     PEN: "recording costs calls less, most of all many at once",
-    POST: "calls of many programs at once take less time in the host",
 }
 """All of them, each with what it is good for."""
 

@@ -27,7 +27,7 @@ from typing import Any
 
 from toolwright.model import End, Ending, Limits, Permit, Run
 from toolwright.sandbox import Cancel, Start
-from toolwright.sandbox._connection import ASK, Asking, Connection
+from toolwright.sandbox._connection import Connection
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox.rules import Bind, KernelRules, seccomp_filter
 from toolwright.sandbox.supervised import Supervised
@@ -134,10 +134,9 @@ class Here:
         base: str | None = None,
         *,
         in_company: bool = False,
-        asking: Asking | None = ASK,
     ) -> None:
         level = InCompany if in_company else Supervised
-        self.sandbox = level(rules_of, Scratch(base), binary=binary, asking=asking)
+        self.sandbox = level(rules_of, Scratch(base), binary=binary)
 
     def run(self, argv: Sequence[str], **more: Any) -> Ending:
         return self.answer(request_of(argv, **more))

@@ -2,8 +2,8 @@
 
 The tool is ``tests/native/trouble.c``, which bounds itself. Rules are made by hand; what permits mean and
 hold is shown in test_rules.py and test_attacks.py. Tests run as we are, as root also as an ordinary user,
-with a spawner that has the sanitizers in it, and as if other calls were always running: these are asked for
-in one step (``src/native/post.c``).
+with a spawner that has the sanitizers in it, and as if other calls were always running: these are neither
+held nor looked for.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from tests.native.compiling import SPAWNER, checked_spawner, compiled, musl_spaw
 from tests.sandbox.hosting import NOBODY, ROOT, Elsewhere, Here, request_of, start_of
 from toolwright.model import End, Ending
 from toolwright.sandbox import NEVER, Cancel, Leash, NoLeave, Start, _wire, supervised
-from toolwright.sandbox._connection import ASK
 from toolwright.sandbox._pipes import new_ends
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the spawner is for Linux")
@@ -248,36 +247,11 @@ def test_e10_cancelling_ends_the_whole_tree(host, watch, place):
     assert watch.gone(0.1)
 
 
-def asked_in_one_step(made: list[int]) -> Any:
-    """What asks, and counts how often it did."""
-    assert ASK is not None
-
-    def ask(*given: Any) -> Any:
-        made.append(1)
-        return ASK(*given)
-
-    return ask
-
-
-@pytest.mark.skipif(ASK is None, reason="_post was not built; a C compiler builds it")
-def test_a_call_in_company_is_asked_for_in_one_step_and_a_lone_one_is_not(new_host):
-    asked: list[int] = []
-    company = new_host(in_company=True, asking=asked_in_one_step(asked))
-    alone = new_host(asking=asked_in_one_step(asked))
-    assert alone.run([trouble(), "exit", "3"]).exit_status == 3
-    assert asked == []
-    assert company.run([trouble(), "exit", "4"]).exit_status == 4
-    assert asked == [1]
-    # Nobody would feed a long input meanwhile, and a long request is no datagram.
-    assert company.run([trouble(), "echo"], stdin=b"x" * 300_000).stdout_bytes == 300_000
-    assert company.run([trouble(), "exit", "5", "x" * 100_000]).exit_status == 5
-    assert asked == [1]
-
-
-def test_where_nothing_asks_in_one_step_calls_in_company_end_as_others_do(new_host, watch, place):
-    made = new_host(in_company=True, asking=None)
+def test_a_call_in_company_ends_as_others_do(new_host, watch, place):
+    made = new_host(in_company=True)
     assert made.run([trouble(), "exit", "3"]).exit_status == 3
     assert made.run([trouble(), "echo"], stdin=b"y" * 100_000).stdout == b"y" * 100_000
+    assert made.run([trouble(), "exit", "5", "x" * 100_000]).exit_status == 5
     ending = made.run([trouble(), "hang", watch.path], cancel_at=pressed_after(watch, 1, place))
     assert ending.end is End.CANCELLED
     kill_spawner(made)
@@ -920,7 +894,7 @@ def test_attack_a_copy_of_the_host_keeps_the_tool_of_an_interrupted_call_running
         "    print(copy, flush=True)\n"
         "    return True\n"
         "start = start_of(request_of([sys.argv[2], 'hang', sys.argv[3]]))\n"
-        # In company the line is made in the step that waits on it, so the copy is made while that waits.
+        # A call in company is not held, so the copy is made while the call runs.
         "signal.signal(signal.SIGUSR1, copied)\n"
         "try:\n"
         "    host.sandbox.run(start, NEVER if company else Leash(NEVER, copied))\n"

@@ -13,12 +13,10 @@ import select
 import signal
 import socket
 import struct
-from _socket import socket as Socket
 from array import array
 from contextlib import suppress
-from typing import Final, Protocol, TypeAlias
+from typing import Final
 
-from toolwright import extensions
 from toolwright.sandbox import _kernel
 from toolwright.sandbox._wire import FLAGS_AT, REQUEST, SEALED_MAX, Flag
 
@@ -36,34 +34,10 @@ class Gone(Exception):
     """The spawner is not there any more, and nobody has the request, or whoever had it ended."""
 
 
-Said: TypeAlias = tuple[bytes, tuple[int, ...], bool]
-"""A message, the descriptors that came with it, all or none, and whether there was no room for them."""
-
-
-class Asking(Protocol):
-    """What ``Connection.ask_for`` says, in one step."""
-
-    def __call__(
-        self,
-        spawner: socket.socket,
-        message: bytes,
-        fds: list[int],
-        stop: int,
-        until: float,
-        opened: list[int],
-        lines: list[Socket],
-        /,
-    ) -> Said | None: ...
-
-
-ASK: Final[Asking | None] = getattr(extensions.load(extensions.POST), "ask", None)
-
-
 class Connection:
     """One running spawner."""
 
-    def __init__(self, binary: str, asking: Asking | None = ASK) -> None:
-        """``asking``: what asks in one step; None: nothing does."""
+    def __init__(self, binary: str) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         opened = [theirs.fileno()]
         try:
@@ -94,7 +68,6 @@ class Connection:
             theirs.detach()
             _kernel.close_all(opened)
         self.socket = ours
-        self._asking = asking
         self.host = os.getpid()
         self._is_closed = False
         self.free = list(range(1, PAGE_BYTES))
@@ -134,34 +107,6 @@ class Connection:
     def _send(self, message: bytes, fds: list[int]) -> None:
         try:
             self.socket.sendmsg((message,), ((socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds)),))
-        except OSError as error:
-            if error.errno not in _GONE:
-                raise
-            raise Gone from None
-
-    def may_ask_for(self, message: bytes) -> bool:
-        """Whether ``ask_for`` can be used: it was built, and the request fits into a datagram."""
-        return self._asking is not None and len(message) <= INLINE_BYTES_MAX
-
-    def ask_for(
-        self,
-        message: bytes,
-        fds: list[int],
-        stop: int,
-        until: float,
-        *,
-        opened: list[int],
-        lines: list[Socket],
-    ) -> Said | None:
-        """Make a line, send a request with its other end, and wait for the first word on it, in one step.
-
-        What was said, or None where nothing was until then, or ``stop`` became readable. Descriptors that
-        came are also put into ``opened``, and into ``lines`` our end, unless nothing more is said on it: it
-        is closed then. Raises Gone, and OSError where nothing was sent.
-        """
-        assert self._asking is not None
-        try:
-            return self._asking(self.socket, message, fds, stop, until, opened, lines)
         except OSError as error:
             if error.errno not in _GONE:
                 raise

@@ -20,7 +20,6 @@ from typing import Final, TypeAlias
 from toolwright.model import End, Ending, Run, Usage
 from toolwright.records import maker
 from toolwright.sandbox import Cancel, Start, _kernel
-from toolwright.sandbox._connection import Said
 from toolwright.sandbox._wire import (
     LEAVE,
     STAGES,
@@ -82,7 +81,7 @@ class Exchange:
         self.stopped: End | None = None
         self.is_silent = self.is_cut = False
         self.lines: list[Socket] = []
-        """Our end of the line, once the request is sent; none where the report came in the same step."""
+        """Our end of the line, once there is one."""
         self.opened: list[int] = []
         try:
             self.cancelled = cancel.fileno()  # perhaps made now, and there may be no descriptor left
@@ -115,11 +114,6 @@ class Exchange:
             while self.unsent:
                 self.unsent = self.unsent[os.write(self.stdin_write, self.unsent[:PIPE_BYTES]) :]
             self._close(self.stdin_write)
-
-    def go_on(self, said: Said | None, until: float) -> Report | None:
-        """As ``until_report``, where the first word was heard already; without a line it was the last one."""
-        report = None if said is None else self._told(*said)
-        return self.until_report(until) if self.lines else report
 
     def until_report(self, until: float, *, looking: bool = False) -> Report | None:
         """Carry bytes until the report comes. None: contact is lost, or (``is_silent``) nobody speaks.

@@ -33,7 +33,7 @@ from toolwright.model import End, Ending, Level, Permit, Run
 from toolwright.paths import is_settled
 from toolwright.records import dataclass, replace
 from toolwright.sandbox import FILES_FIX, Cancel, Room, Standing, Start, _exchange, _kernel, _standing
-from toolwright.sandbox._connection import ASK, GRACE_S, Asking, Connection, Gone
+from toolwright.sandbox._connection import GRACE_S, Connection, Gone
 from toolwright.sandbox._pipes import LARGE_BYTES, PIPE_BYTES, QUICK_S, Ends, Exchange, new_ends
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox._wire import (
@@ -263,16 +263,14 @@ class Supervised:
         scratch: Scratch,
         *,
         binary: str | None = None,
-        asking: Asking | None = ASK,
     ) -> None:
         """``rules``: what a start and its scratch folder mean to the kernel. ``binary``: another spawner than
-        the installed one. ``asking``: what asks it in one step, where calls have company; None: nothing."""
+        the installed one."""
         self._rules = rules
         self._scratch = scratch
         self._namespaces_work = True
         """Whether tools can have mount namespaces: whoever has probed knows (``probe.py``)."""
         self._binary = binary or installed()
-        self._asking = asking
         self._connection: Connection | None = None
         self._slots: dict[object, list[_Slot]] = {}
         self._idle = 0
@@ -377,48 +375,27 @@ class Supervised:
                     is_held=is_held,
                 )
                 sent = time.monotonic()
-                # In one step nobody would feed what does not fit into a pipe.
-                if is_alone or exchange.unsent or not connection.may_ask_for(message):
-                    ours, theirs = self._ends()
-                    exchange.lines.append(ours)
-                    is_sent = _posted(connection, message, theirs, fds)
-                    sent = time.monotonic()
-                    if is_held:
-                        try:
-                            cancel.leave()
-                        except BaseException:
-                            report = exchange.stop(time.monotonic() + GRACE_S)
-                            raise
-                        began = time.monotonic()
-                        connection.started[place] = LEAVE_SLOT
-                        # It looks at the page for that long; then it sleeps, and wants to be told. Told
-                        # first, it would note that it starts where we write that it may, and be tried again.
-                        if not _IS_PARALLEL or began - sent > _LOOKING_S:
-                            exchange.let_start()
-                        sent = began
-                    if is_alone:
-                        self._make_spare()
-                    looking = slot.is_quick and is_alone
-                    report = exchange.until_report(sent + timeout_s + GRACE_S, looking=looking)
-                else:
-                    until = sent + timeout_s + GRACE_S
-                    is_sent = True  # also where an interrupt comes: it may have been
+                ours, theirs = self._ends()
+                exchange.lines.append(ours)
+                is_sent = _posted(connection, message, theirs, fds)
+                sent = time.monotonic()
+                if is_held:
                     try:
-                        said = connection.ask_for(
-                            message,
-                            fds,
-                            exchange.cancelled,
-                            until,
-                            opened=exchange.opened,
-                            lines=exchange.lines,
-                        )
-                    except Gone:
-                        is_sent = False
-                    except OSError as no:
-                        is_sent = no.errno is None  # a signal handler's own: it may have been sent
+                        cancel.leave()
+                    except BaseException:
+                        report = exchange.stop(time.monotonic() + GRACE_S)
                         raise
-                    else:
-                        report = exchange.go_on(said, until)
+                    began = time.monotonic()
+                    connection.started[place] = LEAVE_SLOT
+                    # It looks at the page for that long; then it sleeps, and wants to be told. Told
+                    # first, it would note that it starts where we write that it may, and be tried again.
+                    if not _IS_PARALLEL or began - sent > _LOOKING_S:
+                        exchange.let_start()
+                    sent = began
+                if is_alone:
+                    self._make_spare()
+                looking = slot.is_quick and is_alone
+                report = exchange.until_report(sent + timeout_s + GRACE_S, looking=looking)
                 slot.is_quick = _IS_PARALLEL and time.monotonic() - sent < QUICK_S
                 may_have_started = is_sent and connection.started[place] & STARTED_BIT != 0
             finally:
@@ -578,7 +555,7 @@ class Supervised:
                 raise Refused(
                     End.UNAVAILABLE, "the spawner was not built", "install a C compiler, then reinstall"
                 )
-            self._connection = Connection(self._binary, self._asking)
+            self._connection = Connection(self._binary)
             return self._connection
 
     def _disconnect(self, connection: Connection) -> None:
