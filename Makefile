@@ -86,7 +86,7 @@ fuzz-spawner: ## send the spawner's parser wrong messages, under sanitizers (ARG
 		-o build/fuzz-spawner fuzz/spawner.c
 	build/fuzz-spawner $(if $(ARGS),$(ARGS),60)
 
-sanitize: $(STAMPS)/dev ## run the tests of the extension modules with these under sanitizers (ARGS="tests/journal -x")
+sanitize: $(STAMPS)/dev ## run tests with a spawner and a forker built under sanitizers (ARGS="tests/sandbox -x")
 	$(BIN)/python -m tests.native.sanitized $(ARGS)
 
 soak: $(STAMPS)/dev ## call tools that misbehave, kill hosts, and look for what is lost or left (ARGS=serving: clients of a server)
@@ -104,7 +104,6 @@ lock: $(STAMPS)/uv ## recompile the requirement files (ARGS=--upgrade takes newe
 
 clean: ## remove the environment and everything built
 	rm -rf $(VENV) build dist .hypothesis src/toolwright/sandbox/_spawner src/toolwright/runtimes/_forker.node
-	find src -name '*.abi3.so' -delete
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # -- set-up ---------------------------------------------------------------------------------------------------

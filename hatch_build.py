@@ -1,10 +1,9 @@
-"""The build hook: compiles the spawner, the forker and the extension modules into the package.
+"""The build hook: compiles the spawner and the forker into the package.
 
 With a C compiler, an installation (also an editable one) and a wheel carry ``toolwright/sandbox/_spawner``
-and ``toolwright/runtimes/_forker.node``, and with Python's headers the modules of ``EXTENSIONS``; such a
-wheel fits one architecture. Without one the package is complete but for them: the isolation level drops to
-``restricted`` or ``portable``, and each JavaScript call starts a Node, which ``toolwright doctor`` and every
-result say; what the modules do is done by Python, more slowly, which ``toolwright doctor`` says.
+and ``toolwright/runtimes/_forker.node``; this wheel fits one architecture. Without a compiler the package
+lacks only these two: the isolation level drops to ``restricted`` or ``portable``, and each JavaScript call
+starts a Node. ``toolwright doctor`` and every result say so.
 
 ``python hatch_build.py`` compiles them by hand and lists them; ``make`` does so when a source is newer.
 """
@@ -13,11 +12,9 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -36,11 +33,6 @@ SOURCE = NATIVE / "spawner.c"
 BINARY = PACKAGE / "sandbox" / "_spawner"
 FORKER_SOURCE = NATIVE / "forker.c"
 FORKER = PACKAGE / "runtimes" / "_forker.node"
-EXTENSIONS = {
-    PACKAGE / "journal" / "_pen.abi3.so": NATIVE / "pen.c",
-}
-"""Modules for the host's own Python, by the file that is made. For the stable ABI of the oldest Python that
-we serve, so that one file serves all; each imports nothing of ours, and has a twin in Python."""
 
 WARNINGS = ("-std=c17", "-Wall", "-Wextra", "-Wshadow", "-Wconversion")
 STRICT = "-Werror"
@@ -65,7 +57,7 @@ def variants(machine: str) -> tuple[tuple[str, ...], ...]:
 
 
 def shared_variants(machine: str) -> tuple[tuple[str, ...], ...]:
-    """For what Node or Python loads; only its one entrance can be seen from outside."""
+    """For what Node loads; only its one entrance can be seen from outside."""
     shared = ("-fPIC", "-fvisibility=hidden", "-shared")
     return ((PROTECTION[machine], *shared), shared)
 
@@ -89,24 +81,21 @@ class NativeHook(BuildHookInterface):  # type: ignore[type-arg]
                 build_data["force_include"][str(target)] = target.relative_to(PACKAGE.parent).as_posix()
         build_data["pure_python"] = False
         # The spawner is static, so it fits every Linux of the architecture, whatever its C library. The
-        # others need what Node, or Python, itself needs, and a C library that is as new as the one here;
-        # where one cannot be loaded, it is not used.
+        # forker needs what Node itself needs, and a C library that is as new as the one here; where it cannot
+        # be loaded, it is not used.
         build_data["tag"] = f"py3-none-{_platform_tag()}"
 
 
 def compile_all() -> dict[Path, str]:
     """All that is compiled into the package, each with the reason why there is none; empty: there is."""
-    made = {BINARY: compile_spawner(BINARY), FORKER: compile_forker(FORKER)}
-    return made | {target: compile_extension(target, source) for target, source in EXTENSIONS.items()}
+    return {BINARY: compile_spawner(BINARY), FORKER: compile_forker(FORKER)}
 
 
 def complaint(target: Path, reason: str) -> str:
     """What people read where something was not built."""
     if target == BINARY:
         return f"the spawner was not built, so tools run less isolated: {reason}"
-    if target == FORKER:
-        return f"the forker was not built, so JavaScript tools are slower: {reason}"
-    return f"{target.name} was not built, so all calls are slower: {reason}"
+    return f"the forker was not built, so JavaScript tools are slower: {reason}"
 
 
 def compile_spawner(target: Path, source: Path = SOURCE, extra: tuple[str, ...] = ()) -> str:
@@ -117,30 +106,6 @@ def compile_spawner(target: Path, source: Path = SOURCE, extra: tuple[str, ...] 
 def compile_forker(target: Path, source: Path = FORKER_SOURCE, extra: tuple[str, ...] = ()) -> str:
     """As ``compile_spawner``. Node's functions are found when Node loads it, so nothing is tried here."""
     return _compile(target, source, shared_variants, extra, None)
-
-
-def compile_extension(target: Path, source: Path, extra: tuple[str, ...] = ()) -> str:
-    """As ``compile_spawner``. Python must find and load it, or it does not count."""
-    if "t" in sys.abiflags:  # it would load one, and break
-        reason = "a free-threaded Python has no stable ABI"
-        with suppress(OSError):
-            target.unlink(missing_ok=True)
-        return reason
-    reason = _compile(target, source, shared_variants, (*python_flags(), *extra), _importing)
-    if re.search(r"fatal error: '?(Python|pyconfig)\.h\b", reason):
-        return "Python's headers were not found (Debian, Ubuntu: apt-get install python3-dev)"
-    return reason
-
-
-def python_flags() -> tuple[str, ...]:
-    """Where Python's headers lie: somebody else's, so that their warnings are not ours."""
-    folders = dict.fromkeys((sysconfig.get_path("include"), sysconfig.get_path("platinclude")))
-    return ("-pthread", *(word for folder in folders for word in ("-isystem", folder)))
-
-
-def _importing(made: Path) -> list[str]:
-    program = "import sys; sys.path.insert(0, sys.argv[1]); __import__(sys.argv[2])"
-    return [sys.executable, "-I", "-c", program, str(made.parent), made.name.partition(".")[0]]
 
 
 Variants = Callable[[str], tuple[tuple[str, ...], ...]]

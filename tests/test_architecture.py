@@ -14,7 +14,6 @@ SOURCE = Path(toolwright.__file__).parent
 PACKAGE = "toolwright"
 
 ROOMS = (
-    "extensions",
     "records",
     "jsontext",
     "errors",

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from tests.program import PROGRAM, toolwright
-from toolwright import extensions
 from toolwright.sandbox import probe
 
 ROOT = Path(__file__).parent.parent.parent
@@ -50,7 +49,6 @@ def test_every_finding_says_what_it_means_and_what_is_missing_has_a_fix(tmp_path
         "level",
         "root",
         "node",
-        "pen",
         "journal",
         "disk",
     } <= set(found)
@@ -87,47 +85,6 @@ def test_a_program_that_does_not_start_is_not_called_working(tmp_path: Path) -> 
     broken.chmod(0o755)
     found = by_name(toolwright("doctor", "--json", cwd=tmp_path, env={"PATH": str(tmp_path)}).json)
     assert (found["node"]["works"], found["node"]["detail"]) == (False, f"{broken} does not start")
-
-
-@pytest.mark.parametrize(
-    ("left", "why"),
-    [(None, "not built"), (b"", "file too short"), (b"\x7fELF" + bytes(100), "ELF")],
-    ids=["none", "empty", "another"],
-)
-def test_native_parts_that_cannot_be_used_are_told_with_the_fix_and_nothing_is_refused(
-    tmp_path: Path, left: bytes | None, why: str
-) -> None:
-    package = tmp_path / "package" / "toolwright"
-    shutil.copytree(
-        ROOT / "src" / "toolwright", package, ignore=shutil.ignore_patterns("*.so", "__pycache__")
-    )
-    if left is not None:
-        for name in extensions.MEANINGS:
-            package.parent.joinpath(*name.split(".")).with_suffix(".abi3.so").write_bytes(left)
-    env = {"PYTHONPATH": str(package.parent)}
-    said = toolwright("doctor", "--json", "--state", "state", cwd=tmp_path, env=env)
-    assert (said.status, said.err) == (0, "")
-    found = [finding for finding in said.json["findings"] if finding["part"] == "native"]
-    assert len(found) == len(extensions.MEANINGS)
-    for finding in found:
-        assert not finding["works"]
-        assert why in finding["detail"]
-        assert "slower" in finding["detail"]
-        assert "python3-dev" in finding["fix"]
-        assert not finding["required"]
-    lines = toolwright("doctor", "--state", "state", cwd=tmp_path, env=env).out.splitlines()
-    first = lines.index("native") + 1
-    assert lines[first].startswith(f"  missing  {found[0]['name']} (")
-    assert lines[first + 1].strip() == found[0]["fix"]
-
-
-def test_native_parts_that_are_in_use_are_told(tmp_path: Path) -> None:
-    found = by_name(toolwright("doctor", "--json", cwd=tmp_path).json)
-    for name, means in extensions.MEANINGS.items():
-        finding = found[name.rpartition("._")[2]]
-        assert finding["part"] == "native"
-        assert finding["works"] is (extensions.load(name) is not None)
-        assert finding["means"] == means
 
 
 def test_a_state_folder_that_others_may_write_is_told_and_nothing_is_called(tmp_path: Path) -> None:

@@ -1,15 +1,13 @@
-"""Both pens: the native one and its twin write the same bytes, keep the same promises, and hang nobody.
+"""The pen: it writes one chain whoever writes, keeps its promises, and leaves no thread waiting.
 
-How a journal uses them is tested in test_segments.py, how the native one is built in tests/native.
+How a journal uses it is tested in test_segments.py.
 """
 
 from __future__ import annotations
 
 import errno
 import gc
-import hashlib
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -17,7 +15,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -28,21 +25,10 @@ from hypothesis import strategies as st
 
 from tests.strategies import record_bodies
 from toolwright.journal import chain
-from toolwright.journal.pen import Making, Pen, PlainPen, installed, write_all
+from toolwright.journal.pen import Pen, write_all
 
 WAIT_S = 60.0
-NOT_BUILT = "the native pen was not built; install gcc and Python's headers (python3-dev), then run `make`"
 NAME = "00000000000000001-1-abcdef01"
-needs_native = pytest.mark.skipif(installed() is PlainPen, reason=NOT_BUILT)
-
-
-@pytest.fixture(params=["native", "plain"])
-def making(request: pytest.FixtureRequest) -> Making:
-    if request.param == "plain":
-        return PlainPen
-    if installed() is PlainPen:
-        pytest.skip(NOT_BUILT)
-    return installed()
 
 
 class Interrupted(BaseException):
@@ -50,11 +36,11 @@ class Interrupted(BaseException):
 
 
 @contextmanager
-def opened(making: Making, **more: Any) -> Iterator[Pen]:
+def opened(**more: Any) -> Iterator[Pen]:
     """A pen for a new file."""
     how = {"write": os.write, "sync": os.fdatasync, "look": nothing, "look_s": 0.05, "is_kept": False, **more}
     with TemporaryFile(buffering=0) as file:
-        yield making(file.fileno(), 0, chain.start(NAME), 0, **how)
+        yield Pen(file.fileno(), 0, chain.start(NAME), 0, **how)
 
 
 def nothing() -> None:
@@ -114,14 +100,13 @@ def asleep(thread: threading.Thread) -> None:
 WAYS = ("place", "append", "append_durably")
 
 
-@needs_native
 @given(
     steps=st.lists(st.tuples(st.sampled_from([*WAYS, "write", "sync", "keep"]), record_bodies), max_size=12),
     pieces=st.integers(1, 2000) | st.none(),
 )
 @example(steps=[("append", [b"x" * size]) for size in range(200)], pieces=None)
 @example(steps=[("append_durably", [bytes(1 << 20), b""])], pieces=None)
-def test_both_pens_write_the_same_bytes_and_links(
+def test_whatever_is_appended_in_whatever_way_is_one_chain(
     steps: list[tuple[str, list[bytes]]], pieces: int | None
 ) -> None:
     """Also where each write takes but a piece of what it is given."""
@@ -129,20 +114,19 @@ def test_both_pens_write_the_same_bytes_and_links(
     def write(descriptor: int, data: bytes) -> int:
         return os.write(descriptor, data[:pieces])
 
-    how = {"write": os.write} if pieces is None else {"write": write}
-    with opened(installed(), **how) as native, opened(PlainPen, **how) as plain:
+    with opened(**({} if pieces is None else {"write": write})) as pen:
+        link = chain.start(NAME)
+        frames: list[bytes] = []
         for way, bodies in steps:
-            said = [_stepped(pen, way, bodies) for pen in (native, plain)]
-            assert said[0] == said[1]
-            assert _state(native) == _state(plain)
-        for pen in (native, plain):
-            pen.sync()
-        assert _state(native) == _state(plain)
-        assert content(native) == content(plain)
-        written = [body for way, bodies in steps if way in WAYS for body in bodies]
-        records = scanned(native)
-        assert [record.body for record in records] == written
-        assert native.link == (records[-1].link if records else chain.start(NAME))
+            _stepped(pen, way, bodies)
+            for body in bodies if way in WAYS else ():
+                frame, link = chain.framed(link, len(frames) + 1, body)
+                frames.append(frame)
+            assert (pen.number, pen.link) == (len(frames), link)
+        pen.sync()
+        assert content(pen) == b"".join(frames)
+        assert (pen.size, pen.written, pen.kept[0]) == (len(content(pen)), len(frames), len(frames))
+        assert len(scanned(pen)) == len(frames)
 
 
 def _stepped(pen: Pen, way: str, bodies: list[bytes]) -> object:
@@ -158,21 +142,11 @@ def _state(pen: Pen) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-@needs_native
-def test_the_hash_without_the_processors_help_is_sha256() -> None:
-    """With its help it is what links the chains of every other test here, where there is such help."""
-    plainly = import_module("toolwright.journal._pen").sha256_plainly
-    chance = random.Random(20261116)
-    for size in (*range(301), 4095, 4096, 4097, 65_536 + 55, 65_536 + 56, 1 << 20):
-        data = chance.randbytes(size)
-        assert plainly(data) == hashlib.sha256(data).digest(), size
-
-
 # -- what it answers ----------------------------------------------------------------------------------------
 
 
-def test_numbers_tell_what_has_its_place_what_is_written_and_what_is_kept(making: Making) -> None:
-    with opened(making) as pen:
+def test_numbers_tell_what_has_its_place_what_is_written_and_what_is_kept() -> None:
+    with opened() as pen:
         assert (pen.number, pen.written, pen.kept, pen.is_dirty) == (0, 0, (0, b""), False)
         assert pen.place([b"a", b"b"]) == 2
         assert (pen.number, pen.written, pen.size) == (2, 0, 0)
@@ -186,27 +160,27 @@ def test_numbers_tell_what_has_its_place_what_is_written_and_what_is_kept(making
         assert [record.body for record in scanned(pen)] == [b"a", b"b", b"c", b"d"]
 
 
-def test_a_number_beyond_the_last_is_never_kept(making: Making) -> None:
-    with opened(making) as pen:
+def test_a_number_beyond_the_last_is_never_kept() -> None:
+    with opened() as pen:
         pen.append([b"a"])
         assert [pen.keep(number) for number in (2, 3, 2**63, 2**64 - 1)] == [False] * 4
         assert pen.keep(1)
         assert pen.append([b"b"]) == 2
 
 
-def test_one_that_goes_on_with_what_is_there_counts_it_as_kept(making: Making) -> None:
+def test_one_that_goes_on_with_what_is_there_counts_it_as_kept() -> None:
     with TemporaryFile(buffering=0) as file:
         how: dict[str, Any] = {"write": os.write, "sync": os.fdatasync, "look": nothing, "look_s": 0.0}
-        pen = making(file.fileno(), 7, b"l" * 32, 100, is_kept=True, **how)
+        pen = Pen(file.fileno(), 7, b"l" * 32, 100, is_kept=True, **how)
         assert (pen.number, pen.link, pen.size) == (7, b"l" * 32, 100)
         assert (pen.written, pen.kept, pen.is_dirty) == (7, (7, b"l" * 32), False)
         assert pen.append([b"a"]) == 8
         assert content(pen) == chain.framed(b"l" * 32, 8, b"a")[0]
 
 
-def test_what_soils_the_file_is_synced_with_what_comes_next(making: Making) -> None:
+def test_what_soils_the_file_is_synced_with_what_comes_next() -> None:
     synced: list[int] = []
-    with opened(making, sync=synced.append) as pen:
+    with opened(sync=synced.append) as pen:
         pen.append_durably([b"a"])
         pen.sync()
         assert len(synced) == 1, "there was nothing new"
@@ -217,8 +191,8 @@ def test_what_soils_the_file_is_synced_with_what_comes_next(making: Making) -> N
         assert (len(synced), pen.is_dirty) == (2, False)
 
 
-def test_what_is_taken_and_settled_counts_as_kept_and_the_chain_goes_on(making: Making) -> None:
-    with opened(making) as pen:
+def test_what_is_taken_and_settled_counts_as_kept_and_the_chain_goes_on() -> None:
+    with opened() as pen:
         pen.place([b"a", b"b"])
         with pen.syncing, pen.writing, pen.placing:
             data = pen.take()
@@ -233,9 +207,9 @@ def test_what_is_taken_and_settled_counts_as_kept_and_the_chain_goes_on(making: 
 
 @pytest.mark.parametrize("more", [[], [b"b"]])
 def test_attack_an_interrupt_between_taking_and_settling_leaves_no_gap_in_the_chain(
-    making: Making, more: list[bytes]
+    more: list[bytes],
 ) -> None:
-    with opened(making) as pen:
+    with opened() as pen:
         pen.append([b"0"])
         pen.place([b"a"])
         with pen.syncing, pen.writing, pen.placing:
@@ -248,8 +222,8 @@ def test_attack_an_interrupt_between_taking_and_settling_leaves_no_gap_in_the_ch
         assert [record.body for record in scanned(pen)] == [b"0"]
 
 
-def test_nothing_is_placed_by_one_that_was_ended(making: Making) -> None:
-    with opened(making) as pen:
+def test_nothing_is_placed_by_one_that_was_ended() -> None:
+    with opened() as pen:
         pen.append([b"a"])
         pen.place([b"b"])
         with pen.syncing, pen.writing, pen.placing:
@@ -262,8 +236,8 @@ def test_nothing_is_placed_by_one_that_was_ended(making: Making) -> None:
         assert [record.body for record in scanned(pen)] == [b"a"]
 
 
-def test_nothing_is_written_or_waited_for_where_it_was_left(making: Making) -> None:
-    with opened(making) as pen:
+def test_nothing_is_written_or_waited_for_where_it_was_left() -> None:
+    with opened() as pen:
         pen.append([b"a"])
         pen.place([b"b"])
         with ExitStack() as held:
@@ -282,8 +256,8 @@ def test_nothing_is_written_or_waited_for_where_it_was_left(making: Making) -> N
     [None, 1, "text", b"bytes", [None], [1], ["text"], [b"a", "text"], (b"a", 1), [[b"a"]], {"a": 1}],
     ids=repr,
 )
-def test_what_is_no_record_is_refused_and_nothing_is_lost(making: Making, wrong: Any) -> None:
-    with opened(making) as pen:
+def test_what_is_no_record_is_refused_and_nothing_is_lost(wrong: Any) -> None:
+    with opened() as pen:
         pen.append([b"a"])
         pen.place([b"b"])
         before = _state(pen)
@@ -291,44 +265,10 @@ def test_what_is_no_record_is_refused_and_nothing_is_lost(making: Making, wrong:
             with pytest.raises(TypeError):
                 getattr(pen, way)(wrong)
             assert _state(pen) == before
-        for method in (pen.keep, pen.settle if making is not PlainPen else pen.keep):
-            with pytest.raises(TypeError):
-                method("1")  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
+            pen.keep("1")  # type: ignore[arg-type]
         assert pen.append([b"c"]) == 3
         assert [record.body for record in scanned(pen)] == [b"a", b"b", b"c"]
-
-
-@needs_native
-def test_the_native_one_refuses_numbers_and_links_that_are_none() -> None:
-    how: dict[str, Any] = {"write": os.write, "sync": os.fdatasync, "look": nothing, "look_s": 0.0}
-    making = installed()
-    for number, link, size, error in (
-        (-1, bytes(32), 0, OverflowError),
-        (2**64, bytes(32), 0, OverflowError),
-        (0, bytes(32), -1, OverflowError),
-        (0.5, bytes(32), 0, TypeError),
-        (0, bytes(31), 0, ValueError),
-        (0, "l" * 32, 0, TypeError),
-    ):
-        with pytest.raises(error):
-            making(0, number, link, size, is_kept=False, **how)  # type: ignore[arg-type]
-    with pytest.raises(TypeError):
-        making(0, 0, bytes(32), 0)  # type: ignore[call-arg]
-
-
-@needs_native
-def test_where_no_number_is_left_it_says_so_and_is_not_taken_for_one_that_is_over() -> None:
-    """Attack: a segment whose last number is the largest there is, so that the next one is 0."""
-    how: dict[str, Any] = {"write": os.write, "sync": os.fdatasync, "look": nothing, "look_s": 0.0}
-    with TemporaryFile(buffering=0) as file:
-        pen = installed()(file.fileno(), 2**64 - 3, bytes(32), 0, is_kept=True, **how)
-        with pytest.raises(OverflowError, match="no number"):
-            pen.append([b"a", b"b"])
-        assert pen.append([b"a"]) == 2**64 - 2
-        for _ in range(2):
-            with pytest.raises(OverflowError, match="no number"):
-                pen.append([b"b"])
-        assert pen.number == 2**64 - 2
 
 
 @pytest.mark.parametrize(
@@ -342,7 +282,7 @@ def test_where_no_number_is_left_it_says_so_and_is_not_taken_for_one_that_is_ove
     ids=["longer", "wrong", "shorter", "same"],
 )
 def test_a_list_that_is_changed_while_it_waits_for_its_place_breaks_nothing(
-    making: Making, change: Callable[[list[Any]], object], said: object
+    change: Callable[[list[Any]], object], said: object
 ) -> None:
     found: list[object] = []
 
@@ -353,7 +293,7 @@ def test_a_list_that_is_changed_while_it_waits_for_its_place_breaks_nothing(
             found.append(type(error))
 
     bodies: list[Any] = [b"a", b"b"]
-    with opened(making) as pen:
+    with opened() as pen:
         with pen.placing:
             threads = [started(place), started(pen.append, [b"after"])]
             for thread in threads:
@@ -367,8 +307,8 @@ def test_a_list_that_is_changed_while_it_waits_for_its_place_breaks_nothing(
 # -- what fails ---------------------------------------------------------------------------------------------
 
 
-def test_a_write_that_fails_ends_it_with_its_reason(making: Making) -> None:
-    with opened(making, write=os.write) as pen:
+def test_a_write_that_fails_ends_it_with_its_reason() -> None:
+    with opened(write=os.write) as pen:
         pen.append([b"a"])
         null = os.open(os.devnull, os.O_RDONLY)
         kept = os.dup(pen.descriptor)
@@ -388,8 +328,8 @@ def test_a_write_that_fails_ends_it_with_its_reason(making: Making) -> None:
 
 
 @pytest.mark.parametrize("done", [0, -1])
-def test_a_disk_that_takes_nothing_any_more_is_full(making: Making, done: int) -> None:
-    with opened(making, write=lambda descriptor, data: done) as pen:
+def test_a_disk_that_takes_nothing_any_more_is_full(done: int) -> None:
+    with opened(write=lambda descriptor, data: done) as pen:
         ended(started(pen.append, [b"a"]))
         assert isinstance(pen.error, OSError)
         assert (pen.failing, pen.error.errno, pen.written) == ("write", errno.ENOSPC, 0)
@@ -401,13 +341,13 @@ def test_a_disk_that_takes_nothing_any_more_is_full(making: Making, done: int) -
     ids=["system", "mistake", "interrupt"],
 )
 def test_what_a_write_raises_ends_it_for_all_and_what_is_no_answer_of_the_disk_is_raised(
-    making: Making, error: BaseException, is_raised: bool
+    error: BaseException, is_raised: bool
 ) -> None:
     def write(descriptor: int, data: bytes) -> int:
         raise error
 
     for way in ("append", "append_durably"):
-        with opened(making, write=write) as pen:
+        with opened(write=write) as pen:
             if is_raised:
                 with pytest.raises(type(error)):
                     getattr(pen, way)([b"a"])
@@ -418,16 +358,14 @@ def test_what_a_write_raises_ends_it_for_all_and_what_is_no_answer_of_the_disk_i
 
 
 @pytest.mark.parametrize("part", ["sync", "look"])
-def test_a_sync_or_a_look_that_fails_ends_it_and_an_interrupt_leaves_it_to_the_next(
-    making: Making, part: str
-) -> None:
+def test_a_sync_or_a_look_that_fails_ends_it_and_an_interrupt_leaves_it_to_the_next(part: str) -> None:
     errors: list[BaseException | None] = []
 
     def work(*given: int) -> None:
         if errors and (error := errors.pop()) is not None:
             raise error
 
-    with opened(making, look_s=0.0, **{part: work}) as pen:
+    with opened(look_s=0.0, **{part: work}) as pen:
         pen.append_durably([b"a"])
         errors.append(Interrupted())
         with pytest.raises(Interrupted):
@@ -443,7 +381,7 @@ def test_a_sync_or_a_look_that_fails_ends_it_and_an_interrupt_leaves_it_to_the_n
 
 
 @pytest.mark.parametrize("part", ["sync", "look"])
-def test_attack_a_write_that_fails_after_a_sync_did_does_not_hide_it(making: Making, part: str) -> None:
+def test_attack_a_write_that_fails_after_a_sync_did_does_not_hide_it(part: str) -> None:
     """What a failed sync leaves is unknown, so nobody may go on with it; a full disk leaves all whole."""
     syncing, writing, failed, release = (threading.Event() for _ in range(4))
     is_late = False
@@ -460,7 +398,7 @@ def test_attack_a_write_that_fails_after_a_sync_did_does_not_hide_it(making: Mak
         assert failed.wait(WAIT_S)
         raise OSError(errno.ENOSPC, "full")
 
-    with opened(making, write=write, **{part: fails}) as pen:
+    with opened(write=write, **{part: fails}) as pen:
         first = started(pen.append_durably, [b"a"])
         assert syncing.wait(WAIT_S)
         is_late = True
@@ -475,15 +413,15 @@ def test_attack_a_write_that_fails_after_a_sync_did_does_not_hide_it(making: Mak
         assert pen.error.errno == errno.EIO
 
 
-def test_a_look_comes_after_a_sync_and_no_more_often_than_it_should(making: Making) -> None:
+def test_a_look_comes_after_a_sync_and_no_more_often_than_it_should() -> None:
     done: list[str] = []
     often = {"sync": lambda descriptor: done.append("sync"), "look": lambda: done.append("look")}
-    with opened(making, look_s=0.0, **often) as pen:
+    with opened(look_s=0.0, **often) as pen:
         pen.append_durably([b"a"])
         pen.append_durably([b"b"])
         assert done == ["sync", "look"] * 2
     done.clear()
-    with opened(making, look_s=1e6, **often) as pen:
+    with opened(look_s=1e6, **often) as pen:
         pen.append_durably([b"a"])
         pen.append_durably([b"b"])
         assert done == ["sync", "look", "sync"]
@@ -493,7 +431,7 @@ def test_a_look_comes_after_a_sync_and_no_more_often_than_it_should(making: Maki
 
 
 @pytest.mark.parametrize("disk", ["kernel", "python"])
-def test_threads_without_order_and_one_that_wants_it_alone_make_one_chain(making: Making, disk: str) -> None:
+def test_threads_without_order_and_one_that_wants_it_alone_make_one_chain(disk: str) -> None:
     """Nobody is passed over: whoever wants the pen alone gets it while all others write without a pause."""
     count, rounds, alone = 32, 100, 100
     said: list[tuple[int, bytes]] = []
@@ -533,7 +471,7 @@ def test_threads_without_order_and_one_that_wants_it_alone_make_one_chain(making
                 pen.sync()
 
     how = {} if disk == "kernel" else {"write": _write, "sync": _sync}
-    with opened(making, **how) as pen:
+    with opened(**how) as pen:
         disturbing = started(disturb)
         threads = [started(write, prefix) for prefix in range(count)]
         ended(*threads)
@@ -562,7 +500,7 @@ def _sync(descriptor: int) -> None:
     pass
 
 
-def test_everybody_who_waits_is_told_when_it_ends(making: Making) -> None:
+def test_everybody_who_waits_is_told_when_it_ends() -> None:
     running, release = threading.Event(), threading.Event()
 
     def sync(descriptor: int) -> None:
@@ -571,7 +509,7 @@ def test_everybody_who_waits_is_told_when_it_ends(making: Making) -> None:
         raise OSError(errno.EIO, "broken")
 
     said: list[int] = []
-    with opened(making, sync=sync) as pen:
+    with opened(sync=sync) as pen:
         first = started(lambda: said.append(pen.append_durably([b"a"])))
         assert running.wait(WAIT_S)
         others = [started(lambda: said.append(pen.append_durably([b"b"]))) for _ in range(8)]
@@ -607,14 +545,14 @@ def interrupting(is_due: Callable[[], bool]) -> Iterator[None]:
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_whoever_is_interrupted_while_it_waits_for_a_sync_leaves_nobody_waiting(making: Making) -> None:
+def test_whoever_is_interrupted_while_it_waits_for_a_sync_leaves_nobody_waiting() -> None:
     running, release = threading.Event(), threading.Event()
 
     def sync(descriptor: int) -> None:
         running.set()
         assert release.wait(WAIT_S)
 
-    with opened(making, sync=sync) as pen:
+    with opened(sync=sync) as pen:
         first = started(pen.append_durably, [b"a"])
         assert running.wait(WAIT_S)
         with pytest.raises(Interrupted), interrupting(lambda: pen.waiting == 1):
@@ -629,9 +567,7 @@ def test_whoever_is_interrupted_while_it_waits_for_a_sync_leaves_nobody_waiting(
 
 
 @pytest.mark.parametrize("turn", ["syncing", "writing", "placing"])
-def test_whoever_is_interrupted_while_it_waits_for_a_turn_leaves_it_to_the_next(
-    making: Making, turn: str
-) -> None:
+def test_whoever_is_interrupted_while_it_waits_for_a_turn_leaves_it_to_the_next(turn: str) -> None:
     taken, release = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -639,7 +575,7 @@ def test_whoever_is_interrupted_while_it_waits_for_a_turn_leaves_it_to_the_next(
             taken.set()
             assert release.wait(WAIT_S)
 
-    with opened(making) as pen:
+    with opened() as pen:
         holding = started(hold)
         assert taken.wait(WAIT_S)
         with pytest.raises(Interrupted), interrupting(taken.is_set), getattr(pen, turn):
@@ -651,7 +587,7 @@ def test_whoever_is_interrupted_while_it_waits_for_a_turn_leaves_it_to_the_next(
         assert len(scanned(pen)) == 1
 
 
-def test_whoever_is_interrupted_while_it_waits_for_its_place_has_none(making: Making) -> None:
+def test_whoever_is_interrupted_while_it_waits_for_its_place_has_none() -> None:
     taken, release = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -659,7 +595,7 @@ def test_whoever_is_interrupted_while_it_waits_for_its_place_has_none(making: Ma
             taken.set()
             assert release.wait(WAIT_S)
 
-    with opened(making) as pen:
+    with opened() as pen:
         holding = started(hold)
         assert taken.wait(WAIT_S)
         others = [started(pen.append, [b"b"]) for _ in range(4)]
@@ -671,9 +607,9 @@ def test_whoever_is_interrupted_while_it_waits_for_its_place_has_none(making: Ma
 
 
 @pytest.mark.parametrize("turn", ["syncing", "writing", "placing"])
-def test_a_turn_that_was_not_taken_cannot_be_let_go(making: Making, turn: str) -> None:
+def test_a_turn_that_was_not_taken_cannot_be_let_go(turn: str) -> None:
     """Else one that was interrupted would let go what another has."""
-    with opened(making) as pen:
+    with opened() as pen:
         with getattr(pen, turn):
             pass
         with pytest.raises(RuntimeError):
@@ -682,14 +618,14 @@ def test_a_turn_that_was_not_taken_cannot_be_let_go(making: Making, turn: str) -
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="other systems do not fork")
-def test_a_copy_that_leaves_it_neither_hangs_nor_writes_whatever_others_were_doing(making: Making) -> None:
+def test_a_copy_that_leaves_it_neither_hangs_nor_writes_whatever_others_were_doing() -> None:
     is_done = threading.Event()
 
     def write() -> None:
         while not is_done.is_set():
             pen.append([b"x" * 100])
 
-    with opened(making) as pen:
+    with opened() as pen:
         threads = [started(write) for _ in range(4)]
         until(lambda: pen.writes > 10)
         for _ in range(20):
@@ -715,12 +651,11 @@ def test_a_copy_that_leaves_it_neither_hangs_nor_writes_whatever_others_were_doi
 
 ENDS = """
 import os, sys, tempfile, threading
-from toolwright.journal.pen import PlainPen, installed
+from toolwright.journal.pen import Pen
 
 file, enough = tempfile.TemporaryFile(buffering=0), threading.Event()
 how = {"write": os.write, "sync": os.fdatasync, "look": lambda: None, "look_s": 0.0, "is_kept": False}
-making = PlainPen if sys.argv[1] == "plain" else installed()
-pen = making(file.fileno(), 0, bytes(32), 0, **how)
+pen = Pen(file.fileno(), 0, bytes(32), 0, **how)
 
 def write():
     while True:
@@ -738,11 +673,10 @@ assert enough.wait(60)
 """
 
 
-def test_a_host_that_ends_while_others_write_ends(making: Making) -> None:
-    kind = "plain" if making is PlainPen else "native"
+def test_a_host_that_ends_while_others_write_ends() -> None:
     for _ in range(3):
         done = subprocess.run(
-            [sys.executable, "-c", ENDS, kind], capture_output=True, text=True, timeout=WAIT_S, check=False
+            [sys.executable, "-c", ENDS], capture_output=True, text=True, timeout=WAIT_S, check=False
         )
         assert (done.returncode, done.stderr) == (0, "")
 
@@ -755,8 +689,8 @@ def resident_bytes() -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no /proc")
-def test_memory_does_not_grow_with_what_is_written(making: Making) -> None:
-    with opened(making) as pen:
+def test_memory_does_not_grow_with_what_is_written() -> None:
+    with opened() as pen:
 
         def write(count: int) -> None:
             for number in range(count):
@@ -774,13 +708,13 @@ def test_memory_does_not_grow_with_what_is_written(making: Making) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no /proc")
-def test_memory_does_not_grow_with_the_pens_that_were_used(making: Making) -> None:
+def test_memory_does_not_grow_with_the_pens_that_were_used() -> None:
     def sync(descriptor: int) -> None:
         raise OSError(errno.EIO, "broken")
 
     def use(count: int) -> None:
         for _ in range(count):
-            with opened(making, sync=sync) as pen:
+            with opened(sync=sync) as pen:
                 pen.place([b"x" * 10_000])
                 assert pen.append_durably([b"y"]) == -1
                 assert pen.error is not None
@@ -794,7 +728,7 @@ def test_memory_does_not_grow_with_the_pens_that_were_used(making: Making) -> No
     assert resident_bytes() - before < 8 << 20
 
 
-def test_a_pen_that_is_dropped_lets_go_of_all_that_it_was_handed(making: Making) -> None:
+def test_a_pen_that_is_dropped_lets_go_of_all_that_it_was_handed() -> None:
     """Also where what it met refers to it."""
 
     class Works:
@@ -807,7 +741,7 @@ def test_a_pen_that_is_dropped_lets_go_of_all_that_it_was_handed(making: Making)
     for is_known in (False, True):
         for part in ("write", "sync", "look"):
             works = Works()
-            with opened(making, **{part: works}) as pen:
+            with opened(**{part: works}) as pen:
                 if is_known:
                     works.pens.append(pen)
                 with suppress(ValueError):

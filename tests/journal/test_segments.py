@@ -25,22 +25,13 @@ import pytest
 from tests.journal import work
 from toolwright.journal import chain, reading
 from toolwright.journal.audit import Seals
-from toolwright.journal.pen import PlainPen, installed
+from toolwright.journal.pen import Pen
 from toolwright.journal.segments import ROOM_BYTES, Bounds, Disk, Promise, Segments, Trouble
-
-PENS = {"native": installed(), "plain": PlainPen}
-CHOSEN = ["native"]
-
-
-@pytest.fixture(params=PENS, autouse=True)
-def pen(request: pytest.FixtureRequest) -> str:
-    """Every test is about both pens. Where none was built, the installed one is the plain one."""
-    CHOSEN[:] = [request.param]
-    return str(request.param)
+from toolwright.store import private
 
 
 def segments(state: Path, **more: Any) -> Segments:
-    return Segments(work.journal(state), seal=Seals(str(state)), **{"pen": PENS[CHOSEN[0]], **more})
+    return Segments(work.journal(state), seal=Seals(str(state)), **more)
 
 
 def body(call: str, what: str = "begin") -> bytes:
@@ -289,7 +280,7 @@ def test_a_promise_is_kept_by_a_rotation_that_comes_between(tmp_path: Path) -> N
 @pytest.mark.parametrize("way", ["durable", "kernel", "promise"])
 @pytest.mark.parametrize("is_first", [False, True])
 def test_an_interrupt_at_any_moment_leaves_a_journal_that_can_be_written(
-    tmp_path: Path, way: str, is_first: bool, pen: str
+    tmp_path: Path, way: str, is_first: bool
 ) -> None:
     """Attack: a key press while a record is written, after which every other thread waits for ever."""
 
@@ -311,14 +302,14 @@ def test_an_interrupt_at_any_moment_leaves_a_journal_that_can_be_written(
         journal = segments(state, bounds=Bounds(flush_s=WAIT))
         if not is_first:
             journal.append([body("0")], durable=True)
-        is_whole = work.is_over_before(moment, partial(write, journal), Segments, PlainPen)
+        is_whole = work.is_over_before(moment, partial(write, journal), Segments, Pen)
         after = threading.Thread(target=finish, args=(journal,), daemon=True)
         after.start()
         after.join(10)
         assert not after.is_alive(), moment
         assert calls(state)[-1] == "z", moment
         assert work.verdict(state).ok, moment
-    assert moment > (5 if pen == "plain" else 2)  # the native one cannot be interrupted inside
+    assert moment > 5
 
 
 def test_attack_an_interrupt_at_any_moment_of_a_rotation_loses_nothing_that_was_kept(tmp_path: Path) -> None:
@@ -332,7 +323,7 @@ def test_attack_an_interrupt_at_any_moment_of_a_rotation_loses_nothing_that_was_
         with opened(state, bounds=Bounds(flush_s=WAIT)) as journal:
             journal.append([body("a")], durable=True)
             journal.promise([body("b")])
-            is_whole = work.is_over_before(moment, journal.rotate, Segments, PlainPen)
+            is_whole = work.is_over_before(moment, journal.rotate, Segments, Pen)
             for _ in range(2):  # the first one may meet what was left half done
                 with suppress(Trouble):
                     journal.append([body("z")], durable=True)
@@ -599,6 +590,22 @@ def test_k01_a_torn_tail_is_cut_off_reported_and_never_counted(tmp_path: Path, k
     assert aside.read_bytes() == torn
     assert aside.stat().st_mode & 0o777 == 0o600
     assert any("unfinished record" in text for text in told)
+
+
+def test_attack_a_segment_whose_number_is_the_largest_there_is_breaks_no_host(tmp_path: Path) -> None:
+    name = f"{int(time.time() * 1e6):017d}-1-aa"
+    private.make_folders(work.journal(tmp_path))
+    path = Path(work.journal(tmp_path), name + ".open")
+    opening = orjson.dumps({"what": "open", "ts": 1.0})
+    path.write_bytes(chain.framed(chain.start(name), (1 << 64) - 1, opening)[0])
+    journal = segments(tmp_path)
+    with pytest.raises(Trouble, match=r"is damaged .*number is too large"):
+        journal.append([body("a")], durable=True)
+    assert [flaw.why for flaw in work.verdict(tmp_path).flaws] == ["its number is too large"]
+    path.rename(tmp_path / path.name)
+    journal.append([body("a")], durable=True)
+    journal.close()
+    assert calls(tmp_path) == ["a"]
 
 
 def test_a_damaged_segment_refuses_calls_until_it_is_moved_away(tmp_path: Path) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import struct
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from hatch_build import compile_forker
-from tests.native.compiling import compiler
+from tests.native import sanitized
+from tests.native.compiling import ROOT, compiler
 from toolwright.runtimes import javascript
 
 NODE = javascript.find_node({"PATH": "/usr/bin:/bin"})
@@ -102,3 +104,15 @@ def test_rules_that_are_none_fork_nothing(rules: bytes) -> None:
     argv = [NODE, "-e", program, str(javascript.installed_addon()), rules.hex() or ""]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines() == ["these are no rules", *["this is no answer"] * 4]
+
+
+def test_under_sanitizers_it_makes_no_mistake(tmp_path: Path) -> None:
+    """`make sanitize` runs more tests with it."""
+    tmp_path.chmod(0o755)
+    env = sanitized.package_in(tmp_path)
+    tests = ("tests/native/test_forker.py", "-k", "rules or node_that")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *tests],
+        env=env, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

@@ -28,6 +28,7 @@ from toolwright.records import dataclass
 
 BODY_BYTES_MAX: Final = 1 << 20
 HEAD_BYTES: Final = 48
+NUMBER_MAX: Final = (1 << 63) - 1
 UNSIGNED_MAX: Final = 4096
 """So many records may follow a checkpoint, or the start, before the next; hosts sign well before."""
 
@@ -135,6 +136,10 @@ def scan(segment: str, data: bytes, after: Head | None = None, *, left: bool = F
             break
         if number is not None and found != number + 1:
             why = f"record {found} stands in its place"
+            break
+        # Attack: a segment whose last number is the largest there is, so that no host can go on with it.
+        if found > NUMBER_MAX:
+            why = "its number is too large"
             break
         body = data[at + HEAD_BYTES : end]
         if sha256(link + data[at : at + _NUMBERED.size] + body).digest() != linked:

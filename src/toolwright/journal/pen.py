@@ -4,9 +4,8 @@ Each thread places its records under one short lock, and the first that comes to
 for all that wait (leader and followers; no thread per record, no polling). What fails fails for all of them,
 and nothing is written after it. A record is known by its number: what is written, or synced, is so up to one.
 
-The same is written twice. ``src/native/pen.c`` is built where there is a compiler and is what a host uses;
-the class here stands in where it is missing, and says what both do. Neither knows what stands in a record,
-opens, renames or closes a file, or tells anybody anything: ``segments.py`` does.
+Nothing here knows what a record says, opens, renames or closes a file, or reports anything: ``segments.py``
+does.
 """
 
 from __future__ import annotations
@@ -16,159 +15,9 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
-from typing import Protocol
+from contextlib import suppress
 
-from toolwright import extensions
 from toolwright.journal.chain import framed
-
-
-class Pen(Protocol):
-    """What ``segments.py`` writes with."""
-
-    @property
-    def syncing(self) -> AbstractContextManager[object]:
-        """Whoever has this keeps everybody else from syncing; ``writing`` and ``placing`` likewise. Taken
-        in this order, each taken and let go by one C call, so that an interrupt leaves none behind."""
-        ...
-
-    @property
-    def writing(self) -> AbstractContextManager[object]: ...
-
-    @property
-    def placing(self) -> AbstractContextManager[object]: ...
-
-    @property
-    def descriptor(self) -> int: ...
-
-    @property
-    def number(self) -> int:
-        """Of the last record that has its place."""
-        ...
-
-    @property
-    def link(self) -> bytes: ...
-
-    @property
-    def size(self) -> int:
-        """Bytes in the kernel: where the file ends, but for room."""
-        ...
-
-    @property
-    def written(self) -> int:
-        """Number of the last record in the kernel."""
-        ...
-
-    @property
-    def writes(self) -> int: ...
-
-    @property
-    def kept(self) -> tuple[int, bytes]:
-        """Number and link of the last record on the disk; 0: none is known to be there."""
-        ...
-
-    @property
-    def waiting(self) -> int:
-        """Threads that wait for a sync."""
-        ...
-
-    @property
-    def is_dirty(self) -> bool:
-        """Whether anything in the kernel is not on the disk."""
-        ...
-
-    @property
-    def is_over(self) -> bool:
-        """Nothing is placed any more: it was ended, or it failed."""
-        ...
-
-    @property
-    def error(self) -> BaseException | None:
-        """Why it failed; None also where whoever had it alone did not come to the end."""
-        ...
-
-    @property
-    def failing(self) -> str:
-        """What failed: "write", "sync", or "look"; empty: nothing did."""
-        ...
-
-    def place(self, bodies: Sequence[bytes]) -> int:
-        """Give records their place in the chain; the number of the last. 0: it is over, they have none."""
-        ...
-
-    def append(self, bodies: Sequence[bytes]) -> int:
-        """As ``place``; returns when they are in the kernel. -1: they were placed, and it failed before."""
-        ...
-
-    def append_durably(self, bodies: Sequence[bytes]) -> int:
-        """As ``append``; returns when they are on the disk."""
-        ...
-
-    def write(self) -> None:
-        """Return when all that was placed before is in the kernel, or it failed."""
-        ...
-
-    def keep(self, number: int) -> bool:
-        """Return when records up to this one are on the disk. False: they never will be."""
-        ...
-
-    def sync(self) -> None:
-        """Return when all that is in the kernel is on the disk, or it failed."""
-        ...
-
-    # -- for whoever has all three ---------------------------------------------------------------------------
-
-    def take(self) -> bytes:
-        """What was placed and not written: whoever takes it writes, syncs and settles it, or gives the pen
-        up. One who does neither, because an interrupt came, leaves a pen that fails at the next write."""
-        ...
-
-    def settle(self, size: int) -> None:
-        """All that was placed is on the disk, and the file has this size."""
-        ...
-
-    def soil(self) -> None:
-        """Something else was written to the file, and has to be synced."""
-        ...
-
-    def end(self) -> None:
-        """Nothing is placed any more; what was placed and not written never will be."""
-        ...
-
-    def leave(self) -> None:
-        """In a fork: it is the parent's. Nothing waits, and nothing is written, here."""
-        ...
-
-
-class Making(Protocol):
-    """Makes a pen for a file that is written on from ``size``, behind the record of this number and link.
-
-    ``look`` is asked after a sync, every ``look_s`` seconds at most, and raises where what was synced is not
-    what people find; nothing counts as synced then. ``is_kept``: what is there is on the disk.
-    """
-
-    def __call__(
-        self,
-        descriptor: int,
-        number: int,
-        link: bytes,
-        size: int,
-        *,
-        write: Callable[[int, bytes], int],
-        sync: Callable[[int], None],
-        look: Callable[[], None],
-        look_s: float,
-        is_kept: bool,
-    ) -> Pen: ...
-
-
-def installed() -> Making:
-    """The native pen, or the one of this file where it was not built."""
-    module = extensions.load(extensions.PEN)
-    if module is None:
-        return PlainPen
-    native: Making = module.Pen
-    return native
 
 
 class _Waiter:
@@ -253,8 +102,12 @@ class _Together:
                     raise
 
 
-class PlainPen:
-    """The pen in Python."""
+class Pen:
+    """One open segment that many threads write.
+
+    ``syncing``, ``writing`` and ``placing`` are locks: while one thread holds ``syncing``, no other syncs.
+    Take them in this order. Each is taken and released by one C call, so an interrupt leaves none held.
+    """
 
     def __init__(
         self,
@@ -269,16 +122,28 @@ class PlainPen:
         look_s: float = 0.05,
         is_kept: bool = False,
     ) -> None:
+        """Write on from ``size``, after the record of this number and link.
+
+        ``look`` is called after a sync, at most every ``look_s`` seconds. It raises if readers would find
+        another file; then nothing counts as synced. ``is_kept``: what is in the file is on the disk.
+        """
         self.descriptor = descriptor
         self.number = number
+        """Number of the last record that has its place."""
         self.link = link
         self.size = size
+        """Bytes in the kernel: the end of the file, without its room."""
         self.written = number
+        """Number of the last record in the kernel."""
         self.writes = 0
         self.kept = (number, link) if is_kept else (0, b"")
+        """Number and link of the last record on the disk; 0: none is known to be there."""
         self.is_over = False
+        """Nothing is placed any more: it was ended, or it failed."""
         self.error: BaseException | None = None
+        """Why it failed; None also if the thread that had it alone did not finish."""
         self.failing = ""
+        """What failed: "write", "sync", or "look"; empty: nothing did."""
         self._write_to = write
         self._sync_to = sync
         self._look = look
@@ -301,13 +166,16 @@ class PlainPen:
 
     @property
     def waiting(self) -> int:
+        """Threads that wait for a sync."""
         return self._syncs.waiting
 
     @property
     def is_dirty(self) -> bool:
+        """Whether anything in the kernel is not on the disk."""
         return self._is_soiled or self.kept[0] < self.written
 
     def place(self, bodies: Sequence[bytes]) -> int:
+        """Give records their place in the chain; the number of the last. 0: it is over, they have none."""
         lock = self._lock
         if self._is_left:
             return 0
@@ -332,6 +200,7 @@ class PlainPen:
         return number
 
     def append(self, bodies: Sequence[bytes]) -> int:
+        """As ``place``; returns when they are in the kernel. -1: they were placed, and it failed before."""
         number = self.place(bodies)
         if not number:
             return 0
@@ -339,21 +208,25 @@ class PlainPen:
         return number if self.written >= number else -1
 
     def append_durably(self, bodies: Sequence[bytes]) -> int:
+        """As ``append``; returns when they are on the disk."""
         number = self.place(bodies)
         if not number:
             return 0
         return number if self.keep(number) else -1  # which writes first: a thread waits once, not twice
 
     def write(self) -> None:
+        """Return when all that was placed before is in the kernel, or it failed."""
         if not self._is_left:
             self._writes.done()
 
     def keep(self, number: int) -> bool:
+        """Return when records up to this one are on the disk. False: they never will be."""
         if self.kept[0] < number and not self._is_left:
             self._syncs.done(lambda: self.kept[0] >= number)
         return self.kept[0] >= number
 
     def sync(self) -> None:
+        """Return when all that is in the kernel is on the disk, or it failed."""
         if not self._is_left:
             self._syncs.done()
 
@@ -425,14 +298,20 @@ class PlainPen:
             self.is_over = True
             self._frames = []
 
-    # -- alone ----------------------------------------------------------------------------------------------
+    # -- for the thread that holds all three ----------------------------------------------------------------
 
     def take(self) -> bytes:
+        """Return what was placed and not written.
+
+        The caller writes, syncs and settles it, or gives the pen up. If an interrupt keeps it from both, the
+        next write fails.
+        """
         taken, self._frames = self._frames, []
         self._is_lent = self._is_lent or bool(taken)
         return b"".join(taken)
 
     def settle(self, size: int) -> None:
+        """Note that all that was placed is on the disk, and that the file has this size."""
         self.size = size
         self.writes += 1
         self._last = self.kept = self.number, self.link
@@ -440,13 +319,16 @@ class PlainPen:
         self._is_soiled = self._is_lent = False
 
     def soil(self) -> None:
+        """Note that something else was written to the file, and has to be synced."""
         self._is_soiled = True
 
     def end(self) -> None:
+        """Place nothing any more; what was placed and not written never will be."""
         self.is_over = True
         self._frames = []
 
     def leave(self) -> None:
+        """Leave it to the parent, in a fork: nothing waits, and nothing is written, here."""
         self.is_over = self._is_left = True
         self._make_turns()  # whoever had them is not in this process
 

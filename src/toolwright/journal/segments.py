@@ -31,7 +31,7 @@ from toolwright.errors import StoreError, shortage_told
 from toolwright.forks import IN_FORKS
 from toolwright.journal import chain
 from toolwright.journal.chain import Head
-from toolwright.journal.pen import Making, Pen, installed, write_all
+from toolwright.journal.pen import Pen, write_all
 from toolwright.records import dataclass
 from toolwright.store import private
 
@@ -149,12 +149,11 @@ class Segments:
         beside: Sequence[str] = (),
         told: Callable[[str], None] = lambda text: None,
         begin: Callable[[Callable[[], None], tuple[()]], object] = start_new_thread,
-        pen: Making | None = None,
     ) -> None:
         """``beside`` are folders with a file for a call each: these go when the records of their time go.
 
         ``told`` hears what a person should know: repairs, segments given up. It must not raise. ``begin``
-        starts the thread of the background, or raises. ``pen`` makes the pens; the installed ones, else.
+        starts the thread of the background, or raises.
         """
         self.folder = folder
         self._seal = seal
@@ -165,7 +164,6 @@ class Segments:
         self._beside = tuple(beside)
         self._told = told
         self._begin = begin
-        self._pen = pen or installed()
         self._closed = False
         self._anew()
         IN_FORKS.add(self)
@@ -512,7 +510,7 @@ class Segments:
         *,
         is_kept: bool,
     ) -> _Segment:
-        pen = self._pen(
+        pen = Pen(
             descriptor,
             number,
             link,

@@ -12,7 +12,7 @@ from dataclasses import asdict
 
 import click
 
-from toolwright import app, extensions
+from toolwright import app
 from toolwright.catalog import files
 from toolwright.config import Config, Environment
 from toolwright.doors.cli import Shared, _render, examples, shared_options
@@ -67,7 +67,6 @@ def command(shared: Shared, as_json: bool) -> int:
         *_user(),
         *_programs(shared.environment),
         *_node(shared.environment),
-        *_native(),
         *_state(config),
         *_scratch(tried),
         *_servers(config, shared.environment),
@@ -173,29 +172,6 @@ def _node(environment: Environment) -> Iterator[Finding]:
         means="a JavaScript tool stays loaded between calls, at the level supervised",
         detail="" if built else "not built, so each call starts a Node",
         fix="" if built else "install gcc or clang and reinstall, or install from a wheel",
-    )
-
-
-def _native() -> Iterator[Finding]:
-    """The extension modules: without one Python does the same, more slowly."""
-    for name, means in extensions.MEANINGS.items():
-        why = extensions.why_not(name)
-        yield Finding(
-            part="native",
-            name=name.rpartition("._")[2],
-            works=not why,
-            means=means,
-            detail=f"{why}, so calls are slower" if why else "",
-            fix=_native_fix(why) if why else "",
-        )
-
-
-def _native_fix(why: str) -> str:
-    if why == extensions.FREE_THREADED:
-        return "use a Python that is not free-threaded"
-    return (
-        "install a C compiler and Python's headers (Debian, Ubuntu: apt-get install gcc libc6-dev "
-        "python3-dev) and reinstall from source, or install from a wheel for this system"
     )
 
 
