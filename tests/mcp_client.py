@@ -21,7 +21,6 @@ from toolwright.app import Workshop
 from toolwright.doors._crew import Crew
 from toolwright.doors._entrance import Guest
 from toolwright.doors._events import Events
-from toolwright.doors._express import Express, open_express
 from toolwright.doors._limits import Limits
 from toolwright.doors._shortcut import direct
 from toolwright.doors.mcp import McpDoor
@@ -63,7 +62,6 @@ class Served:
     guests: dict[str, Guest] = field(default_factory=dict)
     short: list[int] = field(default_factory=list)
     """The statuses of what was answered the short way."""
-    express: Express | None = None
     server: uvicorn.Server | None = None
     loop: asyncio.AbstractEventLoop | None = None
 
@@ -187,12 +185,8 @@ def serving(
         def take(head: Any, _place: Any, body: bytes, way: Any) -> bool:
             return door.take(head, guest_of(head.scope), body, way)
 
-        express = open_express() if short else None
-        if express is not None:
-            crew.serve(express)
-            served.express = express
         heard = told or served.short.append
-        protocol = direct(Limits(), b"/mcp", take, heard, express) if short else "httptools"
+        protocol = direct(Limits(), b"/mcp", take, heard) if short else "httptools"
         config = uvicorn.Config(app, http=protocol, lifespan="off", log_level="warning", access_log=False)
         server = uvicorn.Server(config)
         served.server, served.loop = server, asyncio.get_running_loop()
@@ -214,15 +208,6 @@ def serving(
         thread.join(WAIT_S)
         crew.drain(WAIT_S)
         listening.close()
-        if (express := held["served"].express) is not None:
-            express.ring()
-            pause = threading.Event()
-            for _ in range(int(WAIT_S * 100)):
-                if not crew.is_reading:
-                    break
-                pause.wait(0.01)
-            assert not crew.is_reading
-            express.close()
     assert not thread.is_alive()
 
 

@@ -19,7 +19,6 @@ from typing import Any, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from toolwright.doors._express import Express, Seat
 from toolwright.doors._gathering import Gathering
 from toolwright.doors._limits import Guarded, Limits, Watch
 from toolwright.doors._web import Head, Place, Scope, Way
@@ -44,18 +43,14 @@ class Passage:
         "_connection",
         "_head",
         "_scope",
-        "_seat",
         "disconnected",
         "keep_alive",
         "left",
         "response_complete",
     )
 
-    def __init__(
-        self, connection: Direct, head: Head, body: bytes, *, keep_alive: bool, seat: Seat | None = None
-    ) -> None:
+    def __init__(self, connection: Direct, head: Head, body: bytes, *, keep_alive: bool) -> None:
         self._connection = connection
-        self._seat = seat
         self._head = head
         self._scope: Scope | None = None
         self._body = body
@@ -79,20 +74,14 @@ class Passage:
         return self._scope
 
     @property
-    def is_express(self) -> bool:
-        """Whether it is answered in the thread that has the answer; else on the event loop."""
-        return self._seat is not None
-
-    @property
     def message_event(self) -> Passage:
         """What a connection sets when it is lost. Not kept: what holds itself is left to the collector."""
         return self
 
     def set(self) -> None:
         """The connection was lost."""
-        left = self.left  # read once: the thread that has the answer takes it away
-        if not self.response_complete and left is not None:
-            left()
+        if not self.response_complete and self.left is not None:
+            self.left()
 
     def answer(self, status: int, headers: bytes, body: bytes) -> None:
         """``headers`` are whole lines, without the length."""
@@ -103,17 +92,11 @@ class Passage:
         head = b"%bcontent-length: %d\r\n%b%b\r\n" % (_LINES[status], len(body), headers, close)
         connection = self._connection
         connection.told(status)  # first: whoever has the answer may ask how many there were
-        if self._seat is not None:
-            connection.count()
-            self._seat.answer(head + body, stays=self.keep_alive)
-            return
         connection.gathering.write_now(head + body)
         connection.answered(self)
 
     def go_the_usual_way(self) -> None:
         """Have the app answer after all. On the event loop."""
-        if self._seat is not None:
-            self._connection.leave()
         if not self.disconnected and not self.response_complete:
             self._connection.go_the_usual_way(self, self.scope, self._body)
 
@@ -132,24 +115,14 @@ class Direct(Guarded):
     place: Place
     told: Callable[[int], object]
     heads: dict[bytes, Head]
-    express: Express | None
-    seat: Seat | None = None
     held: bytes | None = None
     arrived: bytes | None = None
     """What came in one piece when no request was under way."""
-    is_known: bool = False
-    """Whether its client is likely to send a head that is known."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.gathering = Gathering(transport)
         super().connection_made(self.gathering)  # type: ignore[arg-type]
         self.place = Place(self.client, self.server, self.peer)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self.seat is not None:
-            self.seat.drop()
-            self.seat = None
-        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         # Idle: the parser stands before the first byte of a request, since all that it was fed is answered.
@@ -160,7 +133,7 @@ class Direct(Guarded):
             super().data_received(data)
             self.arrived = None
 
-    def _take_known(self, data: bytes, seat: Seat | None = None) -> bool:
+    def _take_known(self, data: bytes) -> bool:
         """A whole request whose head was parsed before. False: nothing was done, and it has to be parsed."""
         end = data.find(_END, 0, HEAD_BYTES_MAX) + len(_END)
         head = self.heads.get(data[:end])
@@ -169,18 +142,12 @@ class Direct(Guarded):
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
         body = data[end:]
-        way = Passage(self, head, body, keep_alive=not self.is_ending, seat=seat)
+        way = Passage(self, head, body, keep_alive=not self.is_ending)
         earlier, self.cycle = self.cycle, way  # type: ignore[assignment]
         self.is_answered = False
         self.busy()
-        self.is_known = True
-        if seat is not None:  # after ``cycle``, which the event loop looks at once it has said one of these
-            way.keep_alive = not self.is_ending
-            if seat.is_left:
-                return True  # closed meanwhile: nobody waits for an answer
         if self.take(head, self.place, body, way):
             return True
-        self.is_known = False
         self.cycle = earlier
         self.is_answered = True
         self.idle()
@@ -251,7 +218,6 @@ class Direct(Guarded):
             return
         if len(heads) >= HEADS_MAX:
             heads.clear()
-        self.is_known = True
         heads[arrived[:end]] = head
 
     def give_up(self, status: int, reason: str) -> None:
@@ -266,75 +232,13 @@ class Direct(Guarded):
         if body:
             super().on_body(body)
 
-    def count(self) -> None:
-        """One more is answered."""
+    def answered(self, way: Passage) -> None:
         self.server_state.total_requests += 1
         self.rest()
-
-    def answered(self, way: Passage) -> None:
-        self.count()
         if not way.keep_alive:
             self.transport.close()
         elif self.pipeline:
             super().on_response_complete()
-        elif self.is_known and self.express is not None:
-            self._board(self.express)
-
-    # -- on the express -------------------------------------------------------------------------------------
-
-    def _board(self, express: Express) -> None:
-        """Leave the reading to the threads that run calls, until something else than a plain call comes."""
-        transport = self.transport
-        if (
-            not self.is_idle
-            or transport.is_closing()
-            or transport.get_write_buffer_size()
-            or transport.get_extra_info("sslcontext") is not None
-        ):
-            return
-        transport.pause_reading()
-        self.seat = express.board(transport.get_extra_info("socket"), self.loop, self._come, self._come_back)
-        if self.seat is None:
-            transport.resume_reading()
-
-    def _come(self, seat: Seat, data: bytes) -> bool:
-        """In the thread that waits."""
-        return self._take_known(data, seat)
-
-    def end(self) -> None:
-        super().end()
-        if self.seat is not None and not self.seat.call_back():
-            self.seat = None
-            self.transport.resume_reading()
-
-    def shutdown(self) -> None:
-        self.end()
-        if self.seat is None:  # else it is closed when it is back
-            super().shutdown()
-
-    def _come_back(self, received: bytes, unsent: bytes) -> None:
-        """On the event loop: what is not ours to take."""
-        self.seat = None
-        transport, cycle = self.transport, cast(Any, self.cycle)
-        if transport.is_closing():
-            return
-        if unsent:
-            transport.write(unsent)
-        if not received and cycle is not None and not cycle.keep_alive:
-            transport.close()
-            return
-        transport.resume_reading()
-        if received:
-            self.data_received(received)
-        elif self.is_ending:
-            self.shutdown()
-
-    def leave(self) -> None:
-        """On the event loop: a request of the express takes long."""
-        if self.seat is not None and self.seat.drop():
-            self.seat = None
-            if not self.transport.is_closing():
-                self.transport.resume_reading()
 
     def go_the_usual_way(self, way: Passage, scope: Scope, body: bytes) -> None:
         cycle = RequestResponseCycle(
@@ -359,11 +263,9 @@ class Direct(Guarded):
         self._start_asgi_task(cycle, self.app)
 
 
-def direct(
-    limits: Limits, path: bytes, take: Take, told: Callable[[int], object], express: Express | None = None
-) -> type[Direct]:
+def direct(limits: Limits, path: bytes, take: Take, told: Callable[[int], object]) -> type[Direct]:
     """The protocol of one server whose requests to ``path`` are offered to ``take``; ``told`` hears the
-    status of each that was answered so. Both are called in any thread where there is an ``express``."""
+    status of each that was answered so."""
     members: dict[str, Any] = {
         "limits": limits,
         "watch": Watch(limits),
@@ -372,6 +274,5 @@ def direct(
         "take": staticmethod(take),
         "told": staticmethod(told),
         "heads": {},
-        "express": express,
     }
     return type("DirectConnection", (Direct,), members)

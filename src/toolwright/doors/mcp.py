@@ -171,8 +171,6 @@ class McpDoor:
     def _short_over(self, exchange: _Exchange) -> None:
         """A call of the short way has its answer; or it takes long, or a person is to be asked, and then it
         goes the usual way, with its stream and somebody who watches the client."""
-        if not exchange.claim():
-            return
         way, answer, exchange.short = exchange.way, exchange.answer, None
         assert way is not None
         way.left = None
@@ -691,8 +689,6 @@ class _Exchange:
         self.waiter: asyncio.Future[None] | None = self.loop.create_future() if way is None else None
         self.events: deque[bytes] = deque()
         """What is to be sent before the answer; the call's thread adds to it."""
-        self._claims = [None]
-        """Empty: somebody ends the short way. Taking the one there is needs no lock."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -706,22 +702,7 @@ class _Exchange:
         except Exception as broken:  # noqa: BLE001 - the one catch-all of this thread's boundary
             fault = Fault(wire.INTERNAL_ERROR, f"the answer cannot be written: {type(broken).__name__}")
             answer = (200, wire.failure(self.post.message.id, fault))
-        way = self.way
-        if way is not None and way.is_express and type(answer) is tuple and self.claim():
-            self.door.forget(self)
-            way.left = None
-            way.answer(answer[0], _JSON_LINES, answer[1])
-        else:
-            self.mailbox.post(self.end, answer)
-
-    def claim(self) -> bool:
-        """Whether it is the caller who ends the short way: the thread that has the answer, or the event loop,
-        for which it took too long."""
-        try:
-            self._claims.pop()
-        except IndexError:
-            return False
-        return True
+        self.mailbox.post(self.end, answer)
 
     def _answer(self, result: ToolResult) -> tuple[int, bytes] | Question:
         number = self.post.message.id

@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from toolwright.app import Workshop
     from toolwright.catalog.loading import Differences
     from toolwright.config import Config, Serving
-    from toolwright.doors._crew import Crew, Spans
+    from toolwright.doors._crew import Spans
     from toolwright.doors._events import Events
-    from toolwright.doors._express import Express
     from toolwright.doors._limits import Listening
     from toolwright.doors._offers import Offers
     from toolwright.doors._web import App, Head, Message, Place, Receive, Scope, Send, Way
@@ -460,7 +459,6 @@ async def _run(
 
     import uvicorn
 
-    from toolwright.doors._express import open_express
     from toolwright.doors._limits import Limits, connections_max, server_settings
     from toolwright.doors._shortcut import direct
 
@@ -499,8 +497,7 @@ async def _run(
         connections_max=min(serving.connections_max, connections_max()),
     )
     cut_off_s = serving.drain_s * 2 + _CLOSE_S
-    express = open_express()
-    shortcut = direct(limits, b"/mcp", served.take, partial(served.meters.request, "/mcp"), express)
+    shortcut = direct(limits, b"/mcp", served.take, partial(served.meters.request, "/mcp"))
     settings = server_settings(limits, shortcut) | {"timeout_keep_alive": max(1, round(serving.keep_alive_s))}
     server = Server(
         uvicorn.Config(
@@ -530,8 +527,6 @@ async def _run(
             click.echo(f"stopping{what} (again: at once)", err=True)
 
     _on_signals(loop, leave)
-    if express is not None:
-        served.crew.serve(express)
     greet()  # whoever reads the address may connect at once, and send signals
     watch = _watch(workshop, served.events, shared) if serving.watch else None
     try:
@@ -542,23 +537,9 @@ async def _run(
         if not drained:  # it ended by itself
             drained.append(loop.create_task(served.drain(serving.drain_s)))
         await drained[0]
-        if express is not None:
-            await _close(express, served.crew)
         if watch is not None:
             await asyncio.to_thread(watch.stop)
     return 0
-
-
-async def _close(express: Express, crew: Crew) -> None:
-    """Once nobody reads from it; where somebody is held up there, it ends with the process."""
-    from asyncio import sleep
-
-    express.ring()
-    for _ in range(100):
-        if not crew.is_reading:
-            express.close()
-            return
-        await sleep(0.01)
 
 
 def _on_signals(loop: asyncio.AbstractEventLoop, leave: Callable[[], None]) -> None:
