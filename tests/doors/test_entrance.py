@@ -404,7 +404,7 @@ def test_attack_a_token_revoked_while_it_is_decided_about_is_remembered(
             return found
 
     def look() -> None:
-        head = Head({"headers": [(b"host", HOST.encode())]}, 0)
+        head = Head({"headers": [(b"host", HOST.encode())]})
         assert entrance.admit(head, Place(None, SERVER, Peer(None, None))) is None
 
     _, value = tokens.create(store, "ci", now=1.0)
@@ -758,5 +758,5 @@ def test_the_short_way_admits_nobody_whom_the_usual_one_refuses(headers: list[tu
         "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in kept],
     }  # fmt: skip
     first = ask(entrance, *kept, method="POST", path="/mcp", host=None, body=(b"{}",))
-    passed = entrance.admit(Head(scope, 2), Place(("127.0.0.1", 5), SERVER, Peer(None, None)))
+    passed = entrance.admit(Head(scope), Place(("127.0.0.1", 5), SERVER, Peer(None, None)))
     assert passed is None or (first.status == 200 and passed.guest == door.guests[0])

@@ -268,7 +268,7 @@ def scope_of(*headers: tuple[str, str], peer: Neighbour | None = None) -> dict[s
 
 def admitted(entrance: Entrance, scope: dict[str, Any]) -> Passed | None:
     """Who comes in by the short way."""
-    return entrance.admit(Head(scope, 2), Place(scope["client"], scope["server"], scope["peer"]))
+    return entrance.admit(Head(scope), Place(scope["client"], scope["server"], scope["peer"]))
 
 
 def come_in(entrance: Entrance, scope: dict[str, Any]) -> int:

@@ -383,9 +383,7 @@ class Entrance:
         """Who comes with a plain POST of a program, by what its headers led to before; None: let it come in
         the usual way, which decides. Says yes to nothing that the usual way would refuse. Where it then goes
         the usual way all the same, it must be put back. In any thread."""
-        seen = head.seen
-        if seen is None:
-            seen = head.seen = self._plainly_seen(head)
+        seen = self._plainly_seen(head)
         if type(seen) is not dict:
             return None
         clock = self._clock()

@@ -4,10 +4,6 @@ uvicorn makes a task, an event and three coroutines for each request, which cost
 Here a POST to one path is read whole and handed to ``take`` first; whatever that declines, and whatever takes
 long, goes the usual way, as if nobody had looked. Nothing is decided here: the entrance's checks are part of
 ``take``.
-
-The client of a kept connection sends the same head again and again, byte for byte. What the parser made of a
-head is remembered, and a request that comes in one piece with that head is not parsed again. We read no HTTP
-ourselves: bytes that were never parsed always are.
 """
 
 from __future__ import annotations
@@ -26,10 +22,6 @@ from toolwright.doors._web import Head, Place, Scope, Way
 _OF_CONNECTION: Final = frozenset(("client", "server", "peer", "state"))
 BYTES_MAX: Final = 64 * 1024
 """Of a body that is read before anybody has looked at the head."""
-HEADS_MAX: Final = 512
-"""Heads that are remembered, for all connections together."""
-HEAD_BYTES_MAX: Final = 2048
-_END: Final = b"\r\n\r\n"
 _LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
@@ -114,44 +106,12 @@ class Direct(Guarded):
     gathering: Gathering
     place: Place
     told: Callable[[int], object]
-    heads: dict[bytes, Head]
     held: bytes | None = None
-    arrived: bytes | None = None
-    """What came in one piece when no request was under way."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.gathering = Gathering(transport)
         super().connection_made(self.gathering)  # type: ignore[arg-type]
         self.place = Place(self.client, self.server, self.peer)
-
-    def data_received(self, data: bytes) -> None:
-        # Idle: the parser stands before the first byte of a request, since all that it was fed is answered.
-        if not self.is_idle:
-            super().data_received(data)
-        elif not self._take_known(data):
-            self.arrived = data
-            super().data_received(data)
-            self.arrived = None
-
-    def _take_known(self, data: bytes) -> bool:
-        """A whole request whose head was parsed before. False: nothing was done, and it has to be parsed."""
-        end = data.find(_END, 0, HEAD_BYTES_MAX) + len(_END)
-        head = self.heads.get(data[:end])
-        if head is None or len(data) != end + head.body_bytes:
-            return False
-        if self.timeout_keep_alive_task is not None:
-            self._unset_keepalive_if_required()
-        body = data[end:]
-        way = Passage(self, head, body, keep_alive=not self.is_ending)
-        earlier, self.cycle = self.cycle, way  # type: ignore[assignment]
-        self.is_answered = False
-        self.busy()
-        if self.take(head, self.place, body, way):
-            return True
-        self.cycle = earlier
-        self.is_answered = True
-        self.idle()
-        return False
 
     def on_headers_complete(self) -> None:
         cycle: Any = self.cycle
@@ -188,37 +148,17 @@ class Direct(Guarded):
         scope["query_string"] = b""
         if version != "1.1":
             scope["http_version"] = version
-        head = Head({name: scope[name] for name in scope if name not in _OF_CONNECTION}, len(body))
+        head = Head({name: scope[name] for name in scope if name not in _OF_CONNECTION})
         keep_alive = version != "1.0" and parser.should_keep_alive() and not self.is_ending
         way = Passage(self, head, body, keep_alive=keep_alive)
         earlier, self.cycle = self.cycle, way  # type: ignore[assignment]
         self.busy()
         if self.take(head, self.place, body, way):
             self.held = None
-            if way.keep_alive and version == "1.1":
-                self._remember(head)
             return
         self.cycle = earlier
         self._release()
         super().on_message_complete()
-
-    def _remember(self, head: Head) -> None:
-        """Keep what the parser made of the head of a request that was taken, where it came in one piece.
-
-        Attack: heads without end, each to be kept. Only those of requests that were let in are, and few.
-        """
-        arrived, heads = self.arrived, self.heads
-        if arrived is None:
-            return
-        end = len(arrived) - head.body_bytes
-        # Attack: a body that is not as long as its head says (chunked, or followed by another request) would
-        # give the same head two meanings.
-        length = head.headers.get(b"content-length")
-        if length != b"%d" % head.body_bytes or arrived.find(_END, 0, HEAD_BYTES_MAX) + len(_END) != end:
-            return
-        if len(heads) >= HEADS_MAX:
-            heads.clear()
-        heads[arrived[:end]] = head
 
     def give_up(self, status: int, reason: str) -> None:
         # Held, it was handed to nobody who would answer it. A server that stops says no more, as to bodies
@@ -273,6 +213,5 @@ def direct(limits: Limits, path: bytes, take: Take, told: Callable[[int], object
         "path_text": path.decode("ascii"),
         "take": staticmethod(take),
         "told": staticmethod(told),
-        "heads": {},
     }
     return type("DirectConnection", (Direct,), members)

@@ -58,19 +58,13 @@ class Place(NamedTuple):
 
 
 class Head:
-    """What the parser made of the head of a request, without what belongs to the connection. It is kept for
-    the next request with the same bytes (``_shortcut.py``), and so is what others made of it."""
+    """What the parser made of the head of a request, without what belongs to the connection."""
 
-    __slots__ = ("body_bytes", "headers", "said", "scope", "seen")
+    __slots__ = ("headers", "scope")
 
-    def __init__(self, scope: Scope, body_bytes: int) -> None:
+    def __init__(self, scope: Scope) -> None:
         self.scope = scope
-        self.body_bytes = body_bytes
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
-        self.seen: object = None
-        """The entrance's."""
-        self.said: object = None
-        """The door's."""
 
 
 class Way(Protocol):

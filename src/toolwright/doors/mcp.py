@@ -126,9 +126,7 @@ class McpDoor:
     def take(self, head: Head, guest: Guest, body: bytes, way: Way) -> bool:
         """Have a plain call run and answered without a task of its own. False: nothing was done, and the
         request has to be read again the usual way, which also says what is wrong with it. In any thread."""
-        said = head.said
-        if said is None:
-            said = head.said = _said(head)
+        said = _said(head)
         if type(said) is not _Said:
             return False
         message = wire.read(body)
