@@ -63,7 +63,7 @@ def listening(state: Path, **options: Any) -> Iterator[Served]:
     config = Config(state=str(state), result_bytes=2 * FILL_CHARS)
     with (
         toolwright.open(config, tools=[echo, fill, hold, linger]) as workshop,
-        serving(workshop, short=True, **options) as held,
+        serving(workshop, **options) as held,
     ):
         yield held
 

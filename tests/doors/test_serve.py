@@ -905,7 +905,6 @@ def records(folder: Path) -> list[Any]:
 
 
 def test_a_call_that_becomes_long_is_let_in_and_counted_once(folder: Path) -> None:
-    """It leaves the short way under way: letting it in again would count it twice, and refuse its answer."""
     declare(folder, "nap", script="sleep 0.4")
     (folder / "own.toml").write_text(
         f'[serve]\nrate_per_minute = 4\n[[source]]\npath = "{folder}"\n', "utf-8"

@@ -10,10 +10,9 @@ import asyncio
 import gzip
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from toolwright import jsontext
-from toolwright.doors._peers import Peer
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.records import dataclass, replace
 
@@ -47,41 +46,6 @@ class BodyTooSlow(Exception):
 
 class ClientLeft(Exception):
     """Nobody waits for an answer any more; none is written."""
-
-
-class Place(NamedTuple):
-    """Where a connection leads: what its requests have in common."""
-
-    client: tuple[str, int] | None
-    server: tuple[str, int | None] | None
-    peer: Peer
-
-
-class Head:
-    """What the parser made of the head of a request, without what belongs to the connection."""
-
-    __slots__ = ("headers", "scope")
-
-    def __init__(self, scope: Scope) -> None:
-        self.scope = scope
-        self.headers: dict[bytes, bytes] = dict(scope["headers"])
-
-
-class Way(Protocol):
-    """The short way of one request (``_shortcut.py``): answered without a task, or given back."""
-
-    left: Callable[[], object] | None
-    """Told when the client has gone before its answer came."""
-    disconnected: bool
-
-    @property
-    def scope(self) -> Scope:
-        """For whoever goes on with the request the usual way."""
-        ...
-
-    def answer(self, status: int, headers: bytes, body: bytes) -> None: ...
-
-    def go_the_usual_way(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
