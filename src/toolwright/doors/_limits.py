@@ -23,7 +23,6 @@ from typing import Any, Final
 from httptools import HttpParserError, HttpParserUpgrade
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from toolwright.doors._gathering import Gathering
 from toolwright.doors._peers import Peer
 from toolwright.records import dataclass
 
@@ -154,7 +153,7 @@ class Guarded(HttpToolsProtocol):
     stalled_at: float | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(Gathering(transport))  # type: ignore[arg-type]
+        super().connection_made(transport)
         self.phase, self.since = _HEAD, self.loop.time()
         self.peer = Peer(self.client, self.server)
         self.watch.add(self)
