@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,9 +21,7 @@ from toolwright.app import Workshop
 from toolwright.doors._crew import Crew
 from toolwright.doors._entrance import Guest
 from toolwright.doors._events import Events
-from toolwright.doors._express import Express, open_express
-from toolwright.doors._limits import Limits
-from toolwright.doors._shortcut import direct
+from toolwright.doors._limits import Limits, guarded
 from toolwright.doors.mcp import McpDoor
 
 WAIT_S = 30.0
@@ -61,9 +59,6 @@ class Served:
     door: McpDoor
     workshop: Workshop
     guests: dict[str, Guest] = field(default_factory=dict)
-    short: list[int] = field(default_factory=list)
-    """The statuses of what was answered the short way."""
-    express: Express | None = None
     server: uvicorn.Server | None = None
     loop: asyncio.AbstractEventLoop | None = None
 
@@ -159,14 +154,9 @@ def next_message(response: http.client.HTTPResponse) -> Any:
 def serving(
     workshop: Workshop,
     guest: Guest = CALLER,
-    *,
-    short: bool = False,
-    told: Callable[[int], object] | None = None,
     **options: Any,
 ) -> Iterator[Served]:
-    """The door on a real server in a thread of its own. A bearer token names the guest of a request.
-    ``short``: requests are offered to the short way first, as ``serve`` does; ``told`` hears the status of
-    each that it answers."""
+    """Serve the door in a thread of its own. A bearer token names the guest of a request."""
     crew = Crew(workshop, Events())
     listening = socket.create_server(("127.0.0.1", 0))
     ready = threading.Event()
@@ -184,16 +174,9 @@ def serving(
             scope["guest"] = guest_of(scope)
             await door(scope, receive, send)
 
-        def take(head: Any, _place: Any, body: bytes, way: Any) -> bool:
-            return door.take(head, guest_of(head.scope), body, way)
-
-        express = open_express() if short else None
-        if express is not None:
-            crew.serve(express)
-            served.express = express
-        heard = told or served.short.append
-        protocol = direct(Limits(), b"/mcp", take, heard, express) if short else "httptools"
-        config = uvicorn.Config(app, http=protocol, lifespan="off", log_level="warning", access_log=False)
+        config = uvicorn.Config(
+            app, http=guarded(Limits()), lifespan="off", log_level="warning", access_log=False
+        )
         server = uvicorn.Server(config)
         served.server, served.loop = server, asyncio.get_running_loop()
         held["server"], held["door"], held["loop"] = server, door, served.loop
@@ -214,15 +197,6 @@ def serving(
         thread.join(WAIT_S)
         crew.drain(WAIT_S)
         listening.close()
-        if (express := held["served"].express) is not None:
-            express.ring()
-            pause = threading.Event()
-            for _ in range(int(WAIT_S * 100)):
-                if not crew.is_reading:
-                    break
-                pause.wait(0.01)
-            assert not crew.is_reading
-            express.close()
     assert not thread.is_alive()
 
 

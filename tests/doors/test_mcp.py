@@ -77,14 +77,8 @@ def fail() -> str:
     raise toolwright.Failed("it broke", "mend it")
 
 
-@pytest.fixture(scope="module", params=["usual", "short"])
-def way(request: pytest.FixtureRequest) -> str:
-    """Either way of a request must answer the same."""
-    return str(request.param)
-
-
 @pytest.fixture(scope="module")
-def workshop(tmp_path_factory: pytest.TempPathFactory, way: str) -> Iterator[toolwright.Workshop]:
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[toolwright.Workshop]:
     folder = tmp_path_factory.mktemp("mcp")
     rules = folder / "rules.toml"
     rules.write_text(ASKED, encoding="utf-8")
@@ -98,8 +92,8 @@ def workshop(tmp_path_factory: pytest.TempPathFactory, way: str) -> Iterator[too
 
 
 @pytest.fixture(scope="module")
-def served(workshop: toolwright.Workshop, way: str) -> Iterator[Served]:
-    with serving(workshop, short=way == "short") as held:
+def served(workshop: toolwright.Workshop) -> Iterator[Served]:
+    with serving(workshop) as held:
         held.guests["reader"] = Guest(name="reader", rights=frozenset({Right.CALL}))
         held.guests["looker"] = Guest(name="looker", rights=frozenset())
         held.guests["bob"] = Guest(name="bob")

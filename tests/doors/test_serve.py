@@ -383,20 +383,20 @@ def test_a_request_that_has_begun_to_come_when_it_stops_is_answered(
 
 def test_requests_that_nobody_has_read_or_accepted_when_it_stops_are_answered(folder: Path) -> None:
     with serving(folder) as server, ExitStack() as stack:
-        kept, express = (stack.enter_context(connect(server)) for _ in range(2))
+        kept, calling = (stack.enter_context(connect(server)) for _ in range(2))
         kept.sendall(sent(server, "GET", "/healthz"))
         assert answered(kept) == (200, None)
-        for _ in range(3):  # from the second on, threads that run calls read it
-            express.sendall(sent(server, "POST", "/mcp", CALLED))
-            assert answered(express) == (200, None)
+        for _ in range(3):
+            calling.sendall(sent(server, "POST", "/mcp", CALLED))
+            assert answered(calling) == (200, None)
         server.process.send_signal(signal.SIGSTOP)
         fresh = [stack.enter_context(connect(server)) for _ in range(40)]
         for connection in (kept, *fresh):
             connection.sendall(sent(server, "GET", "/v1/tools"))
-        express.sendall(sent(server, "POST", "/mcp", CALLED))
+        calling.sendall(sent(server, "POST", "/mcp", CALLED))
         server.process.send_signal(signal.SIGTERM)
         server.process.send_signal(signal.SIGCONT)
-        for connection in (kept, express, *fresh):
+        for connection in (kept, calling, *fresh):
             # One that was read together with the signal may be answered before anybody knows of that.
             assert answered(connection)[0] == 200
             assert connection.recv(1) == b""
@@ -905,7 +905,6 @@ def records(folder: Path) -> list[Any]:
 
 
 def test_a_call_that_becomes_long_is_let_in_and_counted_once(folder: Path) -> None:
-    """It leaves the short way under way: letting it in again would count it twice, and refuse its answer."""
     declare(folder, "nap", script="sleep 0.4")
     (folder / "own.toml").write_text(
         f'[serve]\nrate_per_minute = 4\n[[source]]\npath = "{folder}"\n', "utf-8"

@@ -163,8 +163,6 @@ class Crew:
         """Whether the source may still bring something."""
         self._is_read = False
         """Whether a thread reads it, or takes what it read."""
-        self._reader: int | None = None
-        """The thread that takes what it read."""
         self._read_at = 0.0
         self._paces: dict[str, float] = {}
         """How long the last calls of a quick tool took, on the whole: one that waits gets threads of its own,
@@ -196,11 +194,8 @@ class Crew:
         return self._is_read
 
     def mailbox(self) -> Mailbox:
-        """The mailbox of the running loop; in the threads that read, of the last one that ran."""
-        box = self._mailbox
-        if box is not None and self._reader == threading.get_ident():
-            return box
-        loop = asyncio.get_running_loop()
+        """Return the mailbox of the running loop."""
+        box, loop = self._mailbox, asyncio.get_running_loop()
         if box is None or box.loop is not loop:
             box = self._mailbox = Mailbox(loop)
         return box
@@ -425,7 +420,6 @@ class Crew:
             finally:
                 with self._lock:
                     self._free += 1
-                    self._reader = threading.get_ident()
                     self._moved_at = time.monotonic()
             if came:
                 source.take(came)
@@ -433,7 +427,6 @@ class Crew:
             with self._lock:
                 self._is_open = bool(came)
                 self._is_read = False
-                self._reader = None
                 self._read_at = time.monotonic()
 
     def _run_begun(self) -> None:

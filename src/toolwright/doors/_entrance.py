@@ -14,7 +14,6 @@ import asyncio
 import math
 import re
 import secrets
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -33,10 +32,8 @@ from toolwright.doors._web import (
     BodyTooLarge,
     BodyTooSlow,
     ClientLeft,
-    Head,
     Headers,
     Message,
-    Place,
     Receive,
     Scope,
     Send,
@@ -89,10 +86,6 @@ _READ: Final = _RELAYED | {
     b"host", b"origin", b"authorization", b"cookie", b"content-length", b"content-type", b"content-encoding",
     b"transfer-encoding", b"sec-fetch-site", b"sec-fetch-mode",
 }  # fmt: skip
-_UNPLAIN: Final = _RELAYED | {
-    b"cookie", b"transfer-encoding", b"content-encoding", b"sec-fetch-site", b"sec-fetch-mode"
-}  # fmt: skip
-"""With these a request goes the usual way."""
 _SAFE_METHODS: Final = frozenset(("GET", "HEAD", "OPTIONS"))
 _OPEN: Final = frozenset(("/healthz", "/readyz", "/login"))
 _OPEN_BENEATH: Final = "/static/"
@@ -129,30 +122,23 @@ def needs_token(host: str, hosts: Collection[str] = ()) -> bool:
 class Bucket:
     """Holds as many requests as may come at once, and fills up steadily."""
 
-    __slots__ = ("_at", "_level", "_per_s", "_size", "_turn")
+    __slots__ = ("_at", "_level", "_per_s", "_size")
 
     def __init__(self, per_minute: float, now: float) -> None:
         self._size = max(1.0, float(per_minute))
         self._per_s = per_minute / 60.0
         self._level = self._size
         self._at = now
-        self._turn = threading.Lock()
 
     def take(self, now: float) -> float:
         """Take one; 0 where there was one, else in how many seconds there will be."""
-        with self._turn:
-            level = min(self._size, self._level + max(now - self._at, 0.0) * self._per_s)
-            self._at = now
-            if level >= 1.0:
-                self._level = level - 1.0
-                return 0.0
-            self._level = level
-            return (1.0 - level) / self._per_s
-
-    def put_back(self) -> None:
-        """One that was taken is counted elsewhere."""
-        with self._turn:
-            self._level = min(self._size, self._level + 1.0)
+        level = min(self._size, self._level + max(now - self._at, 0.0) * self._per_s)
+        self._at = now
+        if level >= 1.0:
+            self._level = level - 1.0
+            return 0.0
+        self._level = level
+        return (1.0 - level) / self._per_s
 
 
 class Failures:
@@ -281,7 +267,6 @@ class Entrance:
         self._clock = clock
         self._now = now
         self._look_at = -math.inf
-        self._turn = threading.Lock()
         self._names: dict[object, _Names] = {}
         self._passed: dict[object, Passed] = {}
         self._buckets: dict[str, Bucket] = {}
@@ -379,44 +364,6 @@ class Entrance:
             return
         await self._app(scope, receive, send)
 
-    def admit(self, head: Head, place: Place) -> Passed | None:
-        """Who comes with a plain POST of a program, by what its headers led to before; None: let it come in
-        the usual way, which decides. Says yes to nothing that the usual way would refuse. Where it then goes
-        the usual way all the same, it must be put back. In any thread."""
-        seen = head.seen
-        if seen is None:
-            seen = head.seen = self._plainly_seen(head)
-        if type(seen) is not dict:
-            return None
-        clock = self._clock()
-        if clock >= self._look_at:
-            self._look(clock)
-        host_guest = self._host_guest
-        if host_guest is not None and not place.peer.is_owner():
-            host_guest = None
-        passed = self._passed.get(_kept_under(place.server, seen, None, host_guest))
-        if (
-            passed is None
-            or passed.guest is None
-            or (passed.until is not _NOT_OVER and passed.until <= self._now())
-            or passed.is_other_page
-            or passed.by_cookie
-            or (passed.bucket is not None and passed.bucket.take(clock))
-        ):
-            return None
-        return passed
-
-    def _plainly_seen(self, head: Head) -> dict[bytes, bytes] | bool:
-        """What is read of the headers of a plain POST; False: it is none."""
-        pairs = head.scope["headers"]
-        seen: dict[bytes, bytes] = {}
-        for name, value in pairs:
-            if name in _READ:
-                if name in seen or name in _UNPLAIN:
-                    return False
-                seen[name] = value
-        return seen if len(pairs) <= HEADERS_MAX and _unfit(seen, "POST", self._bytes_max) is None else False
-
     def _place(
         self, scope: Scope, seen: dict[bytes, bytes], *, is_relayed: bool
     ) -> tuple[Guest | None, str | None, object]:
@@ -494,11 +441,9 @@ class Entrance:
 
     def _look(self, clock: float) -> None:
         self._look_at = clock + LOOK_EVERY_S
-        with self._turn:
-            if self._tokens.look():
-                # Attack: a token that is revoked while another thread decides about it, and whose bearer is
-                # remembered after everybody was forgotten. What is decided meanwhile is kept in vain.
-                self._passed = {}
+        if self._tokens.look():
+            # Attack: a token that is revoked, and whose bearer is let in by what was decided before.
+            self._passed.clear()
 
     def hold(self, token_id: str, told: asyncio.Future[None]) -> None:
         """Have ``told`` done when the token counts no more. Looked at once for all who wait."""

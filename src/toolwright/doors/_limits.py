@@ -215,32 +215,6 @@ class Guarded(HttpToolsProtocol):
         scope: Any = self.scope
         scope["peer"] = self.peer
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether a request was answered, and of the next not a byte has come."""
-        return self.phase == _IDLE and self.is_answered
-
-    def idle(self) -> None:
-        self.phase, self.since = _IDLE, self.loop.time()
-
-    def hold(self) -> None:
-        """The head is complete, and is kept until the body is."""
-        self.phase = _BODY
-        self.headers = []
-        self.is_answered = False
-
-    def busy(self) -> None:
-        """The request is complete, and not answered yet."""
-        self.phase, self.since = _BUSY, 0.0
-
-    def rest(self) -> None:
-        """It is answered."""
-        self.is_answered = not self.pipeline
-        if self.phase == _BUSY and not self.pipeline:
-            self.phase, self.since = _IDLE, self.loop.time()
-        if self.is_spoilt and not self.pipeline:
-            self.transport.close()
-
     def on_headers_complete(self) -> None:
         if self.url[:1] != b"/" and self.url != b"*":
             # Attack: a request line that names another host than the Host that is checked.
@@ -277,7 +251,11 @@ class Guarded(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         if not self.flow.write_paused:
             self.stalled_at = None
-        self.rest()
+        self.is_answered = not self.pipeline
+        if self.phase == _BUSY and not self.pipeline:
+            self.phase, self.since = _IDLE, self.loop.time()
+        if self.is_spoilt and not self.pipeline:
+            self.transport.close()
         super().on_response_complete()
 
     def pause_writing(self) -> None:
@@ -373,7 +351,7 @@ class Guarded(HttpToolsProtocol):
             self.pipeline.popleft()
             self.is_spoilt = True
         if self.is_spoilt:
-            self.busy()
+            self.phase, self.since = _BUSY, 0.0
         return self.is_spoilt
 
 

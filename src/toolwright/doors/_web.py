@@ -10,10 +10,9 @@ import asyncio
 import gzip
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from toolwright import jsontext
-from toolwright.doors._peers import Peer
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.records import dataclass, replace
 
@@ -47,52 +46,6 @@ class BodyTooSlow(Exception):
 
 class ClientLeft(Exception):
     """Nobody waits for an answer any more; none is written."""
-
-
-class Place(NamedTuple):
-    """Where a connection leads: what its requests have in common."""
-
-    client: tuple[str, int] | None
-    server: tuple[str, int | None] | None
-    peer: Peer
-
-
-class Head:
-    """What the parser made of the head of a request, without what belongs to the connection. It is kept for
-    the next request with the same bytes (``_shortcut.py``), and so is what others made of it."""
-
-    __slots__ = ("body_bytes", "headers", "said", "scope", "seen")
-
-    def __init__(self, scope: Scope, body_bytes: int) -> None:
-        self.scope = scope
-        self.body_bytes = body_bytes
-        self.headers: dict[bytes, bytes] = dict(scope["headers"])
-        self.seen: object = None
-        """The entrance's."""
-        self.said: object = None
-        """The door's."""
-
-
-class Way(Protocol):
-    """The short way of one request (``_shortcut.py``): answered without a task, or given back."""
-
-    left: Callable[[], object] | None
-    """Told when the client has gone before its answer came."""
-    disconnected: bool
-
-    @property
-    def scope(self) -> Scope:
-        """For whoever goes on with the request the usual way."""
-        ...
-
-    @property
-    def is_express(self) -> bool:
-        """Whether ``answer`` is for the thread that has the answer; else for the event loop."""
-        ...
-
-    def answer(self, status: int, headers: bytes, body: bytes) -> None: ...
-
-    def go_the_usual_way(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

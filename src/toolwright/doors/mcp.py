@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from toolwright.app import Workshop
 from toolwright.doors import _mcp_wire as wire
@@ -32,11 +32,9 @@ from toolwright.doors._web import (
     BodyTooLarge,
     BodyTooSlow,
     ClientLeft,
-    Head,
     Receive,
     Scope,
     Send,
-    Way,
     left,
     read_body,
 )
@@ -45,7 +43,7 @@ from toolwright.errors import Kind, ToolwrightError
 from toolwright.functions import Report
 from toolwright.jsontext import JsonObject
 from toolwright.model import ToolCall, ToolResult
-from toolwright.records import dataclass, replace
+from toolwright.records import dataclass
 from toolwright.sandbox import Cancel
 
 SESSION_HEADER: Final = b"mcp-session-id"
@@ -71,7 +69,6 @@ _STREAM_HEADERS: Final = [
     (b"cache-control", b"no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),
 ]
-_JSON_LINES: Final = b"content-type: %b\r\n%b: %b\r\n" % (JSON, *_NOSNIFF)
 _PING: Final = b": ping\r\n\r\n"
 _NO_SUCH_SESSION: Final = Fault(wire.INVALID_REQUEST, "Session not found")
 _NOT_ACCEPTABLE: Final = Fault(
@@ -121,74 +118,6 @@ class McpDoor:
         self._loop: asyncio.AbstractEventLoop | None = None
         workshop.watch(self._told)
 
-    # -- the short way --------------------------------------------------------------------------------------
-
-    def take(self, head: Head, guest: Guest, body: bytes, way: Way) -> bool:
-        """Have a plain call run and answered without a task of its own. False: nothing was done, and the
-        request has to be read again the usual way, which also says what is wrong with it. In any thread."""
-        said = head.said
-        if said is None:
-            said = head.said = _said(head)
-        if type(said) is not _Said:
-            return False
-        message = wire.read(body)
-        if type(message) is not Message or message.method != "tools/call" or message.id is None:
-            return False
-        params, headers = message.params, head.headers
-        around = wire.meta(params)
-        session: Session | None = None
-        if said.newer:
-            if wire.check_envelope(message, headers) is not None:
-                return False
-            elicits = wire.elicits(around[wire.CLIENT_KEY])
-        else:
-            session = None if said.session is None else self.desk.seals.session(said.session, guest)
-            if said.session is not None and session is None:
-                return False
-            elicits = session is not None and session.elicits
-        listing = self.desk.known(guest)
-        is_plain = not ("progressToken" in around or "requestState" in params or "inputResponses" in params)
-        if not is_plain or listing is None or Right.CALL not in guest.rights or "traceparent" in around:
-            return False
-        call = self.desk.call(guest, params, listing.keys)
-        if type(call) is not ToolCall:
-            return False
-        post = _Post({}, _nobody, _nowhere, guest, message, headers, body)
-        asks = elicits and self.desk.may_ask(guest)
-        exchange = _Exchange(
-            self, self._crew.mailbox(), post, call, newer=said.newer, asks=asks, session=session, way=way
-        )
-        exchange.short = self._short_over
-        if said.newer:  # the older era says that leaving is not cancelling
-            way.left = exchange.cancel.set
-        self._wait(exchange)  # first: it may be over before the order returns
-        if self._crew.order(call, door=DOOR, done=exchange.done, cancel=exchange.cancel, trace=said.trace):
-            return True
-        self.forget(exchange)
-        way.left = None
-        return False
-
-    def _short_over(self, exchange: _Exchange) -> None:
-        """A call of the short way has its answer; or it takes long, or a person is to be asked, and then it
-        goes the usual way, with its stream and somebody who watches the client."""
-        if not exchange.claim():
-            return
-        way, answer, exchange.short = exchange.way, exchange.answer, None
-        assert way is not None
-        way.left = None
-        if type(answer) is tuple:
-            self.forget(exchange)
-            way.answer(answer[0], _JSON_LINES, answer[1])
-        elif way.disconnected:
-            self.forget(exchange)
-            if exchange.newer:
-                exchange.cancel.set()
-        else:
-            scope = way.scope
-            scope["exchange"] = exchange
-            exchange.post = replace(exchange.post, scope=scope)
-            way.go_the_usual_way()
-
     def _wait(self, exchange: _Exchange) -> None:
         """Have an exchange woken if it takes long, and found by whoever cancels it."""
         session, number = exchange.session, exchange.post.message.id
@@ -199,7 +128,7 @@ class McpDoor:
         self._waiting[exchange] = None
         self._has_waited = True
         if not self._is_ticking:
-            exchange.loop.call_soon_threadsafe(self._tick_on)
+            self._tick_on()
 
     def forget(self, exchange: _Exchange) -> None:
         self._waiting.pop(exchange, None)
@@ -210,11 +139,6 @@ class McpDoor:
     # -- every request --------------------------------------------------------------------------------------
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = scope.pop("exchange", None)  # it knows the scope
-        if type(exchange) is _Exchange:  # it came the short way, and is under way
-            exchange.post = replace(exchange.post, receive=receive, send=send)
-            await self._answer(exchange)
-            return
         match scope["method"]:
             case "POST":
                 await self._post(scope, receive, send)
@@ -403,9 +327,7 @@ class McpDoor:
     async def _answer(self, exchange: _Exchange) -> None:
         """Wait for a call that is under way, and answer it."""
         try:
-            if exchange.way is None:
-                assert exchange.waiter is not None
-                await exchange.waiter
+            await exchange.waiter
             answer = exchange.answer
             if type(answer) is tuple and not exchange.events:
                 return await _send(exchange.post.send, answer[0], answer[1])
@@ -422,17 +344,15 @@ class McpDoor:
             if exchange.tick < self._ticks:
                 exchange.wake()
         self._ticks += 1
-        self._is_ticking = False  # first: whoever saw it tick still is waiting already
+        self._is_ticking = False
         # While calls come one after the other it goes on, so that none of them pays for starting it.
         if self._has_waited or self._waiting:
             self._has_waited = False
             self._tick_on()
 
     def _tick_on(self) -> None:
-        """On the loop, which alone begins and ends it: else it would tick twice."""
-        if not self._is_ticking:
-            self._is_ticking = True
-            asyncio.get_running_loop().call_later(self._long_s, self._tick)
+        self._is_ticking = True
+        asyncio.get_running_loop().call_later(self._long_s, self._tick)
 
     async def _stream(self, exchange: _Exchange) -> None:
         """Answer a call that takes long, tells of its progress, or has something to ask."""
@@ -620,27 +540,6 @@ class McpDoor:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
-    """What the headers of a plain request say."""
-
-    newer: bool
-    session: str | None
-    trace: str
-
-
-def _said(head: Head) -> _Said | Literal[False]:
-    """False: the request is not plain."""
-    headers = head.headers
-    is_said_once = len(headers) == len(head.scope["headers"])
-    if not is_said_once or wire.accepts(headers.get(b"accept", b"")) != (True, True):
-        return False
-    version, session = headers.get(wire.VERSION_HEADER), headers.get(SESSION_HEADER)
-    newer = version is not None and version not in _OLDER_HEADERS
-    said_session = None if newer or session is None else session.decode("latin-1")
-    return _Said(newer, said_session, headers.get(b"traceparent", b"").decode("latin-1"))
-
-
-@dataclass(frozen=True, slots=True)
 class _Post:
     """One POST, read."""
 
@@ -656,8 +555,6 @@ class _Post:
 class _Exchange:
     """A call on its way, between the loop that serves its client and the thread that runs it."""
 
-    short: Callable[[_Exchange], None] | None = None
-    """What is woken while it is on the short way."""
     place: tuple[str, Id] | None = None
     answer: tuple[int, bytes] | Question | None = None
     """The status and the response; or what a person has to be asked first."""
@@ -677,22 +574,18 @@ class _Exchange:
         newer: bool,
         asks: bool,
         session: Session | None,
-        way: Way | None = None,
     ) -> None:
         self.door = door
         self.mailbox = mailbox
-        self.way = way
         self.post = post
         self.call = call
         self.newer = newer
         self.asks = asks
         self.session = session
         self.cancel = Cancel()
-        self.waiter: asyncio.Future[None] | None = self.loop.create_future() if way is None else None
+        self.waiter: asyncio.Future[None] = self.loop.create_future()
         self.events: deque[bytes] = deque()
         """What is to be sent before the answer; the call's thread adds to it."""
-        self._claims = [None]
-        """Empty: somebody ends the short way. Taking the one there is needs no lock."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -706,22 +599,7 @@ class _Exchange:
         except Exception as broken:  # noqa: BLE001 - the one catch-all of this thread's boundary
             fault = Fault(wire.INTERNAL_ERROR, f"the answer cannot be written: {type(broken).__name__}")
             answer = (200, wire.failure(self.post.message.id, fault))
-        way = self.way
-        if way is not None and way.is_express and type(answer) is tuple and self.claim():
-            self.door.forget(self)
-            way.left = None
-            way.answer(answer[0], _JSON_LINES, answer[1])
-        else:
-            self.mailbox.post(self.end, answer)
-
-    def claim(self) -> bool:
-        """Whether it is the caller who ends the short way: the thread that has the answer, or the event loop,
-        for which it took too long."""
-        try:
-            self._claims.pop()
-        except IndexError:
-            return False
-        return True
+        self.mailbox.post(self.end, answer)
 
     def _answer(self, result: ToolResult) -> tuple[int, bytes] | Question:
         number = self.post.message.id
@@ -760,9 +638,7 @@ class _Exchange:
         self.wake()
 
     def wake(self) -> None:
-        if self.short is not None:
-            self.short(self)
-        elif self.waiter is not None and not self.waiter.done():
+        if not self.waiter.done():
             self.waiter.set_result(None)
 
 
@@ -807,14 +683,6 @@ class _Replay:
 def _twice(pairs: list[tuple[bytes, bytes]]) -> str | None:
     counted = Counter(name for name, _ in pairs if name in wire.ROUTING or name == SESSION_HEADER)
     return next((name.decode() for name, count in counted.items() if count > 1), None)
-
-
-async def _nobody() -> Part:
-    raise RuntimeError("nothing is received on the short way")
-
-
-async def _nowhere(_message: Part) -> None:
-    raise RuntimeError("nothing is sent on the short way")
 
 
 async def _refuse(send: Send, status: int, fault: Fault, number: Id | None = None) -> None:

@@ -30,12 +30,11 @@ if TYPE_CHECKING:
     from toolwright.app import Workshop
     from toolwright.catalog.loading import Differences
     from toolwright.config import Config, Serving
-    from toolwright.doors._crew import Crew, Spans
+    from toolwright.doors._crew import Spans
     from toolwright.doors._events import Events
-    from toolwright.doors._express import Express
     from toolwright.doors._limits import Listening
     from toolwright.doors._offers import Offers
-    from toolwright.doors._web import App, Head, Message, Place, Receive, Scope, Send, Way
+    from toolwright.doors._web import App, Message, Receive, Scope, Send
     from toolwright.doors.mcp import McpDoor
     from toolwright.model import Guest
     from toolwright.store.tokens import Tokens
@@ -208,21 +207,7 @@ class Served:
                 meters.request(path, message["status"])
             return send(message)
 
-        if "exchange" in scope:  # it was let in on the short way, and its call is under way
-            await self._mcp(scope, receive, counted)
-            return
         await self._entrance(scope, receive, counted)
-
-    def take(self, head: Head, place: Place, body: bytes, way: Way) -> bool:
-        """The short way of a plain MCP call (``_shortcut.py``)."""
-        passed = self._entrance.admit(head, place)
-        if passed is None or passed.guest is None:
-            return False
-        if self._mcp.take(head, passed.guest, body, way):
-            return True
-        if passed.bucket is not None:
-            passed.bucket.put_back()
-        return False
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
@@ -460,9 +445,7 @@ async def _run(
 
     import uvicorn
 
-    from toolwright.doors._express import open_express
-    from toolwright.doors._limits import Limits, connections_max, server_settings
-    from toolwright.doors._shortcut import direct
+    from toolwright.doors._limits import Limits, connections_max, guarded, server_settings
 
     class Server(uvicorn.Server):
         """Signals are ours: uvicorn would end before the calls are over, and raise them again."""
@@ -477,7 +460,7 @@ async def _run(
             whoever has connected, or keeps a connection busy, is about to ask."""
             loop = asyncio.get_running_loop()
             made = partial(
-                shortcut, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+                protocol, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
             )
             waiting = [loop.connect_accepted_socket(made, each) for each in _accepted(listening)]
             for server in self.servers:  # at once: who connects in between is reset, and later refused
@@ -499,9 +482,8 @@ async def _run(
         connections_max=min(serving.connections_max, connections_max()),
     )
     cut_off_s = serving.drain_s * 2 + _CLOSE_S
-    express = open_express()
-    shortcut = direct(limits, b"/mcp", served.take, partial(served.meters.request, "/mcp"), express)
-    settings = server_settings(limits, shortcut) | {"timeout_keep_alive": max(1, round(serving.keep_alive_s))}
+    protocol = guarded(limits)
+    settings = server_settings(limits, protocol) | {"timeout_keep_alive": max(1, round(serving.keep_alive_s))}
     server = Server(
         uvicorn.Config(
             served,
@@ -521,8 +503,8 @@ async def _run(
 
     def leave() -> None:
         server.should_exit = True
-        shortcut.watch.end(loop.time() + serving.drain_s)
-        loop.call_later(cut_off_s, shortcut.watch.cut_off)
+        protocol.watch.end(loop.time() + serving.drain_s)
+        loop.call_later(cut_off_s, protocol.watch.cut_off)
         drained.append(loop.create_task(served.drain(serving.drain_s)))
         if not shared.quiet:
             under_way = served.crew.under_way
@@ -530,8 +512,6 @@ async def _run(
             click.echo(f"stopping{what} (again: at once)", err=True)
 
     _on_signals(loop, leave)
-    if express is not None:
-        served.crew.serve(express)
     greet()  # whoever reads the address may connect at once, and send signals
     watch = _watch(workshop, served.events, shared) if serving.watch else None
     try:
@@ -542,23 +522,9 @@ async def _run(
         if not drained:  # it ended by itself
             drained.append(loop.create_task(served.drain(serving.drain_s)))
         await drained[0]
-        if express is not None:
-            await _close(express, served.crew)
         if watch is not None:
             await asyncio.to_thread(watch.stop)
     return 0
-
-
-async def _close(express: Express, crew: Crew) -> None:
-    """Once nobody reads from it; where somebody is held up there, it ends with the process."""
-    from asyncio import sleep
-
-    express.ring()
-    for _ in range(100):
-        if not crew.is_reading:
-            express.close()
-            return
-        await sleep(0.01)
 
 
 def _on_signals(loop: asyncio.AbstractEventLoop, leave: Callable[[], None]) -> None:
