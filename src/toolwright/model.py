@@ -159,10 +159,11 @@ class Positional:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flag:
-    """A parameter as two argv elements: ``--flag`` and the value."""
+    """A parameter as two argv elements: ``dashes`` with ``flag``, and the value."""
 
     param: str
     flag: str
+    dashes: str = "--"
     normalize_newlines: bool = False
     resolver: Resolver | None = None
 
@@ -191,6 +192,8 @@ class AsArgv:
     """Arguments as argv elements, in the order of ``args``."""
 
     args: tuple[ArgMapping, ...] = ()
+    refuses_paths: bool = False
+    """Whether a text that is an absolute path, or leads to a folder above, home or ``.git``, is refused."""
 
 
 Encoding: TypeAlias = JsonOnStdin | AsArgv
@@ -388,6 +391,8 @@ class Intake:
     drop_null_optional: bool = False
     lenient_booleans: tuple[str, ...] = ()
     reserved_names: tuple[str, ...] = ()
+    declared_only: bool = False
+    """Refuse arguments that the schema's ``properties`` do not name, whatever else the schema allows."""
     words: Words = Words.OWN
 
 
