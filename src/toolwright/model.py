@@ -939,6 +939,9 @@ class Compiled:
     """What one document became."""
 
     tools: tuple[Tool, ...] = ()
+    broken: tuple[Tool, ...] = ()
+    """Tools that an error leaves out and that linking still looks at: their ids stay taken, and what is wrong
+    with the items that they lead to is reported with their own errors."""
     problems: tuple[Problem, ...] = ()
     conditions: tuple[Condition, ...] = ()
     skills: tuple[Skill, ...] = ()

@@ -392,6 +392,22 @@ def test_what_is_taken_over_from_the_cache_tells_what_reading_it_again_tells(
     assert everything(warm_again) == everything(last)
 
 
+def test_a_broken_file_that_is_taken_over_keeps_its_id(bench: Bench) -> None:
+    """Attack: a file that waits behind a broken one of its id comes up as soon as anything else changes."""
+    bench.put(".ai/tools/a/t.py", "def execute(:")
+    one = {"tool_id": "t", "tool_type": "yaml", "version": "1.0.0", "description": "D", "category": "a"}
+    command = {"executor_id": "rye/core/primitives/execute", "config": {"command": "ls"}}
+    bench.put(".ai/tools/a/t.yaml", {**one, **command})
+    bench.put("m/tools.json", {"tools": [TOOL]})
+    before = bench.load()
+    assert [tool.name for tool in before.catalog.tools if tool.name == "a/t"] == []
+    bench.put("m/tools.json", {"tools": [{**TOOL, "description": "Another."}]})
+    after = bench.load()
+    assert not after.warm
+    assert everything(after) == everything(bench.load(keep=False))
+    assert [tool.name for tool in after.catalog.tools if tool.name == "a/t"] == []
+
+
 def test_what_is_taken_over_is_not_decoded(bench: Bench) -> None:
     put_every_format(bench)
     bench.load()
