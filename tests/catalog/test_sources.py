@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from toolwright import config
 from toolwright.catalog import files, loading, sources
 from toolwright.catalog.sources import Listing, Source, listing
 from toolwright.errors import SourceError
@@ -269,6 +270,48 @@ def test_a_path_named_twice_is_one_document(tmp_path: Path) -> None:
 
 
 # -- what is missing ----------------------------------------------------------------------------------------
+
+
+# -- handlers of groups -------------------------------------------------------------------------------------
+
+SCHEMAS = "backend/tool_capabilities/schemas"
+
+
+def handlers(folder: Path, source: Source) -> list[str]:
+    (home,) = listing([source]).homes
+    return [os.path.relpath(path, folder) for path in home.handlers]
+
+
+@pytest.mark.requirement("capability.meta.executor-module")
+def test_handlers_lie_beside_the_schemas_or_beside_their_parent(tmp_path: Path) -> None:
+    put(tmp_path, f"{SCHEMAS}/journal.json", "backend/handlers/journals.py")
+    named = config.named_source(SCHEMAS, str(tmp_path))
+    assert handlers(tmp_path, named) == [f"{SCHEMAS}/handlers", "backend/handlers"]
+    put(tmp_path, "backend/tool_capabilities/handlers/journals.py")
+    assert handlers(tmp_path, named) == [
+        f"{SCHEMAS}/handlers", "backend/tool_capabilities/handlers", "backend/handlers",
+    ]  # fmt: skip
+    of_a_file = Source(path=str(tmp_path / SCHEMAS), root=str(tmp_path))
+    assert handlers(tmp_path, of_a_file)[-1] == "backend/handlers"
+
+
+def test_handlers_above_what_nobody_vouches_for_are_not_looked_for(tmp_path: Path) -> None:
+    """Attack: code beside a clone passes for the handlers of its groups."""
+    put(tmp_path, f"clone/{SCHEMAS}/journal.json", "handlers/journals.py", "clone/handlers/journals.py")
+    found_here = Source(path=str(tmp_path / "clone" / SCHEMAS), named=True)
+    assert handlers(tmp_path, found_here) == [f"clone/{SCHEMAS}/handlers"]
+    far = config.named_source(f"clone/{SCHEMAS}", str(tmp_path))
+    assert handlers(tmp_path, far) == [f"clone/{SCHEMAS}/handlers"]
+
+
+@pytest.mark.parametrize("which", ["", "handlers"])
+def test_handlers_where_other_users_may_write_are_not_looked_for(tmp_path: Path, which: str) -> None:
+    """Attack: another user puts handlers into the shared folder that a clone lies in."""
+    put(tmp_path, "shared/groups/journal.json", "shared/handlers/journals.py")
+    named = config.named_source("groups", str(tmp_path / "shared"))
+    assert handlers(tmp_path, named) == ["shared/groups/handlers", "shared/handlers"]
+    (tmp_path / "shared" / which).chmod(0o777)
+    assert handlers(tmp_path, named) == ["shared/groups/handlers"]
 
 
 def test_a_missing_path_is_a_mistake_of_who_named_it_and_else_a_warning(tmp_path: Path) -> None:

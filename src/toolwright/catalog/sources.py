@@ -356,16 +356,13 @@ class _Look:
         found = [only] if only else sorted(name for name in names if name.endswith(".json"))
         if not found:
             return
-        # Attack: code beside a clone, in a folder that anyone may write to, must not pass for its handlers.
-        beside = (path, os.path.dirname(path))
-        handlers = tuple(f"{folder}/handlers" for folder in beside if self.is_ours(folder))
         home = self.found.home(
             _Home(
                 path,
                 place,
                 self.scope(path),
                 self.rank,
-                handlers=(self.source.handlers,) if self.source.handlers else handlers,
+                handlers=self.handlers(path),
                 among_groups=any(name.endswith("_tools.json") for name in names),
                 openapi=self.openapi if only else None,
             )
@@ -404,8 +401,27 @@ class _Look:
         beside = (name for name in SKILL_FILES if name in names and name != main)
         self.add(home, [main, *beside], names, explicit=explicit)
 
-    def is_ours(self, path: str) -> bool:
-        return is_below(path, (self.source.root or self.source.path,))
+    def handlers(self, path: str) -> tuple[str, ...]:
+        """Where the handlers of groups in this folder may lie: inside, beside it, or beside its parent."""
+        if self.source.handlers:
+            return (self.source.handlers,)
+        parent = os.path.dirname(path)
+        above = dict.fromkeys((path, parent, os.path.dirname(parent)))
+        return tuple(f"{folder}/handlers" for folder in above if self.is_ours(folder))
+
+    def is_ours(self, folder: str) -> bool:
+        """Whether handlers in this folder belong to the source.
+
+        Attack: code beside a clone, in a folder that anyone may write to, passes for its handlers. Above what
+        a person named, only folders count that no other user may write to.
+        """
+        source = self.source
+        if is_below(folder, (source.path if source.named else source.root or source.path,)):
+            return True
+        if not source.named or not source.root:
+            return False
+        handlers = f"{folder}/handlers"
+        return os.path.isdir(handlers) and not any(map(files.foreign, (folder, handlers)))
 
     def scope(self, path: str) -> str:
         below = os.path.relpath(path, self.source.path)
