@@ -728,6 +728,8 @@ FORMATS: Final = (*FILE_FORMATS, "python")
 """Where a tool can come from."""
 RYE_SUFFIXES: Final = (".py", ".yaml", ".yml", ".json", ".js", ".ts", ".mjs", ".cjs", ".sh", ".toml")
 """Of the files that may be rye tools, in the order in which an id is looked up."""
+TOOL_SUFFIX: Final = "-tool"
+"""Of programs that are meant to be tools by their names."""
 READING: Final = "skill:skills/read_skill"
 """The key of the tool that reads skills on demand."""
 

@@ -547,6 +547,18 @@ def test_a_program_that_gave_no_schema_is_asked_again_after_a_while(
     assert bench.load().warm
 
 
+def test_a_file_among_programs_that_cannot_be_started_is_not_tried_at_every_load(bench: Bench) -> None:
+    path = bench.put("bin/README", "Our programs.\n")
+    path.chmod(0o755)
+    bench.answers, bench.outcome = False, ProbeOutcome(start_error="no first line")
+    bench.load()
+    bench.asked.clear()
+    assert (bench.load().warm, bench.asked) == (True, [])
+    bench.now += executable.AGAIN_AFTER_TIMEOUT_S + 1
+    bench.load()
+    assert bench.asked == ["README"]
+
+
 @pytest.mark.parametrize("how", ["changed", "looked again", "clock set back"])
 def test_a_program_that_gave_no_schema_is_asked_at_once_when_there_is_a_reason(
     bench: Bench, how: str

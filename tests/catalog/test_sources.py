@@ -152,11 +152,31 @@ def test_hidden_folders_and_those_of_package_managers_are_not_looked_at(tmp_path
 def test_programs_are_only_found_in_a_folder_that_was_named_for_them(tmp_path: Path) -> None:
     put(tmp_path, "bin/a-tool", "bin/b-tool", "bin/c", "bin/-tool", "bin/deep/d-tool", "bin/f-tool/x")
     (tmp_path / "bin" / "a-tool").chmod(0o755)
+    (tmp_path / "bin" / "c").chmod(0o755)
     assert found(tmp_path, look(tmp_path)) == []
     assert found(tmp_path, look(tmp_path / "bin")) == []
     result = look(tmp_path / "bin", "executable", probe=True)
-    assert found(tmp_path, result) == ["executable bin/a-tool", "executable bin/b-tool"]
-    assert [candidate.unreadable for candidate in result.candidates] == [None, "not executable"]
+    assert found(tmp_path, result) == ["executable bin/a-tool", "executable bin/b-tool", "executable bin/c"]
+    assert [candidate.unreadable for candidate in result.candidates] == [None, "not executable", None]
+
+
+@pytest.mark.requirement("executable.discover.suffix")
+def test_of_a_folder_with_many_programs_only_those_named_for_it_are_asked(tmp_path: Path) -> None:
+    folder = tmp_path / "bin"
+    put(folder, "a-tool", *(f"p{number}" for number in range(sources.PROGRAMS_MAX - 1)), "notes.txt")
+    for path in folder.iterdir():
+        path.chmod(0o755 if path.name != "notes.txt" else 0o644)
+    assert len(look(folder, "executable", probe=True).candidates) == sources.PROGRAMS_MAX
+    put(folder, "one-more", "-tool")
+    for name in ("one-more", "-tool"):
+        (folder / name).chmod(0o755)
+    result = look(folder, "executable", probe=True)
+    assert found(tmp_path, result) == ["executable bin/a-tool"]
+    assert said(tmp_path, result.problems) == [
+        "executable.discover.suffix bin: 257 of 258 programs were not asked for their schemas: "
+        "in a folder of more than 256, only those named NAME-tool are"
+    ]
+    assert "--from executable=PATH/NAME" in (result.problems[0].hint or "")
 
 
 @pytest.mark.requirement("executable.discover.trusted-dirs")

@@ -26,7 +26,15 @@ from toolwright import formats, jsontext
 from toolwright.catalog import files
 from toolwright.catalog.files import Fingerprint
 from toolwright.errors import SourceError
-from toolwright.model import RYE_SUFFIXES, Document, OpenApiOptions, ProbeOutcome, Problem, Severity
+from toolwright.model import (
+    RYE_SUFFIXES,
+    TOOL_SUFFIX,
+    Document,
+    OpenApiOptions,
+    ProbeOutcome,
+    Problem,
+    Severity,
+)
 from toolwright.paths import is_below, is_utf8
 from toolwright.records import dataclass
 
@@ -36,6 +44,8 @@ if TYPE_CHECKING:
 _SKIPPED: Final = frozenset({"node_modules", "__pycache__", "venv", "site-packages", "build", "dist"})
 _SKIPPED_BELOW_RYE: Final = frozenset({"__pycache__", "node_modules", ".git", ".venv"})
 _LEADS_OUT: Final = "a link that leads out of the source is not followed"
+PROGRAMS_MAX: Final = 256
+"""Executables that a folder may have for all of them to be asked for their schemas."""
 SKILL_FILES: Final = ("SKILL.md", "tools.json", "allowlist.json", "execution.json")
 """What is read of a skill, and what a lock of its tools covers."""
 
@@ -450,15 +460,28 @@ class _Look:
             return
         if self.is_anybodys(path):
             return
+        named = {name for name in names if name.endswith(TOOL_SUFFIX) and name != TOOL_SUFFIX}
+        found: dict[str, os.stat_result] = {}
         for name in sorted(names):
-            if not name.endswith("-tool") or name == "-tool":
-                continue
             try:
                 status = names[name].stat()
             except OSError:
                 continue
-            if stat.S_ISREG(status.st_mode):
-                self.executable(f"{path}/{name}", status)
+            if stat.S_ISREG(status.st_mode) and (status.st_mode & 0o111 or name in named):
+                found[name] = status
+        wanted = [name for name in found if name in named] if len(found) > PROGRAMS_MAX else [*found]
+        for name in wanted:
+            self.executable(f"{path}/{name}", found[name])
+        if len(wanted) < len(found):
+            passed = (
+                f"{len(found) - len(wanted):,} of {len(found):,} programs were not asked for their schemas"
+            )
+            self.warn(
+                "executable.discover.suffix",
+                f"{passed}: in a folder of more than {PROGRAMS_MAX}, only those named NAME-tool are",
+                path,
+                "name one by its path: --from executable=PATH/NAME; or give it a name that ends in -tool",
+            )
 
     def executable(self, path: str, status: os.stat_result, *, explicit: bool = False) -> None:
         if not self.source.probe:
