@@ -425,7 +425,7 @@ class Workshop:
                 watch=watch,
                 trusted=projects.is_trusted,
                 other=other,
-                shadows=lambda path: shadows(path, held),
+                shadows=lambda path, above: shadows(path, held, above=above),
             )
 
         return pins_in(lock_folder(self.config, self._environment), pins_in)

@@ -159,10 +159,11 @@ class Positional:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flag:
-    """A parameter as two argv elements: ``--flag`` and the value."""
+    """A parameter as two argv elements: ``dashes`` with ``flag``, and the value."""
 
     param: str
     flag: str
+    dashes: str = "--"
     normalize_newlines: bool = False
     resolver: Resolver | None = None
 
@@ -191,6 +192,8 @@ class AsArgv:
     """Arguments as argv elements, in the order of ``args``."""
 
     args: tuple[ArgMapping, ...] = ()
+    refuses_paths: bool = False
+    """Whether a text that is an absolute path, or leads to a folder above, home or ``.git``, is refused."""
 
 
 Encoding: TypeAlias = JsonOnStdin | AsArgv
@@ -388,6 +391,8 @@ class Intake:
     drop_null_optional: bool = False
     lenient_booleans: tuple[str, ...] = ()
     reserved_names: tuple[str, ...] = ()
+    declared_only: bool = False
+    """Refuse arguments that the schema's ``properties`` do not name, whatever else the schema allows."""
     words: Words = Words.OWN
 
 
@@ -723,6 +728,8 @@ FORMATS: Final = (*FILE_FORMATS, "python")
 """Where a tool can come from."""
 RYE_SUFFIXES: Final = (".py", ".yaml", ".yml", ".json", ".js", ".ts", ".mjs", ".cjs", ".sh", ".toml")
 """Of the files that may be rye tools, in the order in which an id is looked up."""
+TOOL_SUFFIX: Final = "-tool"
+"""Of programs that are meant to be tools by their names."""
 READING: Final = "skill:skills/read_skill"
 """The key of the tool that reads skills on demand."""
 
@@ -934,6 +941,9 @@ class Compiled:
     """What one document became."""
 
     tools: tuple[Tool, ...] = ()
+    broken: tuple[Tool, ...] = ()
+    """Tools that an error leaves out and that linking still looks at: their ids stay taken, and what is wrong
+    with the items that they lead to is reported with their own errors."""
     problems: tuple[Problem, ...] = ()
     conditions: tuple[Condition, ...] = ()
     skills: tuple[Skill, ...] = ()

@@ -392,6 +392,22 @@ def test_what_is_taken_over_from_the_cache_tells_what_reading_it_again_tells(
     assert everything(warm_again) == everything(last)
 
 
+def test_a_broken_file_that_is_taken_over_keeps_its_id(bench: Bench) -> None:
+    """Attack: a file that waits behind a broken one of its id comes up as soon as anything else changes."""
+    bench.put(".ai/tools/a/t.py", "def execute(:")
+    one = {"tool_id": "t", "tool_type": "yaml", "version": "1.0.0", "description": "D", "category": "a"}
+    command = {"executor_id": "rye/core/primitives/execute", "config": {"command": "ls"}}
+    bench.put(".ai/tools/a/t.yaml", {**one, **command})
+    bench.put("m/tools.json", {"tools": [TOOL]})
+    before = bench.load()
+    assert [tool.name for tool in before.catalog.tools if tool.name == "a/t"] == []
+    bench.put("m/tools.json", {"tools": [{**TOOL, "description": "Another."}]})
+    after = bench.load()
+    assert not after.warm
+    assert everything(after) == everything(bench.load(keep=False))
+    assert [tool.name for tool in after.catalog.tools if tool.name == "a/t"] == []
+
+
 def test_what_is_taken_over_is_not_decoded(bench: Bench) -> None:
     put_every_format(bench)
     bench.load()
@@ -529,6 +545,18 @@ def test_a_program_that_gave_no_schema_is_asked_again_after_a_while(
     assert sorted(bench.asked) == ["odd-tool", "other-tool"]
     assert (report.problems, len(report.catalog.tools)) == ((), 2)
     assert bench.load().warm
+
+
+def test_a_file_among_programs_that_cannot_be_started_is_not_tried_at_every_load(bench: Bench) -> None:
+    path = bench.put("bin/README", "Our programs.\n")
+    path.chmod(0o755)
+    bench.answers, bench.outcome = False, ProbeOutcome(start_error="no first line")
+    bench.load()
+    bench.asked.clear()
+    assert (bench.load().warm, bench.asked) == (True, [])
+    bench.now += executable.AGAIN_AFTER_TIMEOUT_S + 1
+    bench.load()
+    assert bench.asked == ["README"]
 
 
 @pytest.mark.parametrize("how", ["changed", "looked again", "clock set back"])

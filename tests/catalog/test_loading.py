@@ -87,6 +87,19 @@ def test_every_flaw_of_a_schema_is_reported(tmp_path: Path) -> None:
 # -- names and keys -----------------------------------------------------------------------------------------
 
 
+def test_a_schema_that_is_none_does_not_hide_an_unknown_executor(tmp_path: Path) -> None:
+    put(
+        tmp_path / ".ai" / "tools" / "a" / "t.json",
+        {
+            "tool_id": "t", "tool_type": "yaml", "version": "1.0.0", "description": "D", "category": "a",
+            "executor_id": "no/such", "config_schema": {"type": "object", "properties": {"a": {"$ref": "https://x.example/s"}}},
+        },
+    )  # fmt: skip
+    report = load(tmp_path)
+    assert [tool.name for tool in report.catalog.tools] == []
+    assert {problem.code for problem in report.errors} == {"schema.invalid", "rye.executor.unknown"}
+
+
 def test_two_tools_of_one_key_both_stay_and_the_second_gets_another(tmp_path: Path) -> None:
     put(tmp_path / "one" / "m" / "tools.json", {"tools": [tool("a")]})
     put(tmp_path / "two" / "m" / "tools.json", {"tools": [tool("a")]})

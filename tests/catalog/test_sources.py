@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from toolwright import config
 from toolwright.catalog import files, loading, sources
 from toolwright.catalog.sources import Listing, Source, listing
 from toolwright.errors import SourceError
@@ -151,11 +152,31 @@ def test_hidden_folders_and_those_of_package_managers_are_not_looked_at(tmp_path
 def test_programs_are_only_found_in_a_folder_that_was_named_for_them(tmp_path: Path) -> None:
     put(tmp_path, "bin/a-tool", "bin/b-tool", "bin/c", "bin/-tool", "bin/deep/d-tool", "bin/f-tool/x")
     (tmp_path / "bin" / "a-tool").chmod(0o755)
+    (tmp_path / "bin" / "c").chmod(0o755)
     assert found(tmp_path, look(tmp_path)) == []
     assert found(tmp_path, look(tmp_path / "bin")) == []
     result = look(tmp_path / "bin", "executable", probe=True)
-    assert found(tmp_path, result) == ["executable bin/a-tool", "executable bin/b-tool"]
-    assert [candidate.unreadable for candidate in result.candidates] == [None, "not executable"]
+    assert found(tmp_path, result) == ["executable bin/a-tool", "executable bin/b-tool", "executable bin/c"]
+    assert [candidate.unreadable for candidate in result.candidates] == [None, "not executable", None]
+
+
+@pytest.mark.requirement("executable.discover.suffix")
+def test_of_a_folder_with_many_programs_only_those_named_for_it_are_asked(tmp_path: Path) -> None:
+    folder = tmp_path / "bin"
+    put(folder, "a-tool", *(f"p{number}" for number in range(sources.PROGRAMS_MAX - 1)), "notes.txt")
+    for path in folder.iterdir():
+        path.chmod(0o755 if path.name != "notes.txt" else 0o644)
+    assert len(look(folder, "executable", probe=True).candidates) == sources.PROGRAMS_MAX
+    put(folder, "one-more", "-tool")
+    for name in ("one-more", "-tool"):
+        (folder / name).chmod(0o755)
+    result = look(folder, "executable", probe=True)
+    assert found(tmp_path, result) == ["executable bin/a-tool"]
+    assert said(tmp_path, result.problems) == [
+        "executable.discover.suffix bin: 257 of 258 programs were not asked for their schemas: "
+        "in a folder of more than 256, only those named NAME-tool are"
+    ]
+    assert "--from executable=PATH/NAME" in (result.problems[0].hint or "")
 
 
 @pytest.mark.requirement("executable.discover.trusted-dirs")
@@ -269,6 +290,48 @@ def test_a_path_named_twice_is_one_document(tmp_path: Path) -> None:
 
 
 # -- what is missing ----------------------------------------------------------------------------------------
+
+
+# -- handlers of groups -------------------------------------------------------------------------------------
+
+SCHEMAS = "backend/tool_capabilities/schemas"
+
+
+def handlers(folder: Path, source: Source) -> list[str]:
+    (home,) = listing([source]).homes
+    return [os.path.relpath(path, folder) for path in home.handlers]
+
+
+@pytest.mark.requirement("capability.meta.executor-module")
+def test_handlers_lie_beside_the_schemas_or_beside_their_parent(tmp_path: Path) -> None:
+    put(tmp_path, f"{SCHEMAS}/journal.json", "backend/handlers/journals.py")
+    named = config.named_source(SCHEMAS, str(tmp_path))
+    assert handlers(tmp_path, named) == [f"{SCHEMAS}/handlers", "backend/handlers"]
+    put(tmp_path, "backend/tool_capabilities/handlers/journals.py")
+    assert handlers(tmp_path, named) == [
+        f"{SCHEMAS}/handlers", "backend/tool_capabilities/handlers", "backend/handlers",
+    ]  # fmt: skip
+    of_a_file = Source(path=str(tmp_path / SCHEMAS), root=str(tmp_path))
+    assert handlers(tmp_path, of_a_file)[-1] == "backend/handlers"
+
+
+def test_handlers_above_what_nobody_vouches_for_are_not_looked_for(tmp_path: Path) -> None:
+    """Attack: code beside a clone passes for the handlers of its groups."""
+    put(tmp_path, f"clone/{SCHEMAS}/journal.json", "handlers/journals.py", "clone/handlers/journals.py")
+    found_here = Source(path=str(tmp_path / "clone" / SCHEMAS), named=True)
+    assert handlers(tmp_path, found_here) == [f"clone/{SCHEMAS}/handlers"]
+    far = config.named_source(f"clone/{SCHEMAS}", str(tmp_path))
+    assert handlers(tmp_path, far) == [f"clone/{SCHEMAS}/handlers"]
+
+
+@pytest.mark.parametrize("which", ["", "handlers"])
+def test_handlers_where_other_users_may_write_are_not_looked_for(tmp_path: Path, which: str) -> None:
+    """Attack: another user puts handlers into the shared folder that a clone lies in."""
+    put(tmp_path, "shared/groups/journal.json", "shared/handlers/journals.py")
+    named = config.named_source("groups", str(tmp_path / "shared"))
+    assert handlers(tmp_path, named) == ["shared/groups/handlers", "shared/handlers"]
+    (tmp_path / "shared" / which).chmod(0o777)
+    assert handlers(tmp_path, named) == ["shared/groups/handlers"]
 
 
 def test_a_missing_path_is_a_mistake_of_who_named_it_and_else_a_warning(tmp_path: Path) -> None:

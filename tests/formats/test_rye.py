@@ -313,6 +313,42 @@ def test_a_broken_file_keeps_its_id_so_that_nothing_else_takes_its_place() -> No
     assert [problem.code for problem in found.problems] == ["rye.id.extension-order"]
 
 
+def test_a_broken_file_keeps_its_id_against_the_spaces_behind_its_own() -> None:
+    found = linked(("a/t.py", 0, "def execute(:"), ("a/t.yaml", 1, yaml("a")))
+    assert found.tools == ()
+    assert [problem.code for problem in found.problems] == ["rye.id.spaces"]
+
+
+@pytest.mark.requirement("rye.executor.unknown")
+def test_a_file_with_another_error_does_not_hide_its_unknown_executor() -> None:
+    found = linked(("a/t.yaml", 0, yaml("a", version=1, executor_id="no/such")))
+    assert found.tools == ()
+    assert errors(found.problems) == ["rye.executor.unknown: Executor not found: no/such"]
+
+
+@pytest.mark.requirement("rye.yaml.mcp-server-ref")
+def test_a_file_with_another_error_does_not_hide_its_missing_server() -> None:
+    config = {"server": "a/gone", "tool_name": "ask"}
+    found = linked(
+        ("a/t.yaml", 0, yaml("a", version=1, tool_type="mcp", executor_id="mcp/http", config=config))
+    )
+    assert errors(found.problems) == ['rye.yaml.mcp-server-ref: config.server: there is no server "a/gone"']
+
+
+def test_a_chain_does_not_pass_by_a_runtime_that_is_broken() -> None:
+    runtime = yaml("my", tool_type="runtime", config={"command": "sh"})
+    found = linked(
+        ("a/t.yaml", 0, yaml("a", executor_id="my/fast")),
+        ("my/fast.yaml", 0, "version: ["),
+        ("my/fast.json", 1, runtime),
+    )
+    assert found.tools == ()
+    told = [problem for problem in found.problems if problem.code == "rye.executor.unknown"]
+    assert [(problem.message, problem.hint) for problem in told] == [
+        ("Executor not found: my/fast", "correct the errors of /srv/p/.ai/tools/my/fast.yaml first")
+    ]
+
+
 def test_items_of_two_projects_do_not_serve_each_other() -> None:
     one = document("a/t.py", python("a", "my/fast"))
     two = Document(path="/srv/q/.ai/tools/my/fast.yaml", item="my/fast.yaml", place="rye", content=b"")
@@ -325,6 +361,12 @@ def test_items_of_two_projects_do_not_serve_each_other() -> None:
         Rules(),
     )
     assert errors(found.problems) == ["rye.executor.unknown: Executor not found: my/fast"]
+
+
+def test_a_python_tool_may_be_as_long_as_the_longest_real_one() -> None:
+    text = python("a") + "\n"
+    text += "# x\n" * ((103_289 - len(text)) // 4)
+    assert [tool.name for tool in compiled("a/t.py", text).tools] == ["a/t"]
 
 
 # -- types --------------------------------------------------------------------------------------------------

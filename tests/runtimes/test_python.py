@@ -513,6 +513,42 @@ def test_a_synchronous_handler_that_takes_everything_gets_what_can_travel(bench:
     assert any("memory" in note for note in ending.notes)
 
 
+def test_a_handler_imports_from_the_folder_that_its_handlers_are_a_package_of(bench: Bench) -> None:
+    """As in the original, whose server runs in that folder."""
+    bench.write("calendar_manager.py", "WHO = 'the manager'\n")
+    bench.write("json.py", "raise RuntimeError('the wrong one')\n")
+    bench.write("handlers/shared.py", "WHO = 'shared'\n")
+    bench.write("handlers/words.py", "WHO = 'a neighbour'\n")
+    bench.write(
+        "handlers/calendar.py",
+        "import json, words\n"
+        "from calendar_manager import WHO\n"
+        "from handlers.shared import WHO as SHARED\n"
+        "def execute_calendar_tool(tool_name, tool_input):\n"
+        "    return {'success': True, 'result': [WHO, SHARED, words.WHO, json.dumps({})]}\n",
+    )
+    ending = bench.call(bench.handler("calendar"))
+    assert ending.value == {"success": True, "result": ["the manager", "shared", "a neighbour", "{}"]}, ending
+
+
+def test_a_function_does_not_import_from_the_folder_above_its_own(bench: Bench) -> None:
+    bench.write("above.py", "WHO = 'above'\n")
+    tool = bench.function("import above\ndef execute(params, project_path):\n    return 1\n", "a/tool.py")
+    assert bench.call(tool).kind_of_value == "ModuleNotFoundError"
+
+
+def test_a_handler_does_not_import_from_a_folder_that_other_users_may_write_to(bench: Bench) -> None:
+    bench.write("planted.py", "WHO = 'another user'\n")
+    bench.write(
+        "handlers/a.py", "import planted\ndef execute_a_tool(tool_name, tool_input):\n    return {}\n"
+    )
+    bench.root.chmod(0o777)
+    try:
+        assert bench.call(bench.handler("a")).kind_of_value == "ModuleNotFoundError"
+    finally:
+        bench.root.chmod(0o755)
+
+
 @pytest.mark.parametrize(
     "function",
     [

@@ -946,6 +946,24 @@ def test_modules_that_locked_code_imports_are_locked_with_it(project: Project) -
     assert (vetted.trust, "handlers/deep/inner.py was changed" in vetted.message) == (Trust.DRIFTED, True)
 
 
+def test_modules_above_the_handlers_that_a_locked_handler_imports_are_locked_with_it(
+    project: Project,
+) -> None:
+    """Attack: the handler is locked, and the module that it imports from the folder above is replaced."""
+    project.write("store/inner.py", "WHO = 'us'\n")
+    text = (project.folder / "handlers" / "journal.py").read_text(encoding="utf-8")
+    project.write(
+        "handlers/journal.py", text + "\n\ndef later():\n    from store import inner\n    return inner.WHO\n"
+    )
+    project.lock()
+    with project.opened() as workshop:
+        tool = workshop.find("add_journal_entry")
+        assert workshop.gate.vet(tool, None).trust is Trust.PINNED
+        project.edit("store/inner.py", "us", "them")
+        vetted = workshop.gate.vet(tool, None)
+    assert (vetted.trust, "store/inner.py was changed" in vetted.message) == (Trust.DRIFTED, True)
+
+
 def speaking(project: Project, word: str) -> None:
     """A program that describes itself with a word, and leaves it behind whenever it is run."""
     schema = {"name": "speak", "description": word, "parameters": {"type": "object", "properties": {}}}

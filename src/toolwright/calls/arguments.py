@@ -100,6 +100,12 @@ def checked(
         given, notes = _without_reserved(given, intake)
     schema = tool.input_schema
     if schema is not None:
+        if intake.declared_only:
+            undeclared = _undeclared(schema, given)
+            if undeclared is not None:
+                return _refused(
+                    tool, f"tool {tool.name}: undeclared parameter '{undeclared}' (not in schema)"
+                )
         if intake.drop_null_optional and None in given.values():
             required = plan(schema.text).required
             given = {name: value for name, value in given.items() if value is not None or name in required}
@@ -233,6 +239,13 @@ def _without_reserved(given: JsonObject, intake: Intake) -> tuple[JsonObject, tu
     kept = {name: value for name, value in given.items() if name not in dropped}
     listed = ", ".join(_quoted(name) for name in dropped[:10])
     return kept, (f"dropped, because only the runtime sets them: {listed}",)
+
+
+def _undeclared(schema: Schema, given: JsonObject) -> str | None:
+    """Attack: a model that guesses an argument which the author kept from it by declaring it nowhere."""
+    properties = schema.document.get("properties")
+    known = properties if isinstance(properties, dict) else {}
+    return next((cut(name) for name in given if name not in known), None)
 
 
 @lru_cache(maxsize=1024)

@@ -50,6 +50,7 @@ _NODE: Final = "node"
 _JSON_SPACE: Final = " \t\r\n"
 _IMAGE: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._/:@-]{0,299}")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_STEPS: Final = re.compile(r"[/\\]")
 _SEPARATORS: Final = re.compile(r"[/\\\0]|^\.{0,2}$")
 
 
@@ -126,7 +127,7 @@ def resolvers(tool: Tool, arguments: JsonObject, *, allow_scripts: bool) -> tupl
         return ()
     found: list[Resolving] = []
     try:
-        _check_pair(run, run.program, run.fixed[0] if run.fixed else "")
+        _check_pair(run, run.program, " ".join(run.fixed))
         for place, mapping, value in _values(run.encoding, arguments):
             if not isinstance(mapping, Switch):
                 text = _text(mapping, value)
@@ -261,7 +262,7 @@ def _process(
         verbatim = raw.strip(_JSON_SPACE) if run.encoding.verbatim else ""
         stdin = _encoded(verbatim, "the arguments") if verbatim else _json(arguments)
         return _command_of(cwd=cwd, argv=(run.program, *run.fixed), stdin=stdin, env_names=env_names)
-    _check_pair(run, run.program, run.fixed[0] if run.fixed else "")
+    _check_pair(run, run.program, " ".join(run.fixed))
     fixed = run.fixed if run.allowlist is None else tuple(part for part in run.fixed if part)
     mapped, notes = _mapped(tool, run, run.encoding, arguments, resolved)
     argv = (run.program, *fixed, *mapped)
@@ -304,6 +305,10 @@ def _check_pair(run: RunProcess, binary: str, subcommand: str) -> None:
 
 def _values(encoding: AsArgv, arguments: JsonObject) -> Iterator[tuple[int, ArgMapping, JsonValue]]:
     """The mappings that have something to say about these arguments, each with its place and value."""
+    if encoding.refuses_paths:
+        for mapping in encoding.args:
+            if not isinstance(mapping, Switch):
+                _check_path(mapping.param, arguments.get(mapping.param))
     for place, mapping in enumerate(encoding.args):
         value = arguments.get(mapping.param)
         if isinstance(mapping, Positional) and mapping.param not in arguments:
@@ -337,7 +342,10 @@ def _mapped(
                 if printed:
                     value = text = _element(printed, f"parameter {mapping.param}")
         if isinstance(mapping, Flag):
-            argv += [f"--{mapping.flag}", text]  # the option before it consumes the value, dash or not
+            argv += [
+                f"{mapping.dashes}{mapping.flag}",
+                text,
+            ]  # the option before it consumes the value, dash or not
         else:
             _check_dash(tool, mapping, value, text)
             argv.append(text)
@@ -383,6 +391,30 @@ def _check_dash(tool: Tool, mapping: Positional, value: JsonValue, text: str) ->
             f"parameter {mapping.param} must not begin with '-'",
             "a value that begins with '-' would be read as an option",
         )
+
+
+def _check_path(param: str, value: JsonValue) -> None:
+    """Attack: a path that leads out of the working directory, or into ``.git``, in a place where the author
+    expects no path. Two slashes begin a comment in many languages, and pass."""
+    if not isinstance(value, str):
+        return
+    parts = _STEPS.split(value)
+    if value.startswith("/") and not value.startswith("//"):
+        what = "received an absolute path"
+    elif value.startswith("~"):
+        what = "received a home-relative path"
+    elif value.startswith("file://"):
+        what = "received a file:// URL"
+    elif ".git" in parts:
+        what = "targets a .git directory"
+    elif ".." in parts:
+        what = "received a path with '..' traversal"
+    else:
+        return
+    raise _Refused(
+        f"parameter '{param}' {what} '{value[:60]}' but is not annotated as a path parameter",
+        "give a text that leads nowhere outside of the working directory",
+    )
 
 
 def _admits(tool: Tool, mapping: Positional, value: JsonValue, text: str) -> bool:

@@ -420,7 +420,7 @@ _ROLES: Final = {role.value[0]: role for role in Role}
 
 # -- the file -----------------------------------------------------------------------------------------------
 
-_MAGIC: Final = b"toolwright cache 5\n"
+_MAGIC: Final = b"toolwright cache 6\n"
 _LENGTH_BYTES: Final = 8
 _FILES_MAX: Final = 50
 _MARK_CHARS: Final = 24
@@ -571,7 +571,7 @@ def _unit(kept: Kept, numbers: Mapping[int, int], left: tuple[int, int, bool] | 
     """A document as far as linking looks at it."""
     cards = [(numbers[id(tool)], *_card(tool)) for tool in kept.compiled.tools]
     deciding = tuple(condition for condition in kept.compiled.conditions if condition.drops)
-    at_hand = _named(conditions=deciding, skills=kept.compiled.skills)
+    at_hand = _named(conditions=deciding, skills=kept.compiled.skills, broken=kept.compiled.broken)
     return encode([kept.mark, kept.format, kept.stands, cards, at_hand, kept.until, left])
 
 

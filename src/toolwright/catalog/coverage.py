@@ -14,7 +14,7 @@ from toolwright import jsontext
 from toolwright.calls import commands
 from toolwright.catalog import digests
 from toolwright.journal.redaction import is_secret_name, shown_url
-from toolwright.model import CallJavaScript, CallMcp, RunProcess, Tool
+from toolwright.model import CallJavaScript, CallMcp, CallPython, PythonStyle, RunProcess, Tool
 from toolwright.paths import is_below
 from toolwright.trust.lock import ANCHOR, Watched, ordered
 
@@ -72,6 +72,7 @@ def watched(
         folders=folders,
         programs=tuple(dict.fromkeys((*(name for name in programs if name and "/" not in name), *foreign))),
         started=started,
+        imports_above=isinstance(invocation, CallPython) and invocation.style is PythonStyle.HANDLER,
         source=source,
     )
 

@@ -580,6 +580,7 @@ def _sound(compiled: Compiled) -> Compiled:
     return replace(
         compiled,
         tools=() if compiled.whole else tuple(tool for tool in compiled.tools if tool.key not in bad),
+        broken=(*compiled.broken, *(tool for tool in compiled.tools if tool.key in bad and tool.chain)),
         problems=(*compiled.problems, *(problem for found in bad.values() for problem in found)),
     )
 

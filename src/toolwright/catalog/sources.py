@@ -26,7 +26,15 @@ from toolwright import formats, jsontext
 from toolwright.catalog import files
 from toolwright.catalog.files import Fingerprint
 from toolwright.errors import SourceError
-from toolwright.model import RYE_SUFFIXES, Document, OpenApiOptions, ProbeOutcome, Problem, Severity
+from toolwright.model import (
+    RYE_SUFFIXES,
+    TOOL_SUFFIX,
+    Document,
+    OpenApiOptions,
+    ProbeOutcome,
+    Problem,
+    Severity,
+)
 from toolwright.paths import is_below, is_utf8
 from toolwright.records import dataclass
 
@@ -36,6 +44,8 @@ if TYPE_CHECKING:
 _SKIPPED: Final = frozenset({"node_modules", "__pycache__", "venv", "site-packages", "build", "dist"})
 _SKIPPED_BELOW_RYE: Final = frozenset({"__pycache__", "node_modules", ".git", ".venv"})
 _LEADS_OUT: Final = "a link that leads out of the source is not followed"
+PROGRAMS_MAX: Final = 256
+"""Executables that a folder may have for all of them to be asked for their schemas."""
 SKILL_FILES: Final = ("SKILL.md", "tools.json", "allowlist.json", "execution.json")
 """What is read of a skill, and what a lock of its tools covers."""
 
@@ -356,16 +366,13 @@ class _Look:
         found = [only] if only else sorted(name for name in names if name.endswith(".json"))
         if not found:
             return
-        # Attack: code beside a clone, in a folder that anyone may write to, must not pass for its handlers.
-        beside = (path, os.path.dirname(path))
-        handlers = tuple(f"{folder}/handlers" for folder in beside if self.is_ours(folder))
         home = self.found.home(
             _Home(
                 path,
                 place,
                 self.scope(path),
                 self.rank,
-                handlers=(self.source.handlers,) if self.source.handlers else handlers,
+                handlers=self.handlers(path),
                 among_groups=any(name.endswith("_tools.json") for name in names),
                 openapi=self.openapi if only else None,
             )
@@ -404,8 +411,27 @@ class _Look:
         beside = (name for name in SKILL_FILES if name in names and name != main)
         self.add(home, [main, *beside], names, explicit=explicit)
 
-    def is_ours(self, path: str) -> bool:
-        return is_below(path, (self.source.root or self.source.path,))
+    def handlers(self, path: str) -> tuple[str, ...]:
+        """Where the handlers of groups in this folder may lie: inside, beside it, or beside its parent."""
+        if self.source.handlers:
+            return (self.source.handlers,)
+        parent = os.path.dirname(path)
+        above = dict.fromkeys((path, parent, os.path.dirname(parent)))
+        return tuple(f"{folder}/handlers" for folder in above if self.is_ours(folder))
+
+    def is_ours(self, folder: str) -> bool:
+        """Whether handlers in this folder belong to the source.
+
+        Attack: code beside a clone, in a folder that anyone may write to, passes for its handlers. Above what
+        a person named, only folders count that no other user may write to.
+        """
+        source = self.source
+        if is_below(folder, (source.path if source.named else source.root or source.path,)):
+            return True
+        if not source.named or not source.root:
+            return False
+        handlers = f"{folder}/handlers"
+        return os.path.isdir(handlers) and not any(map(files.foreign, (folder, handlers)))
 
     def scope(self, path: str) -> str:
         below = os.path.relpath(path, self.source.path)
@@ -434,15 +460,28 @@ class _Look:
             return
         if self.is_anybodys(path):
             return
+        named = {name for name in names if name.endswith(TOOL_SUFFIX) and name != TOOL_SUFFIX}
+        found: dict[str, os.stat_result] = {}
         for name in sorted(names):
-            if not name.endswith("-tool") or name == "-tool":
-                continue
             try:
                 status = names[name].stat()
             except OSError:
                 continue
-            if stat.S_ISREG(status.st_mode):
-                self.executable(f"{path}/{name}", status)
+            if stat.S_ISREG(status.st_mode) and (status.st_mode & 0o111 or name in named):
+                found[name] = status
+        wanted = [name for name in found if name in named] if len(found) > PROGRAMS_MAX else [*found]
+        for name in wanted:
+            self.executable(f"{path}/{name}", found[name])
+        if len(wanted) < len(found):
+            passed = (
+                f"{len(found) - len(wanted):,} of {len(found):,} programs were not asked for their schemas"
+            )
+            self.warn(
+                "executable.discover.suffix",
+                f"{passed}: in a folder of more than {PROGRAMS_MAX}, only those named NAME-tool are",
+                path,
+                "name one by its path: --from executable=PATH/NAME; or give it a name that ends in -tool",
+            )
 
     def executable(self, path: str, status: os.stat_result, *, explicit: bool = False) -> None:
         if not self.source.probe:

@@ -226,6 +226,8 @@ class _Linking:
         self.problems: list[Problem] = []
         self.items: list[_Item] = []
         """Those that an id leads to."""
+        self.broken: dict[tuple[str, str], _Item] = {}
+        """The same by root and id, where errors of their own leave them out."""
         self.by_id: dict[str, list[_Item]] = {}
         self.gather(units)
 
@@ -235,8 +237,16 @@ class _Linking:
             try:
                 tools.append(self.resolved(item))
             except _Stop as stop:
-                self.say(item.tool, stop.code, stop.message, stop.hint, Severity.ERROR, stop.pointer)
+                self.stopped(item, stop)
+        for item in self.broken.values():  # its author gets all problems at once
+            try:
+                self.resolved(item)
+            except _Stop as stop:
+                self.stopped(item, stop)
         return Linked(tools=tuple(self.spoken(tools)), problems=tuple(self.problems))
+
+    def stopped(self, item: _Item, stop: _Stop) -> None:
+        self.say(item.tool, stop.code, stop.message, stop.hint, Severity.ERROR, stop.pointer)
 
     def say(
         self,
@@ -265,7 +275,7 @@ class _Linking:
     def gather(self, units: Sequence[Unit]) -> None:
         """Find what each id leads to, and report what no id leads to."""
         # A file with errors still takes its id: what stands behind it must not come up in its place unseen.
-        meant = [unit for unit in units if unit.compiled.tools or _is_broken(unit)]
+        meant = [unit for unit in units if unit.compiled.tools or unit.compiled.broken]
         winners: dict[tuple[str, str], Unit] = {}
         for unit in sorted(meant, key=_suffix_rank):
             winners.setdefault((_root(unit), _item_id(unit)), unit)
@@ -273,6 +283,10 @@ class _Linking:
         for unit in sorted(meant, key=lambda unit: unit.space):
             root, item_id = _root(unit), _item_id(unit)
             winner = winners[root, item_id]
+            if winner is unit and first_of.setdefault(item_id, unit) is unit:
+                self.broken |= {
+                    (root, tool.name): _Item(tool, unit.space, root) for tool in unit.compiled.broken
+                }
             for tool in unit.compiled.tools:
                 if winner is not unit:
                     self.say(
@@ -298,6 +312,8 @@ class _Linking:
     def find(self, wanted: str, asker: _Item) -> _Item | None:
         """The item that an id means for ``asker``: of its own root, then of the spaces below it."""
         candidates = self.by_id.get(wanted, [])
+        if (asker.root, wanted) in self.broken:
+            return None  # nothing else takes its place
         for found in candidates:
             if found.root == asker.root:
                 return found
@@ -478,10 +494,13 @@ class _Linking:
                 f"{_space(above[0].space)} space. Lower precedence spaces cannot depend on higher precedence "
                 "spaces.",
             )
+        broken = self.broken.get((asker.root, wanted)) if asker is not None else None
         return _Stop(
             "rye.executor.unknown",
             f"Executor not found: {wanted}",
-            "name an item below .ai/tools or one of the documented runtimes",
+            "name an item below .ai/tools or one of the documented runtimes"
+            if broken is None
+            else f"correct the errors of {broken.tool.origin.path} first",
         )
 
     def with_server(self, item: _Item, tool: Tool, call: CallMcp) -> Tool:
@@ -601,10 +620,6 @@ def _name(unit: Unit) -> str:
 
 def _space(space: int) -> str:
     return _SPACES[min(space, _SYSTEM)]
-
-
-def _is_broken(unit: Unit) -> bool:
-    return any(problem.severity is Severity.ERROR for problem in unit.compiled.problems)
 
 
 def _root(unit: Unit) -> str:

@@ -664,7 +664,8 @@ class _Group:
                 path=self.document.path,
                 pointer=node.pointer,
                 name=name,
-                hint=f"put {module} into the handlers directory, or register a handler for the executor",
+                hint=f"put {module} into a folder handlers beside the schemas or their parent, or register a "
+                "handler for the executor",
             ),
         )
 

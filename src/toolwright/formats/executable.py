@@ -17,6 +17,7 @@ from toolwright import jsontext
 from toolwright.formats._node import Node, Reader, key_of, kind_of, shown
 from toolwright.jsontext import JsonValue
 from toolwright.model import (
+    TOOL_SUFFIX,
     Compiled,
     Document,
     Habits,
@@ -47,7 +48,6 @@ AGAIN_S: Final = 86_400.0
 AGAIN_AFTER_TIMEOUT_S: Final = 600.0
 _HABITS: Final = Habits(namesakes=Namesakes.SETTLED)
 
-_SUFFIX: Final = "-tool"
 _FIELDS: Final = {"name": "string", "description": "string", "parameters": "object"}
 _TYPES: Final = ("string", "integer", "number", "boolean", "array", "object")
 _NAME: Final = re.compile(r"[A-Za-z0-9_]+")
@@ -81,6 +81,8 @@ def recognises(document: Document) -> bool:
 def compile_document(document: Document, rules: Rules) -> Compiled:
     reader = Reader(document)
     root = _answer(document, reader)
+    if not _is_meant(document) and (root is None or root.value.keys().isdisjoint(_FIELDS)):
+        return Compiled(problems=(_no_tool(document, reader),), again_s=_again_s(document))
     tool = _tool(document, root) if root is not None else None
     return Compiled(
         tools=(tool,) if tool is not None else (),
@@ -100,6 +102,24 @@ def answer_of(shown: jsontext.JsonObject) -> bytes:
     )
 
 
+def _is_meant(document: Document) -> bool:
+    """Whether the file is meant to be a tool, by its name or because a person named it."""
+    file = _file(document.path)
+    return document.explicit or (file.endswith(TOOL_SUFFIX) and file != TOOL_SUFFIX)
+
+
+def _no_tool(document: Document, reader: Reader) -> Problem:
+    """What is said of a program among tools that knows no schemas, which most programs do not."""
+    why = reader.problems[0].message if reader.problems else "it printed another object"
+    return Problem(
+        code="executable.discover.suffix",
+        severity=Severity.INFO,
+        message=f"answers no schema: {why}",
+        path=document.path,
+        hint="a program that is no tool may stay; name a tool NAME-tool to have this count as an error",
+    )
+
+
 def _is_locked(document: Document) -> bool:
     return document.probe is not None and document.probe.is_locked
 
@@ -113,8 +133,10 @@ def _again_s(document: Document) -> float | None:
     probe = document.probe
     if _is_locked(document):
         return 0.0
-    if document.unreadable is not None or probe is None or probe.start_error is not None:
+    if document.unreadable is not None or probe is None:
         return 0.0 if document.unreadable != NOT_EXECUTABLE else None
+    if probe.start_error is not None:
+        return 0.0 if _is_meant(document) else AGAIN_AFTER_TIMEOUT_S
     if probe.timed_out_s is not None:
         return AGAIN_AFTER_TIMEOUT_S
     return AGAIN_S if probe.too_long_bytes is not None or probe.exit_status != 0 else None
@@ -321,8 +343,8 @@ def _file(path: str) -> str:
 def _words(path: str) -> str:
     """The file name without ``-tool`` and extension: ``file-edit`` for ``file-edit-tool``."""
     file = _file(path)
-    stem = file if file.endswith(_SUFFIX) else splitext(file)[0]
-    return stem.removesuffix(_SUFFIX) or file
+    stem = file if file.endswith(TOOL_SUFFIX) else splitext(file)[0]
+    return stem.removesuffix(TOOL_SUFFIX) or file
 
 
 def _field(root: Node, key: str, kind: str) -> Node | None:

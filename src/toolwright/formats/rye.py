@@ -158,6 +158,26 @@ def recognises(document: Document) -> bool:
 
 
 def compile_document(document: Document, rules: Rules) -> Compiled:
+    compiled = _compile(document)
+    if compiled.broken or not any(found.severity is Severity.ERROR for found in compiled.problems):
+        return compiled
+    return replace(compiled, broken=(_unread(document),))
+
+
+def _unread(document: Document) -> Tool:
+    """What keeps the id of a file that cannot be read as a tool."""
+    item = document.item or document.path.rpartition("/")[2]
+    item_id = item.removesuffix(_suffix(item))
+    return Tool(
+        key=f"{NAME}:{item_id}",
+        name=item_id,
+        scope=item_id.rpartition("/")[0],
+        invocation=NotCallable(reason="the file has errors"),
+        origin=Origin(format=NAME, path=document.path),
+    )
+
+
+def _compile(document: Document) -> Compiled:
     suffix = _suffix(document.item or document.path)
     reader = _ItemReader(document, suffix)
     text = _text(document, reader)
@@ -223,7 +243,9 @@ class _ItemReader(Reader):
         )
 
     def compiled(self, *tools: Tool) -> Compiled:
-        return Compiled(tools=() if self.has_errors else tools, problems=tuple(self.problems))
+        if self.has_errors:
+            return Compiled(broken=tools, problems=tuple(self.problems))
+        return Compiled(tools=tools, problems=tuple(self.problems))
 
 
 # -- from bytes to names and values -------------------------------------------------------------------------

@@ -6,6 +6,9 @@ Marked by a root object with ``allowlist`` or ``execution``, or by a root array 
 A key that is not known here may be a restriction that a later version enforces, so it never passes in
 silence: unless it only changes how output looks, its tool is not served.
 
+The form in three files has a grammar of its own, which is kept where that is supported: subcommands of
+several words, flags of one letter, refused paths, declared arguments only. A tool that needs more is refused.
+
 This module does not look whether programs are installed (it states a condition) or whether scripts exist,
 builds no argv and runs nothing. ``_node`` and ``_yaml`` lie above it, the loader below.
 """
@@ -99,6 +102,9 @@ _LATER: Final = frozenset(
         "writePath",
     }
 )
+
+_REPLACES_OUTPUT: Final = "postProcess"
+"""In three files it may be what keeps secrets out of a result, so no tool runs without it there."""
 
 _FRONT_MATTER: Final = re.compile(
     rb"(?:\xef\xbb\xbf)?---[ \t]*\r?\n(?:(.*?)\n)??---[ \t]*\r?(?:\n|\Z)", re.DOTALL
@@ -432,6 +438,7 @@ class _Descriptor:
         self.document = document
         self.reader = reader
         self.rules = rules
+        self.in_three_files = _in_three_files(document)
         self.root = reader.node(parsed.value)
         self.duplicates = parsed.duplicates
         self.repeated = frozenset((found.pointer, found.key) for found in parsed.duplicates)
@@ -500,14 +507,15 @@ class _Descriptor:
         unknown = [(key, member) for key, member in node.members() if key not in known]
         spellings = Counter(fold(key) for key in node.value) if unknown else Counter[str]()
         for key, member in unknown:
-            if key in _LATER_DISPLAY and node is not self.root:
+            is_later = key in _LATER or (key == _REPLACES_OUTPUT and self.in_three_files)
+            if key in _LATER_DISPLAY and not is_later and node is not self.root:
                 member.say(
                     "skill.root.later-keys",
                     node.with_place(f'"{key}" belongs to a later version and has no effect'),
                     severity=Severity.WARNING,
                 )
                 continue
-            if key in _LATER and node is not self.root:
+            if is_later and node is not self.root:
                 member.say(
                     "skill.root.later-keys",
                     node.with_place(f'"{key}" belongs to a later version'),
@@ -688,8 +696,14 @@ class _Descriptor:
         kept: dict[str, dict[str, None]] = {}
         for name, part in used:
             if name is not None and part in (self.allowlist or {}).get(name, ()):
-                kept.setdefault(name, {})[part or ""] = None
+                kept.setdefault(name, {})[" ".join(self.words(part or ""))] = None
         return tuple((name, tuple(parts)) for name, parts in kept.items())
+
+    def words(self, subcommand: str) -> tuple[str, ...]:
+        """The arguments that a subcommand is: in three files, blanks separate them."""
+        if self.in_three_files:
+            return tuple(subcommand.split())
+        return (subcommand,) if subcommand else ()
 
     # -- execution ------------------------------------------------------------------------------------------
 
@@ -716,12 +730,14 @@ class _Descriptor:
             node.here("subcommand").warn(
                 "skill.execution.subcommand-empty", "an empty subcommand is left out of argv"
             )
-        elif subcommand is not None and any(char.isspace() for char in subcommand):
+        elif subcommand is not None and any(map(str.isspace, subcommand)):
             node.here("subcommand").say(
                 "skill.execution.subcommand-one-arg",
                 "subcommand contains whitespace",
-                severity=Severity.WARNING,
-                hint="it is passed as one argument; later versions split it",
+                severity=Severity.INFO if self.in_three_files else Severity.WARNING,
+                hint="each word is one argument; in one file it would be passed whole"
+                if self.in_three_files
+                else "it is passed as one argument; later versions split it",
             )
         args = self.args(node, self.declared.get(tool) if tool is not None else None)
         self.name_since(start, tool)
@@ -730,8 +746,8 @@ class _Descriptor:
             if self.reader.errors == errors and binary is not None and self.allowlist is not None:
                 run = RunProcess(
                     program=binary,
-                    fixed=(subcommand,) if subcommand else (),
-                    encoding=AsArgv(args=args),
+                    fixed=self.words(subcommand or ""),
+                    encoding=AsArgv(args=args, refuses_paths=self.in_three_files),
                     allowlist=self.allowed_to(binary, subcommand, args),
                     skill_dir=dirname(self.document.path),
                 )
@@ -809,7 +825,10 @@ class _Descriptor:
                 )
         if param is None:
             return None
-        if newlines and kind != "flagifboolean":
+        if newlines and self.in_three_files:
+            newlines = False
+            node.here("normalizeNewlines").warn("skill.newline.warning", "has no effect in three files")
+        elif newlines and kind != "flagifboolean":
             node.here("normalizeNewlines").say(
                 "skill.newline.warning",
                 "C:\\new becomes C:<newline>ew",
@@ -825,24 +844,35 @@ class _Descriptor:
                 param=param, allow_leading_dash=dash, normalize_newlines=newlines, resolver=resolver
             )
         if kind == "flag":
-            if flag == "":
-                # Attack: after a bare "--" a value that begins with "-" is no longer the value of an option.
-                node.here("flag").error("skill.value.wrong-type", 'expected the name of an option, got ""')
-                return None
-            if (flag or param).startswith("-"):
-                node.here("flag" if flag else "param").say(
-                    "skill.flag.leading-dash-name",
-                    "write flag without dashes",
-                    severity=Severity.WARNING,
-                    hint=f'two dashes are put in front of it, which gives "--{flag or param}"',
-                )
-            return Flag(param=param, flag=flag or param, normalize_newlines=newlines, resolver=resolver)
+            return self.flag(node, param, flag, newlines, resolver)
         if if_true is None and if_false is None:
             node.warn(
                 "skill.flagbool.unset",
                 f"neither flagIfTrue nor flagIfFalse is set, so {shown(param)} has no effect",
             )
         return Switch(param=param, if_true=if_true, if_false=if_false)
+
+    def flag(
+        self, node: Node, param: str, flag: str | None, newlines: bool, resolver: Resolver | None
+    ) -> Flag | None:
+        """The mapping to an option and its value; in three files, the option's name decides its dashes."""
+        name, dashes = flag if flag is not None else param, "--"
+        if self.in_three_files:
+            name = name.lstrip("-")
+            dashes = "-" if len(name.encode("utf-8", "replace")) == 1 else "--"
+        if not name:
+            # Attack: after a bare "--" a value that begins with "-" is no longer the value of an option.
+            got = shown(flag if flag is not None else param)
+            node.here("flag").error("skill.value.wrong-type", f"expected the name of an option, got {got}")
+            return None
+        if name.startswith("-"):
+            node.here("flag" if flag else "param").say(
+                "skill.flag.leading-dash-name",
+                "write flag without dashes",
+                severity=Severity.WARNING,
+                hint=f'two dashes are put in front of it, which gives "--{name}"',
+            )
+        return Flag(param=param, flag=name, dashes=dashes, normalize_newlines=newlines, resolver=resolver)
 
     def kind(self, node: Node) -> str | None:
         member = node.get("kind")
@@ -868,6 +898,13 @@ class _Descriptor:
             return None
         errors = self.reader.errors
         node = mapping.here("resolveCommand")
+        if self.in_three_files:
+            # Attack: a value that the author's check refuses. There a resolver that fails rejects the call.
+            node.error(
+                "skill.root.three-file",
+                "in three files a resolver that fails rejects the call, which is not supported yet",
+                hint="the tool is not served without it; in one file, a value stays when its resolver fails",
+            )
         self.keys(node, _RESOLVE_KEYS)
         script = self.optional(node, "script", "string")
         binary = self.optional(node, "binary", "string")
@@ -908,7 +945,7 @@ def _required(parameters: JsonObject | None) -> frozenset[str]:
 def _emits(mapping: ArgMapping) -> set[str]:
     """The options that a mapping can put into argv."""
     if isinstance(mapping, Flag):
-        return {f"--{mapping.flag}"}
+        return {f"{mapping.dashes}{mapping.flag}"}
     if isinstance(mapping, Switch):
         return {text for text in (mapping.if_true, mapping.if_false) if text is not None}
     return set()
@@ -928,7 +965,12 @@ def _tool(declared: _Declared, run: RunProcess, skill: str, document: Document) 
         input_schema=Schema.of(declared.parameters or {}),
         schema_form=SchemaForm.VERBATIM,
         invocation=run,
-        intake=Intake(drop_null_optional=True, lenient_booleans=tuple(dict.fromkeys(switches))),
+        intake=Intake(
+            drop_null_optional=True,
+            lenient_booleans=tuple(dict.fromkeys(switches)),
+            declared_only=_in_three_files(document)
+            and isinstance(declared.node.value.get("parameters"), dict),
+        ),
         reply=Reply.PLAIN_TEXT,
         needs=Needs(programs=tuple(dict.fromkeys(programs))),
         origin=Origin(

@@ -323,9 +323,10 @@ def neighbours(file: str, contents: Contents, *, shadow: bool) -> Loaded | None:
     return Loaded(files=tuple(found[path] for path in sorted(found)), folders=((root, root),))
 
 
-def shadows(file: str, contents: Contents) -> tuple[Held, ...]:
+def shadows(file: str, contents: Contents, *, above: bool = False) -> tuple[Held, ...]:
     """The files beside a program that it would import: those that it names, and for Python any of the name of
-    a module of Python's own, which is imported by whatever else is.
+    a module of Python's own, which is imported by whatever else is. ``above``: it imports from the folder
+    above its own, too.
 
     Attack: a program that was approved, and `json.py` put beside it, which comes before the real one.
     """
@@ -339,11 +340,13 @@ def shadows(file: str, contents: Contents) -> tuple[Held, ...]:
     listed: dict[str, list[tuple[str, str, bool]]] = {}
     found: dict[str, Held] = {}
     waiting = [own]
+    roots = (root, os.path.dirname(root)) if above else (root,)
     stems = {stem for stem, *_ in _importable(root, listed)} & sys.stdlib_module_names
     names: list[tuple[str, list[str]]] = [(root, [stem]) for stem in stems]
     while waiting:
         held = waiting.pop()
-        names += [_place(name, held.path, root) for name in _python_imports(held)]
+        for name in _python_imports(held):
+            names += [_place(name, held.path, base) for base in (roots[:1] if name[:1] == "." else roots)]
         for folder, parts in names:
             for path in _modules(folder, parts, listed):
                 if path in found or path == file or len(found) >= SHADOWS_MAX:

@@ -93,7 +93,7 @@ class Program:
         if self.style == "script":
             sys.path[:] = [folder, *spec["path"], *self.installed]
         else:  # neighbours can be imported, and shadow nothing
-            sys.path[:] = [*spec["path"], *self.installed, folder]
+            sys.path[:] = [*spec["path"], *self.installed, folder, *spec.get("after", ())]
         verified = spec.get("verified")
         if verified is not None:
             serve_verified(verified, self.installed, self.file, source)

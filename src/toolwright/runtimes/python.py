@@ -34,7 +34,7 @@ import orjson
 
 from toolwright import jsontext
 from toolwright.calls import commands
-from toolwright.catalog import digests
+from toolwright.catalog import digests, files
 from toolwright.jsontext import JsonValue
 from toolwright.model import (
     CallPython,
@@ -354,6 +354,7 @@ class _Asked:
             "file": self.file,
             "names": self.names,
             "path": path,
+            "after": _after(self.style, self.file),
             "result_bytes_max": self.permit.limits.stdout_bytes_max,
         }
         if self.verified is not None:
@@ -383,6 +384,13 @@ class _Asked:
     def start(self, argv: Sequence[str], **more: Any) -> Start:
         fields = {"env": self.env, "permit": self.permit, **more}
         return Start(program=self.interpreter, argv=tuple(argv), cwd=self.cwd, own=self.own, **fields)
+
+
+def _after(style: PythonStyle, file: str) -> tuple[str, ...]:
+    """Where a handler also imports from, behind all else: the folder that its handlers are a package of."""
+    above = os.path.dirname(os.path.dirname(file))
+    # Attack: a module that another user puts into a folder above the handlers.
+    return (above,) if style is PythonStyle.HANDLER and files.foreign(above) is None else ()
 
 
 def _names(invocation: CallPython, file: str) -> tuple[str, ...]:

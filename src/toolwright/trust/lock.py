@@ -136,6 +136,8 @@ class Watched:
     """Programs of the machine: names that are looked for on PATH, and paths."""
     started: tuple[str, ...] = ()
     """Files that are started as programs, so that their first lines name what runs them."""
+    imports_above: bool = False
+    """Whether its files also import from the folder above their own."""
     source: str = ""
     """An MCP server, by its key; empty: the declaration's path."""
 

@@ -192,7 +192,7 @@ class Pins:
         watch: Callable[[Tool], Watched],
         trusted: Callable[[str, str], bool] = lambda _path, _digest: False,
         other: Callable[[str], Pins] | None = None,
-        shadows: Callable[[str], Sequence[Beside]] = lambda _path: (),
+        shadows: Callable[[str, bool], Sequence[Beside]] = lambda _path, _above: (),
     ) -> None:
         """``other`` makes those of another folder's lock; ``shadows`` are the files beside a program
         that it would import."""
@@ -408,7 +408,8 @@ class Pins:
         names = self._named_programs(watched, paths, held)
         for path, file in zip(watched.files, held, strict=False):
             if file is not None and _imports(path, file, watched):
-                more = {each.path: each for each in self._shadows(path) if each.path not in paths}
+                beside = self._shadows(path, watched.imports_above)
+                more = {each.path: each for each in beside if each.path not in paths}
                 paths, held = (*paths, *more), (*held, *more.values())
         return _Look(paths, held, tuple([(name, self._program(name)) for name in names]))
 
