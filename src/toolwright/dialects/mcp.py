@@ -29,6 +29,7 @@ from toolwright.model import (
     ToolCall,
     ToolResult,
 )
+from toolwright.records import replace
 
 NAME: Final = "mcp"
 
@@ -38,7 +39,9 @@ FORM: Final = Form(
     # that proxies log; a wrong one makes them drop the tool.
     dropped=frozenset({"x-mcp-header"}),
     own_draft=True,
+    array_items=True,  # clients hand the schema on to providers, which refuse the whole request
 )
+_OUTPUT: Final = replace(FORM, array_items=False)
 
 RULES: Final = Rules(
     provider="MCP",
@@ -101,7 +104,7 @@ def _output(tool: Tool) -> JsonObject | None:
     schema = tool.output_schema
     if schema is None or schema.document.get("type") != "object":
         return None
-    return narrow(schema, FORM, tool.key).document
+    return narrow(schema, _OUTPUT, tool.key).document
 
 
 def read_calls(message: object, names: NameMap) -> tuple[ToolCall, ...]:
