@@ -346,6 +346,11 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
+def deploy_all() -> str:
+    """Deploy everything."""
+    return "deployed"
+
+
 def test_a_configuration_can_be_named_by_its_path(tmp_path: Path) -> None:
     group(tmp_path / "g", {"strategy": "keyword", "keywords": ["may"]})
     file = tmp_path / "mine.toml"
@@ -365,11 +370,17 @@ def test_a_configuration_can_be_named_by_its_path(tmp_path: Path) -> None:
         toolwright.open(tmp_path / "g", config=tmp_path / "none.toml", environment=home)
 
 
-def test_rye_items_are_searched_by_their_own_language(tmp_path: Path) -> None:
+def test_tools_of_every_format_are_searched_by_ryes_language(tmp_path: Path) -> None:
     rye(tmp_path, "web", "deploy")
     rye(tmp_path, "web", "test")
-    workshop = toolwright.open(tmp_path, environment=surroundings(tmp_path))
-    assert [choice.name for choice in workshop.search("deploy OR nothing")] == ["web/deploy"]
+    manifest(tmp_path / "one", "deploy_site", "other")
+    group(tmp_path / "g", {"strategy": "always"})
+    workshop = toolwright.open(tmp_path, environment=surroundings(tmp_path), tools=[deploy_all])
+    found = [choice.name for choice in workshop.search("deploy OR nothing")]
+    assert sorted(found) == ["deploy_all", "deploy_site", "web/deploy"]
+    assert [choice.name for choice in workshop.search("note")] == ["add_note"]
+    assert [choice.name for choice in workshop.search(item_id="one/other")] == []
+    assert [choice.name for choice in workshop.search(item_id="manifest:one/other")] == ["other"]
     assert [choice.name for choice in workshop.search(item_id="web/test")] == ["web/test"]
     with pytest.raises(UsageError):
         workshop.search()
@@ -392,6 +403,54 @@ def test_all_named_or_selected_tools_are_declared(tmp_path: Path) -> None:
     assert declared(message="a note") == ["a", "b", "add_note"]
     with pytest.raises(UnknownTool):
         declared(names=["nothing"])
+
+
+def test_an_empty_payload_says_why_it_is_empty(tmp_path: Path) -> None:
+    group(tmp_path / "g", {"strategy": "keyword", "keywords": ["note"]})
+    rules = ({"match": {"name": "add_note"}, "decision": "deny", "because": "not now"},)
+    home = surroundings(tmp_path)
+    workshop = toolwright.open(tmp_path / "g", environment=home)
+    for dialect in DIALECTS:
+        found = workshop.declare(dialect, message="hello")
+        assert (found.payload, found.left_out) == ([], ())
+        assert found.note == "no tool fits this message: no keyword in the message (1)"
+    assert workshop.declare("openai", message="a note").note == ""
+    assert workshop.declare("openai").note == ""
+    assert workshop.declare("openai", names=[]).note == "no tool was named"
+    refused = toolwright.open(Config(sources=workshop.config.sources, policy=rules), environment=home)
+    found = refused.declare("openai")
+    assert [left.because for left in found.left_out] == ["denied by policy: not now"]
+    assert found.note == "every tool was left out (1)"
+    (tmp_path / "empty").mkdir()
+    empty = toolwright.open(tmp_path / "empty", environment=home)
+    assert empty.declare("openai").note == "there are no tools"
+    assert empty.declare("openai", message="x").note == "there are no tools to choose from"
+
+
+def test_a_context_check_that_fails_is_told_with_what_is_declared(tmp_path: Path) -> None:
+    manifest(tmp_path / "one", "a")
+    group(tmp_path / "g", {"strategy": "context", "context_check": "broken"})
+    checks = {"broken": lambda _context: 1 / 0}
+    workshop = toolwright.open(tmp_path, environment=surroundings(tmp_path), context_checks=checks)
+    found = workshop.declare("openai", message="hello")
+    assert len(found.payload) == 1
+    assert found.note == 'context check "broken" raised ZeroDivisionError and counts as no'
+
+
+def test_a_named_part_of_another_tool_is_left_out_with_its_reason(tmp_path: Path) -> None:
+    rye(tmp_path, "web", "deploy")
+    manifest(tmp_path / "one", "a")
+    library = tmp_path / ".ai" / "tools" / "web" / "words.yaml"
+    library.write_text(
+        "tool_type: library\nexecutor_id: null\ncategory: web\nversion: 1.0.0\ndescription: words\n",
+        encoding="utf-8",
+    )
+    workshop = toolwright.open(tmp_path, environment=surroundings(tmp_path))
+    found = workshop.declare("openai", names=["rye:web/words"])
+    assert (found.payload, found.note) == ([], "every tool was left out (1)")
+    assert [left.because for left in found.left_out] == ["it is a part of other tools"]
+    found = workshop.declare("openai", names=["rye:web/words", "manifest:one/a"])
+    assert (len(found.payload), found.note) == (1, "")
 
 
 def test_names_do_not_move_while_the_selection_does(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ from toolwright.model import (
     ProbeOutcome,
     Problem,
     Reach,
+    Role,
     Rules,
     Selected,
     Severity,
@@ -804,7 +805,7 @@ class Workshop:
     def search(
         self, query: str | None = None, *, item_id: str | None = None, limit: int = 10
     ) -> tuple[Choice, ...]:
-        """Rye's own query language over the rye items."""
+        """Search the tools of all formats with rye's query language, or find the one of a name or key."""
         from toolwright.selection import rules
 
         return rules.search(list(self.tools), query=query, item_id=item_id, limit=limit)
@@ -829,22 +830,33 @@ class Workshop:
 
         Without ``names`` and ``message`` every tool is declared; with ``message`` the selected ones. What
         policy would refuse to ``caller`` (default: the current user) is left out, with the reason.
-        ``served``: as a server offers them, with rye's own tools where there are rye items.
+        ``served``: as a server offers them, with rye's own tools where there are rye items. An empty payload
+        has its reason in ``note``.
         """
         if mode not in [*ToolMode]:
             raise UsageError(f"unknown tool mode {str(mode)!r}", f"modes are {', '.join(ToolMode)}")
         offered = self._offered(reach, served=served)
+        barred: list[LeftOut] = []
+        note = "" if offered else "there are no tools"
+        chosen = offered
         if names is not None:
-            wanted = {self.find(name).key for name in names}
+            wanted = {tool.key: tool for tool in map(self.find, names)}
             chosen = [tool for tool in offered if tool.key in wanted]
+            for key in wanted.keys() - {tool.key for tool in offered}:
+                if reach is None or is_within(reach, wanted[key]):
+                    is_tool = wanted[key].role is Role.TOOL
+                    because = "only servers offer it" if is_tool else "it is a part of other tools"
+                    barred.append(LeftOut(tool=key, because=because))
+            note = note or ("" if wanted else "no tool was named")
         elif message is not None:
             found = self.select(message, context=context, caller=caller, reach=reach)
             selected = {choice.key for choice in found.chosen}
             chosen = [tool for tool in offered if tool.key in selected]
-        else:
-            chosen = offered
+            note = found.note
         refusal = self.gate.refusals(caller)
         refused = {tool.key: denied for tool in chosen if (denied := refusal(tool)) is not None}
+        for key, denied in refused.items():
+            barred.append(LeftOut(tool=key, because=denied.message.partition("\n")[0]))
         options = DeclareOptions(
             mode=ToolMode(mode),
             deferred=frozenset(self.find(name).key for name in deferred),
@@ -854,12 +866,10 @@ class Workshop:
         declared = self.dialect(dialect).declare(
             [tool for tool in chosen if tool.key not in refused], options
         )
-        if not refused:
-            return declared
-        barred = (
-            LeftOut(tool=key, because=denied.message.partition("\n")[0]) for key, denied in refused.items()
-        )
-        return replace(declared, left_out=(*declared.left_out, *barred))
+        left_out = (*declared.left_out, *barred)
+        if not declared.payload and not note:
+            note = f"every tool was left out ({len(left_out)})"
+        return replace(declared, left_out=left_out, note=note)
 
     @staticmethod
     def dialect(name: str) -> Dialect:

@@ -795,8 +795,6 @@ class Habits:
     """What a format does in its own way around its calls, as data: nobody asks where a tool came from."""
 
     namesakes: Namesakes = Namesakes.REPORTED
-    searchable: bool = False
-    """It is among the items of the format's own query language."""
     day_line: bool = False
     """Each of its calls that started something has a line in the file of the day."""
 
@@ -1359,3 +1357,5 @@ class Declared:
     names: NameMap
     losses: tuple[Loss, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
+    note: str = ""
+    """Why the payload is empty, or what went wrong while tools were selected; empty: nothing to say."""

@@ -171,15 +171,30 @@ def test_a_line_is_stdout_trimmed(stdout: bytes, line: str, data: object) -> Non
 
 @pytest.mark.requirement("manifest.run.single-line")
 @pytest.mark.battery("F07")
-def test_json_over_lines_is_written_anew_and_other_text_is_collapsed_and_flagged() -> None:
+def test_json_over_lines_is_written_anew_in_one_line() -> None:
     found = reply(MANIFEST, exited(0, b'{\n "t": "a\\tb"\n}'))
     assert (found.content, found.notes) == ('{"t":"a\\tb"}', ())
-    two = reply(MANIFEST, exited(0, b'{"a":1}\n{"b":2}\n'))
-    assert (two.content, two.data) == ('{"a":1} {"b":2}', None)
-    assert "not JSON" in two.notes[0]
-    text = reply(MANIFEST, exited(0, b"a\r\n\tb  c\n\n"))
-    assert text.content == "a b c"
-    assert text.error is None
+
+
+@pytest.mark.requirement("manifest.run.single-line", "manifest.run.not-json")
+@pytest.mark.battery("F07")
+@pytest.mark.parametrize(
+    ("stdout", "content"),
+    [
+        (b"def f():\n\tif x:\n\t    return  1\n\n", "def f():\n\tif x:\n\t    return  1"),
+        (b"\n  \n    a  b\n  c\n", "    a  b\n  c"),
+        (b"  one line \n", "one line"),
+        (b"a\r\nb\r\n", "a\r\nb"),
+        (b'{"a":1}\n{"b":2}\n', '{"a":1}\n{"b":2}'),
+        ("x\u2028y".encode(), "x\u2028y"),
+    ],
+)
+def test_text_of_a_manifest_tool_that_is_not_json_keeps_its_lines_and_indentation(
+    stdout: bytes, content: str
+) -> None:
+    found = reply(MANIFEST, exited(0, stdout))
+    assert (found.content, found.data, found.error) == (content, None, None)
+    assert "not JSON" in found.notes[0]
 
 
 @pytest.mark.parametrize(

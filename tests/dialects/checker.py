@@ -42,7 +42,10 @@ RULES: dict[str, frozenset[str]] = {
     ),
     "ollama": frozenset({"shape", "name", "name-unique", "root-type", "keyword", "property"}),
     "mcp": frozenset(
-        {"shape", "name", "name-unique", "root-type", "draft", "output-type", "annotations", "header"}
+        {
+            "shape", "name", "name-unique", "root-type", "draft", "array-items", "output-type", "annotations",
+            "header",
+        }
     ),
 }  # fmt: skip
 RULES["openai-responses"] = (RULES["openai"] - {"description-max"}) | {"strict-stated", "defer-search"}
@@ -378,8 +381,11 @@ def _mcp(payload: Any) -> Found:
             yield "root-type"
         if not jsonschema_rs.meta.is_valid(schema):
             yield "draft"
-        if any("x-mcp-header" in node for node, _ in nodes(schema)):
-            yield "header"
+        for node, _ in nodes(schema):
+            if "x-mcp-header" in node:
+                yield "header"
+            if "array" in types(node) and "items" not in node:
+                yield "array-items"  # by the providers that clients hand the schema on to
         if tool.get("outputSchema", {"type": "object"}).get("type") != "object":
             yield "output-type"
         hints = {"readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"}

@@ -187,6 +187,7 @@ BROKEN: list[tuple[str, str, Any]] = [
     ("mcp", "name-unique", [mcp(), mcp()]),
     ("mcp", "root-type", [mcp({})]),
     ("mcp", "draft", [mcp(with_property({"type": "strin"}))]),
+    ("mcp", "array-items", [mcp(with_property({"type": "array"}))]),
     ("mcp", "output-type", [mcp(outputSchema={"type": "array"})]),
     ("mcp", "annotations", [mcp(annotations={"readOnlyHint": "yes"})]),
     ("mcp", "header", [mcp(with_property({"type": "string", "x-mcp-header": "Token"}))]),

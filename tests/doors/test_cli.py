@@ -248,6 +248,24 @@ def test_export_takes_names(project: Path, here: Callable[..., Said]) -> None:
     assert [tool["name"] for tool in said.json] == ["add_task"]
 
 
+def test_an_empty_export_says_why_it_is_empty(
+    tmp_path: Path, project: Path, here: Callable[..., Said]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    said = here("export", "--dialect", "openai", "--from", tmp_path / "empty")
+    assert (said.status, said.json) == (0, [])
+    assert said.err.startswith("there are no tools\n")
+    assert here("export", "--dialect", "openai", "--from", tmp_path / "empty", "-q").err == ""
+    here("disable", "add_task", "--reason", "too risky", "--from", project / "groups")
+    said = here("export", "--dialect", "openai", "--from", project / "groups")
+    assert (said.status, said.json) == (0, [])
+    assert said.err.splitlines() == [
+        "every tool was left out (1)",
+        "left out capability:task/add_task: add_task is disabled: too risky",
+    ]
+    here("enable", "add_task", "--from", project / "groups")
+
+
 def test_export_writes_losses_as_a_list(tmp_path: Path, here: Callable[..., Said]) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string", "contentEncoding": "base64"}}}
     manifest(tmp_path / "m", {**TIME, "schema": {**schema, "patternProperties": {"^x": {}}}})
@@ -311,12 +329,28 @@ def test_where_there_are_no_tools_list_says_what_to_do_as_check_does(
     assert here("list", "--from", place, "-q").err == "no tools\n"
 
 
-def test_list_shows_skills_and_searches_rye_items(tmp_path: Path, here: Callable[..., Said]) -> None:
+def test_list_searches_tools_of_every_format_and_filters_what_it_found(
+    project: Path, tmp_path: Path, here: Callable[..., Said]
+) -> None:
+    names = [f"task_{number:02}" for number in range(12)]
+    manifest(tmp_path / "many", *({**TIME, "name": name} for name in names))
+
+    def found(*arguments: object) -> list[str]:
+        said = here("list", "--json", "--from", project, "--from", tmp_path / "many", *arguments)
+        return [row["name"] for row in said.json]
+
+    assert found("--search", "zone OR tell AND NOT task") == ["get_time"]
+    assert found("--search", "task") == ["add_task", *names[:9]]
+    assert found("--search", "task", "--format", "manifest") == names[:10]
+    assert found("--search", "task", "--format", "capability") == ["add_task"]
+    assert found("--search", "nothing") == []
+
+
+def test_list_shows_skills(tmp_path: Path, here: Callable[..., Said]) -> None:
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "SKILL.md").write_text("---\ndescription: Notes.\n---\nText.\n", encoding="utf-8")
     said = here("list", "--skills", "--json", "--from", tmp_path)
     assert said.json == [{"name": "notes", "description": "Notes.", "path": str(tmp_path / "notes")}]
-    assert here("list", "--search", "deploy", "--json", "--from", tmp_path).json == []
 
 
 # -- exit codes ---------------------------------------------------------------------------------------------

@@ -167,6 +167,12 @@ def test_pages_follow_each_other_to_the_end_and_lose_nothing(server: Served) -> 
     assert rest["next"] is None
 
 
+def test_an_empty_list_says_why_it_is_empty(server: Served) -> None:
+    nothing = server.get("/v1/tools?dialect=openai&format=skill").json()
+    assert (nothing["tools"], nothing["note"]) == ([], "no tool fits these filters")
+    assert server.get("/v1/tools?dialect=openai").json()["note"] == ""
+
+
 @pytest.mark.parametrize("dialect", ["openai", "openai-responses", "anthropic", "gemini", "ollama", "mcp"])
 def test_a_dialect_gives_exactly_what_goes_into_a_providers_request(
     server: Served, shapes: Any, dialect: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,6 @@ from toolwright.model import (
     Always,
     Choice,
     Disabled,
-    Habits,
     Needs,
     NotCallable,
     Notes,
@@ -466,7 +466,6 @@ def item(name: str, description: str = "", *, root: str = "", **notes: Any) -> T
         description=description,
         notes=Notes(**notes),
         origin=Origin(format="rye", path=f"{root}.ai/tools/{name}.py"),
-        habits=Habits(searchable=True),
     )
 
 
@@ -586,8 +585,9 @@ def test_tags_are_searched() -> None:
     assert (choice.name, choice.because) == ("web/fetch", "matches content")
 
 
-def test_only_items_of_the_query_language_are_searched() -> None:
-    assert found("deploy", [tool("deploy"), item("ops/deploy")]) == ["ops/deploy"]
+def test_tools_of_other_formats_are_searched_and_support_items_are_not() -> None:
+    support = replace(item("ops/deploy"), role=Role.SUPPORT)
+    assert found("deploy", [tool("deploy"), support]) == ["deploy"]
 
 
 def test_a_query_is_not_endless() -> None:

@@ -440,8 +440,7 @@ def _visible(block: Block, hygiene: _Hygiene) -> Block:
 # -- one line of JSON ---------------------------------------------------------------------------------------
 
 _OTHER_BREAKS: Final = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
-_BREAKS: Final = re.compile("[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
-_BLANKS: Final = re.compile("  +")
+_BLANK_LINES: Final = re.compile(r"\A(?:[^\S\n]*\n)+")
 _JSON_SPACE: Final = b" \t\r\n"
 
 
@@ -458,8 +457,9 @@ def _json_line(tool: Tool, ending: Ending, hygiene: _Hygiene) -> _Said:
         if b"\n" in stdout or b"\r" in stdout:
             return _saying(hygiene.json(value), value)
         return _saying(hygiene.json_text(stdout.decode("utf-8")), value)
-    line = _BLANKS.sub(" ", _BREAKS.sub(" ", hygiene.text(stdout))).strip()
-    return _saying(line or "{}", notes=(f"the output is not JSON, so it is given as text ({defect})",))
+    text = _BLANK_LINES.sub("", hygiene.text(ending.stdout)).rstrip()
+    text = text if "\n" in text else text.strip()  # the first line's indentation counts beside the others
+    return _saying(text or "{}", notes=(f"the output is not JSON, so it is given as text ({defect})",))
 
 
 def _line_error(ending: Ending, hygiene: _Hygiene) -> str:

@@ -27,8 +27,10 @@ class Dialect(Protocol):
         """What goes into the request's ``tools``, the way back, and what got lost. Never raises."""
         ...
 
-    def read_calls(self, message: JsonObject, names: NameMap) -> tuple[ToolCall, ...]:
-        """The calls of a message, or of the whole response around it. Never raises, whatever the value."""
+    def read_calls(self, message: object, names: NameMap) -> tuple[ToolCall, ...]:
+        """Return the calls of a message, or of the whole response around it: JSON values, or an object of the
+        provider's Python library. A message without calls gives an empty tuple. Raises UsageError if this is
+        no message of the provider, or only a chunk of one."""
         ...
 
     def write_result(self, call: ToolCall, result: ToolResult) -> JsonObject:

@@ -333,7 +333,7 @@ class _Narrowing:
             if form.typed:
                 raise _DoesNotFit(f"it has an array of anything{_at(place)}")
             node["items"] = {}
-            self.lose(place, "items", f"an open one was added, which {form.provider} demands")
+            self.lose(place, "items", "an open one was added: providers refuse an array without it")
         is_object = "properties" in node or "object" in _type_list(node)
         if is_object:
             self.names_properties(node, place, out)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from toolwright import jsontext
+from toolwright.dialects._messages import items
 from toolwright.dialects._names import NameRule, give_names
 from toolwright.dialects._narrowing import Form, Narrowed, narrow
 from toolwright.jsontext import JsonObject, JsonValue, Pointer
@@ -158,16 +159,6 @@ def examples_of(tool: Tool) -> list[JsonObject]:
 
 
 # -- reading ------------------------------------------------------------------------------------------------
-
-
-def member(value: JsonValue, key: str) -> JsonValue:
-    """A member of an object; None for every other value."""
-    return value.get(key) if isinstance(value, dict) else None
-
-
-def items(value: JsonValue) -> list[JsonValue]:
-    """The items of an array; nothing for every other value."""
-    return value if isinstance(value, list) else []
 
 
 def read_call(

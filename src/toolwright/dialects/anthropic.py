@@ -11,9 +11,10 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from toolwright.dialects._messages import Source, calls_in, is_chunk, items, member
 from toolwright.dialects._names import NameRule
 from toolwright.dialects._narrowing import EnumValues, Form, Patterns
-from toolwright.dialects._wire import Draft, Rules, examples_of, items, member, pictures, read_call, text_of
+from toolwright.dialects._wire import Draft, Rules, examples_of, pictures, read_call, text_of
 from toolwright.jsontext import JsonObject, JsonValue, walk
 from toolwright.model import (
     Declared,
@@ -178,9 +179,8 @@ def _add_examples(draft: Draft, tool: Tool, declaration: JsonObject) -> None:
 # -- read and write -----------------------------------------------------------------------------------------
 
 
-def read_calls(message: JsonObject, names: NameMap) -> tuple[ToolCall, ...]:
-    """From an assistant message or a whole response: both hold ``content``. Server tools are not ours."""
-    blocks = [block for block in items(member(message, "content")) if member(block, "type") == "tool_use"]
+def read_calls(message: object, names: NameMap) -> tuple[ToolCall, ...]:
+    """Read a message, its content, or one block. Calls of server tools are not ours."""
     return tuple(
         read_call(
             names,
@@ -189,8 +189,35 @@ def read_calls(message: JsonObject, names: NameMap) -> tuple[ToolCall, ...]:
             spoken=member(block, "name"),
             arguments=member(block, "input"),
         )
-        for position, block in enumerate(blocks)
+        for position, block in enumerate(calls_in(message, _SOURCE))
     )
+
+
+def _calls(value: JsonValue) -> list[JsonValue] | None:
+    content: JsonValue = None
+    if isinstance(value, list):
+        content = value
+    elif "content" in value and value.get("role", "assistant") == "assistant":
+        content = member(value, "content")
+    elif str(value.get("type")) in _BLOCKS:
+        content = [value]
+    if isinstance(content, str):
+        return []
+    if not isinstance(content, list):
+        return None
+    blocks = items(content)
+    if any(not isinstance(member(block, "type"), str) or is_chunk(block) for block in blocks):
+        return None
+    return [block for block in blocks if block["type"] == "tool_use"]
+
+
+_BLOCKS: Final = frozenset({"tool_use", "text", "thinking", "redacted_thinking", "server_tool_use"})
+"""What counts as a block without a message around it."""
+_SOURCE: Final = Source(
+    dialect=NAME,
+    find=_calls,
+    wanted="the message of client.messages.create(), its content, or their JSON as a dict",
+)
 
 
 def write_result(call: ToolCall, result: ToolResult) -> JsonObject:

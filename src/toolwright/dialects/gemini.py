@@ -13,14 +13,13 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from toolwright.dialects._messages import Source, calls_in, items, member
 from toolwright.dialects._names import NameRule
 from toolwright.dialects._narrowing import EnumValues, Form, Nulls
 from toolwright.dialects._wire import (
     LOCAL_ID,
     Draft,
     Rules,
-    items,
-    member,
     narrowed,
     pictures,
     read_call,
@@ -132,13 +131,9 @@ def declare(tools: Sequence[Tool], options: DeclareOptions) -> Declared:
 # -- read and write -----------------------------------------------------------------------------------------
 
 
-def read_calls(message: JsonObject, names: NameMap) -> tuple[ToolCall, ...]:
-    """From a model's content or a whole response, of which the first candidate counts."""
-    candidate = next(iter(items(member(message, "candidates"))), None)
-    content = member(candidate, "content") or member(message, "content") or message
-    # The wire says functionCall; objects of the provider's Python library say function_call.
-    parts = items(member(content, "parts"))
-    calls = [member(part, "functionCall") or member(part, "function_call") for part in parts]
+def read_calls(message: object, names: NameMap) -> tuple[ToolCall, ...]:
+    """Read a response, of which the first candidate counts, or a candidate, a content, its parts, the calls
+    in them, or one of these."""
     return tuple(
         read_call(
             names,
@@ -147,8 +142,69 @@ def read_calls(message: JsonObject, names: NameMap) -> tuple[ToolCall, ...]:
             spoken=member(call, "name"),
             arguments=member(call, "args"),
         )
-        for position, call in enumerate(call for call in calls if isinstance(call, dict))
+        for position, call in enumerate(calls_in(message, _SOURCE))
     )
+
+
+def _calls(value: JsonValue) -> list[JsonValue] | None:
+    if isinstance(value, list):
+        parts = value
+    elif not _RESPONSE.isdisjoint(value):
+        candidates = member(value, "candidates")
+        if not candidates:  # the prompt was refused
+            return [] if candidates in (None, []) else None
+        return _content_calls(member(next(iter(items(candidates)), None), "content"))
+    elif isinstance(member(value, "content"), dict):
+        return _content_calls(member(value, "content"))
+    elif "parts" in value or value.get("role") == "model":
+        return _content_calls(value)
+    else:
+        parts = [value]
+    return _part_calls(items(parts))
+
+
+def _content_calls(content: JsonValue) -> list[JsonValue] | None:
+    """The calls of a content, which is empty where the model was stopped before it said anything."""
+    if content is not None and member(content, "role") not in (None, "model"):
+        return None
+    parts = member(content, "parts")
+    return _part_calls(items(parts)) if parts is None or isinstance(parts, list) else None
+
+
+def _part_calls(parts: list[JsonValue]) -> list[JsonValue] | None:
+    calls = []
+    for part in parts:
+        if not isinstance(part, dict):
+            return None
+        # The wire says functionCall; the provider's Python library says function_call.
+        call = part if "args" in part else member(part, "functionCall") or member(part, "function_call")
+        if isinstance(call, dict):
+            if any(call.get(key) for key in _UNFINISHED):
+                return None
+            calls.append(call)
+        elif _PART.isdisjoint(part):
+            return None
+    return calls
+
+
+_RESPONSE: Final = frozenset(
+    {"candidates", "promptFeedback", "prompt_feedback", "usageMetadata", "usage_metadata"}
+)
+_PART: Final = frozenset(
+    {
+        "text", "thought", "inlineData", "inline_data", "fileData", "file_data", "executableCode",
+        "executable_code", "codeExecutionResult", "code_execution_result", "toolCall", "tool_call",
+        "toolResponse", "tool_response", "thoughtSignature", "thought_signature",
+    }
+)  # fmt: skip
+"""One of these is in every part that is no call."""
+_UNFINISHED: Final = ("willContinue", "will_continue", "partialArgs", "partial_args")
+"""The marks of a call whose arguments are still streamed."""
+_SOURCE: Final = Source(
+    dialect=NAME,
+    find=_calls,
+    wanted="the response of client.models.generate_content(), its content, or their JSON as a dict",
+)
 
 
 def write_result(call: ToolCall, result: ToolResult) -> JsonObject:

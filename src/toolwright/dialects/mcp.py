@@ -9,9 +9,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from toolwright.dialects._messages import Source, calls_in, member
 from toolwright.dialects._names import NameRule, give_names_to
 from toolwright.dialects._narrowing import Form, narrow
-from toolwright.dialects._wire import Draft, Rules, member, narrowed, read_call, text_of
+from toolwright.dialects._wire import Draft, Rules, narrowed, read_call, text_of
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import (
     AudioBlock,
@@ -28,6 +29,7 @@ from toolwright.model import (
     ToolCall,
     ToolResult,
 )
+from toolwright.records import replace
 
 NAME: Final = "mcp"
 
@@ -37,7 +39,9 @@ FORM: Final = Form(
     # that proxies log; a wrong one makes them drop the tool.
     dropped=frozenset({"x-mcp-header"}),
     own_draft=True,
+    array_items=True,  # clients hand the schema on to providers, which refuse the whole request
 )
+_OUTPUT: Final = replace(FORM, array_items=False)
 
 RULES: Final = Rules(
     provider="MCP",
@@ -100,25 +104,36 @@ def _output(tool: Tool) -> JsonObject | None:
     schema = tool.output_schema
     if schema is None or schema.document.get("type") != "object":
         return None
-    return narrow(schema, FORM, tool.key).document
+    return narrow(schema, _OUTPUT, tool.key).document
 
 
-def read_calls(message: JsonObject, names: NameMap) -> tuple[ToolCall, ...]:
-    """From a ``tools/call`` request or its ``params``; one request is one call."""
-    params = member(message, "params") or message
-    if not isinstance(params, dict) or "name" not in params:
-        return ()
+def read_calls(message: object, names: NameMap) -> tuple[ToolCall, ...]:
+    """Read a ``tools/call`` request or its ``params``. One request is one call; other methods are none."""
+    calls = calls_in(message, _SOURCE)
     number = member(message, "id")
     is_number = isinstance(number, int) and not isinstance(number, bool)
-    return (
+    return tuple(
         read_call(
             names,
             0,
             call_id=str(number) if is_number else number,
-            spoken=params["name"],
-            arguments=params.get("arguments"),
-        ),
+            spoken=member(call, "name"),
+            arguments=member(call, "arguments"),
+        )
+        for call in calls
     )
+
+
+def _calls(value: JsonValue) -> list[JsonValue] | None:
+    if not isinstance(value, dict):
+        return None
+    if value.get("method", "tools/call") != "tools/call":
+        return [] if isinstance(value["method"], str) else None
+    params = member(value, "params") if "params" in value else value
+    return [params] if isinstance(params, dict) and isinstance(params.get("name"), str) else None
+
+
+_SOURCE: Final = Source(dialect=NAME, find=_calls, wanted="a tools/call request, or its params")
 
 
 def write_result(call: ToolCall, result: ToolResult) -> JsonObject:

@@ -12,9 +12,10 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from toolwright.dialects._messages import Source, calls_in, calls_of_message, member
 from toolwright.dialects._names import NameRule
 from toolwright.dialects._narrowing import Form, Nulls
-from toolwright.dialects._wire import LOCAL_ID, Draft, Rules, items, member, read_call, text_of
+from toolwright.dialects._wire import LOCAL_ID, Draft, Rules, read_call, text_of
 from toolwright.jsontext import JsonObject
 from toolwright.model import Declared, DeclareOptions, NameMap, Tool, ToolCall, ToolResult
 
@@ -58,9 +59,8 @@ def declare(tools: Sequence[Tool], options: DeclareOptions) -> Declared:
     return draft.declared(payload)
 
 
-def read_calls(message: JsonObject, names: NameMap) -> tuple[ToolCall, ...]:
-    """From an assistant message or a whole response."""
-    calls = items(member(member(message, "message") or message, "tool_calls"))
+def read_calls(message: object, names: NameMap) -> tuple[ToolCall, ...]:
+    """Read a response, a chunk of a stream (calls come whole), a message, its tool calls, or one of these."""
     return tuple(
         read_call(
             names,
@@ -69,8 +69,15 @@ def read_calls(message: JsonObject, names: NameMap) -> tuple[ToolCall, ...]:
             spoken=member(member(call, "function"), "name"),
             arguments=member(member(call, "function"), "arguments"),
         )
-        for position, call in enumerate(calls)
+        for position, call in enumerate(calls_in(message, _SOURCE))
     )
+
+
+_SOURCE: Final = Source(
+    dialect=NAME,
+    find=calls_of_message,
+    wanted="the response of client.chat(), its message, or their JSON as a dict",
+)
 
 
 def write_result(call: ToolCall, result: ToolResult) -> JsonObject:

@@ -12,9 +12,10 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from toolwright.dialects._messages import Source, calls_in, calls_of_message, is_chunk, items, member
 from toolwright.dialects._names import NameRule
 from toolwright.dialects._narrowing import Form, Limits, Patterns
-from toolwright.dialects._wire import Draft, Rules, items, member, pictures, read_call, text_of
+from toolwright.dialects._wire import Draft, Rules, pictures, read_call, text_of
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import (
     Declared,
@@ -154,11 +155,11 @@ class Chat:
             draft.take(tool, name)
         return draft.declared(payload)
 
-    def read_calls(self, message: JsonObject, names: NameMap) -> tuple[ToolCall, ...]:
-        """From an assistant message or a whole response, of which the first choice counts."""
-        choice = next(iter(items(member(message, "choices"))), None)
+    def read_calls(self, message: object, names: NameMap) -> tuple[ToolCall, ...]:
+        """Read a response, of which the first choice counts, or a choice, a message, its tool calls, or one
+        of these."""
         calls = []
-        for position, call in enumerate(items(member(member(choice, "message") or message, "tool_calls"))):
+        for position, call in enumerate(calls_in(message, _CHAT_SOURCE)):
             function, custom = member(call, "function"), member(call, "custom")
             calls.append(
                 read_call(
@@ -174,6 +175,23 @@ class Chat:
     def write_result(self, call: ToolCall, result: ToolResult) -> JsonObject:
         """A message of its own. It holds text only and has no mark for errors: the text says it."""
         return {"role": "tool", "tool_call_id": call.id, "content": text_of(result)}
+
+
+def _chat_calls(value: JsonValue) -> list[JsonValue] | None:
+    choices = value if isinstance(value, list) else value.get("choices")
+    first = next(iter(items(choices)), None)
+    if isinstance(member(first, "message"), dict):
+        return calls_of_message(first)
+    if isinstance(value, dict) and "choices" in value:
+        return [] if choices == [] else None
+    return calls_of_message(value)
+
+
+_CHAT_SOURCE: Final = Source(
+    dialect="openai",
+    find=_chat_calls,
+    wanted="the response of client.chat.completions.create(), its message, or their JSON as a dict",
+)
 
 
 # -- Responses ----------------------------------------------------------------------------------------------
@@ -210,10 +228,8 @@ class Responses:
             payload.insert(0, dict(_SEARCH))
         return draft.declared(payload)
 
-    def read_calls(self, message: JsonObject, names: NameMap) -> tuple[ToolCall, ...]:
-        """From a response, its list of output items, or one item."""
-        output = items(message) or items(member(message, "output")) or [message]
-        calls = [item for item in output if member(item, "type") in ("function_call", "custom_tool_call")]
+    def read_calls(self, message: object, names: NameMap) -> tuple[ToolCall, ...]:
+        """Read a response, its list of output items, or one item."""
         return tuple(
             read_call(
                 names,
@@ -222,7 +238,7 @@ class Responses:
                 spoken=_in_namespace(member(item, "name"), member(item, "namespace")),
                 arguments=item.get("arguments", item.get("input")),
             )
-            for position, item in enumerate(calls)
+            for position, item in enumerate(calls_in(message, _RESPONSES_SOURCE))
         )
 
     def write_result(self, call: ToolCall, result: ToolResult) -> JsonObject:
@@ -232,6 +248,29 @@ class Responses:
         if shown:
             output = [{"type": "input_text", "text": output}, *map(_picture, shown)]
         return {"type": "function_call_output", "call_id": call.id, "output": output}
+
+
+def _output_calls(value: JsonValue) -> list[JsonValue] | None:
+    output: JsonValue = None
+    if isinstance(value, list):
+        output = value
+    elif "output" in value and "call_id" not in value:  # a result has both
+        output = value["output"]
+    elif "id" in value or "call_id" in value:
+        output = [value]
+    if not isinstance(output, list):
+        return None
+    found = items(output)
+    if any(not isinstance(member(item, "type"), str) or is_chunk(item) for item in found):
+        return None
+    return [item for item in found if item["type"] in ("function_call", "custom_tool_call")]
+
+
+_RESPONSES_SOURCE: Final = Source(
+    dialect="openai-responses",
+    find=_output_calls,
+    wanted="the response of client.responses.create(), its output, or their JSON as a dict",
+)
 
 
 def _in_namespace(name: JsonValue, namespace: JsonValue) -> JsonValue:

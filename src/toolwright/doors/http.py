@@ -287,7 +287,7 @@ class Api:
         """In a provider's form: whole, because it is what goes into a request's ``tools``."""
         query, guest, workshop = request.query, request.guest, self._workshop
         offered = workshop.catalog.offered(guest.reach)
-        note = None
+        note = ""
         if "message" in query:
             selected = workshop.select(
                 query["message"], limit=query.get("limit"), caller=guest.name, reach=guest.reach
@@ -295,8 +295,9 @@ class Api:
             note = selected.note
             chosen = {choice.key for choice in selected.chosen}
             offered = [tool for tool in offered if tool.key in chosen]
-        if query.keys() & {"format", "effect", "trust"}:
+        if offered and query.keys() & {"format", "effect", "trust"}:
             offered = [tool for tool in offered if self._row(tool, query) is not None]
+            note = note if offered else "no tool fits these filters"
         declared = workshop.declare(
             query["dialect"],
             names=[tool.key for tool in offered],
@@ -307,7 +308,7 @@ class Api:
         return {
             "tools": declared.payload,
             "next": None,
-            **({} if note is None else {"note": note}),
+            "note": note or declared.note,
             "left_out": [{"tool": left.tool, "because": left.because} for left in declared.left_out],
             "losses": [loss for loss in _documents.losses_of(declared) if loss["pointer"] or loss["keyword"]],
         }

@@ -70,7 +70,7 @@ from toolwright.model import (
 from toolwright.records import dataclass, replace
 
 NAME: Final = "rye"
-_HABITS: Final = Habits(namesakes=Namesakes.SETTLED, searchable=True)
+_HABITS: Final = Habits(namesakes=Namesakes.SETTLED)
 
 _REQUIRED: Final = ("tool_type", "version", "description", "executor_id", "category")
 _KEYS: Final = (

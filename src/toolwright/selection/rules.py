@@ -459,8 +459,8 @@ _Term: TypeAlias = Callable[[str], bool]
 def search(
     tools: Sequence[Tool], query: str | None = None, item_id: str | None = None, limit: int = 10
 ) -> tuple[Choice, ...]:
-    """The rye items that a query finds, best first, then by space in the order given, then by id; or the one
-    of an id.
+    """The tools that a query finds, best first, then by space in the order given, then by name; or the one of
+    an id.
 
     Words (parts of words count), "phrases", ``*`` for any letters of a word, AND, OR, NOT, parentheses; words
     side by side are joined by AND. The query must hold for the record as a whole; a field in which it holds
@@ -473,7 +473,7 @@ def search(
         )
     if limit < 0:
         raise UsageError(f"limit: must not be negative (got {limit})")
-    items = [tool for tool in tools if tool.habits.searchable and tool.role is not Role.SUPPORT]
+    items = [tool for tool in tools if tool.role is not Role.SUPPORT]
     if query is None:
         found = [
             Choice(key=tool.key, name=tool.name, because="item id", score=1.0)

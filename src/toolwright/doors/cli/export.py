@@ -51,6 +51,8 @@ def command(
     _render.write_json(declared.payload)
     if shared.quiet:
         return
+    if declared.note:
+        click.echo(_render.printable(declared.note), err=True)
     for left in declared.left_out:
         click.echo(f"left out {_render.printable(left.tool)}: {_render.printable(left.because)}", err=True)
     if declared.losses:

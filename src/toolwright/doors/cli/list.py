@@ -12,6 +12,7 @@ from toolwright.doors._documents import tool_row
 from toolwright.doors.cli import Shared, _render, examples, shared_options
 from toolwright.model import FILE_FORMATS, Effect, Role, Tool, Trust
 
+FOUND_MAX = 10
 _TRUST = tuple(trust.value for trust in Trust)
 
 
@@ -31,7 +32,7 @@ _TRUST = tuple(trust.value for trust in Trust)
 @click.option("--trust", type=click.Choice(_TRUST), help="Only tools with this trust.")
 @click.option(
     "--search", "query", metavar="QUERY",
-    help='The ten best rye items for rye\'s own query (AND, OR, NOT, "a phrase", *).',
+    help='The ten best tools for a query (AND, OR, NOT, "a phrase", *).',
 )  # fmt: skip
 @click.option(
     "--fresh", is_flag=True, help="Ask MCP servers for their tools again, and fetch documents again."
@@ -59,7 +60,8 @@ def command(
     else:
         found: Sequence[Tool] = workshop.tools
         if query is not None:
-            found = [workshop.find(hit.key) for hit in workshop.search(query)]
+            hits = workshop.search(query, limit=len(workshop.tools))
+            found = [workshop.find(hit.key) for hit in hits]
         wanted = [
             tool
             for tool in found
@@ -68,6 +70,8 @@ def command(
         vetted = [(tool, workshop.vet(tool).trust.value) for tool in wanted]
         names = Counter(tool.name for tool in workshop.tools)
         shown = [pair for pair in vetted if trust in (None, pair[1])]
+        if query is not None:
+            shown = shown[:FOUND_MAX]
         if shown or as_json:
             _write_tools(shown, names, as_json)
         elif workshop.tools or workshop.problems or shared.quiet:
