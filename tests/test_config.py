@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -74,6 +75,9 @@ keyword_match = "substring"
 needs = ["fs.write"]
 env = ["EDITOR"]
 
+[tools."executable:bin/*"]
+effect = "read"
+
 [secrets]
 OPENAI_API_KEY = "vault:openai"
 
@@ -133,6 +137,7 @@ WIDENING = [
     "source[4].secret",
     "source[5].handlers",
     "grants",
+    "tools.executable:bin/*.effect",
     "secrets",
     "policy[1].decision",
 ]
@@ -152,7 +157,7 @@ def ignored(config: Config) -> list[str]:
     """The keys that were reported as not counting."""
     found = [problem for problem in config.problems if problem.code == "config.untrusted"]
     assert all(problem.severity is Severity.WARNING and problem.hint for problem in found)
-    return [problem.message.partition(" is ignored")[0] for problem in found]
+    return [re.split(" is ignored| lowers no effect", problem.message)[0] for problem in found]
 
 
 @pytest.fixture
@@ -298,7 +303,7 @@ def test_an_unknown_key_is_refused_with_a_suggestion(
         ("[[policy]]\n[[policy]]", "policy[0]: needs decision; policy[0]: needs because; policy[1]: needs"),
         (
             '[[policy]]\nmatch.effect = "chnage"\ndecision = "deny"\nbecause = "x"',
-            "policy[0]: match.effect: must be one of read, create, change (got 'chnage')",
+            "policy[0]: match.effect: must be one of read, create, change, write (got 'chnage')",
         ),
         (
             '[[policy]]\nmatch.arguments.path = { under = "etc" }\ndecision = "deny"\nbecause = "x"',
@@ -366,7 +371,7 @@ def test_a_wrong_value_is_refused_with_its_place(text: str, says: str, tmp_path:
         (
             '[[policy]]\ndecision = "deny"\nbecause = "x"\n[policy.match]\neffect = "chnage"',
             5,
-            "policy[0]: match.effect: must be one of read, create, change (got 'chnage')",
+            "policy[0]: match.effect: must be one of read, create, change, write (got 'chnage')",
         ),
         (
             '[[policy]]\ndecision = "deny"\nbecause = "x"\nmatch = { nmae = "x" }',

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from toolwright import jsontext
-from toolwright.catalog import files, loading, sources
+from toolwright.catalog import effects, files, loading, sources
 from toolwright.catalog.cache import Cache
 from toolwright.catalog.catalog import Catalog, Tools, is_within
 from toolwright.config import (
@@ -448,7 +448,7 @@ class Workshop:
         return tuple(pins.problems([*self.tools, *self.server_records()], self.gate.vet_signature))
 
     def rule_problems(self) -> list[Problem]:
-        """The rules, budgets and grants of the project's file that name no tool there is.
+        """Return what the project's file says of tools that do not exist: rules, budgets, grants, effects.
 
         Not those of the user's own file, which speaks for all projects, nor those of a file above the folder
         that was loaded, nor where sources were left out or others named instead: what they name may be there.
@@ -477,7 +477,10 @@ class Workshop:
             file,
             rules_of(config.policy, config.policy_places),
             budgets_of(config.budgets, config.budget_places),
-            [grant.pattern for grant, grant_file in grants if grant_file == file],
+            {
+                "grants": [grant.pattern for grant, grant_file in grants if grant_file == file],
+                "tools": [each.pattern for each in config.effects if each.file == file],
+            },
         )
         if not asked:  # as mostly; no tool is taken from the shelf for it
             return []
@@ -1212,16 +1215,16 @@ class Workshop:
             rye_spaces=self._rye_spaces,
             keep=Cache(folder),
             earlier=earlier,
+            stated=config.effects,
         )
         first = self._reading_tools(report.catalog.skills) if config.context_mode != "full" else ()
         return self._with_own(report, first) if first or self._own != OwnTools() else report
 
-    @staticmethod
-    def _reading_tools(skills: Sequence[Skill]) -> tuple[Tool, ...]:
+    def _reading_tools(self, skills: Sequence[Skill]) -> tuple[Tool, ...]:
         """What models read skills with, where they get none of their texts unasked."""
         from toolwright.formats import skill
 
-        return (skill.reading_tool(skills),) if skills else ()
+        return (effects.applied(skill.reading_tool(skills), self.config.effects),) if skills else ()
 
     def _with_own(self, report: loading.LoadReport, first: Sequence[Tool]) -> loading.LoadReport:
         from toolwright.formats import capability
@@ -1231,7 +1234,7 @@ class Workshop:
         migration = self._migration = capability.migration(declared, fallback)
         still = migration.tools[len(declared) :]
         own, problems = [*self._own.tools, *still], [*self._own.problems, *migration.problems]
-        return report.with_own(own, problems, first=first)
+        return report.with_own(own, problems, first=first, stated=self.config.effects)
 
     def _which(self, name: str) -> str | None:
         from shutil import which

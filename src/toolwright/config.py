@@ -29,6 +29,8 @@ from toolwright.model import (
     FOUND_FORMATS,
     LOCK_NAME,
     TIMEOUT_S_MAX,
+    WRITE,
+    Effect,
     Grant,
     Level,
     Limits,
@@ -37,6 +39,7 @@ from toolwright.model import (
     Profile,
     Rules,
     Severity,
+    StatedEffect,
 )
 from toolwright.paths import TEMPORARY_FOLDER, is_below
 from toolwright.records import dataclass, replace
@@ -204,6 +207,8 @@ class Config:
     grants: tuple[Grant, ...] = ()
     grant_files: tuple[str, ...] = ()
     """Where each of them stands."""
+    effects: tuple[StatedEffect, ...] = ()
+    """What ``[tools]`` states about tools whose declarations cannot."""
     secrets: Mapping[str, str] = field(default_factory=dict)
     """Variables of tools, and the secrets of the vault that they stand for."""
     policy: tuple[Mapping[str, Any], ...] = ()
@@ -394,7 +399,8 @@ _BUDGET_KEYS: Final = {
     "because": _TEXT,
 }
 _GRANT_KEYS: Final = {"needs": _Key(list, items=_TEXT), "env": _Key(list, items=_TEXT)}
-_TOP: Final = (*_SECTIONS, "source", "grants", "secrets", "policy", "budget")
+_TOOL_KEYS: Final = {"effect": _Key(str, choices=tuple(Effect))}
+_TOP: Final = (*_SECTIONS, "source", "grants", "tools", "secrets", "policy", "budget")
 
 
 # -- reading ------------------------------------------------------------------------------------------------
@@ -585,6 +591,7 @@ class _Reading:
             if key.startswith(("limits.", "audit.retention")) and value <= 0:
                 raise self.wrong(key, f"must be above 0 (got {value})")
         grants = self.grants(table.get("grants", {}))
+        effects = self.effects(table.get("tools", {}))
         policy, policy_places = self.policy(self.tables("policy", table.get("policy", [])))
         budgets = self.tables("budget", table.get("budget", []))
         budget_places = self.budgets(budgets)
@@ -601,6 +608,7 @@ class _Reading:
             timeout_s=float(timeout_s),
             grants=(*config.grants, *grants),
             grant_files=(*config.grant_files, *(self.path for _ in grants)),
+            effects=(*config.effects, *effects),
             secrets={**config.secrets, **self.secrets(table.get("secrets", {}))},
             # The user's own rules stay, and come first: a project's rule must not take a refusal away.
             policy=(*config.policy, *policy),
@@ -765,6 +773,36 @@ class _Reading:
             for pattern, grant in grants.items()
         ]
 
+    def effects(self, tables: object) -> list[StatedEffect]:
+        """Read ``[tools."PATTERN"]``. A file that is not trusted can only raise effects."""
+        if not isinstance(tables, dict):
+            raise self.wrong("tools", 'must be tables, written [tools."PATTERN"]')
+        for pattern, table in tables.items():
+            where = f"tools.{pattern}"
+            if not isinstance(table, dict):
+                raise self.wrong(where, 'must be a table, written [tools."PATTERN"]')
+            if table.get("effect") == WRITE:
+                raise self.wrong(
+                    f"{where}.effect", f'"{WRITE}" is a word of rules only: name create or change'
+                )
+            self.section(where, table, _TOOL_KEYS)
+        stated = {pattern: Effect(table["effect"]) for pattern, table in tables.items() if "effect" in table}
+        if not self.trusted:
+            for pattern, effect in stated.items():
+                if effect is not Effect.CHANGE:  # to the strongest there is nothing to lower
+                    self.untrusted(f"tools.{pattern}.effect", effect.value)
+        lines = lines_of(self.text, {f"tools.{pattern}" for pattern in stated}) if stated else {}
+        return [
+            StatedEffect(
+                pattern=pattern,
+                effect=effect,
+                file=self.path,
+                line=lines.get(f"tools.{pattern}"),
+                may_lower=self.trusted,
+            )
+            for pattern, effect in stated.items()
+        ]
+
     def policy(self, tables: Sequence[Any]) -> tuple[list[Mapping[str, Any]], list[str]]:
         for number, table in enumerate(tables):
             self.section(f"policy[{number}]", table, _POLICY_KEYS)
@@ -917,7 +955,7 @@ class _Reading:
             Problem(
                 code="config.untrusted",
                 severity=Severity.WARNING,
-                message=f"{where} is ignored: {why}",
+                message=f"{where} {'lowers no effect' if _is_effect(where) else 'is ignored'}: {why}",
                 path=self.path,
                 pointer=_pointer(where),
                 line=next((lines[place] for place in places[where] if place in lines), None),
@@ -926,6 +964,11 @@ class _Reading:
             for where, _ in self.widening
         )
         return replace(config, problems=(*config.problems, *problems))
+
+
+def _is_effect(where: str) -> bool:
+    """Return whether the key states an effect, which a file that is not trusted can still raise."""
+    return where.startswith("tools.")
 
 
 def _tables_of(where: str) -> Iterator[str]:

@@ -133,8 +133,13 @@ class Gate:
             limits=config.limits,
         )
         self._policy = policy.Policy(self._house)
-        # A rule that asks a person is about the calls of a server's tools, not about the server's start.
-        denying = tuple(rule for rule in self._house.policy if rule.answer is Answer.DENY)
+        # A rule that asks a person, or about an effect, is about the calls of a server's tools. A server that
+        # never starts could not even be read from where nothing may be written.
+        denying = tuple(
+            rule
+            for rule in self._house.policy
+            if rule.answer is Answer.DENY and not rule.match.asks_about(("effect",))
+        )
         self._server_policy = policy.Policy(replace(self._house, policy=denying, budgets=()))
         self.spaces = sources.Spaces.installed(environment.user_space)
         self.named = (

@@ -709,6 +709,10 @@ class Effect(StrEnum):
     CHANGE = "change"
 
 
+WRITE: Final = "write"
+"""In rules only: create or change. It is never the effect of a tool."""
+
+
 class Role(StrEnum):
     """What a record is for."""
 
@@ -827,6 +831,10 @@ class Tool:
     selection: Selection | None = None
     """None: the format has no rule, so the tool is always shown."""
     effect: Effect = Effect.CHANGE
+    effect_from: str = ""
+    """Who or what gave the effect; empty: no one did, so it counts as change."""
+    declared_effect: Effect | None = None
+    """The effect before the configuration replaced it; None: the configuration did not."""
     retry: Retry | None = None
     chain: tuple[str, ...] = ()
     """From the tool to the primitive that runs it, by item id, where the format has such a chain."""
@@ -1054,6 +1062,18 @@ class Grant:
     needs: tuple[str, ...] | None = None
     """None: it says nothing about needs, as a grant of variables alone does; empty: it grants none."""
     env: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatedEffect:
+    """The effect that a configuration gives to the tools whose key matches ``pattern``."""
+
+    pattern: str
+    effect: Effect
+    file: str = ""
+    line: int | None = None
+    may_lower: bool = True
+    """False: the file is not trusted, so it may only raise an effect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

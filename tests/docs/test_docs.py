@@ -191,6 +191,7 @@ def test_every_configuration_key_is_described() -> None:
     for heading, keys in (
         ("Sources", config._SOURCE_KEYS),
         ("Grants", config._GRANT_KEYS),
+        ("Tools", config._TOOL_KEYS),
         ("Policy", config._POLICY_KEYS),
         ("Budgets", config._BUDGET_KEYS),
     ):
@@ -429,11 +430,14 @@ def needs_supervision() -> None:
         pytest.skip("the guide shows the level supervised; `toolwright doctor` says what this machine lacks")
 
 
-@pytest.mark.parametrize(("name", "file"), [("calling", "closed.toml"), ("policy", "rules.toml")])
-def test_a_guide_shows_what_is_really_printed(name: str, file: str, workshop: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "files"), [("calling", ("closed.toml",)), ("policy", ("rules.toml", "writes.toml"))]
+)
+def test_a_guide_shows_what_is_really_printed(name: str, files: tuple[str, ...], workshop: Path) -> None:
     needs_supervision()
     page = DOCS / "guides" / f"{name}.md"
-    (workshop / file).write_text(blocks(page, "toml")[0], encoding="utf-8")
+    for file, block in zip(files, blocks(page, "toml"), strict=False):
+        (workshop / file).write_text(block, encoding="utf-8")
     sessions = [
         session
         for block in blocks(page, "console")

@@ -32,7 +32,18 @@ COMMANDS = (
     "verify", "lock", "secret", "serve", "keys", "token", "trust", "export", "init", "doctor",
 )  # fmt: skip
 PROBLEM_KEYS = ["code", "severity", "path", "pointer", "line", "message", "hint"]
-ROW_KEYS = ["name", "key", "format", "description", "version", "effect", "trust", "path", "pointer"]
+ROW_KEYS = [
+    "name",
+    "key",
+    "format",
+    "description",
+    "version",
+    "effect",
+    "effect_from",
+    "trust",
+    "path",
+    "pointer",
+]
 
 TIME = {
     "name": "get_time",
@@ -184,6 +195,7 @@ def test_list_prints_a_row_for_each_tool(project: Path) -> None:
         "description": "Tell the time.",
         "version": None,
         "effect": "change",
+        "effect_from": "not stated, so it counts as change",
         "trust": "unsigned",
         "path": "clock/tools.json",
         "pointer": "/tools/0",

@@ -20,7 +20,7 @@ from itertools import count
 from typing import Any, Final, TypeVar
 
 from toolwright import formats, jsontext, schema
-from toolwright.catalog import files, sources
+from toolwright.catalog import effects, files, sources
 from toolwright.catalog.cache import Cache, Damaged, Kept, Loaded, Shelved, Snapshot, aliases_of
 from toolwright.catalog.catalog import Catalog
 from toolwright.catalog.sources import Asker, Candidate, Fetcher, Listing, Prober, Source
@@ -36,6 +36,7 @@ from toolwright.model import (
     Rules,
     Severity,
     Skill,
+    StatedEffect,
     Tool,
     Unit,
 )
@@ -205,12 +206,17 @@ class LoadReport:
         self.catalog = Catalog(shelf, lambda: shelves.ask(lambda held: held.skills))
 
     def with_own(
-        self, tools: Sequence[Tool], problems: Sequence[Problem], *, first: Sequence[Tool] = ()
+        self,
+        tools: Sequence[Tool],
+        problems: Sequence[Problem],
+        *,
+        first: Sequence[Tool] = (),
+        stated: Sequence[StatedEffect] = (),
     ) -> LoadReport:
         """The same with the host's own tools, which come from no file and into no cache; clashes are told.
-        ``first`` stand before all others."""
+        ``first`` stand before all others. ``stated``: the effects that the configuration gives to tools."""
         found = [*problems]
-        distinct = _distinct([*first, *tools], found)
+        distinct = [effects.applied(tool, stated) for tool in _distinct([*first, *tools], found)]
         others = {other.name: other for other in self.declared({tool.name for tool in distinct})}
         for tool in distinct:
             if tool.name in others:
@@ -396,13 +402,15 @@ def load(
     rye_spaces: Callable[[], Sequence[Source]] = tuple,
     keep: Cache | None = None,
     earlier: LoadReport | None = None,
+    stated: Sequence[StatedEffect] = (),
 ) -> LoadReport:
     """Load everything the sources hold. Raises SourceError only for a path that a person named wrongly.
 
     What ``earlier`` compiled, under the same rules, is taken over where the files are still the same.
+    ``stated``: the effects that the configuration gives to tools.
     """
     with _without_collections():
-        return _load(wanted, rules, machine, rye_spaces, keep or Cache(None), earlier)
+        return _load(wanted, rules, machine, rye_spaces, keep or Cache(None), earlier, tuple(stated))
 
 
 @contextmanager
@@ -432,15 +440,16 @@ def _load(
     rye_spaces: Callable[[], Sequence[Source]],
     kept: Cache,
     earlier: LoadReport | None,
+    stated: Sequence[StatedEffect],
 ) -> LoadReport:
     found = sources.listing(wanted, rye_spaces=rye_spaces, changed=machine.changed)
     machine.know(found)
     # By digest: a definition may hold secrets, and what is kept must not.
-    identity = (tuple(replace(source, server=_mark_of(source)) for source in wanted), rules)
+    identity = (tuple(replace(source, server=_mark_of(source)) for source in wanted), rules, stated)
     snapshot = kept.open(identity) if earlier is None else None
 
     def again() -> Loaded:
-        loaded = _cold(found, rules, machine, ())
+        loaded = _cold(found, rules, machine, (), stated)
         kept.save(identity, loaded)
         return loaded
 
@@ -454,9 +463,9 @@ def _load(
         # Whoever looks again asks again, too, where nothing was told.
         units = () if earlier is None else [kept for kept in earlier.units if kept.until is None]
     try:
-        loaded = _cold(found, rules, machine, units)
+        loaded = _cold(found, rules, machine, units, stated)
     except _UNREADABLE:  # what was left in the cache is not what it was
-        loaded = _cold(found, rules, machine, ())
+        loaded = _cold(found, rules, machine, (), stated)
     return LoadReport(Shelves(Fresh(loaded), again), found, lambda: kept.save(identity, loaded), warm=False)
 
 
@@ -468,7 +477,13 @@ def _same_programs(snapshot: Snapshot, machine: Machine) -> bool:
     return all((machine.which(name) is not None) is there for name, there in snapshot.programs.items())
 
 
-def _cold(found: Listing, rules: Rules, machine: Machine, earlier: Sequence[Kept]) -> Loaded:
+def _cold(
+    found: Listing,
+    rules: Rules,
+    machine: Machine,
+    earlier: Sequence[Kept],
+    stated: Sequence[StatedEffect],
+) -> Loaded:
     """Compile and link everything, taking over what ``earlier`` compiled from the same files."""
     compiled = _compile_all(found, rules, machine, earlier)
     problems: list[Problem] = []
@@ -497,6 +512,8 @@ def _cold(found: Listing, rules: Rules, machine: Machine, earlier: Sequence[Kept
             skills += linked.skills
             problems += linked.problems
     tools = _distinct(tools, problems)
+    if stated:
+        tools = [effects.applied(tool, stated) for tool in tools]
     for kept in units:
         for tool in kept.compiled.tools:
             if type(tool) is Shelved:

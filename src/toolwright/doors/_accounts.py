@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from toolwright.doors._documents import plain
+from toolwright.doors._documents import effect_source, plain
 from toolwright.gate import Explanation
 from toolwright.journal import reading
 from toolwright.journal.chain import Anchor
@@ -57,6 +57,8 @@ def explanation_document(explained: Explanation) -> JsonObject:
     return {
         "key": explained.tool.key,
         "caller": explained.caller,
+        "effect": explained.tool.effect.value,
+        "effect_from": effect_source(explained.tool),
         "decision": decision_word(decision),
         "rule": decision.rule or None,
         "because": decision.because,

@@ -54,12 +54,20 @@ def tool_row(tool: Tool) -> dict[str, Any]:
         "description": tool.description,
         "version": tool.version,
         "effect": tool.effect.value,
+        "effect_from": effect_source(tool),
         "trust": None,
         "path": shown_path(tool.origin.path),
         "pointer": None if tool.origin.pointer is None else jsontext.pointer_text(tool.origin.pointer),
         "role": tool.role.value,
         "deprecated": tool.notes.deprecated,
     }
+
+
+def effect_source(tool: Tool) -> str:
+    """Return who or what says which effect a tool has, for people."""
+    source = tool.effect_from or "not stated, so it counts as change"
+    declared = tool.declared_effect
+    return source if declared in (None, tool.effect) else f"{source}, in place of {declared}"
 
 
 def tool_record(tool: Tool) -> dict[str, Any]:

@@ -161,6 +161,7 @@ _TOOL_MEMBERS: Final[JsonObject] = {
     "description": TEXT,
     "version": TEXT_OR_NULL,
     "effect": EFFECT,
+    "effect_from": TEXT,
     "trust": nullable(TRUST),
     "path": TEXT,
     "pointer": TEXT_OR_NULL,
@@ -344,6 +345,8 @@ SHAPES: Final[dict[str, JsonObject]] = {
         {
             "key": TEXT,
             "caller": TEXT,
+            "effect": EFFECT,
+            "effect_from": TEXT,
             "decision": one_of(["allow", "ask", "deny"]),
             **_RULED,
             "permit": nullable(OBJECT),

@@ -472,7 +472,7 @@ class _Group:
         self.unknown_keys(node, _TOOL_KEYS)
         name = self.name(node)
         description = self.tool_description(node)
-        category, effect = self.category(node)
+        category, effect, effect_from = self.category(node)
         schema = self.input_schema(node)
         metadata = self.metadata(node.get("metadata"))
         executor = self.executor(metadata) if metadata is not None else None
@@ -501,6 +501,7 @@ class _Group:
                 needs=Needs(context=context),
                 selection=self.selection,
                 effect=effect,
+                effect_from=effect_from,
                 habits=_HABITS,
                 notes=Notes(category=category, cost=cost, latency=latency, documentation=self.description),
                 origin=Origin(format=NAME, path=self.document.path, pointer=node.pointer),
@@ -550,17 +551,21 @@ class _Group:
             return None
         return node
 
-    def category(self, tool: Node) -> tuple[str, Effect]:
+    def category(self, tool: Node) -> tuple[str, Effect, str]:
+        """Return the category, its effect, and where that comes from."""
         category = tool.value.get("category", "retrieval")
         if type(category) is str and category in _EFFECTS:
-            return category, _EFFECTS[category]
+            given = (
+                f"category {category}" if "category" in tool.value else f"no category, which means {category}"
+            )
+            return category, _EFFECTS[category], given
         node = tool.here("category")
         node.warn(
             "capability.tool.category-values",
             f"must be creation, retrieval, mutation or analysis (got {_got(node)})",
             hint="it counts as mutation, because a tool of unknown effect must not pass as read-only",
         )
-        return "mutation", Effect.CHANGE
+        return "mutation", Effect.CHANGE, "a category that does not exist, which counts as mutation"
 
     def input_schema(self, tool: Node) -> Schema | None:
         if _is_simple_schema(tool.value.get("input_schema")):

@@ -356,7 +356,8 @@ class _Reading:
         text = description if isinstance(description, str) else title if isinstance(title, str) else ""
         invocation = self.record.invocation
         assert isinstance(invocation, CallMcp)
-        effect, idempotent = self.effect(hints)
+        effect, effect_from = self.effect(hints)
+        idempotent = self.server.trusted and hints.get("idempotentHint") is True
         metadata: JsonObject = {"annotations": hints} if hints else {}
         if idempotent:
             metadata["idempotent"] = True
@@ -371,6 +372,7 @@ class _Reading:
             input_schema=Schema.of(schema),
             output_schema=Schema.of(output) if output is not None else None,
             effect=effect,
+            effect_from=effect_from,
             retry=Retry(max_attempts=2) if effect is Effect.READ or idempotent else None,
             notes=Notes(
                 documentation={"title": title} if isinstance(title, str) and title != text else None,
@@ -378,15 +380,21 @@ class _Reading:
             ),
         )
 
-    def effect(self, hints: JsonObject) -> tuple[Effect, bool]:
-        """What a call does to the world. Attack: a server that calls a destructive tool harmless, so that it
-        runs unasked or twice. Its word counts only where the host says so; otherwise the worst holds."""
+    def effect(self, hints: JsonObject) -> tuple[Effect, str]:
+        """Return what a call does to the world, and where that comes from.
+
+        Attack: a server that calls a destructive tool harmless, so that it runs unasked or twice. Its hints
+        count only if the host trusts it. Otherwise the tool counts as one that changes.
+        """
+        reads, destroys = hints.get("readOnlyHint"), hints.get("destructiveHint")
         if not self.server.trusted:
-            return Effect.CHANGE, False
-        if hints.get("readOnlyHint") is True:
-            return Effect.READ, True
-        effect = Effect.CREATE if hints.get("destructiveHint") is False else Effect.CHANGE
-        return effect, hints.get("idempotentHint") is True
+            has_hints = isinstance(reads, bool) or isinstance(destroys, bool)
+            return Effect.CHANGE, "the server's hints do not count: it is not trusted" if has_hints else ""
+        if reads is True:
+            return Effect.READ, "readOnlyHint of a trusted server"
+        if isinstance(destroys, bool):
+            return (Effect.CHANGE if destroys else Effect.CREATE), "destructiveHint of a trusted server"
+        return Effect.CHANGE, ""
 
 
 def _is_unseen(char: str) -> bool:

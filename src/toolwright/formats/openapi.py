@@ -547,6 +547,7 @@ class _Api:
                 env=tuple(dict.fromkeys(one.secret for one in credentials if one.secret)),
             ),
             effect=_EFFECTS.get(operation.method, Effect.CHANGE),
+            effect_from=f"method {operation.method.upper()}",
             notes=Notes(
                 tags=tuple(_texts(operation.value.get("tags")))[:20],
                 deprecated=is_deprecated,

@@ -47,7 +47,7 @@ class Facts:
     output_schema: JsonObject | None = None
     untyped: tuple[str, ...] = ()
     """Parameters without an annotation."""
-    effect: Effect = Effect.CHANGE
+    effect: Effect | None = None
     timeout_s: float | None = None
     version: str | None = None
     tags: tuple[str, ...] = ()
@@ -71,7 +71,8 @@ def compile_function(facts: Facts) -> Compiled:
         reply=Reply.BLOCKS,
         # It runs as the host itself, so there is nothing to grant and no profile to speak of.
         needs=Needs(stated=True, timeout_s=facts.timeout_s),
-        effect=facts.effect,
+        effect=facts.effect or Effect.CHANGE,
+        effect_from="effect= of the function" if facts.effect is not None else "",
         notes=Notes(
             tags=facts.tags,
             documentation=documentation,

@@ -210,6 +210,7 @@ def reading_tool(skills: Sequence[Skill]) -> Tool:
         reply=Reply.PLAIN_TEXT,
         needs=Needs(stated=True),
         effect=Effect.READ,
+        effect_from="toolwright itself",
         origin=Origin(format=NAME, path="toolwright"),
         habits=_HABITS,
     )

@@ -30,6 +30,7 @@ from toolwright.functions import docstrings, results, shapes
 from toolwright.jsontext import JsonObject
 from toolwright.model import (
     TIMEOUT_S_MAX,
+    WRITE,
     Compiled,
     Effect,
     Problem,
@@ -116,7 +117,7 @@ class Options:
 
     name: str | None = None
     description: str | None = None
-    effect: Effect = Effect.CHANGE
+    effect: Effect | None = None
     timeout_s: float | None = None
     tags: tuple[str, ...] = ()
     version: str | None = None
@@ -132,7 +133,7 @@ def tool(
     *,
     name: str | None = None,
     description: str | None = None,
-    effect: Effect | str = Effect.CHANGE,
+    effect: Effect | str | None = None,
     timeout_s: float | None = None,
     tags: Sequence[str] = (),
     version: str | None = None,
@@ -146,7 +147,7 @@ def tool(
     *,
     name: str | None = None,
     description: str | None = None,
-    effect: Effect | str = Effect.CHANGE,
+    effect: Effect | str | None = None,
     timeout_s: float | None = None,
     tags: Sequence[str] = (),
     version: str | None = None,
@@ -157,13 +158,15 @@ def tool(
     """Mark a function as a tool; bare, or with what its signature and docstring cannot say.
 
     The function stays what it was, and is offered to nobody until it is handed to ``open(tools=…)``.
-    ``effect`` is ``read``, ``create`` or ``change``; ``idempotent`` says that running it twice does no more
-    than running it once; ``examples`` are arguments; ``namespace`` takes the module's place in the key.
+    ``effect`` is ``read``, ``create`` or ``change`` (the default); ``idempotent`` says that running it twice
+    does no more than running it once; ``examples`` are arguments; ``namespace`` takes the module's place in
+    the key.
     """
     if name is not None:
         _check_name(name, "tool(name=…)")
-    if effect not in [*Effect]:
-        raise UsageError(f"tool(effect=…): must be {', '.join(Effect)} (got {str(effect)[:60]!r})")
+    if effect is not None and effect not in [*Effect]:
+        hint = f'"{WRITE}" is a word of rules only: name create or change' if effect == WRITE else None
+        raise UsageError(f"tool(effect=…): must be {', '.join(Effect)} (got {str(effect)[:60]!r})", hint)
     if timeout_s is not None and (type(timeout_s) not in (int, float) or not 0 < timeout_s <= TIMEOUT_S_MAX):
         raise UsageError(
             f"tool(timeout_s=…): must be above 0 and at most {TIMEOUT_S_MAX:.0f} (got {timeout_s!r})"
@@ -177,7 +180,7 @@ def tool(
     options = Options(
         name=name,
         description=description,
-        effect=Effect(effect),
+        effect=Effect(effect) if effect is not None else None,
         timeout_s=timeout_s,
         tags=tuple(tags),
         version=version,

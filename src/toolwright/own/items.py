@@ -58,6 +58,7 @@ def _record(key: str, effect: Effect, description: str, schema: JsonObject) -> T
         reply=Reply.BLOCKS,
         needs=Needs(stated=True),
         effect=effect,
+        effect_from="toolwright itself",
         origin=Origin(format=_FORMAT, path="toolwright"),
     )
 

@@ -228,6 +228,8 @@ class McpTools:
                 spoken="",
                 aliases=(),
                 effect=Effect.CHANGE,
+                effect_from="",
+                declared_effect=None,
                 input_schema=None,
                 output_schema=None,
                 description="",

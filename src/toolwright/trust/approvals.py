@@ -129,7 +129,7 @@ class Approvals:
 
     def ask(self, tool: Tool, call: ToolCall, question: Ask) -> Approval | ToolError:
         """Keep the question, or find the same one that waits or was just answered: its state tells."""
-        scope = policy.scope_of(tool.key, call)
+        scope = policy.scope_of(tool, call)
         if scope is None:
             message = "what would run cannot be read, so nobody can approve it"
             return ToolError(kind=Kind.UNAVAILABLE, message=message, hint="make the tool's files readable")
@@ -415,7 +415,7 @@ def of(store: Store, tool: Tool, call: ToolCall) -> tuple[Approval, ...]:
 
 def about(store: Store, tool: Tool, call: ToolCall, now: float) -> tuple[Approval, ...]:
     """What still counts of a tool and a caller, whatever the call's arguments are; the oldest first."""
-    scope = policy.scope_of(tool.key, call)
+    scope = policy.scope_of(tool, call)
     found = (one for name, _, one in _each(store) if one.scope == scope and not name.startswith(_PAST))
     live = (one for one in found if one.state is not ApprovalState.USED and now < one.until)
     return tuple(sorted(live, key=lambda one: (one.asked_at, one.id)))
@@ -433,7 +433,7 @@ def _each(store: Store) -> Iterator[tuple[str, Versioned, Approval]]:
 
 
 def _concerning(store: Store, tool: Tool, call: ToolCall) -> list[tuple[str, Versioned, Approval]]:
-    scope = policy.scope_of(tool.key, call)
+    scope = policy.scope_of(tool, call)
     if scope is None:
         return []
     found = []

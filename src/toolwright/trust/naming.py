@@ -1,4 +1,6 @@
-"""Rules, budgets and grants that name tools which are not there: a refusal of ``delet_file`` refuses nothing.
+"""What the configuration says of tools that do not exist: a refusal of ``delet_file`` refuses nothing.
+
+Rules, budgets, grants and stated effects name tools.
 
 Decides nothing and reads no file. Whether all tools were loaded that may be meant is for whoever asks to say.
 """
@@ -27,16 +29,19 @@ _LISTS: Final = ("policy", "budget")
 
 
 class Naming(NamedTuple):
-    """What one rule, budget or grant asks for, and where it stands in its file (``policy[0]``)."""
+    """What one rule, budget, grant or stated effect asks for, and its place in the file (``policy[0]``)."""
 
     place: str
     match: Match
 
 
 def in_file(
-    file: str, rules: Iterable[Rule], budgets: Iterable[Budget], grants: Iterable[str]
+    file: str,
+    rules: Iterable[Rule],
+    budgets: Iterable[Budget],
+    tables: Mapping[str, Iterable[str]],
 ) -> list[Naming]:
-    """What one file asks for: those of the rules and budgets that stand in it, and its grants' patterns."""
+    """What one file asks for: its rules and budgets, and the patterns of keys that name its ``tables``."""
     ruled = ((each.place, each.match) for some in (rules, budgets) for each in some)
     return [
         *(
@@ -44,7 +49,11 @@ def in_file(
             for place, match in ruled
             if place.startswith((f"{file}:", f"{file} "))
         ),
-        *(Naming(f"grants.{each}", Match(subjects=(("key", Patterns(wanted=(each,))),))) for each in grants),
+        *(
+            Naming(f"{table}.{each}", Match(subjects=(("key", Patterns(wanted=(each,))),)))
+            for table, patterns in tables.items()
+            for each in patterns
+        ),
     ]
 
 

@@ -866,7 +866,8 @@ def interpreter(head: bytes) -> str:
 def _asked(tool: Tool) -> jsontext.JsonObject:
     needs = tool.needs
     return {
-        "effect": tool.effect.value,
+        # Not what the configuration makes of it: that is the host's own word, and no change of the tool.
+        "effect": (tool.declared_effect or tool.effect).value,
         "needs": sorted(needs.capabilities) if needs.stated else None,
         "env": sorted(needs.env),
     }

@@ -472,14 +472,16 @@ def _needed(tool: Tool, asked: _Asked, house: HouseRules, named: bool) -> tuple[
 # -- what a person has answered -----------------------------------------------------------------------------
 
 
-def scope_of(key: str, call: ToolCall) -> str | None:
+def scope_of(tool: Tool, call: ToolCall) -> str | None:
     """The digest of all that an approval is about but the arguments; None where nobody knows what would run.
 
-    Attack: approve, then swap the tool. Its description, schema, program and scripts are part of this.
+    Attack: approve, then swap the tool. Its description, schema, program and scripts are part of this, and
+    the effect that it declares.
     """
     if call.seen_digest is None or call.runs_digest is None:
         return None
-    return jsontext.digest([key, call.caller, call.seen_digest, call.runs_digest])
+    effect = (tool.declared_effect or tool.effect).value
+    return jsontext.digest([tool.key, call.caller, call.seen_digest, call.runs_digest, effect])
 
 
 def _approval(tool: Tool, call: ToolCall | None, state: HostState) -> Approval | None:
@@ -487,7 +489,7 @@ def _approval(tool: Tool, call: ToolCall | None, state: HostState) -> Approval |
     arguments, then one to any arguments of the tool, then the question that waits."""
     if call is None or not state.approvals:
         return None
-    scope = scope_of(tool.key, call)
+    scope = scope_of(tool, call)
     mine = [one for one in state.approvals if one.scope == scope and state.now < one.until]
     if not mine:
         return None

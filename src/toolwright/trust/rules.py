@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from toolwright.jsontext import JsonObject, JsonValue
-from toolwright.model import FORMATS, Effect, Trust
+from toolwright.model import FORMATS, WRITE, Effect, Trust
 from toolwright.paths import is_below
 from toolwright.records import dataclass
 
@@ -36,6 +36,10 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "format": FORMATS,
 }
 """Subjects with a closed vocabulary: a pattern that fits none of it is a typing error."""
+_SUMMARIES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+    "effect": {WRITE: (Effect.CREATE.value, Effect.CHANGE.value)},
+}
+"""Words of rules that stand for several words of a subject."""
 _WILD: Final = r"[*?\[]"
 _WILD_STEPS: Final = ("*", "**")
 _SINGLE: Final = (str, int, float, bool)
@@ -182,14 +186,24 @@ def match_of(given: object, mistakes: list[str]) -> Match:
         elif subject not in SUBJECTS:
             mistakes.append(f"unknown key {_shown(where)}")
         elif (patterns := _patterns(wanted, where, mistakes)) is not None:
-            words = _WORDS.get(subject)
-            strange = next((word for word in _each(wanted) if words and not _names_any(word, words)), None)
+            words, summary = _WORDS.get(subject, ()), _SUMMARIES.get(subject, {})
+            given_words = [word for word in _each(wanted) if word.removeprefix("!") not in summary]
+            strange = next((word for word in given_words if words and not _names_any(word, words)), None)
             if strange is not None:
                 # Attack: a refusal of the effect "chnage", which nothing ever has.
-                mistakes.append(f"{where}: {_choices(strange, words or ())}")
+                mistakes.append(f"{where}: {_choices(strange, (*words, *summary))}")
             else:
-                subjects.append((subject, patterns))
+                subjects.append((subject, _expanded(patterns, summary)))
     return Match(subjects=tuple(subjects), arguments=tuple(tests))
+
+
+def _expanded(patterns: Patterns, summary: Mapping[str, tuple[str, ...]]) -> Patterns:
+    """Return the patterns with each word of `summary` replaced by the words it stands for."""
+
+    def expand(texts: Iterable[str]) -> tuple[str, ...]:
+        return tuple(word for text in texts for word in summary.get(text, (text,)))
+
+    return Patterns(wanted=expand(patterns.wanted), unwanted=expand(patterns.unwanted))
 
 
 def _names_any(pattern: str, words: Sequence[str]) -> bool:
@@ -351,7 +365,11 @@ def _example(example: object, mistakes: list[str]) -> tuple[dict[str, tuple[str,
         elif not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
             mistakes.append(f"call.{key}: must be a text or a list of texts")
         elif key in _WORDS and not set(texts) <= set(_WORDS[key]):
-            mistakes.append(f"call.{key}: {_choices(value, _WORDS[key])}")
+            only_rules = next((text for text in texts if text in _SUMMARIES.get(key, {})), None)
+            mistakes.append(
+                f"call.{key}: {_choices(value, _WORDS[key])}"
+                + (f"; {_shown(only_rules)} is a word of `match` only" if only_rules else "")
+            )
         else:
             seen[key] = tuple(texts)
     arguments = call.get("arguments", {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -13,9 +13,22 @@ from toolwright import jsontext
 from toolwright.catalog import files
 from toolwright.errors import SourceError
 from toolwright.jsontext import JsonValue
+from toolwright.model import WRITE, Effect
 
 _DURATION: Final = re.compile(r"(\d{1,9})([smhd])")
 _UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+class EffectName(click.Choice):  # type: ignore[type-arg]  # generic in some versions only
+    """The name of an effect."""
+
+    def __init__(self) -> None:
+        super().__init__([effect.value for effect in Effect])
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == WRITE:
+            self.fail(f"{WRITE!r} is a word of rules only: name create or change.", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 def arguments_text(text: str) -> bytes:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import click
 
 from toolwright.app import Workshop
-from toolwright.doors._documents import tool_row
-from toolwright.doors.cli import Shared, _render, examples, shared_options
-from toolwright.model import FILE_FORMATS, Effect, Role, Tool, Trust
+from toolwright.doors._documents import effect_source, tool_row
+from toolwright.doors.cli import Shared, _input, _render, examples, shared_options
+from toolwright.model import FILE_FORMATS, Role, Tool, Trust
 
 FOUND_MAX = 10
 _TRUST = tuple(trust.value for trust in Trust)
@@ -27,8 +27,9 @@ _TRUST = tuple(trust.value for trust in Trust)
 )
 @click.option("--format", "format_", type=click.Choice(FILE_FORMATS), help="Only tools of this format.")
 @click.option(
-    "--effect", type=click.Choice([effect.value for effect in Effect]), help="Only tools with this effect."
-)
+    "--effect", type=_input.EffectName(),
+    help="Only tools with this effect, each with who or what says so.",
+)  # fmt: skip
 @click.option("--trust", type=click.Choice(_TRUST), help="Only tools with this trust.")
 @click.option(
     "--search", "query", metavar="QUERY",
@@ -73,7 +74,7 @@ def command(
         if query is not None:
             shown = shown[:FOUND_MAX]
         if shown or as_json:
-            _write_tools(shown, names, as_json)
+            _write_tools(shown, names, as_json, with_source=effect is not None)
         elif workshop.tools or workshop.problems or shared.quiet:
             click.echo("no tools", err=True)
         else:
@@ -81,19 +82,26 @@ def command(
     _render.mention_problems(workshop, shared)
 
 
-def _write_tools(tools: list[tuple[Tool, str]], names: Counter[str], as_json: bool) -> None:
+def _write_tools(
+    tools: list[tuple[Tool, str]], names: Counter[str], as_json: bool, *, with_source: bool
+) -> None:
     if as_json:
         _render.write_json([{**tool_row(tool), "trust": trust} for tool, trust in tools])
-    else:
-        rows = (_cells(tool, trust, is_shared=names[tool.name] > 1) for tool, trust in tools)
-        _render.write_table(("NAME", "FORMAT", "EFFECT", "TRUST", "DESCRIPTION"), rows)
+        return
+    head = ["NAME", "FORMAT", "EFFECT", "TRUST", "DESCRIPTION"]
+    rows = [_cells(tool, trust, is_shared=names[tool.name] > 1) for tool, trust in tools]
+    if with_source:
+        head[3:3] = ["EFFECT FROM"]
+        for (tool, _), cells in zip(tools, rows, strict=True):
+            cells[3:3] = [effect_source(tool)]
+    _render.write_table(head, rows)
 
 
-def _cells(tool: Tool, trust: str, *, is_shared: bool) -> tuple[str, str, str, str, str]:
+def _cells(tool: Tool, trust: str, *, is_shared: bool) -> list[str]:
     """A name that several tools have is no way to call one of them: then its key stands there."""
     effect = tool.effect.value if tool.role is Role.TOOL else f"({tool.role.value})"
     description = ("deprecated: " if tool.notes.deprecated else "") + tool.description
-    return tool.key if is_shared else tool.name, tool.origin.format, effect, trust, description
+    return [tool.key if is_shared else tool.name, tool.origin.format, effect, trust, description]
 
 
 def _write_skills(workshop: Workshop, as_json: bool) -> None:

@@ -8,6 +8,7 @@ import click
 
 from toolwright.calls.arguments import read
 from toolwright.doors._accounts import decision_word, explanation_document
+from toolwright.doors._documents import effect_source
 from toolwright.doors.cli import Shared, _input, _render, examples, shared_options
 from toolwright.gate import BudgetLeft, Explanation
 from toolwright.journal.reading import time_text
@@ -74,7 +75,11 @@ def _write(explained: Explanation) -> None:
         f"{click.style(word, fg=_COLOURS[word], bold=True)} {_render.printable(explained.tool.key)} "
         f"for {_render.printable(explained.caller) or 'nobody in particular'}"
     )
-    rows: list[tuple[str, str]] = [("because", decision.because)]
+    tool = explained.tool
+    rows: list[tuple[str, str]] = [
+        ("effect", f"{tool.effect.value}: {effect_source(tool)}"),
+        ("because", decision.because),
+    ]
     if decision.rule:
         rows.append(("rule", _place(decision.rule)))
     if isinstance(decision, Deny):

@@ -23,6 +23,7 @@ _FACTS = (
     "role",
     "version",
     "effect",
+    "effect_from",
     "trust",
     "path",
     "pointer",

@@ -40,7 +40,7 @@ def command() -> None:
 @click.argument("name")
 @click.option("--tools", multiple=True, metavar="PATTERN", help="Only tools whose key fits; repeatable.")
 @click.option(
-    "--effect", "effects", multiple=True, type=click.Choice([str(effect) for effect in Effect]),
+    "--effect", "effects", multiple=True, type=_input.EffectName(),
     help="Only tools of this effect; repeatable (default: all).",
 )  # fmt: skip
 @click.option(

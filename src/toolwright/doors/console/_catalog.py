@@ -19,7 +19,7 @@ from starlette.routing import Route
 from toolwright.dialects import DIALECTS
 from toolwright.doors import _reach
 from toolwright.doors._accounts import decision_word, journal_of, page_of
-from toolwright.doors._documents import line_of, shown_path
+from toolwright.doors._documents import effect_source, line_of, shown_path
 from toolwright.doors.console._charts import duration_text
 from toolwright.doors.console._forms import form, parameters
 from toolwright.doors.console._frame import Frame, guest_of, one_line
@@ -190,6 +190,7 @@ class CatalogPages:
                 "unread": self._switched()[1],
                 "trust_tones": TRUST_TONES,
                 "effect_tones": EFFECT_TONES,
+                "effect_source": effect_source,
             },
         )
 
@@ -247,6 +248,7 @@ class CatalogPages:
                 ],
                 "trust_tones": TRUST_TONES,
                 "effect_tones": EFFECT_TONES,
+                "effect_source": effect_source,
                 "severity_tones": SEVERITY_TONES,
             },
         )
