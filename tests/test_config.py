@@ -632,7 +632,7 @@ def test_the_nearest_file_above_is_found(tmp_path: Path) -> None:
 
 def test_flags_come_before_files_and_files_before_the_current_folder(clone: Path, tmp_path: Path) -> None:
     home = surroundings(tmp_path / "home")
-    assert resolve(home, cwd=str(tmp_path)).sources == (Source(path=str(tmp_path), named=True),)
+    assert resolve(home, cwd=str(tmp_path)).sources == (Source(path=str(tmp_path), found=True),)
     assert len(resolve(home, cwd=str(clone)).sources) == 3
     named = resolve(home, cwd=str(clone), sources=["skills", "executable=bin/tools"])
     assert named.sources == (

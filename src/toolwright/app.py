@@ -165,8 +165,7 @@ def _read_config(config: object, environment: Environment, cwd: str, *, alone: b
         what = type(config).__name__
         raise UsageError(f"config: must be a Config, or the path of a configuration file (got {what})")
     found = resolve(environment, cwd=cwd, file=os.fspath(config))
-    is_unnamed = found.sources == (sources.Source(path=cwd, named=True),)
-    return replace(found, sources=()) if alone and is_unnamed else found
+    return replace(found, sources=()) if alone and all(each.found for each in found.sources) else found
 
 
 def _check_checks(checks: Mapping[str, object]) -> None:
@@ -469,7 +468,7 @@ class Workshop:
             return []
         here = self.gate.cwd
         if os.path.normpath(os.path.dirname(file)) != here and all(
-            source.named and source.path == here for source in config.sources
+            source.found and source.path == here for source in config.sources
         ):
             return []
         grants = zip(config.grants, config.grant_files, strict=True)

@@ -219,7 +219,8 @@ class Config:
     """The same for budgets."""
     budget_places: tuple[str, ...] = ()
     undeclared: Profile | None = None
-    """For tools that state no needs; None: open for sources that a person named, project for others."""
+    """For tools that state no needs; None: open for sources that a person or a trusted file named, else
+    project: for those of a file that was found, and for the current folder."""
     require: Level = Level.PORTABLE
     unsigned: str = "refuse"
     retention_days: int = 90
@@ -445,7 +446,7 @@ def resolve(
     if sources:
         config = replace(config, sources=tuple(named_source(text, cwd) for text in sources))
     elif not config.sources:
-        config = replace(config, sources=(Source(path=cwd, named=True),))
+        config = replace(config, sources=(Source(path=cwd, found=True),))
     return config
 
 

@@ -143,7 +143,12 @@ class Gate:
         self._server_policy = policy.Policy(replace(self._house, policy=denying, budgets=()))
         self.spaces = sources.Spaces.installed(environment.user_space)
         self.named = (
-            *(source.path for source in config.sources if source.named or config.trusted),
+            # Attack: a project whose tools get a wider profile because its configuration is left out.
+            *(
+                source.path
+                for source in config.sources
+                if source.named or (config.trusted and not source.found)
+            ),
             *config.extra_dirs,
             os.path.join(self.spaces.user, ".ai"),
             *(os.path.join(space, ".ai", "tools") for space in self.spaces.systems),

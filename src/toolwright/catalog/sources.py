@@ -72,6 +72,8 @@ class Source:
     handlers: str | None = None
     named: bool = False
     """A person named it, so that a missing path is their mistake and not a detail of the machine."""
+    found: bool = False
+    """It is the current folder, which is used because nothing else is named: no one vouches for its tools."""
     space: int | None = None
     root: str = ""
     """The folder that whoever named the source vouches for; empty: the source itself."""
@@ -268,7 +270,7 @@ class _Look:
             self.file(path, status)
 
     def missing(self, why: str) -> None:
-        if self.source.named:
+        if self.source.named or self.source.found:
             raise SourceError(
                 f"{_printable(self.source.path)}: {why}",
                 "name a folder of tools or a declaration file that can be read",
@@ -685,7 +687,7 @@ class _Look:
         if len(names) > room:
             why = f"more than {files.ENTRIES_MAX:,} entries to look at"
             hint = "name the folder that holds the tools instead of one far above it"
-            if self.source.named:
+            if self.source.named or self.source.found:
                 raise SourceError(f"{self.source.path}: {why}", hint)
             if is_first:
                 self.unreadable(path, f"{why}: nothing from here on is looked at", hint)
