@@ -193,7 +193,9 @@ NOTHING = [
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-@pytest.mark.parametrize("given", NOTHING, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(
+    "given", NOTHING, ids=[f"{place}-{type(value).__name__}" for place, value in enumerate(NOTHING)]
+)
 def test_what_is_no_message_raises(name: str, given: Any) -> None:
     with pytest.raises(UsageError, match=f"^{name}: ") as raised:
         DIALECTS[name].read_calls(given, NAMES)
