@@ -9,7 +9,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -119,6 +119,74 @@ def test_a_head_that_is_too_long_is_refused_before_it_ends(patient: int) -> None
         assert answer.status == 431
         assert ended(client)
     assert asked(patient, "GET", "/").status == 200
+
+
+TOO_LONG = {
+    "a value": ("/", f"X-Long: {'a' * 9000}"),
+    "a name": ("/", f"{'x' * 9000}: a"),
+    "blanks": ("/", f"X-Long: {' ' * 9000}a"),
+    "many": ("/", *(f"X-{number}: {'a' * 50}" for number in range(150))),
+    "the path": (f"/{'a' * 9000}",),
+}
+
+
+@pytest.mark.battery("I14")
+@pytest.mark.parametrize("lines", [pytest.param(lines, id=name) for name, lines in TOO_LONG.items()])
+@pytest.mark.parametrize("size", [1000, 1 << 20], ids=["pieces", "at once"])
+def test_a_head_that_is_too_long_is_refused_however_it_arrives(
+    patient: int, lines: tuple[str, ...], size: int
+) -> None:
+    text = request("POST", lines[0], patient, *lines[1:], body=b"{}")
+    with connected(patient) as client:
+        for at in range(0, len(text), size):
+            try:
+                client.sendall(text[at : at + size])
+            except ConnectionError:  # it was refused before its end
+                break
+        answer = heard(client)
+        assert answer is not None
+        assert answer.status == 431
+        assert ended(client)
+    assert asked(patient, "GET", "/").status == 200
+
+
+@pytest.mark.battery("I14")
+@pytest.mark.parametrize("name", ["a value", "a name", "many", "the path"])
+def test_a_head_that_is_too_long_is_refused_behind_another_request(patient: int, name: str) -> None:
+    path, *lines = TOO_LONG[name]
+    first = request("POST", "/", patient, body=b"{}")
+    with connected(patient) as client:
+        client.sendall(first + request("GET", path, patient, *lines) + first)
+        answers = b"".join(iter(lambda: client.recv(65536), b""))
+    assert answers.count(b"HTTP/1.1 ") == answers.count(b"HTTP/1.1 200 OK\r\n") == 1
+
+
+@pytest.mark.battery("I14")
+def test_attack_fields_without_end_behind_a_chunked_body(patient: int) -> None:
+    """The parser keeps each of them, and the size of the body does not count them."""
+    head = request("POST", "/", patient, "Transfer-Encoding: chunked", "Content-Type: application/json")
+    with connected(patient) as client:
+        client.sendall(head + b"2\r\n{}\r\n0\r\n")
+        sent = 0
+        with suppress(ConnectionError):
+            while sent < 1 << 24:
+                client.sendall(b"X-Field: " + b"a" * 991 + b"\r\n")
+                sent += 1002
+        assert sent < 1 << 24
+        assert ended(client)
+    assert asked(patient, "GET", "/").status == 200
+
+
+def test_a_head_may_be_as_long_as_the_limit_and_no_longer(patient: int) -> None:
+    for more, status in ((0, 200), (1, 431)):
+        text = request("GET", "/", patient, "X-Long: ")
+        text = request("GET", "/", patient, f"X-Long: {'a' * (QUICK.head_bytes_max - len(text) + more)}")
+        assert len(text) == QUICK.head_bytes_max + more
+        with connected(patient) as client:
+            client.sendall(text)
+            answer = heard(client)
+            assert answer is not None
+            assert answer.status == status
 
 
 @pytest.mark.battery("I14")

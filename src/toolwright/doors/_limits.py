@@ -125,6 +125,7 @@ def server_settings(limits: Limits | None = None, protocol: type[Guarded] | None
     }
 
 
+_LONG_HEAD: Final = "the head of the request is too long"
 _READ_S: Final = 0.01
 _BUSY: Final = 0
 _IDLE: Final = 1
@@ -141,8 +142,10 @@ class Guarded(HttpToolsProtocol):
     phase: int = _IDLE
     since: float = 0.0
     head_bytes: int = 0
+    is_head_long: bool = False
     piece_bytes: int = 0
-    """Of what came last."""
+    """Of what is parsed now."""
+    trailer_bytes: int = 0
     unread_bytes: int = 0
     is_answered: bool = True
     is_ending: bool = False
@@ -168,26 +171,44 @@ class Guarded(HttpToolsProtocol):
         self.cycle = None  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
-        if self.is_spoilt:
-            return
         self._unset_keepalive_if_required()
+        while data and not self.is_spoilt and not self.transport.is_closing():
+            # Attack: a head that is too long, and whole before anybody counts: it arrives in one read.
+            room = self.limits.head_bytes_max - (self.head_bytes if self.phase == _HEAD else 0)
+            self._take(data[:room])
+            data = data[room:]
+
+    def _take(self, data: bytes) -> None:
+        """Parse a piece, which is no longer than the rest of a head may be."""
         self.piece_bytes = len(data)
+        if self.phase != _HEAD:
+            self.head_bytes = 0
         try:
             self._parse(data)
         except HttpParserError:
-            message = "Invalid HTTP request received."
-            self.logger.warning(message)
-            self.send_400_response(message)
+            if self.is_head_long:
+                self.give_up(431, _LONG_HEAD)
+            else:
+                message = "Invalid HTTP request received."
+                self.logger.warning(message)
+                self.send_400_response(message)
         if self.phase == _HEAD:
             # Attack: a head without end, of which the parser keeps every byte.
             self.head_bytes += len(data)
-            if self.head_bytes > self.limits.head_bytes_max:
-                self.give_up(431, "the head of the request is too long")
-        elif self.phase == _BODY and self.is_answered:
+            if self.head_bytes >= self.limits.head_bytes_max:
+                self.give_up(431, _LONG_HEAD)
+        elif self.phase == _BODY:
+            self._count_body(len(data))
+
+    def _count_body(self, size: int) -> None:
+        if self.headers:
+            # Attack: fields without end behind a chunked body, of which the parser keeps every byte.
+            self.trailer_bytes += size
+        if self.is_answered:
             # Attack: a gigabyte behind a request that was answered already, whoever refused it.
-            self.unread_bytes += len(data)
-            if self.unread_bytes > UNREAD_BYTES_MAX:
-                self.transport.abort()
+            self.unread_bytes += size
+        if self.unread_bytes > UNREAD_BYTES_MAX or self.trailer_bytes > self.limits.head_bytes_max:
+            self.transport.abort()
 
     def _parse(self, data: bytes) -> None:
         """Decline every offer to change to another protocol.
@@ -207,15 +228,19 @@ class Guarded(HttpToolsProtocol):
                 return
 
     def on_message_begin(self) -> None:
-        # Behind another request it may begin anywhere in what came, and of that only one byte is surely its.
-        self.head_bytes = 1 - self.piece_bytes if self.phase == _BUSY else 0
         self.phase, self.since = _HEAD, self.loop.time()
-        self.unread_bytes = 0
+        self.unread_bytes = self.trailer_bytes = 0
         super().on_message_begin()
         scope: Any = self.scope
         scope["peer"] = self.peer
 
     def on_headers_complete(self) -> None:
+        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > (
+            self.limits.head_bytes_max
+        ):
+            # Attack: the same behind another request, where nobody knows at which byte of a piece it begins.
+            self.is_head_long = True
+            raise ValueError(_LONG_HEAD)
         if self.url[:1] != b"/" and self.url != b"*":
             # Attack: a request line that names another host than the Host that is checked.
             raise ValueError("not a path")
@@ -244,6 +269,8 @@ class Guarded(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
             return
+        # What is left of the piece may be the next head. Of that, only one byte surely is.
+        self.head_bytes = 1 - self.piece_bytes
         # An answer may be over before the body is, where the body was not wanted.
         self.phase, self.since = (_IDLE, self.loop.time()) if self.is_answered else (_BUSY, 0.0)
         super().on_message_complete()
