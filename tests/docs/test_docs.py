@@ -172,7 +172,8 @@ def test_the_numbers_that_the_concepts_name_are_those_of_the_code() -> None:
     for words in (
         f"after {bounds.segment_bytes_max // mib} MiB or a day",
         f"older than `audit.retention_days` ({config.Config().retention_days})",
-        f"after {bounds.signed_every} records, at the latest after {bounds.signed_at_least:,}",
+        f"after {bounds.signed_every} records or {bounds.signed_within_s:.0f} seconds, at the latest after "
+        f"{bounds.unsigned_max:,}",
         f"within {bounds.flush_s * 1000:.0f} ms",
         f"for {LEDGER_S / 3600:.0f} hours, at most of the newest {LEDGER_MAX:,}",
         "Values of fewer than four characters",

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.journal import work
@@ -67,6 +67,7 @@ def test_every_call_has_one_bounded_begin(call: ToolCall, facts: CallFacts, now:
 
 
 @given(calls_of_any_kind, results_of_any_kind, st.sampled_from(TOOLS), moments, st.none() | runs_of_any_kind)
+@example(work.call(), work.result(), None, float("inf"), work.ran(exit_status=2**70))
 def test_every_result_has_one_bounded_end(
     call: ToolCall, result: ToolResult, tool: Tool | None, now: float, run: Run | None
 ) -> None:

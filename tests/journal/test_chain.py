@@ -232,6 +232,26 @@ def test_j03_a_log_rewritten_without_checkpoints_is_found_by_their_absence() -> 
 
 
 @pytest.mark.battery("J03")
+@pytest.mark.parametrize("signed", [0, 1], ids=["from the start", "after a checkpoint"])
+def test_j03_attack_checkpoints_stripped_from_2048_records_at_most_go_unseen(signed: int) -> None:
+    """Who cannot read the key chains the rest anew without checkpoints; one record more is missed."""
+    assert chain.UNSIGNED_MAX == 2048
+    bodies = [text(what="begin", n=n) for n in range(chain.UNSIGNED_MAX + 1)]
+    bodies = bodies[1 - signed :]  # the opening counts as well
+    frames = chained(bodies, every=1, seal=SEAL)[: 2 * signed]
+    link = chain.scan(NAME, b"".join(frames)).head.link if frames else chain.start(NAME)
+    for body in bodies if signed else [text(what="open", ts=1.0), *bodies]:
+        frame, link = chain.framed(link, len(frames) + 1, body)
+        frames.append(frame)
+    found = verified(b"".join(frames))
+    assert found.flaw is not None
+    assert found.flaw.number == 2 * signed + 2049
+    assert found.flaw.why == "more than 2,048 records stand here without a checkpoint"
+    found = verified(b"".join(frames[:-1]))
+    assert (found.flaw, found.unsigned) == (None, 2048)
+
+
+@pytest.mark.battery("J03")
 def test_j03_a_record_that_calls_a_segment_old_counts_only_under_a_checkpoint() -> None:
     """Attack: a segment removed by one without the key, who chains a record that explains it."""
     bodies = [text(what="retired", segments=["00000000000000000-1-aa"]), text(what="begin")]

@@ -23,6 +23,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.journal.work import until
 from tests.strategies import record_bodies
 from toolwright.journal import chain
 from toolwright.journal.pen import Pen, write_all
@@ -38,13 +39,25 @@ class Interrupted(BaseException):
 @contextmanager
 def opened(**more: Any) -> Iterator[Pen]:
     """A pen for a new file."""
-    how = {"write": os.write, "sync": os.fdatasync, "look": nothing, "look_s": 0.05, "is_kept": False, **more}
+    how = {
+        "write": os.write,
+        "sync": os.fdatasync,
+        "look": nothing,
+        "look_s": 0.05,
+        "checkpoint": checkpoint,
+        "unsigned_max": 1 << 40,
+        **more,
+    }
     with TemporaryFile(buffering=0) as file:
         yield Pen(file.fileno(), 0, chain.start(NAME), 0, **how)
 
 
 def nothing() -> None:
     pass
+
+
+def checkpoint(number: int, link: bytes) -> bytes:
+    return b"checkpoint of %d" % number
 
 
 def content(pen: Pen) -> bytes:
@@ -69,16 +82,6 @@ def ended(*threads: threading.Thread) -> None:
     for thread in threads:
         thread.join(WAIT_S)
         assert not thread.is_alive(), "it waits for ever"
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    """Wait for what nobody tells of, with a bound."""
-    pause = threading.Event()
-    for _ in range(int(WAIT_S * 1000)):
-        if is_so():
-            return
-        pause.wait(0.001)
-    raise AssertionError("it never was so")
 
 
 def asleep(thread: threading.Thread) -> None:
@@ -170,7 +173,13 @@ def test_a_number_beyond_the_last_is_never_kept() -> None:
 
 def test_one_that_goes_on_with_what_is_there_counts_it_as_kept() -> None:
     with TemporaryFile(buffering=0) as file:
-        how: dict[str, Any] = {"write": os.write, "sync": os.fdatasync, "look": nothing, "look_s": 0.0}
+        how: dict[str, Any] = {
+            "write": os.write,
+            "sync": os.fdatasync,
+            "look": nothing,
+            "look_s": 0.0,
+            "checkpoint": checkpoint,
+        }
         pen = Pen(file.fileno(), 7, b"l" * 32, 100, is_kept=True, **how)
         assert (pen.number, pen.link, pen.size) == (7, b"l" * 32, 100)
         assert (pen.written, pen.kept, pen.is_dirty) == (7, (7, b"l" * 32), False)
@@ -302,6 +311,55 @@ def test_a_list_that_is_changed_while_it_waits_for_its_place_breaks_nothing(
         ended(*threads)
         assert found == [said]
         assert b"after" in [record.body for record in scanned(pen)]
+
+
+# -- checkpoints ---------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_is_placed_over_the_record_before_it() -> None:
+    seen: list[tuple[int, bytes]] = []
+
+    def signs(number: int, link: bytes) -> bytes:
+        seen.append((number, link))
+        return b"signed"
+
+    with opened(checkpoint=signs, unsigned_max=3) as pen:
+        assert pen.sign() == 0  # there is nothing to sign
+        assert pen.append([b"a", b"b", b"c"]) == 3
+        assert seen == []
+        assert pen.append([b"d"]) == 5
+        records = scanned(pen)
+        assert [record.body for record in records] == [b"a", b"b", b"c", b"signed", b"d"]
+        assert seen == [(3, records[2].link)]
+        assert pen.sign() == pen.sign() == 6
+        assert (pen.signed, pen.number) == (6, 6)
+        pen.write()
+        assert seen[1:] == [(5, scanned(pen)[4].link)]
+
+
+def test_one_that_goes_on_counts_what_is_unsigned_already() -> None:
+    with opened(signed=-2, unsigned_max=3) as pen:
+        pen.append([b"a", b"b"])
+        assert [record.body for record in scanned(pen)] == [b"a", b"checkpoint of 1", b"b"]
+
+
+def test_what_cannot_be_signed_has_no_place_and_nothing_is_lost() -> None:
+    def fails(number: int, link: bytes) -> bytes:
+        raise OSError(errno.EACCES, "no key")
+
+    with opened(checkpoint=fails, unsigned_max=3) as pen:
+        pen.append([b"a", b"b"])
+        before = _state(pen)
+        for way in WAYS:
+            with pytest.raises(OSError, match="no key"):
+                getattr(pen, way)([b"c", b"d"])
+            assert _state(pen) == before
+        with pytest.raises(OSError, match="no key"):
+            pen.sign()
+        assert _state(pen) == before
+        assert pen.append([b"c"]) == 3
+        ended(started(pen.append_durably, []))
+        assert [record.body for record in scanned(pen)] == [b"a", b"b", b"c"]
 
 
 # -- what fails ---------------------------------------------------------------------------------------------
@@ -654,7 +712,8 @@ import os, sys, tempfile, threading
 from toolwright.journal.pen import Pen
 
 file, enough = tempfile.TemporaryFile(buffering=0), threading.Event()
-how = {"write": os.write, "sync": os.fdatasync, "look": lambda: None, "look_s": 0.0, "is_kept": False}
+how = {"write": os.write, "sync": os.fdatasync, "look": lambda: None, "look_s": 0.0}
+how["checkpoint"] = lambda number, link: b"signed"
 pen = Pen(file.fileno(), 0, bytes(32), 0, **how)
 
 def write():

@@ -23,6 +23,7 @@ import orjson
 import pytest
 
 from tests.journal import work
+from tests.journal.work import until
 from toolwright.journal import chain, reading
 from toolwright.journal.audit import Seals
 from toolwright.journal.pen import Pen
@@ -1014,14 +1015,106 @@ def test_rotation_comes_by_itself_in_the_background(tmp_path: Path) -> None:
     assert work.verdict(tmp_path).ok
 
 
-def test_checkpoints_come_by_themselves_and_never_too_late(tmp_path: Path) -> None:
-    bounds = Bounds(signed_every=10, signed_at_least=40, flush_s=WAIT)
-    with opened(tmp_path, bounds=bounds) as journal:
-        for number in range(100):
+def gaps(state: Path) -> list[int]:
+    """Return how many records stand before each checkpoint, and after the last one."""
+    found, count = [], 0
+    for entry in work.records(state, own=True):
+        if entry.what == "checkpoint":
+            found.append(count)
+            count = 0
+        else:
+            count += 1
+    return [*found, count]
+
+
+UNATTENDED = Bounds(signed_every=10**9, flush_s=WAIT)
+"""No background signs: the one that records does, where it must."""
+MANY = chain.UNSIGNED_MAX
+
+
+def test_a_checkpoint_comes_before_the_2049th_record_without_one_and_no_sooner(tmp_path: Path) -> None:
+    assert MANY == 2048
+    with opened(tmp_path, bounds=UNATTENDED) as journal:
+        for number in range(MANY - 1):  # and its opening
             journal.append([body(str(number))], durable=False)
-        signed = [entry for entry in work.records(tmp_path, own=True) if entry.what == "checkpoint"]
-        assert len(signed) == 2  # no background in this test: the writer signed
-    assert work.verdict(tmp_path).unsigned == 0
+        assert gaps(tmp_path) == [MANY]
+        journal.append([body("one")], durable=True)
+        assert gaps(tmp_path) == [MANY, 1]
+        journal.keep(journal.promise([body("two")]))
+        assert gaps(tmp_path) == [MANY, 2]
+        assert work.verdict(tmp_path).ok
+
+
+def test_of_records_that_come_at_once_no_more_than_2048_follow_a_checkpoint(tmp_path: Path) -> None:
+    with opened(tmp_path, bounds=UNATTENDED) as journal:
+        journal.append([body(str(number)) for number in range(3 * MANY)], durable=True)
+        journal.append([body("x" * 100_000)] * 3, durable=True)
+    assert gaps(tmp_path) == [MANY, MANY, MANY, 4]
+    assert work.verdict(tmp_path).ok
+
+
+def test_many_writers_leave_no_more_than_2048_records_without_a_checkpoint(tmp_path: Path) -> None:
+    with opened(tmp_path, bounds=UNATTENDED) as journal:
+
+        def write(size: int) -> None:
+            for number in range(40):
+                journal.append([body(f"{size}-{number}")] * size, durable=number % 2 == 0)
+
+        threads = [threading.Thread(target=write, args=(size,)) for size in (1, 2, 3, 50, 64, 100, 7, 23)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    found = gaps(tmp_path)
+    assert sum(found) == 40 * 250 + 1
+    assert set(found[:-1]) == {MANY}
+    assert work.verdict(tmp_path).ok
+
+
+def test_a_host_killed_before_it_signed_is_signed_by_the_next_one_first(tmp_path: Path) -> None:
+    journal = segments(tmp_path, bounds=UNATTENDED)
+    journal.append([body(str(number)) for number in range(MANY - 1)], durable=True)
+    assert journal._segment is not None
+    os.close(journal._segment.pen.descriptor)  # as if it were killed
+    with opened(tmp_path, bounds=UNATTENDED) as journal:
+        journal.append([body("a")], durable=True)
+        assert gaps(tmp_path) == [MANY, 2]
+    assert len(work.segment_paths(tmp_path)) == 1
+    assert work.verdict(tmp_path).ok
+
+
+def test_a_segment_with_2048_records_without_a_checkpoint_can_be_closed(tmp_path: Path) -> None:
+    with opened(tmp_path, bounds=UNATTENDED) as journal:
+        journal.append([body(str(number)) for number in range(MANY - 1)], durable=True)
+        journal.rotate()
+    assert gaps(tmp_path) == [MANY, 1, 1]  # the closing of one, the opening of the next
+    assert work.verdict(tmp_path).ok
+
+
+def test_what_a_slow_writer_recorded_is_signed_within_a_minute(tmp_path: Path) -> None:
+    assert Bounds().signed_within_s <= 30
+    bounds = Bounds(flush_s=0.001, signed_within_s=0.002)
+    with opened(tmp_path, bounds=bounds) as journal:
+        for durable in (True, False):
+            journal.append([body("a")], durable=durable)
+            until(lambda: gaps(tmp_path)[-1] == 0)
+            assert work.verdict(tmp_path).unsigned == 0
+        signed = len(gaps(tmp_path))
+    assert len(gaps(tmp_path)) == signed  # nothing was written since, and nothing is signed twice
+
+
+def test_a_host_that_has_signed_before_signs_at_its_end(tmp_path: Path) -> None:
+    with opened(tmp_path, bounds=Bounds(signed_every=10, flush_s=WAIT)) as journal:
+        journal.append([body(str(number)) for number in range(10)], durable=True)
+        journal._sign()
+        journal.append([body("last")], durable=True)
+    assert gaps(tmp_path) == [11, 1, 0]
+
+
+def test_checkpoints_come_by_themselves_in_the_background(tmp_path: Path) -> None:
+    with opened(tmp_path, bounds=Bounds(signed_every=10, flush_s=0.001)) as journal:
+        journal.append([body(str(number)) for number in range(10)], durable=False)
+        until(lambda: gaps(tmp_path) == [11, 0])
 
 
 def test_a_cut_tail_is_found_with_an_anchor_and_only_with_one(tmp_path: Path) -> None:
@@ -1862,7 +1955,7 @@ def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
 def test_a_key_that_others_may_read_is_refused_for_signing(tmp_path: Path) -> None:
     Seals(str(tmp_path))()
     (tmp_path / "keys" / "journal.key").chmod(0o644)
-    with opened(tmp_path, bounds=Bounds(signed_at_least=3)) as journal:
+    with opened(tmp_path, bounds=Bounds(unsigned_max=2)) as journal:
         journal.append([body("a")], durable=True)
         with pytest.raises(Trouble, match="others"):
             journal.append([body("b")], durable=True)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,16 @@ def is_over_before(moment: int, run: Callable[[], None], *of: type) -> bool:
     finally:
         sys.setprofile(before)
     return True
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Wait, with a bound, for what no event reports."""
+    pause = threading.Event()
+    for _ in range(WAIT_S * 1000):
+        if is_so():
+            return
+        pause.wait(0.001)
+    raise AssertionError("it never was so")
 
 
 def call(id: str = "c1", **more: Any) -> ToolCall:

@@ -556,13 +556,16 @@ def _body(body: dict[str, Any]) -> bytes:
 
 
 def _clean(value: Any) -> Any:
-    """Texts that UTF-8 has no form for (bytes of a foreign encoding in argv) with these escaped."""
+    """Texts that UTF-8 has no form for (bytes of a foreign encoding in argv) with these escaped, and null for
+    floats that JSON has no form for."""
     if isinstance(value, str):
         return _cut(value.encode("utf-8", "backslashreplace").decode("utf-8"))
     if isinstance(value, Mapping):
         return {str(_clean(str(key))): _clean(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_clean(item) for item in value]
-    if value is None or isinstance(value, (bool, int, float)):
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, (bool, int)):
         return value
     return _clean(str(value))

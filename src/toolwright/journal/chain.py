@@ -29,8 +29,9 @@ from toolwright.records import dataclass
 BODY_BYTES_MAX: Final = 1 << 20
 HEAD_BYTES: Final = 48
 NUMBER_MAX: Final = (1 << 63) - 1
-UNSIGNED_MAX: Final = 4096
-"""So many records may follow a checkpoint, or the start, before the next; hosts sign well before."""
+UNSIGNED_MAX: Final = 2048
+"""At most so many records follow a checkpoint, or the start, before the next. A host signs before it writes
+one more (``pen.py``), and ``verify_segment`` refuses one more."""
 
 _NUMBERED: Final = Struct("<IQ")
 _WHOLE_HEAD: Final = Struct("<IQ32sI")
@@ -350,6 +351,7 @@ def verify_segment(
         elif what == "retired":
             unsigned_retired += retired_names(body)
         unsigned += 1
+        # Attack: checkpoints taken out, and what they signed chained anew, by one who has no key.
         if unsigned > UNSIGNED_MAX:
             why = why or f"more than {UNSIGNED_MAX:,} records stand here without a checkpoint"
         if why:

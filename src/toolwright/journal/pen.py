@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from toolwright.journal.chain import framed
+from toolwright.journal.chain import UNSIGNED_MAX, framed
 
 
 class _Waiter:
@@ -121,11 +121,16 @@ class Pen:
         look: Callable[[], None] = lambda: None,
         look_s: float = 0.05,
         is_kept: bool = False,
+        checkpoint: Callable[[int, bytes], bytes],
+        signed: int | None = None,
+        unsigned_max: int = UNSIGNED_MAX,
     ) -> None:
         """Write on from ``size``, after the record of this number and link.
 
-        ``look`` is called after a sync, at most every ``look_s`` seconds. It raises if readers would find
-        another file; then nothing counts as synced. ``is_kept``: what is in the file is on the disk.
+        ``checkpoint`` returns the body of a checkpoint over the record of a number and link; it may raise.
+        ``signed`` is the number of the last checkpoint, if that is not the last record. ``look`` is called
+        after a sync, at most every ``look_s`` seconds. It raises if readers would find another file; then
+        nothing counts as synced. ``is_kept``: what is in the file is on the disk.
         """
         self.descriptor = descriptor
         self.number = number
@@ -136,6 +141,8 @@ class Pen:
         self.written = number
         """Number of the last record in the kernel."""
         self.writes = 0
+        self.signed = number if signed is None else signed
+        """Number of the last checkpoint, or of the record before the first."""
         self.kept = (number, link) if is_kept else (0, b"")
         """Number and link of the last record on the disk; 0: none is known to be there."""
         self.is_over = False
@@ -148,6 +155,8 @@ class Pen:
         self._sync_to = sync
         self._look = look
         self._look_s = look_s
+        self._checkpoint = checkpoint
+        self._unsigned_max = unsigned_max
         self._look_at = 0.0
         self._frames: list[bytes] = []
         self._last = (number, link)
@@ -175,7 +184,11 @@ class Pen:
         return self._is_soiled or self.kept[0] < self.written
 
     def place(self, bodies: Sequence[bytes]) -> int:
-        """Give records their place in the chain; the number of the last. 0: it is over, they have none."""
+        """Give records their place in the chain; the number of the last. 0: it is over, they have none.
+
+        A checkpoint gets its place before a record that would be one too many without one. Raises what
+        ``checkpoint`` raises; then none of them has a place.
+        """
         lock = self._lock
         if self._is_left:
             return 0
@@ -184,13 +197,19 @@ class Pen:
             if self.is_over:
                 number = 0
             else:
-                number, link, frames = self.number, self.link, []
+                number, link, signed, frames = self.number, self.link, self.signed, []
                 for body in bodies:
+                    # Attack: records that no checkpoint covers are chained anew by one who has no key. What
+                    # many threads, or one with many records, place here at once counts as well.
+                    if number - signed >= self._unsigned_max:
+                        frame, link = framed(link, number + 1, self._checkpoint(number, link))
+                        number = signed = number + 1
+                        frames.append(frame)
                     number += 1
                     frame, link = framed(link, number, body)
                     frames.append(frame)
-                # All of them or none: an interrupt comes before these three, or after them.
-                self.number, self.link = number, link
+                # All of them or none: an interrupt comes before these, or after them.
+                self.number, self.link, self.signed = number, link, signed
                 self._frames.extend(frames)
         except BaseException:
             with suppress(RuntimeError):  # an interrupt came while it was another's
@@ -198,6 +217,18 @@ class Pen:
             raise
         lock.release()
         return number
+
+    def sign(self) -> int:
+        """Place a checkpoint over all records without one; the number of the last record. 0: it is over."""
+        with self._lock:
+            if self.is_over:
+                return 0
+            if self.number > self.signed:
+                number = self.number + 1
+                frame, link = framed(self.link, number, self._checkpoint(self.number, self.link))
+                self.number, self.link, self.signed = number, link, number
+                self._frames.append(frame)
+            return self.number
 
     def append(self, bodies: Sequence[bytes]) -> int:
         """As ``place``; returns when they are in the kernel. -1: they were placed, and it failed before."""

@@ -23,6 +23,7 @@ import time
 from _thread import start_new_thread
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import orjson
@@ -101,8 +102,10 @@ class Bounds:
     signed_every: int = 256
     """After so many records a checkpoint is due: in the background, or when the host ends. Signing loads a
     library that costs more than a short call, so a host that ends after a few records leaves it to later."""
-    signed_at_least: int = 2048
-    """So many records without a checkpoint are never exceeded: the writer signs itself."""
+    signed_within_s: float = 30.0
+    """After so long a checkpoint is due as well, in the background of a host that goes on."""
+    unsigned_max: int = chain.UNSIGNED_MAX
+    """So many records without a checkpoint are never exceeded: the thread that records signs."""
     idle_s: float = 3600.0
     """A segment that nobody has written to for so long is closed."""
     retired_names_max: int = 2000
@@ -118,8 +121,9 @@ class _Segment:
     name: str
     pen: Pen
     made_at: float
-    signed: int
-    """Number of the last checkpoint, or of the record before the first."""
+    signed_at: float
+    """When all of it was known to be signed, by the monotonic clock; of a new one, when it was opened."""
+    has_signed: bool = False
     named: tuple[Head, ...] = ()
     """Segments in doubt that its opening names, until that is known to be on the disk."""
     seen: int = 0
@@ -160,7 +164,6 @@ class Segments:
         self._clock = clock
         self._disk = disk or Disk()
         self._bounds = bounds or Bounds()
-        self._signed_at_least = self._bounds.signed_at_least
         self._beside = tuple(beside)
         self._told = told
         self._begin = begin
@@ -221,10 +224,11 @@ class Segments:
         if not durable:
             if not self._wake.is_set():
                 self._rouse()
-        elif segment.named:
+            return
+        if segment.named:
             self._note_named(segment)
-        if number - segment.signed >= self._signed_at_least:
-            self._sign()
+        if not self._has_tender:
+            self._attend()
 
     def promise(self, bodies: Sequence[bytes]) -> Promise:
         """Give records their place in the chain. They are written with whatever is written next, and on the
@@ -274,8 +278,8 @@ class Segments:
             raise Trouble(segment.failed or _CLOSED)
         if segment.named:
             self._note_named(segment)
-        if pen.number - segment.signed >= self._signed_at_least:
-            self._sign()
+        if not self._has_tender:
+            self._attend()
 
     def _look(self, segment: _Segment) -> None:
         """Whether people still find what is written: Trouble where they do not."""
@@ -460,10 +464,10 @@ class Segments:
                 self._left_behind = True
                 return None
             segment, mended = self._recovered(folder, name, descriptor, size, made_at)
-            keep = True
             segment.named = tuple(self._given_up)
             before = _plain(segment.named)
             segment.pen.place([_own("open", now, host=self._host, before=before, **mended)])
+            keep = True
             return segment
         finally:
             if not keep:
@@ -494,8 +498,8 @@ class Segments:
         # What the host before left in the kernel counts for us as well, so it must be on the disk.
         self._disk.sync(descriptor)
         head = scanned.head
-        segment = self._opened(plain, descriptor, head.number, head.link, scanned.end, made_at, is_kept=True)
-        segment.signed -= _unsigned(scanned.records)
+        signed = head.number - _unsigned(scanned.records)
+        segment = self._opened(plain, descriptor, head, scanned.end, made_at, signed=signed, is_kept=True)
         segment.seen = scanned.end
         return segment, mended
 
@@ -503,26 +507,43 @@ class Segments:
         self,
         name: str,
         descriptor: int,
-        number: int,
-        link: bytes,
+        last: Head,
         size: int,
         made_at: float,
         *,
+        signed: int,
         is_kept: bool,
     ) -> _Segment:
         pen = Pen(
             descriptor,
-            number,
-            link,
+            last.number,
+            last.link,
             size,
             write=self._disk.write,
             sync=self._disk.sync,
             look=lambda: self._look(segment),
             look_s=self._bounds.flush_s,
             is_kept=is_kept,
+            checkpoint=partial(self._checkpoint, name),
+            signed=signed,
+            unsigned_max=self._bounds.unsigned_max,
         )
-        segment = _Segment(name, pen, made_at, number)
+        segment = _Segment(name, pen, made_at, time.monotonic())
         return segment
+
+    def _checkpoint(self, name: str, number: int, link: bytes) -> bytes:
+        """Return the body of a checkpoint."""
+        return orjson.dumps(self._loaded_seal().checkpoint(Head(name, number, link), self._clock()))
+
+    def _loaded_seal(self) -> Sealing:
+        """Return what signs. Raises Trouble: what cannot be signed is not recorded.
+
+        Called ahead where it can be: the first time takes longer than any thread should wait for its place.
+        """
+        try:
+            return self._seal()
+        except StoreError as error:
+            raise Trouble(error.message, error.hint or "fix the key") from None
 
     def _begun(self, folder: int, now: float, names: Sequence[str], before: Sequence[Head]) -> _Segment:
         # Newer than every other segment, also when the clock was set back: names give the order.
@@ -546,7 +567,8 @@ class Segments:
             os.close(descriptor)
             raise
         number = max((head.number for head in before), default=0)
-        segment = self._opened(name, descriptor, number, chain.start(name), 0, now, is_kept=False)
+        last = Head(name, number, chain.start(name))
+        segment = self._opened(name, descriptor, last, 0, now, signed=number, is_kept=False)
         segment.pen.place([_own("open", now, host=self._host, segment=name, before=_plain(before))])
         return segment
 
@@ -555,24 +577,30 @@ class Segments:
     def _rouse(self) -> None:
         """Something waits for the background: a sync within ``flush_s``, a checkpoint, a rotation."""
         self._wake.set()
+        if self._attend():
+            return
+        self._wake.clear()
+        with suppress(Trouble, OSError):
+            self._tend_once()  # so whoever writes does it
+
+    def _attend(self) -> bool:
+        """Start the background, unless it runs. False: no thread can be started."""
         with self._lock:
             if self._has_tender or self._closed:
-                return
+                return True
             try:
                 # `Thread.start` waits for the new thread to say that it runs. One that finds no memory for
                 # its first step ends without a word, and its host waited for ever.
                 self._begin(self._tend, ())
-                self._has_tender = True
-                return
             except (RuntimeError, MemoryError):  # no more threads for this user
-                self._wake.clear()
-        with suppress(Trouble, OSError):
-            self._tend_once()  # so whoever writes does it
+                return False
+            self._has_tender = True
+            return True
 
     def _tend(self) -> None:
         with self._tending:
             while True:
-                self._wake.wait()
+                self._wake.wait(self._bounds.signed_within_s)
                 if self._stop.wait(self._bounds.flush_s):
                     return
                 self._wake.clear()
@@ -595,8 +623,7 @@ class Segments:
         if pen.is_over:
             self._give_up(segment)
             return
-        if pen.number - segment.signed >= self._bounds.signed_every:
-            self._sign()
+        self._sign_when_due(segment)
         now = self._clock()
         if (
             pen.size >= self._bounds.segment_bytes_max
@@ -632,48 +659,52 @@ class Segments:
             pen.soil()
             return True
 
+    def _sign_when_due(self, segment: _Segment) -> None:
+        """Sign what is many records, or old."""
+        unsigned = segment.pen.number - segment.pen.signed
+        if not unsigned:
+            segment.signed_at = time.monotonic()
+            return
+        # Attack: the few records of a slow writer chained anew, days later.
+        age_s = time.monotonic() - segment.signed_at
+        if unsigned >= self._bounds.signed_every or age_s >= self._bounds.signed_within_s:
+            self._sign()
+
     def _sign(self) -> None:
         """Append a checkpoint over all records so far."""
-        seal = self._loaded_seal()
+        self._loaded_seal()
         segment = self._segment
         if segment is None:
             return
         pen = segment.pen
-        with pen.placing:
-            if pen.is_over or pen.number == segment.signed:
-                return
-            number = pen.place([orjson.dumps(seal.checkpoint(segment.head, self._clock()))])
-            segment.signed = number
+        number = pen.sign()
+        if not number:
+            return
+        segment.signed_at, segment.has_signed = time.monotonic(), True
         pen.write()
         if pen.written < number:
             self._give_up(segment)
             raise Trouble(segment.failed or _CLOSED)
 
-    def _loaded_seal(self) -> Sealing:
-        try:
-            return self._seal()
-        except StoreError as error:  # what cannot be signed is not recorded
-            raise Trouble(error.message, error.hint or "mend the key") from None
-
     def rotate(self) -> None:
         """Close the segment for good, signed, and begin the next, which names it."""
-        seal = self._loaded_seal()
+        self._loaded_seal()
         with self._lock:
             old = self._segment
             if old is None:
                 return
             pen = old.pen
             with pen.syncing, pen.writing, pen.placing:
-                self._rotate(old, seal)
+                self._rotate(old)
 
-    def _rotate(self, old: _Segment, seal: Sealing) -> None:
+    def _rotate(self, old: _Segment) -> None:
         """By whoever has the lock, and the old one's pen alone."""
         if old.pen.is_over:  # whoever writes next begins another
             return
         now = self._clock()
         new: _Segment | None = None
         try:
-            self._close_for_good(old, seal, _own("close", now), now)
+            self._close_for_good(old, _own("close", now))
             with self._opened_folder() as folder:
                 new = self._begun(folder, now, (), before=(old.head,))
                 self._put_all(new)  # which nobody else knows of yet
@@ -699,10 +730,10 @@ class Segments:
         os.close(old.pen.descriptor)
         self._tended = False  # a day has passed, or much was written: old segments may be due
 
-    def _close_for_good(self, segment: _Segment, seal: Sealing, closing: bytes, now: float) -> None:
+    def _close_for_good(self, segment: _Segment, closing: bytes) -> None:
         """By whoever has its pen alone: its last record, signed, and all of them on the disk."""
         segment.pen.place([closing])
-        segment.pen.place([orjson.dumps(seal.checkpoint(segment.head, now))])
+        segment.pen.sign()
         self._put_all(segment)
 
     def _put_all(self, segment: _Segment) -> None:
@@ -788,10 +819,9 @@ class Segments:
             except Trouble as trouble:
                 self._told(trouble.why)
                 return None
-            seal = self._loaded_seal()
+            self._loaded_seal()
             try:
-                closing = _own("close", now, by=self._host, **mended)
-                self._close_for_good(segment, seal, closing, now)
+                self._close_for_good(segment, _own("close", now, by=self._host, **mended))
             except OSError:
                 # Our own segment is open already: waiting for the next opening, somebody else's sync would
                 # take it for named.
@@ -822,7 +852,8 @@ class Segments:
                 if self._left_behind and not self._tended:
                     self.tidy()
             with suppress(Trouble, OSError):
-                if segment.pen.number - segment.signed >= self._bounds.signed_every:
+                unsigned = segment.pen.number - segment.pen.signed
+                if unsigned >= self._bounds.signed_every or (unsigned and segment.has_signed):
                     self._sign()
             segment.pen.sync()
             if segment.pen.is_over:
