@@ -439,6 +439,185 @@ def test_a_bad_definition_costs_only_the_operations_that_use_it() -> None:
     ]
 
 
+# -- references in other places than schemas ----------------------------------------------------------------
+
+WHOLE = api(
+    {
+        "/a/{id}": {
+            "parameters": [{"name": "id", "in": "path", "required": True, "schema": {"type": "integer"}}],
+            "post": {
+                "operationId": "put",
+                "servers": [{"url": "https://other.example"}],
+                "security": [{"key": []}],
+                "parameters": [
+                    {"name": "q", "in": "query", "schema": {"type": "string", "maxLength": 3}},
+                    {
+                        "name": "c",
+                        "in": "query",
+                        "content": {"application/json": {"schema": {"type": "object"}}},
+                    },
+                ],
+                "requestBody": {
+                    "required": True,
+                    "content": {
+                        "multipart/form-data": {
+                            "schema": {
+                                "type": "object",
+                                "properties": {"text": {"type": "string"}, "more": {"type": "string"}},
+                            },
+                            "encoding": {"more": {"contentType": "application/json"}},
+                        }
+                    },
+                },
+                "responses": {
+                    "200": {
+                        "description": "it",
+                        "content": {
+                            "application/json": {
+                                "schema": {"type": "object", "properties": {"n": {"type": "integer"}}}
+                            }
+                        },
+                    }
+                },
+            },
+        }
+    },
+    version="3.1.0",
+    components={"securitySchemes": {"key": {"type": "apiKey", "in": "header", "name": "X-Key"}}},
+)
+_POST = ("paths", "/a/{id}", "post")
+_CONTENT = (*_POST, "requestBody", "content")
+_ANSWER = (*_POST, "responses", "200")
+HOLDING_ARGUMENTS: list[tuple[Any, ...]] = [
+    ("paths",),
+    ("paths", "/a/{id}"),
+    ("paths", "/a/{id}", "parameters"),
+    ("paths", "/a/{id}", "parameters", 0),
+    _POST,
+    (*_POST, "parameters"),
+    (*_POST, "parameters", 0),
+    (*_POST, "parameters", 0, "schema"),
+    (*_POST, "parameters", 1, "content"),
+    (*_POST, "parameters", 1, "content", "application/json"),
+    (*_POST, "parameters", 1, "content", "application/json", "schema"),
+    (*_POST, "requestBody"),
+    _CONTENT,
+    (*_CONTENT, "multipart/form-data"),
+    (*_CONTENT, "multipart/form-data", "schema"),
+    (*_CONTENT, "multipart/form-data", "schema", "properties", "text"),
+    (*_CONTENT, "multipart/form-data", "encoding"),
+    (*_CONTENT, "multipart/form-data", "encoding", "more"),
+    (*_POST, "servers"),
+    (*_POST, "security"),
+]
+HOLDING_NO_ARGUMENT: list[tuple[Any, ...]] = [
+    ("components", "securitySchemes"),
+    ("components", "securitySchemes", "key"),
+    (*_POST, "responses"),
+    _ANSWER,
+    (*_ANSWER, "content"),
+    (*_ANSWER, "content", "application/json"),
+]
+
+
+def referring(place: tuple[Any, ...], target: str | None = None) -> dict[str, Any]:
+    """The whole document with a reference at one place: to what stood there, or to something else."""
+    document: dict[str, Any] = json.loads(json.dumps(WHOLE))
+    holder = jsontext.at(document, place[:-1])
+    document["x-moved"] = [holder[place[-1]]]
+    holder[place[-1]] = {"$ref": target or "#/x-moved/0"}
+    return document
+
+
+@pytest.mark.parametrize("place", HOLDING_ARGUMENTS + HOLDING_NO_ARGUMENT, ids=str)
+def test_a_reference_may_stand_in_place_of_every_part(place: tuple[Any, ...]) -> None:
+    (plain,) = compiled(WHOLE, secret="KEY").tools
+    outcome = compiled(referring(place), secret="KEY")
+    assert outcome.problems == ()
+    (tool,) = outcome.tools
+    assert tool.invocation == plain.invocation
+    assert tool.input_schema == plain.input_schema
+    assert tool.output_schema == plain.output_schema
+
+
+@pytest.mark.parametrize("place", HOLDING_ARGUMENTS, ids=str)
+@pytest.mark.parametrize("target", ["resources/a.yml", "#/nowhere", "#anchor"])
+def test_a_reference_that_is_not_followed_is_a_problem_and_never_a_hollow_tool(
+    place: tuple[Any, ...], target: str
+) -> None:
+    """DigitalOcean's document has a file for each operation: 659 tools without arguments came of it."""
+    outcome = compiled(referring(place, target), secret="KEY")
+    assert outcome.tools == ()
+    (problem,) = outcome.problems
+    assert (problem.severity, problem.code.startswith("openapi.reference.")) == (Severity.ERROR, True)
+    assert target in problem.message
+
+
+@pytest.mark.parametrize("place", HOLDING_NO_ARGUMENT, ids=str)
+def test_a_reference_that_is_not_followed_costs_no_argument_elsewhere(place: tuple[Any, ...]) -> None:
+    (plain,) = compiled(WHOLE, secret="KEY").tools
+    (tool,) = compiled(referring(place, "resources/a.yml"), secret="KEY").tools
+    assert tool.input_schema == plain.input_schema
+
+
+def test_what_stands_beside_the_reference_of_an_operation_counts() -> None:
+    shared = {"summary": "Shared.", "parameters": [{"name": "q", "in": "query"}]}
+    document = api({"/a": {"get": {"$ref": "#/x-shared", "operationId": "own"}}})
+    document["x-shared"] = shared
+    (tool,) = compiled(document).tools
+    assert (tool.name, tool.description) == ("own", "Shared.")
+    assert [placed.argument for placed in call_of(tool).placed or ()] == ["q"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("security", "key"), ("security", ["key"]), ("servers", "https://b.example")]
+)
+def test_attack_what_says_where_a_request_goes_and_who_sends_it_is_never_passed_over(
+    key: str, value: Any
+) -> None:
+    document = json.loads(json.dumps(WHOLE))
+    document["paths"]["/a/{id}"]["post"][key] = value
+    outcome = compiled(document, secret="KEY")
+    assert (outcome.tools, len(outcome.problems)) == ((), 1)
+
+
+@pytest.mark.parametrize("key", ["$recursiveRef", "$dynamicRef"])
+def test_a_reference_by_scope_is_cut_with_a_warning_and_its_operation_stays(key: str) -> None:
+    """In a real document seven whole operations were lost for one such reference."""
+    node: dict[str, Any] = {
+        "type": "object",
+        "$recursiveAnchor": True,
+        "required": ["filters"],
+        "properties": {
+            "filters": {"type": "array", "items": {"anyOf": [{"type": "string"}, {key: "#"}]}},
+            "kind": {"type": "string"},
+        },
+    }
+    content = {"application/json": {"schema": {"$ref": "#/components/schemas/Filter"}}}
+    outcome = compiled(
+        api(
+            {"/a": {"post": {"requestBody": {"required": True, "content": content}}}},
+            version="3.1.0",
+            components={"schemas": {"Filter": node}},
+        )
+    )
+    assert [(found.code, found.severity) for found in outcome.problems] == [
+        ("openapi.schema.unsupported", Severity.WARNING)
+    ]
+    (tool,) = outcome.tools
+    assert tool.input_schema is not None
+    made = tool.input_schema.document["$defs"]["Filter"]
+    assert made["properties"]["filters"] == {"type": "array", "items": {"anyOf": [{"type": "string"}, {}]}}
+    assert made["required"] == ["filters"]
+
+
+@pytest.mark.parametrize("method", ["GET", "Post", "query", "additionalOperations"])
+def test_a_method_that_is_not_read_is_told(method: str) -> None:
+    outcome = compiled(api({"/a": {method: {}, "get": {}}}, version="3.2.0"))
+    assert [tool.name for tool in outcome.tools] == ["get_a"]
+    assert "openapi.operation.method" in codes(outcome)
+
+
 # -- hostile documents --------------------------------------------------------------------------------------
 
 

@@ -214,7 +214,12 @@ class Schemas:
         hidden = self._hidden(value, pointer) if "required" in value else frozenset()
         for key, item in value.items():
             if key in _UNSUPPORTED:
-                raise Lost("openapi.schema.unsupported", f"{key} is not supported", (*pointer, key))
+                what = f"{key} is not supported: what it stands for is left to the server"
+                self.say("openapi.schema.unsupported", what, (*pointer, key))
+                continue
+            if key == "$ref":
+                message = f"$ref must be text, got {kind_of(item)}"
+                raise Lost("openapi.reference.missing", message, (*pointer, key))
             kept = self._keyword(key, item, value, (*pointer, key), hidden)
             if kept is not None:
                 made[kept[0]] = kept[1]
@@ -235,6 +240,7 @@ class Schemas:
                 if isinstance(types, list) and types and all(name in json_schema.TYPES for name in types):
                     return key, item if isinstance(item, str) else list(dict.fromkeys(types))
             case "properties":
+                item, pointer = self.resolver.follow(item, pointer)
                 if isinstance(item, dict):
                     return key, self._properties(item, pointer)
             case "required":

@@ -68,6 +68,7 @@ _LINES_DEPTH_MAX: Final = 6
 _PATH_CHARS_MAX: Final = 2_000
 
 _METHODS: Final = ("get", "put", "post", "delete", "options", "head", "patch")
+_OTHER_METHODS: Final = ("trace", "query")
 _EFFECTS: Final = {
     "get": Effect.READ, "head": Effect.READ, "options": Effect.READ, "post": Effect.CREATE,
 }  # fmt: skip
@@ -277,14 +278,20 @@ class _Operation:
     __slots__ = ("item", "item_pointer", "method", "name", "path", "pointer", "value")
 
     def __init__(
-        self, path: str, method: str, item: JsonObject, item_pointer: Pointer, value: JsonObject
+        self,
+        path: str,
+        method: str,
+        item: JsonObject,
+        item_pointer: Pointer,
+        value: JsonObject,
+        pointer: Pointer,
     ) -> None:
         self.path = path
         self.method = method
         self.item = item
         self.item_pointer = item_pointer
         self.value = value
-        self.pointer: Pointer = (*item_pointer, method)
+        self.pointer = pointer
         self.name = ""
 
     def __str__(self) -> str:
@@ -380,37 +387,53 @@ class _Api:
         self.sum_up()
 
     def operations(self) -> Iterator[_Operation]:
-        paths = self.root.get("paths", {})
+        found = self.object(self.root.get("paths", {}), ("paths",), "paths")
+        paths, around = found if found is not None else ({}, ())
         for path, value in paths.items():
-            pointer: Pointer = ("paths", path)
             if path.startswith("x-"):
                 continue
-            try:
-                item, place = self.resolver.follow(value, pointer)
-            except Lost as lost:
-                self.reader.add(
-                    lost.code, f"{shown(path)}: {lost.message}", pointer=lost.pointer, hint=lost.hint
+            item = self.object(value, (*around, path), shown(path))
+            if item is not None:
+                yield from self.methods(path, *item)
+
+    def methods(self, path: str, item: JsonObject, place: Pointer) -> Iterator[_Operation]:
+        """The operations of one path."""
+        short = path[:SHOWN_CHARS_MAX]
+        for method, value in item.items():
+            if method in _METHODS:
+                found = self.object(value, (*place, method), f"{method.upper()} {shown(path)}")
+                if found is not None:
+                    yield _Operation(path, method, item, place, *found)
+            elif method in _OTHER_METHODS:
+                message = f"{method.upper()} {short}: the method is not supported"
+                self.warn("openapi.operation.method", message, (*place, method))
+            elif method == "additionalOperations" or method.lower() in _METHODS:
+                self.warn(
+                    "openapi.operation.method",
+                    f"{short}: {shown(method)} is not read",
+                    (*place, method),
+                    f"write it as {', '.join(_METHODS)}",
                 )
-                continue
-            if not isinstance(item, dict):
-                message = f"{shown(path)}: must be an object, got {kind_of(item)}"
-                self.reader.add("openapi.operation.shape", message, pointer=pointer)
-                continue
-            if isinstance(value, dict) and place != pointer:
-                item = {**item, **{key: one for key, one in value.items() if key != "$ref"}}
-            for method in item:
-                if method == "trace":
-                    message = f"TRACE {path[:SHOWN_CHARS_MAX]}: the method is not supported"
-                    self.warn("openapi.operation.method", message, (*pointer, method))
-                if method not in _METHODS:
-                    continue
-                if isinstance(item[method], dict):
-                    yield _Operation(path, method, item, place, item[method])
-                else:
-                    message = (
-                        f"{method.upper()} {shown(path)}: must be an object, got {kind_of(item[method])}"
-                    )
-                    self.reader.add("openapi.operation.shape", message, pointer=(*place, method))
+
+    def object(self, value: JsonValue, pointer: Pointer, what: str) -> tuple[JsonObject, Pointer] | None:
+        """A part of the document, with its place and with what stands beside its reference; None where it
+        cannot be read, which is reported."""
+        try:
+            found, place = self.resolver.follow(value, pointer)
+        except Lost as lost:
+            self.reader.add(lost.code, f"{what}: {lost.message}", pointer=lost.pointer, hint=lost.hint)
+            return None
+        if not isinstance(found, dict):
+            message = f"{what}: must be an object, got {kind_of(found)}"
+            self.reader.add("openapi.operation.shape", message, pointer=pointer)
+            return None
+        if isinstance(value, dict) and place != pointer:
+            found = {**found, **{key: one for key, one in value.items() if key != "$ref"}}
+        return found, place
+
+    def part(self, holder: JsonObject, key: str, pointer: Pointer) -> tuple[JsonValue, Pointer]:
+        """A member, and where it really stands: a reference may stand in place of any. Raises Lost."""
+        return self.resolver.follow(holder.get(key), (*pointer, key))
 
     def is_wanted(self, operation: _Operation) -> bool:
         if self.options.tags and not set(_texts(operation.value.get("tags"))) & set(self.options.tags):
@@ -565,17 +588,20 @@ class _Api:
 
     def base(self, operation: _Operation) -> str:
         """What the path is put to: of the operation's own servers, the path's or the document's."""
-        servers: JsonValue = [{"url": "/"}]
-        pointer: Pointer = ()
+        servers: list[JsonValue] = [{"url": "/"}]
+        where: Pointer = ("servers",)
         for holder, place in (
             (self.root, ()),
             (operation.item, operation.item_pointer),
             (operation.value, operation.pointer),
         ):
-            told = holder.get("servers")
-            if isinstance(told, list) and told:
-                servers, pointer = told, place
-        where: Pointer = (*pointer, "servers")
+            told, there = self.part(holder, "servers", place)
+            if told is not None and not isinstance(told, list):
+                # Attack: requests that go to another server than the one that the author wrote.
+                message = f"servers must be an array, got {kind_of(told)}"
+                raise Lost("openapi.server.unusable", message, there)
+            if told:
+                servers, where = told, there
         if where not in self.bases:
             try:
                 self.bases[where] = self.server(servers, where)
@@ -636,12 +662,14 @@ class _Api:
             (operation.item, operation.item_pointer),
             (operation.value, operation.pointer),
         ):
-            listed = holder.get("parameters", [])
+            listed, around = self.part(holder, "parameters", pointer)
+            if "parameters" not in holder:
+                continue
             if not isinstance(listed, list):
                 message = f"parameters must be an array, got {kind_of(listed)}"
-                raise Lost("openapi.parameter.shape", message, (*pointer, "parameters"))
+                raise Lost("openapi.parameter.shape", message, around)
             for number, value in enumerate(listed):
-                value, place = self.resolver.follow(value, (*pointer, "parameters", number))
+                value, place = self.resolver.follow(value, (*around, number))
                 name = value.get("name") if isinstance(value, dict) else None
                 where = value.get("in") if isinstance(value, dict) else None
                 if not isinstance(value, dict) or not isinstance(name, str) or not isinstance(where, str):
@@ -706,18 +734,19 @@ class _Api:
             return None
 
     def placed(self, value: JsonObject, pointer: Pointer, place: Place, *, required: bool) -> _Argument:
-        content = value.get("content")
+        content, content_pointer = self.part(value, "content", pointer)
         media_type = None
         style, explode = "form" if place in (Place.QUERY, Place.COOKIE) else "simple", False
         raw: JsonValue
         if isinstance(content, dict) and content and "schema" not in value:
-            written, media = next(iter(content.items()))
+            written = next(iter(content))
+            media, raw_pointer = self.part(content, written, content_pointer)
             media_type = _plain_media_type(written)
             if media_type is None or not (_is_json(media_type) or media_type.startswith("text/")):
                 message = f"{shown(value['name'])} as {shown(written)} cannot be written"
-                raise Lost("openapi.parameter.unsupported", message, (*pointer, "content"))
+                raise Lost("openapi.parameter.unsupported", message, content_pointer)
             raw = media.get("schema", {}) if isinstance(media, dict) else {}
-            raw_pointer: Pointer = (*pointer, "content", written, "schema")
+            raw_pointer = (*raw_pointer, "schema")
         else:
             raw = value.get("schema", {"type": "string"})
             raw_pointer = (*pointer, "schema")
@@ -765,7 +794,7 @@ class _Api:
         value, pointer = self.resolver.follow(
             operation.value["requestBody"], (*operation.pointer, "requestBody")
         )
-        content = value.get("content") if isinstance(value, dict) else None
+        content, around = self.part(value, "content", pointer) if isinstance(value, dict) else (None, pointer)
         if not isinstance(value, dict) or not isinstance(content, dict) or not content:
             raise Lost("openapi.body.shape", "requestBody needs `content` with a media type", pointer)
         required = value.get("required") is True
@@ -779,14 +808,11 @@ class _Api:
         if chosen is None:
             message = f"no media type that can be written (got {', '.join(map(shown, list(content)[:5]))})"
             if required:
-                raise Lost("openapi.body.media-type", message, (*pointer, "content"))
-            self.warn(
-                "openapi.body.media-type", f"{operation}: {message}; it goes without", (*pointer, "content")
-            )
+                raise Lost("openapi.body.media-type", message, around)
+            self.warn("openapi.body.media-type", f"{operation}: {message}; it goes without", around)
             return _Body()
         written, media_type = chosen
-        media = content[written]
-        place: Pointer = (*pointer, "content", written)
+        media, place = self.part(content, written, around)
         if not isinstance(media, dict):
             raise Lost("openapi.body.shape", f"must be an object, got {kind_of(media)}", place)
         return self.content(media, place, media_type, value, required=required)
@@ -803,11 +829,12 @@ class _Api:
             sent = {name: found for name, found in (members or {}).items() if not hidden(found[0], found[1])}
             needed = {name for name, found in sent.items() if found[2]}
             if sent and (required or not needed):
-                encoding = media.get("encoding")
+                encoding, there = self.part(media, "encoding", pointer)
                 told = encoding if isinstance(encoding, dict) and is_form else {}
                 return _Body(
                     arguments=tuple(
-                        self.member(name, found, media_type, told.get(name)) for name, found in sent.items()
+                        self.member(name, found, media_type, self.part(told, name, there)[0])
+                        for name, found in sent.items()
                     ),
                     media_type=media_type,
                     required=required,
@@ -878,6 +905,10 @@ class _Api:
         schema = self.requests.translated(raw, pointer)
         style, explode, reserved, of_member = "field", True, False, None
         encoding = told if isinstance(told, dict) else {}
+        if media_type == _MULTIPART and encoding.get("headers"):
+            self.warn(
+                "openapi.body.unsupported", f"{shown(name)}: the headers of its part are left out", pointer
+            )
         if media_type == _FORM and encoding.keys() & {"style", "explode", "allowReserved"}:
             style = encoding.get("style", "form")
             if style not in _STYLES[Place.QUERY]:
@@ -921,8 +952,15 @@ class _Api:
 
     def credentials(self, operation: _Operation) -> tuple[Credential, ...]:
         """How the request is authenticated: the first way that the secrets allow."""
-        told = operation.value.get("security", self.root.get("security"))
-        ways = [way for way in told if isinstance(way, dict)] if isinstance(told, list) else []
+        is_own = "security" in operation.value
+        told, place = self.part(
+            operation.value if is_own else self.root, "security", operation.pointer if is_own else ()
+        )
+        if told is not None and not (isinstance(told, list) and all(isinstance(way, dict) for way in told)):
+            # Attack: a request that goes out without the secret that its author asks for.
+            message = f"security must be an array of objects, got {kind_of(told)}"
+            raise Lost("openapi.security.unsupported", message, place)
+        ways: list[JsonObject] = told or []
         if not ways:
             return ()
         known: list[tuple[Credential, ...]] = []
@@ -943,20 +981,17 @@ class _Api:
         self.warn(
             "openapi.security.unsupported",
             f"{operation}: no way to authenticate that is supported (got {named})",
-            (*operation.pointer, "security") if "security" in operation.value else ("security",),
+            place,
             "API keys, basic, bearer, OAuth 2 and OpenID Connect tokens are",
         )
         return (Credential(secret="", place=Place.HEADER, name="Authorization"),)
 
     def credential(self, name: str, *, alone: bool) -> Credential | None:
         """One scheme with its secret; None where we cannot do it."""
-        components = self.root.get("components")
-        schemes = components.get("securitySchemes") if isinstance(components, dict) else None
         try:
-            scheme, _ = self.resolver.follow(
-                schemes.get(name) if isinstance(schemes, dict) else None,
-                ("components", "securitySchemes", name),
-            )
+            scheme, around = self.part(self.root, "components", ())
+            for step in ("securitySchemes", name):
+                scheme, around = self.part(scheme if isinstance(scheme, dict) else {}, step, around)
         except Lost:
             return None
         if not isinstance(scheme, dict):
@@ -987,15 +1022,18 @@ class _Api:
 
     def output(self, operation: _Operation) -> tuple[str, JsonObject | None]:
         """What the request asks to get, and the schema of that where it is JSON and short."""
-        told = operation.value.get("responses")
+        try:
+            told, around = self.part(operation.value, "responses", operation.pointer)
+        except Lost:
+            told, around = None, ()
         responses = told if isinstance(told, dict) else {}
         good = sorted(status for status in responses if status.startswith("2"))
         for status in good:
             try:
-                response, pointer = self.resolver.follow(
-                    responses[status], (*operation.pointer, "responses", status)
+                response, pointer = self.part(responses, status, around)
+                content, pointer = self.part(
+                    response if isinstance(response, dict) else {}, "content", pointer
                 )
-                content = response.get("content") if isinstance(response, dict) else None
                 if not isinstance(content, dict) or not content:
                     continue
                 written = next((kind for kind in content if _is_json(_plain_media_type(kind) or "")), None)
@@ -1003,9 +1041,9 @@ class _Api:
                     plain = [_plain_media_type(kind) for kind in content]
                     return next((kind for kind in plain if kind and "*" not in kind), "*/*"), None
                 accept = _plain_media_type(written) or "application/json"
-                media = content[written]
+                media, pointer = self.part(content, written, pointer)
                 raw = media.get("schema") if isinstance(media, dict) else None
-                place: Pointer = (*pointer, "content", written, "schema")
+                place: Pointer = (*pointer, "schema")
                 if not isinstance(raw, dict) or self.types(raw, place) != {"object"}:
                     return accept, None
                 schema = self.responses.translated(raw, place)
