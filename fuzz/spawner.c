@@ -55,7 +55,7 @@ static size_t put_message(unsigned char *bytes, unsigned *nfds)
         ++*nfds;
     }
     if (head.flags & HAS_USER_NS && !(head.flags & HAS_MOUNT_NS)) head.flags |= HAS_MOUNT_NS, ++*nfds;
-    if (head.flags & HAS_MOUNT_NS) ++*nfds;  /* its root comes along */
+    if (head.flags & HAS_MOUNT_NS) *nfds += 2;  /* its root and the IPC namespace come along */
     if (head.flags & HAS_PROGRAM && below(2)) head.flags |= KEEP_PROGRAM;
     if (below(2)) head.flags |= SET_UID | SET_GID;
     head.slot = head.flags & HELD ? 1 + below(SLOTS - 1) : any();

@@ -80,7 +80,7 @@ enum {
 enum {
     REQUEST_MAGIC = 0x51535754, /* "TWSQ" */
     REPORT_MAGIC = 0x52535754,  /* "TWSR" */
-    VERSION = 4,
+    VERSION = 5,
 };
 
 /* How a call that is HELD gets leave: its byte of the shared page says so, and, where the host took long, this word on
@@ -99,7 +99,7 @@ enum {
     HAS_PROGRAM = 1u << 1,  /* a sealed program, executed instead of what lies at the path */
     HAS_CHANNEL = 1u << 2,  /* becomes the tool's descriptor 3 */
     HAS_USER_NS = 1u << 3,  /* namespaces to enter, as KIND_NAMESPACE made them */
-    HAS_MOUNT_NS = 1u << 4, /* before both: the root folder inside */
+    HAS_MOUNT_NS = 1u << 4, /* before both: the root folder inside; behind both: the IPC namespace */
     HAS_PAYLOAD = 1u << 5,  /* the whole message lies in this memfd: too long for a datagram */
     HAS_STDIN = 1u << 6,
     HAS_OUTPUT = 1u << 7,
@@ -136,7 +136,7 @@ enum {
 /* strings, each closed by NUL: program, cwd, scratch, argv..., environment..., then per bind source, target. */
 
 enum {
-    FDS_MAX = 32, SEALED_MAX = 16, LIMITS_MAX = 32, BINDS_MAX = 1024, FILTER_MAX = 4096 * 8,
+    FDS_MAX = 32, SEALED_MAX = 16, NAMESPACE_FDS = 4, LIMITS_MAX = 32, BINDS_MAX = 1024, FILTER_MAX = 4096 * 8,
     STRINGS_MAX = 1 << 18, DATAGRAM_MAX = 1 << 16, MESSAGE_MAX = 4 << 20, SCRIPT_FD = 4,
     SLOTS = 4096,            /* of the shared page */
     STDIN_MAX = 4096,        /* what every pipe takes at once */
@@ -161,7 +161,7 @@ enum reason {  /* why it ended */
 enum {  /* layers that were in force */
     LAYER_SUBREAPER = 1u << 0, LAYER_NO_NEW_PRIVS = 1u << 1, LAYER_LANDLOCK = 1u << 2,
     LAYER_SECCOMP = 1u << 3, LAYER_USER_NS = 1u << 4, LAYER_MOUNT_NS = 1u << 5, LAYER_RLIMITS = 1u << 6,
-    LAYER_SEALED = 1u << 7, LAYER_IDENTITY = 1u << 8, LAYER_PIDFD = 1u << 9,
+    LAYER_SEALED = 1u << 7, LAYER_IDENTITY = 1u << 8, LAYER_PIDFD = 1u << 9, LAYER_IPC_NS = 1u << 10,
 };
 
 enum { PROBES = 8 };  /* subreaper, pidfd, landlock, seccomp, mount namespace, user namespace, sealed, proc */
@@ -189,7 +189,7 @@ struct request {
     const unsigned char *given;     /* for stdin */
     char **argv, **envp, **binds;   /* binds: source, target, source, target, ... */
     /* Positions among the received descriptors; -1: not there. */
-    int control, in, out, err, ruleset, sealed, channel, root, user_ns, mount_ns, payload, contents;
+    int control, in, out, err, ruleset, sealed, channel, root, user_ns, mount_ns, ipc_ns, payload, contents;
 };
 
 /* `bytes` is aligned to 8 and stays as it is; `pointers` has room for STRINGS_MAX + 8. 0: fine. */
@@ -218,6 +218,7 @@ static int parse(const unsigned char *bytes, size_t size, unsigned nfds, char **
     out->root = flags & HAS_MOUNT_NS ? next++ : -1;
     out->user_ns = flags & HAS_USER_NS ? next++ : -1;
     out->mount_ns = flags & HAS_MOUNT_NS ? next++ : -1;
+    out->ipc_ns = flags & HAS_MOUNT_NS ? next++ : -1;
     out->contents = next;
     next += (int)head->sealedc;
     out->payload = flags & HAS_PAYLOAD ? next++ : -1;
@@ -521,6 +522,9 @@ UNCHECKED static void restrict_tool(struct birth *birth)
             FAIL(STAGE_NAMESPACE);
         }
         layers |= LAYER_MOUNT_NS;
+        /* Attack: memory, semaphores and queues of other programs of the same user, which have no path to hide. */
+        if (setns(fds[r->ipc_ns], CLONE_NEWIPC) != 0) FAIL(STAGE_NAMESPACE);
+        layers |= LAYER_IPC_NS;
     }
 
     for (uint32_t i = 0; i < r->head.rlimitc; i++) {
@@ -1388,8 +1392,9 @@ static int make_namespace(const struct request *r, const int *fds, struct report
     uid_t uid = geteuid();
     gid_t gid = getegid();
     report->stage = STAGE_NAMESPACE;
-    if (uid != 0 || unshare(CLONE_NEWNS) != 0) {
-        if (prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) != 0 || unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return errno;
+    if (uid != 0 || unshare(CLONE_NEWNS | CLONE_NEWIPC) != 0) {
+        if (prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) != 0 || unshare(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWIPC) != 0)
+            return errno;
         report->layers |= LAYER_USER_NS;
         if (!write_small("/proc/self/setgroups", "deny") && errno != ENOENT) return errno;
         snprintf(map, sizeof map, "%u %u 1", uid, uid);
@@ -1399,7 +1404,7 @@ static int make_namespace(const struct request *r, const int *fds, struct report
     }
     /* Slave, not private: what the machine mounts or unmounts later is seen by later calls too. */
     if (mount(NULL, "/", NULL, MS_SLAVE | MS_REC, NULL) != 0) return errno;
-    report->layers |= LAYER_MOUNT_NS;
+    report->layers |= LAYER_MOUNT_NS | LAYER_IPC_NS;
     report->stage = STAGE_BIND;
     int bench = -1, content = r->contents;
     for (uint32_t i = 0; i < r->head.bindc; i++) {
@@ -1443,7 +1448,10 @@ static bool send_report(int control, struct report *report, const void *tail, si
     report->magic = REPORT_MAGIC;
     report->version = VERSION;
     struct iovec parts[2] = {{report, sizeof *report}, {(void *)(uintptr_t)tail, tail_size}};
-    union { char bytes[CMSG_SPACE((3 + SEALED_MAX) * sizeof(int))]; struct cmsghdr align; } ancillary = {{0}};
+    union {
+        char bytes[CMSG_SPACE((NAMESPACE_FDS + SEALED_MAX) * sizeof(int))];
+        struct cmsghdr align;
+    } ancillary = {{0}};
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = tail_size > 0 ? 2 : 1};
     if (nfds > 0) {
         message.msg_control = ancillary.bytes;
@@ -1460,8 +1468,8 @@ static bool send_report(int control, struct report *report, const void *tail, si
 }
 
 /* The maker answers with descriptors (sealed files, the root, the user namespace where there is one, the mount
- * namespace) and, per bind, whether there was nothing to cover. The namespaces live as long as somebody holds the
- * descriptors. False: there was no answer. */
+ * namespace, the IPC namespace) and, per bind, whether there was nothing to cover. The namespaces live as long as
+ * somebody holds the descriptors. False: there was no answer. */
 static bool serve_namespace(const struct request *r, const int *fds, struct report *report)
 {
     static unsigned char absent[BINDS_MAX];
@@ -1470,7 +1478,7 @@ static bool serve_namespace(const struct request *r, const int *fds, struct repo
     pid_t maker = fork_plain();
     if (maker == 0) {
         memset(absent, 0, sizeof absent);
-        int made[3 + SEALED_MAX];
+        int made[NAMESPACE_FDS + SEALED_MAX];
         unsigned count = 0;
         report->error = make_namespace(r, fds, report, absent, made, &count);
         if (!report->error) {
@@ -1478,6 +1486,7 @@ static bool serve_namespace(const struct request *r, const int *fds, struct repo
             made[count++] = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
             if (report->layers & LAYER_USER_NS) made[count++] = open("/proc/self/ns/user", O_RDONLY | O_CLOEXEC);
             made[count++] = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
+            made[count++] = open("/proc/self/ns/ipc", O_RDONLY | O_CLOEXEC);
         } else {
             count = 0;
         }

@@ -6,6 +6,8 @@ because much of what holds one does not hold root, and the other way round.
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import shutil
 import signal
@@ -14,13 +16,15 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from toolwright.model import End, Ending, Level, Limits, Permit, Profile, Programs
 from toolwright.sandbox import Cancel, Sandbox, Start, _kernel, probe
+from toolwright.sandbox import rules as _rules
 from toolwright.sandbox._scratch import Scratch
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the levels that restrict are for Linux")
@@ -390,19 +394,277 @@ def test_unix_sockets_are_closed_unless_granted(level, place):
             assert python(level, CONNECT, OPEN, "/", kind, where).stdout == b"connected\n"
 
 
-def test_a_datagram_pair_cannot_be_sent_to_another_address(level, place):
+PAIRS = """
+import array, ctypes, os, socket, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def pair(family, kind):
+    ends = (ctypes.c_int * 2)()
+    if libc.socketpair(family, kind, 0, ends):
+        raise OSError(ctypes.get_errno(), "socketpair")
+    return [socket.socket(family, kind & 15, 0, fileno=end) for end in ends]
+def rights(one, where):
+    one.sendmsg([b"injected"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0]))], 0, where)
+def connected(one, where):
+    one.connect(where)
+    one.send(b"injected")
+def spent(one, where):  # a pair whose other end is gone, and that was shut down
+    one.shutdown(socket.SHUT_RDWR)
+    connected(one, where)
+where = (sys.argv[1], chr(0) + sys.argv[2])
+for kind in (1, 2, 3, 4, 5, 6, 10):
+    for flags in (0, 0o2000000, 0o4000, 0o2004000):
+        for to in where:
+            for act in (lambda s, to: s.sendto(b"injected", to), rights, connected, spent):
+                try:
+                    ours, theirs = pair(socket.AF_UNIX, kind | flags)
+                except OSError as error:
+                    continue
+                theirs.close()
+                try:
+                    act(ours, to)
+                except OSError as error:
+                    pass
+for family in range(2, 46):
+    for kind in (1, 2, 3, 5):
+        try:
+            pair(family, kind)
+        except OSError as error:
+            continue
+        print("pair of family", family)
+print("done")
+"""
+
+
+def test_attack_a_pair_of_sockets_that_is_sent_to_another_address(level, place):
     path = place / "log"
-    script = (
-        "import socket, sys\na, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)\n"
-        "a.sendto(b'injected', sys.argv[1])"
-    )
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log:
-        log.bind(str(path))
+    name = f"toolwright-log-{os.getpid()}-{place.name}"
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as by_path,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as abstract,
+    ):
+        by_path.bind(str(path))
+        abstract.bind(f"\0{name}")
         path.chmod(0o777)
-        log.settimeout(0.1)
-        assert python(level, script, project(place), "/", str(path)).exit_status == 1
-        with pytest.raises(TimeoutError):
-            log.recv(16)
+        place.chmod(0o777)
+        for permit in (project(place), CLOSED, Permit(), Permit(network=True, programs=Programs.ANY)):
+            ending = python(level, PAIRS, permit, "/", str(path), name)
+            assert ending.stdout == b"done\n", ending
+            for log in (by_path, abstract):
+                log.settimeout(0)
+                with pytest.raises(BlockingIOError):
+                    log.recv(16)
+
+
+def test_event_loops_and_processes_still_get_their_pairs(level):
+    script = (
+        "import asyncio, multiprocessing, socket\nasyncio.run(asyncio.sleep(0))\n"
+        "a, b = multiprocessing.Pipe()\na.send(1); print(b.recv())\n"
+        "a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET); a.send(b'2'); print(b.recv(1))\n"
+    )
+    ending = run(level, [PYTHON, "-c", script], CLOSED)
+    assert ending.stdout == b"1\nb'2'\n", ending
+
+
+NETLINK = """
+import socket, sys
+for protocol in range(0, 32):
+    try:
+        socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol).close()
+        print(protocol)
+    except OSError:
+        pass
+"""
+
+
+def test_with_the_network_netlink_tells_routes_and_carries_nothing_else(level):
+    assert python(level, NETLINK, Permit(network=True)).stdout == b"0\n"
+    assert python(level, NETLINK, CLOSED).stdout == b""
+
+
+# -- what belongs to no process -----------------------------------------------------------------------------
+
+IPC_CALLS = {
+    name: _rules.NUMBERS[_kernel.architecture()].get(name, -1)
+    for name in (*_rules._SHARING, "sched_setaffinity")
+}
+IPC = f"""
+import ctypes, json, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+NR = {IPC_CALLS!r}
+def call(name, *arguments):
+    words = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
+    done = libc.syscall(ctypes.c_long(NR[name]), *words)
+    if done == -1:
+        raise OSError(ctypes.get_errno(), name)
+    return done
+"""
+MEET = (
+    IPC
+    + """
+segment, queue, semaphore, name = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4].encode()
+room = ctypes.create_string_buffer(256)
+message = ctypes.create_string_buffer(b"\\1" + b"\\0" * 7 + b"evil")
+step = ctypes.create_string_buffer(b"\\0\\0\\1\\0\\0\\0")
+def attach():
+    at = call("shmat", segment, 0, 0)
+    ctypes.memmove(at, b"evil", 4)
+def peek():
+    index = 0
+    while True:  # every segment of the machine, also those of others
+        try:
+            call("shmctl", index, 15, room)
+            return
+        except OSError:
+            if index > 200:
+                raise
+        index += 1
+attacks = {
+    "attach a segment": attach,
+    "list segments": peek,
+    "remove a segment": lambda: call("shmctl", segment, 0, 0),
+    "take a message": lambda: call("msgrcv", queue, room, 100, 0, 0o4000),
+    "send a message": lambda: call("msgsnd", queue, message, 4, 0o4000),
+    "remove a queue": lambda: call("msgctl", queue, 0, 0),
+    "set a semaphore": lambda: call("semctl", semaphore, 0, 16, 7),
+    "step a semaphore": lambda: call("semop", semaphore, step, 1),
+    "unlink a queue": lambda: call("mq_unlink", name),
+    "open a queue": lambda: call("mq_open", name, 2, 0, 0),
+}
+for what, act in attacks.items():
+    try:
+        act()
+        print("worked:", what)
+    except OSError as error:
+        pass
+for file in ("/dev/mqueue/" + name.decode(),):
+    for act in (lambda: os.unlink(file), lambda: os.close(os.open(file, os.O_RDONLY))):
+        try:
+            act()
+            print("worked:", file)
+        except OSError:
+            pass
+print("done")
+"""
+)
+OWN = (
+    IPC
+    + """
+segment = call("shmget", 0, 4096, 0o1600)
+at = call("shmat", segment, 0, 0)
+ctypes.memmove(at, b"mine", 4)
+print(ctypes.string_at(at, 4))
+call("shmctl", segment, 0, 0)
+"""
+)
+
+
+@pytest.fixture
+def shared() -> Iterator[tuple[list[str], Callable[[], bytes]]]:
+    """A segment, a queue, a semaphore and a POSIX queue of another program of the same user."""
+    space: dict[str, Any] = {}
+    exec(IPC, space)  # noqa: S102
+    call = space["call"]
+    name = f"toolwright-{os.getpid()}"
+    segment, queue, semaphore = (
+        call("shmget", 0, 4096, 0o1600),
+        call("msgget", 0, 0o1600),
+        call("semget", 0, 1, 0o1600),
+    )
+    at = call("shmat", segment, 0, 0)
+    message = ctypes.create_string_buffer(b"\1" + b"\0" * 7 + b"mine")
+    try:
+        posix = call("mq_open", name.encode(), 0o100 | 2, 0o600, 0)
+        ctypes.memmove(at, b"mine", 4)
+        call("msgsnd", queue, message, 4, 0)
+
+        def look() -> bytes:
+            room = ctypes.create_string_buffer(256)
+            size = call("msgrcv", queue, room, 100, 0, 0o4000)
+            call("msgsnd", queue, room, size, 0)
+            os.close(call("mq_open", name.encode(), 2, 0, 0))
+            value = call("semctl", semaphore, 0, 12, 0)
+            return b"%s %s %d" % (ctypes.string_at(at, 4), room.raw[8 : 8 + size], value)
+
+        yield [str(segment), str(queue), str(semaphore), name], look
+        os.close(posix)
+    finally:
+        space["libc"].shmdt(ctypes.c_void_p(at))
+        for remove, number in (("shmctl", segment), ("msgctl", queue)):
+            call(remove, number, 0, 0)
+        call("semctl", semaphore, 0, 0, 0)
+        call("mq_unlink", name.encode())
+
+
+@pytest.mark.parametrize("kind", ["no-needs", "closed", "project", "unix", "open"])
+def test_a_tool_cannot_attach_a_segment_of_another_program(level, place, shared, kind):
+    """Nor take its messages, set its semaphores or unlink its queues: none of them has a path."""
+    arguments, look = shared
+    roots = (str(place),)
+    permit = {
+        "no-needs": Permit(),
+        "closed": CLOSED,
+        "project": project(place),
+        "unix": Permit(unix_sockets=True, read=roots, write=roots),
+        "open": OPEN,
+    }[kind]
+    ending = python(level, MEET, permit, "/", *arguments)
+    assert ending.stdout == b"done\n", ending
+    assert look() == b"mine mine 0"
+
+
+@pytest.mark.parametrize("kind", ["unix", "open"])
+def test_with_unix_sockets_a_tool_has_segments_of_its_own_where_there_are_namespaces(level, place, kind):
+    roots = (str(place),)
+    permit = Permit(unix_sockets=True, read=roots, write=roots) if kind == "unix" else OPEN
+    ending = python(level, OWN, permit)
+    if "ipc-namespace" in ending.layers:
+        assert ending.stdout == b"b'mine'\n", ending
+    else:
+        assert b"PermissionError" in ending.stderr, ending
+        assert level.level is Level.RESTRICTED
+
+
+WATCH = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+watch = libc.inotify_init1(0o4000)
+assert watch >= 0
+print("watches" if libc.inotify_add_watch(watch, sys.argv[1].encode(), 0xFFF) >= 0 else "refused")
+"""
+
+
+def test_a_tool_without_folders_to_read_watches_none(level, place):
+    for permit in (CLOSED, Permit(), Permit(network=True)):
+        assert python(level, WATCH, permit, "/", str(place)).stdout == b"refused\n"
+    assert python(level, WATCH, project(place), "/", str(place)).stdout == b"watches\n"
+
+
+def test_attributes_of_files_outside_the_permit_cannot_be_set(level, place):
+    note = place / "notes.txt"
+    try:
+        os.setxattr(note, "user.kept", b"1")
+    except OSError:
+        pytest.skip("this file system has no extended attributes; use ext4, xfs or btrfs for temporary files")
+    script = """
+import ctypes, os, sys
+for act in (
+    lambda: os.setxattr(sys.argv[1], "user.kept", b"2"),
+    lambda: os.removexattr(sys.argv[1], "user.kept"),
+    lambda: os.setxattr(sys.argv[1], "user.kept", b"2", follow_symlinks=False),
+):
+    try:
+        act()
+        print("worked")
+    except OSError as error:
+        print(error.errno)
+"""
+    refused = f"{errno.EOPNOTSUPP}\n".encode() * 3
+    for permit in (CLOSED, Permit(), project(place)):
+        ending = python(level, script, permit, "/", str(note))
+        assert ending.stdout == refused, ending
+    assert os.getxattr(note, "user.kept") == b"1"
+    assert python(level, script, OPEN, "/", str(note)).stdout.startswith(b"worked\n")
 
 
 # -- processes ----------------------------------------------------------------------------------------------
@@ -432,6 +694,34 @@ print("traced" if libc.ptrace(16, pid, 0, 0) == 0 else "refused")
         signal.signal(signal.SIGTERM, before)
     assert ending.stdout.split() == [b"refused"] * 4, ending
     assert came == []
+
+
+AFFINITY = (
+    IPC
+    + """
+pid = int(sys.argv[1])
+try:
+    mask = ctypes.create_string_buffer(b"\\1" + b"\\0" * 127)
+    call("sched_setaffinity", pid, 128, mask)
+    print("worked")
+except OSError as error:
+    print(error.errno)
+"""
+)
+
+
+@pytest.mark.parametrize("profile", ["closed", "open"])
+def test_a_tool_moves_itself_to_other_processors_and_neither_the_host_nor_its_supervisor(level, profile):
+    permit = CLOSED if profile == "closed" else OPEN
+    before = os.sched_getaffinity(0)
+    if os.geteuid() == 0:  # a tool that is another user may not, whatever the filter says
+        permit = OPEN
+    refused = f"{errno.EPERM}\n".encode()
+    assert python(level, AFFINITY, permit, "/", str(os.getpid())).stdout == refused
+    assert os.sched_getaffinity(0) == before
+    parent = AFFINITY.replace("int(sys.argv[1])", "os.getppid()")
+    assert python(level, parent, permit).stdout == refused
+    assert python(level, AFFINITY, permit, "/", "0").stdout == b"worked\n"
 
 
 @pytest.mark.parametrize(

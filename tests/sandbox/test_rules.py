@@ -14,6 +14,7 @@ from toolwright.model import Limits, Permit, Profile, Programs
 from toolwright.sandbox import Start
 from toolwright.sandbox.rules import (
     ARCHITECTURES,
+    MARK,
     NUMBERS,
     Bind,
     Facts,
@@ -223,9 +224,23 @@ def test_sockets_follow_the_permit(architecture, network, unix):
     assert socket(2) == socket(10) == (ALLOW if network else 0x50000 | errno.ENETUNREACH)
     assert socket(2 | 1 << 40) == socket(2), "the kernel reads 32 bits"
     assert socket(16) == (ALLOW if network else refused)
+    for protocol in (1, 4, 11, 15, 16):
+        carries = answer(program, architecture, "socket", 16, 3, protocol)
+        assert carries == (ALLOW if network and unix else refused)
     assert {socket(family) for family in (0, 3, 17, 31, 38, 40, 44)} == {refused}
-    pair = [answer(program, architecture, "socketpair", 1, kind | 0o2000000) for kind in (1, 2, 5)]
-    assert pair == [ALLOW, ALLOW if unix else refused, ALLOW]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("unix", [False, True])
+def test_pairs_are_unix_streams_and_packets(architecture, unix):
+    program = seccomp_filter(architecture, network=True, unix_sockets=unix, tracing=True)
+    refused = 0x50000 | errno.EACCES
+    for flags in (0, 0o2000000, 0o4000, 0o2004000, 1 << 33):
+        for kind in range(16):
+            for family in (0, 1, 2, 16, 30, 40, 1 | 1 << 32):
+                made = answer(program, architecture, "socketpair", family, kind | flags)
+                is_unix = family & 0xFFFFFFFF == 1
+                assert made == (ALLOW if is_unix and (unix or kind in (1, 5)) else refused)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -239,10 +254,14 @@ def test_namespaces_terminals_and_other_doors_stay_shut(architecture):
     assert answer(program, architecture, "ioctl", 0, 0x5401) == ALLOW
     for request in (0x5412, 0x541C, 0x5412 | 1 << 35):
         assert answer(program, architecture, "ioctl", 0, request) == EPERM
-    tracing = ("ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "kcmp")
-    sharing = ("shmget", "semget", "msgget", "mq_open")
-    by_argument = {"socket", "socketpair", "clone", "clone3", "ioctl", *OF_ITSELF}
-    others = set(NUMBERS[architecture]) - {*by_argument, *tracing, *sharing}
+    assert answer(program, architecture, "prctl", 15) == ALLOW
+    assert answer(program, architecture, "prctl", 62, 1, 4711) == EPERM
+    tracing = (
+        "ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "migrate_pages", "move_pages",
+        "pidfd_getfd", "kcmp",
+    )  # fmt: skip
+    by_argument = {"socket", "socketpair", "clone", "clone3", "ioctl", "prctl", "prlimit64", "setrlimit"}
+    others = set(NUMBERS[architecture]) - {*by_argument, *OF_ITSELF, *tracing, *WATCHING, *ATTRIBUTES}
     assert {answer(program, architecture, call) for call in others} == {EPERM}
     assert {answer(program, architecture, call) for call in tracing} == {ALLOW}
     without = seccomp_filter(architecture, network=True, unix_sockets=True, tracing=False)
@@ -250,28 +269,67 @@ def test_namespaces_terminals_and_other_doors_stay_shut(architecture):
     assert answer(program, architecture, 0) == ALLOW
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_memory_and_queues_that_outlive_their_call_go_with_unix_sockets(architecture):
-    for unix in (False, True):
-        program = seccomp_filter(architecture, network=False, unix_sockets=unix, tracing=True)
-        sharing = {answer(program, architecture, c) for c in ("shmget", "semget", "msgget", "mq_open")}
-        assert sharing == {ALLOW if unix else EPERM}
-
-
+SHARING = (
+    "shmget", "shmat", "shmctl", "shmdt", "semget", "semop", "semtimedop", "semctl", "msgget", "msgsnd",
+    "msgrcv", "msgctl", "mq_open", "mq_unlink", "mq_timedsend", "mq_timedreceive", "mq_notify",
+    "mq_getsetattr",
+)  # fmt: skip
+WATCHING = ("inotify_add_watch",)
+ATTRIBUTES = (
+    "setxattr", "lsetxattr", "fsetxattr", "setxattrat", "removexattr", "lremovexattr", "fremovexattr",
+    "removexattrat", "file_setattr",
+)  # fmt: skip
 OF_ITSELF = (
-    "prlimit64",
-    "sched_setparam",
-    "sched_setscheduler",
-    "sched_setattr",
-    "setpriority",
-    "ioprio_set",
-)
+    "sched_setparam", "sched_setscheduler", "sched_setattr", "sched_setaffinity", "setpriority", "ioprio_set",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("unix", [False, True])
+def test_system_v_and_posix_queues_exist_in_an_ipc_namespace_alone(architecture, unix):
+    for own in (False, True):
+        program = seccomp_filter(architecture, network=True, unix_sockets=unix, tracing=True, own_ipc=own)
+        assert {answer(program, architecture, call) for call in SHARING} == {ALLOW if own else EPERM}
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("granted", [False, True])
+def test_what_landlock_does_not_cover_follows_the_permit(architecture, granted):
+    program = seccomp_filter(
+        architecture, network=True, unix_sockets=True, tracing=True, watching=granted, attributes=granted
+    )
+    for calls, error in ((WATCHING, errno.EACCES), (ATTRIBUTES, errno.EOPNOTSUPP)):
+        expected = ALLOW if granted else 0x50000 | error
+        assert {answer(program, architecture, call) for call in calls} == {expected}
+
+
+def test_an_ipc_namespace_comes_with_unix_sockets_where_there_are_namespaces():
+    with_them, without = rules(Permit(unix_sockets=True)), rules(Permit())
+    assert (with_them.own_ipc, with_them.binds, without.own_ipc) == (True, (), False)
+    assert "ipc-namespace" in with_them.layers
+    nowhere = rules(Permit(unix_sockets=True), replace(FACTS, namespaces=False))
+    assert not nowhere.own_ipc
+    assert answer(with_them.seccomp, "x86_64", "shmat") == ALLOW
+    assert answer(nowhere.seccomp, "x86_64", "shmat") == EPERM
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_mark_of_a_call_cannot_be_changed(architecture):
+    """Setting it seems to work, because programs that lower all their limits expect that."""
+    program = seccomp_filter(architecture, network=True, unix_sockets=True, tracing=True)
+    assert answer(program, architecture, "prlimit64", 0, MARK, 0x7FFF0000) == 0x50000
+    assert answer(program, architecture, "prlimit64", 0, MARK, 0x7F << 32) == 0x50000
+    assert answer(program, architecture, "prlimit64", 0, MARK | 1 << 32, 1) == 0x50000
+    assert answer(program, architecture, "prlimit64", 0, MARK, 0, 0x7FFF0000) == ALLOW, "reading it"
+    assert answer(program, architecture, "prlimit64", 0, 7, 0x7FFF0000) == ALLOW
+    assert answer(program, architecture, "setrlimit", MARK, 1) == 0x50000
+    assert answer(program, architecture, "setrlimit", 7, 1) == ALLOW
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_nobody_sets_the_limits_and_the_priority_of_the_host(architecture):
     program = seccomp_filter(architecture, network=True, unix_sockets=True, tracing=True)
-    for call in ("prlimit64", "sched_setparam", "sched_setscheduler", "sched_setattr"):
+    for call in ("prlimit64", *OF_ITSELF[:4]):
         assert answer(program, architecture, call, 0, 7) == ALLOW, "its own"
         assert answer(program, architecture, call, 4711, 7) == EPERM
     for call, process in (("setpriority", 0), ("ioprio_set", 1)):

@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Final
 
 from toolwright.sandbox import _kernel
-from toolwright.sandbox._wire import FLAGS_AT, REQUEST, SEALED_MAX, Flag
+from toolwright.sandbox._wire import FLAGS_AT, NAMESPACE_FDS, REQUEST, SEALED_MAX, Flag
 
 GRACE_S: Final = 5.0
 """How long after its deadline a call may stay silent before contact counts as lost."""
@@ -125,7 +125,9 @@ class Connection:
                 self.post(message, [theirs.fileno(), *fds])
             ours.settimeout(GRACE_S)
             try:
-                answer, found, flags, _ = socket.recv_fds(ours, 8192, 3 + SEALED_MAX, socket.MSG_CMSG_CLOEXEC)
+                answer, found, flags, _ = socket.recv_fds(
+                    ours, 8192, NAMESPACE_FDS + SEALED_MAX, socket.MSG_CMSG_CLOEXEC
+                )
             except TimeoutError:
                 self.wake()
                 return b"", []

@@ -16,7 +16,7 @@ from toolwright.model import End, Usage
 from toolwright.records import dataclass, maker
 from toolwright.sandbox import NOT_STARTED, _kernel
 
-VERSION: Final = 4
+VERSION: Final = 5
 REQUEST: Final = struct.Struct("<8I2Q12I")
 REPORT: Final = struct.Struct("<4I2i2I4Q4Iq8i")
 LIMIT: Final = struct.Struct("<IIQ")
@@ -37,6 +37,8 @@ OUTPUT_BYTES_MAX: Final = 16 << 10
 _HEARD_BYTES: Final = REPORT.size + OUTPUT_BYTES_MAX
 SEALED_MAX: Final = 16
 """Files of one start whose checked bytes are shown in place of what lies at their paths."""
+NAMESPACE_FDS: Final = 4
+"""Descriptors that come with a namespace, besides those of such files."""
 NO_LIMIT: Final = (1 << 64) - 1
 TASKS_PER_PROCESS: Final = 8
 

@@ -57,6 +57,8 @@ class KernelRules:
     """A classic BPF program; empty: none."""
     binds: tuple[Bind, ...] = ()
     """Not empty: a mount namespace (and a user namespace, unless we are root)."""
+    own_ipc: bool = False
+    """The same without binds. Every mount namespace comes with an IPC namespace."""
     rlimits: tuple[tuple[int, int], ...] = ()
     """Resource number and value, soft and hard alike."""
     uid: int | None = None
@@ -167,6 +169,7 @@ def kernel_rules(start: Start, facts: Facts) -> KernelRules:
             hint="allow user namespaces (`toolwright doctor` says how), or grant fs.write.unprotected",
         )
     uid, gid, who = _who(facts)
+    own_ipc = facts.namespaces and permit.unix_sockets
     layers = ["no-new-privs"]
     fs_handled = fs_known(facts.landlock)
     allowed: dict[str, int] = {}
@@ -181,6 +184,9 @@ def kernel_rules(start: Start, facts: Facts) -> KernelRules:
             network=permit.network,
             unix_sockets=permit.unix_sockets,
             tracing=bool(fs_handled),
+            own_ipc=own_ipc,
+            watching=bool(permit.read or permit.write),
+            attributes="/" in permit.write,
         )
         layers.append("seccomp")
         if not permit.network:
@@ -188,6 +194,8 @@ def kernel_rules(start: Start, facts: Facts) -> KernelRules:
     binds = _binds(permit, facts, held, hidden if masks else ()) if facts.namespaces else ()
     if binds:
         layers.append("mount-namespace")
+    if binds or own_ipc:
+        layers.append("ipc-namespace")
     layers += _held_layers(held, hidden, facts, permit, masks)
     scoped = SCOPES if facts.landlock >= 6 else 0
     if scoped:
@@ -199,6 +207,7 @@ def kernel_rules(start: Start, facts: Facts) -> KernelRules:
         scoped=scoped & ~1 if permit.unix_sockets else scoped,
         seccomp=seccomp,
         binds=binds,
+        own_ipc=own_ipc,
         rlimits=rlimits(
             permit.limits,
             tasks=facts.tasks,
@@ -365,6 +374,15 @@ class Rlimit(IntEnum):
     CORE = 4
     NPROC = 6
     NOFILE = 7
+    MSGQUEUE = 12
+
+
+MARK: Final = Rlimit.MSGQUEUE
+"""The limit whose value tells the processes of one call from all others, in ``/proc/PID/limits``.
+
+Every descendant inherits it, and the filter keeps all of them from changing it. It bounds the bytes in POSIX
+queues, so no program misses it.
+"""
 
 
 _TASKS_PER_PROCESS: Final = 8
@@ -418,13 +436,43 @@ _CALLS: Final[dict[str, tuple[int | None, int | None]]] = {
     "sched_setattr": (314, 274),
     "setpriority": (141, 140),
     "ioprio_set": (251, 30),
+    "sched_setaffinity": (203, 122),
+    "setrlimit": (160, 164),
+    "prctl": (157, 167),
     "shmget": (29, 194),
+    "shmat": (30, 196),
+    "shmctl": (31, 195),
+    "shmdt": (67, 197),
     "semget": (64, 190),
+    "semop": (65, 193),
+    "semtimedop": (220, 192),
+    "semctl": (66, 191),
     "msgget": (68, 186),
+    "msgsnd": (69, 189),
+    "msgrcv": (70, 188),
+    "msgctl": (71, 187),
     "mq_open": (240, 180),
+    "mq_unlink": (241, 181),
+    "mq_timedsend": (242, 182),
+    "mq_timedreceive": (243, 183),
+    "mq_notify": (244, 184),
+    "mq_getsetattr": (245, 185),
+    "inotify_add_watch": (254, 27),
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "setxattrat": (463, 463),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "fremovexattr": (199, 16),
+    "removexattrat": (466, 466),
+    "file_setattr": (469, 469),
     "ptrace": (101, 117),
     "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271),
+    "process_madvise": (440, 440),
+    "migrate_pages": (256, 238),
+    "move_pages": (279, 239),
     "pidfd_getfd": (438, 438),
     "kcmp": (312, 272),
     "unshare": (272, 97),
@@ -481,18 +529,34 @@ NUMBERS: Final = {
 """The numbers of the calls that the filter knows, by architecture."""
 
 _OF_ITSELF: Final = {
-    "prlimit64": (0,), "sched_setparam": (0,), "sched_setscheduler": (0,), "sched_setattr": (0,),
+    "sched_setparam": (0,), "sched_setscheduler": (0,), "sched_setattr": (0,), "sched_setaffinity": (0,),
     "setpriority": (1, 0), "ioprio_set": (1, 1),
 }  # fmt: skip
 """Calls that a tool may make about itself, which is process 0: the place of the process among the arguments,
 and where the first argument says of what kind it is, the kind that means a process."""
-_BY_ARGUMENT: Final = ("socket", "socketpair", "clone", "clone3", "ioctl", *_OF_ITSELF)
-_SHARING: Final = ("shmget", "semget", "msgget", "mq_open")
-"""What they make belongs to no process, so it outlives its call, counts for nobody and meets others."""
-_TRACING: Final = ("ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "kcmp")
+_BY_ARGUMENT: Final = (
+    "socket", "socketpair", "clone", "clone3", "ioctl", "prctl", "prlimit64", "setrlimit", *_OF_ITSELF,
+)  # fmt: skip
+_SHARING: Final = (
+    "shmget", "shmat", "shmctl", "shmdt", "semget", "semop", "semtimedop", "semctl", "msgget", "msgsnd",
+    "msgrcv", "msgctl", "mq_open", "mq_unlink", "mq_timedsend", "mq_timedreceive", "mq_notify",
+    "mq_getsetattr",
+)  # fmt: skip
+"""System V memory, semaphores and queues, and POSIX queues: no path or descriptor leads to them."""
+_WATCHING: Final = ("inotify_add_watch",)
+_ATTRIBUTES: Final = (
+    "setxattr", "lsetxattr", "fsetxattr", "setxattrat", "removexattr", "lremovexattr", "fremovexattr",
+    "removexattrat", "file_setattr",
+)  # fmt: skip
+_TRACING: Final = (
+    "ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "migrate_pages", "move_pages",
+    "pidfd_getfd", "kcmp",
+)  # fmt: skip
 _NEW_NAMESPACES: Final = 0x7E020000
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
-_SOCK_TYPE_MASK, _SOCK_DGRAM = 0xF, 2
+_SOCK_TYPE_MASK, _SOCK_STREAM, _SOCK_SEQPACKET = 0xF, 1, 5
+_NETLINK_ROUTE: Final = 0
+_PR_SCHED_CORE: Final = 62
 _TERMINAL_INPUT: Final = (0x5412, 0x541C)
 """TIOCSTI and TIOCLINUX: they type into the terminal."""
 
@@ -546,16 +610,26 @@ def _argument(number: int) -> tuple[int, int, int, int]:
 
 
 @cache
-def seccomp_filter(architecture: str, *, network: bool, unix_sockets: bool, tracing: bool) -> bytes:
-    """The filter for a permit.
+def seccomp_filter(
+    architecture: str,
+    *,
+    network: bool,
+    unix_sockets: bool,
+    tracing: bool,
+    own_ipc: bool = False,
+    watching: bool = False,
+    attributes: bool = False,
+) -> bytes:
+    """Return the filter for a permit.
 
     Foreign system calls (32-bit, x32) kill the process: their numbers mean other calls. Sockets are a list of
     families, because the kernel has forty of them. ``socketpair`` stays, since event loops need it.
     ``clone3`` hides its flags in memory, so it does not exist here and libraries fall back to ``clone``.
 
     ``tracing``: a Landlock domain already keeps a tool from tracing others, so it may trace its own children,
-    which debuggers and leak checkers do. ``unix_sockets``: it may meet other programs of this machine, so it
-    may share memory with them as well.
+    which debuggers and leak checkers do. ``own_ipc``: it runs in an IPC namespace without other programs.
+    ``watching``: it may watch folders. ``attributes``: it may set extended attributes. Landlock covers
+    neither of the two.
     """
     numbers = NUMBERS[architecture]
     made = _Filter()
@@ -567,12 +641,12 @@ def seccomp_filter(architecture: str, *, network: bool, unix_sockets: bool, trac
         made.add(_AT_LEAST, _X32, 0, 1)
         made.answer(_KILL)
     families = [
-        *((_AF_INET, _AF_INET6, _AF_NETLINK) if network else ()),
+        *((_AF_INET, _AF_INET6) if network else ()),
         *((_AF_UNIX,) if unix_sockets else ()),
+        *((_AF_NETLINK,) if network and unix_sockets else ()),
     ]
-    made.on_call(numbers["socket"], _socket(families))
-    if not unix_sockets:
-        made.on_call(numbers["socketpair"], _socketpair())
+    made.on_call(numbers["socket"], _socket(families, with_routes=network and not unix_sockets))
+    made.on_call(numbers["socketpair"], _socketpair(all_types=unix_sockets))
     made.on_call(
         numbers["clone"],
         _body(
@@ -593,12 +667,28 @@ def seccomp_filter(architecture: str, *, network: bool, unix_sockets: bool, trac
             (_RETURN, 0, 0, _ALLOW),
         ),
     )
+    made.on_call(
+        numbers["prctl"],
+        _body(
+            _argument(0),
+            # Attack: the host is given a processor core of its own, or another program's to share.
+            (_EQUAL, 0, 1, _PR_SCHED_CORE),
+            (_RETURN, 0, 0, _refuse(errno.EPERM)),
+            (_RETURN, 0, 0, _ALLOW),
+        ),
+    )
+    made.on_call(numbers["prlimit64"], _prlimit())
+    made.on_call(numbers["setrlimit"], _setrlimit())
     for call, (place, *kind) in _OF_ITSELF.items():
         made.on_call(numbers[call], _of_itself(place, *kind))
-    left_open = (*_BY_ARGUMENT, *(_TRACING if tracing else ()), *(_SHARING if unix_sockets else ()))
+    # Attack: names and moments of files outside of the permit. Without folders to read there is nothing else.
+    groups = [(_SHARING, own_ipc, errno.EPERM), (_TRACING, tracing, errno.EPERM)]
+    groups += [(_WATCHING, watching, errno.EACCES), (_ATTRIBUTES, attributes, errno.EOPNOTSUPP)]
+    by_group = {call: (is_open, error) for calls, is_open, error in groups for call in calls}
     for call, number in numbers.items():
-        if call not in left_open:
-            made.on_call(number, _body())
+        is_open, error = by_group.get(call, (call in _BY_ARGUMENT, errno.EPERM))
+        if not is_open:
+            made.on_call(number, _body() if error == errno.EPERM else _body((_RETURN, 0, 0, _refuse(error))))
     made.choose()
     return made.packed()
 
@@ -616,13 +706,20 @@ def _choice(calls: Sequence[tuple[int, _Filter]]) -> list[tuple[int, int, int, i
     return words
 
 
-def _socket(families: Sequence[int]) -> _Filter:
+def _socket(families: Sequence[int], *, with_routes: bool) -> _Filter:
     """Allow the families; say "network is unreachable" for the internet and "permission denied" for others.
 
     A program that gets ENETUNREACH prints words that a person, and our hint, can tell from a file it may not
-    read.
+    read. ``with_routes``: name look-up reads addresses and routes by netlink. Attack: other protocols of
+    netlink, which carry messages to other programs, or every start of a program on the machine.
     """
     made = _body(_argument(0))
+    if with_routes:
+        made.add(_EQUAL, _AF_NETLINK, 0, 4)
+        made.add(_LOAD, _ARGUMENTS + 8 * 2)
+        made.add(_EQUAL, _NETLINK_ROUTE, 0, 1)
+        made.answer(_ALLOW)
+        made.answer(_refuse(errno.EACCES))
     for place, family in enumerate(families):
         made.add(_EQUAL, family, len(families) - place - 1, 0 if place < len(families) - 1 else 1)
     if families:
@@ -647,12 +744,45 @@ def _of_itself(place: int, kind: int | None = None) -> _Filter:
     )
 
 
-def _socketpair() -> _Filter:
-    """Attack: a datagram pair is a unix socket that can be sent to any address (a log, a service manager)."""
+def _prlimit() -> _Filter:
+    """Attack: the host's limits are set to nothing, and it can record no call any more, or is killed.
+    Attack: a process takes off the mark by which it is found when its supervisor is gone (``MARK``)."""
     return _body(
+        _argument(0),
+        (_EQUAL, 1, 0, 0),
+        (_RETURN, 0, 0, _refuse(errno.EPERM)),
         _argument(1),
-        (_AND, 0, 0, _SOCK_TYPE_MASK),
-        (_EQUAL, 0, 1, _SOCK_DGRAM),
-        (_RETURN, 0, 0, _refuse(errno.EACCES)),
+        (_EQUAL, 0, 5, int(MARK)),
+        _argument(2),
+        (_ANY_BIT, 2, 0, 0xFFFFFFFF),
+        (_LOAD, 0, 0, _ARGUMENTS + 8 * 2 + 4),
+        (_ANY_BIT, 0, 1, 0xFFFFFFFF),
+        (_RETURN, 0, 0, _ERRNO),
         (_RETURN, 0, 0, _ALLOW),
     )
+
+
+def _setrlimit() -> _Filter:
+    """As ``prlimit64``. It says that it was done, as a program that lowers all of its limits expects."""
+    return _body(
+        _argument(0),
+        (_EQUAL, 0, 1, int(MARK)),
+        (_RETURN, 0, 0, _ERRNO),
+        (_RETURN, 0, 0, _ALLOW),
+    )
+
+
+def _socketpair(*, all_types: bool) -> _Filter:
+    """Attack: a datagram pair is a unix socket that can be sent to any address (a log, a service manager).
+    The kernel makes one of a raw pair as well. Connected streams and packets reach only their other end."""
+    family = [_argument(0), (_EQUAL, 0, 1 if all_types else 4, _AF_UNIX)]
+    kind = [
+        _argument(1),
+        (_AND, 0, 0, _SOCK_TYPE_MASK),
+        (_EQUAL, 2, 0, _SOCK_STREAM),
+        (_EQUAL, 1, 0, _SOCK_SEQPACKET),
+    ]
+    answers = [(_RETURN, 0, 0, _refuse(errno.EACCES)), (_RETURN, 0, 0, _ALLOW)]
+    if all_types:
+        answers.reverse()
+    return _body(*family, *([] if all_types else kind), *answers)

@@ -123,7 +123,7 @@ class _Namespace:
     """
 
     fds: tuple[int, ...]
-    """Its root folder, the user namespace, where there is one, and the mount namespace."""
+    """Its root folder, the user namespace, if there is one, the mount namespace and the IPC namespace."""
     sealed: tuple[int, ...]
     """The files with checked bytes that it shows: Landlock must allow these."""
     paths: tuple[str, ...]
@@ -131,6 +131,10 @@ class _Namespace:
     bind_flags: bytes
     users: int = 0
     is_stale: bool = False
+
+    @property
+    def has_user(self) -> bool:
+        return len(self.fds) == 4
 
     def close(self) -> None:
         _kernel.close_all((*self.fds, *self.sealed))
@@ -658,9 +662,9 @@ class Supervised:
                 os.chown(scratch, rules.uid, rules.uid if rules.gid is None else rules.gid)
             slot = _Slot(key, scratch, rules, (self.level.value, *rules.layers), now, seen)
             program, shown = self._sealed(start, rules)
-            if rules.binds or shown:
+            if rules.binds or shown or rules.own_ipc:
                 slot.namespace = self._namespace(rules.binds, shown)
-                slot.flags |= Flag.MOUNT_NS | (Flag.USER_NS if len(slot.namespace.fds) == 3 else 0)
+                slot.flags |= Flag.MOUNT_NS | (Flag.USER_NS if slot.namespace.has_user else 0)
             if rules.fs_handled or rules.net_handled or rules.scoped:
                 fds.append(_kernel.landlock_ruleset(rules))
                 slot.flags |= Flag.RULESET
