@@ -365,8 +365,11 @@ class Rlimit(IntEnum):
     CORE = 4
     NPROC = 6
     NOFILE = 7
+    LOCKS = 10
 
 
+TOOL_LOCKS: Final = 0x746F6F6C
+"""The mark of a tool's processes (``marks.py``): a limit that no kernel since 2.4.25 applies to anything."""
 _TASKS_PER_PROCESS: Final = 8
 """The kernel's count of a user's processes counts threads as well."""
 
@@ -386,6 +389,8 @@ def rlimits(
         (Rlimit.DATA, 2 * limits.memory_bytes_max + reserved_bytes),
         (Rlimit.FSIZE, limits.file_bytes_max),
         (Rlimit.NOFILE, limits.open_files_max),
+        # Attack: a tool connects to a server on loopback, of this host or another, as its owner.
+        (Rlimit.LOCKS, TOOL_LOCKS),
     ]
     if not as_root:
         found.append((Rlimit.NPROC, tasks + _TASKS_PER_PROCESS * limits.processes_max))
