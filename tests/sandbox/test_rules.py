@@ -15,6 +15,7 @@ from toolwright.sandbox import Start
 from toolwright.sandbox.rules import (
     ARCHITECTURES,
     MARK,
+    MARK_MAX,
     NUMBERS,
     Bind,
     Facts,
@@ -180,7 +181,7 @@ def test_limits_become_the_kernels_own_as_a_second_line():
     found = dict(rlimits(Limits(), tasks=500, as_root=False))
     assert found == {
         Rlimit.CORE: 0, Rlimit.DATA: 4 << 30, Rlimit.FSIZE: 1 << 30, Rlimit.NOFILE: 1024,
-        Rlimit.NPROC: 500 + 8 * 128,
+        Rlimit.NPROC: 500 + 8 * 128, Rlimit.LOCKS: MARK_MAX,
     }  # fmt: skip
     assert Rlimit.NPROC not in dict(rlimits(Limits(), tasks=500, as_root=True))
 

@@ -22,7 +22,7 @@ from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 from toolwright import jsontext
-from toolwright.doors._peers import Peer
+from toolwright.doors._peers import Peer, Peers
 from toolwright.doors._web import (
     BODY_BYTES_MAX,
     BODY_TIMEOUT_S,
@@ -266,6 +266,7 @@ class Entrance:
         self._digits = len(str(body_bytes_max))
         self._clock = clock
         self._now = now
+        self._peers = Peers()
         self._look_at = -math.inf
         self._names: dict[object, _Names] = {}
         self._passed: dict[object, Passed] = {}
@@ -298,7 +299,12 @@ class Entrance:
         clock = self._clock()
         if clock >= self._look_at:
             self._look(clock)
-        host_guest, cookie, key = self._place(scope, seen, is_relayed=is_relayed)
+        path, method = scope["path"], scope["method"]
+        host_guest: Guest | None = None
+        if self._host_guest is not None and not is_relayed and _needs_owner(path, seen):
+            host_guest = self._host_guest if await self._is_owner(scope) else None
+        cookie = _session_of(seen.get(b"cookie")) if host_guest is None else None
+        key = _kept_under(scope["server"], seen, cookie, host_guest)
         kept = self._passed
         passed = kept.get(key)
         if passed is None or (passed.until is not _NOT_OVER and passed.until <= self._now()):
@@ -311,7 +317,6 @@ class Entrance:
                 if len(kept) >= _PASSED_MAX:
                     kept.clear()
                 kept[key] = passed
-        path, method = scope["path"], scope["method"]
         is_plain = path == "/mcp" and len(headers) <= HEADERS_MAX and not scope["query_string"]
         if not is_plain and (odd := _odd(scope)) is not None:
             await self._refuse(scope, send, odd)
@@ -364,15 +369,11 @@ class Entrance:
             return
         await self._app(scope, receive, send)
 
-    def _place(
-        self, scope: Scope, seen: dict[bytes, bytes], *, is_relayed: bool
-    ) -> tuple[Guest | None, str | None, object]:
-        """Who comes in without a token, the session that is shown, and under what the decision is kept."""
-        get, host_guest = seen.get, self._host_guest
-        if host_guest is not None and (is_relayed or not _is_owner(scope)):
-            host_guest = None
-        cookie = _session_of(get(b"cookie")) if host_guest is None else None
-        return host_guest, cookie, _kept_under(scope["server"], seen, cookie, host_guest)
+    async def _is_owner(self, scope: Scope) -> bool:
+        peer: Peer | None = scope.get("peer")
+        if peer is None:  # Attack: a server that cannot say who it was that connected
+            return False
+        return await self._peers.is_owner(peer) if peer.verdict is None else peer.verdict
 
     # -- deciding -------------------------------------------------------------------------------------------
 
@@ -634,9 +635,9 @@ def _kept_under(
     return server, get(b"host"), get(b"origin"), get(b"authorization"), cookie, host_guest is None
 
 
-def _is_owner(scope: Scope) -> bool:
-    peer: Peer | None = scope.get("peer")
-    return peer is None or peer.is_owner()
+def _needs_owner(path: str, seen: dict[bytes, bytes]) -> bool:
+    """Whether it matters who connected: not to a token that is shown, nor for what everybody may read."""
+    return b"authorization" not in seen and path not in _OPEN and not path.startswith(_OPEN_BENEATH)
 
 
 # -- names --------------------------------------------------------------------------------------------------

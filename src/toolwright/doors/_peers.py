@@ -1,21 +1,27 @@
-"""Who is at the other end of a connection from this machine: the owner of the server, or somebody else.
+"""Whose program is at the other end of a connection from this machine: the owner's, or another one.
 
-On loopback nobody has to show a token, but not everybody on loopback is the owner: other users of the machine
-reach it, and so do the tools that we run ourselves. The kernel knows whose socket the other end is, and which
-processes hold it. Where it cannot be asked (other systems, some containers), loopback is believed; where it
-can, and processes of ours run, a socket that no other program is seen to hold is nobody's.
+On loopback the owner of the server needs no token. Other users of the machine reach loopback as well, and so
+does every tool, whichever host started it. The kernel says which user made the other end's socket, and which
+processes hold it. A connection is the owner's only if a program of the owner is seen to hold it and no tool
+is. Whatever cannot be seen (a process that is gone, that hides, or that runs in another PID namespace) needs
+a token. Systems other than Linux do not say: there, loopback is believed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import cache
 from ipaddress import ip_address
-from typing import Final
+from typing import Final, NamedTuple
+
+from toolwright.sandbox import marks
 
 _SOCK_DIAG: Final = 4
 _BY_FAMILY: Final = 20
@@ -29,58 +35,241 @@ _ENDS: Final = struct.Struct("!HH16s16s")
 _REST: Final = struct.Struct("=III")
 _OWNED: Final = struct.Struct("=II")
 _OWNED_AT: Final = _HEADER.size + 4 + _ENDS.size + _REST.size + 12
-_PROCESSES_MAX: Final = 4096
+_ATTRIBUTE: Final = struct.Struct("=HH")
+_CGROUP_ID: Final = 21
+_NUMBER: Final = struct.Struct("=Q")
+_WAIT_S: Final = 0.5
 _ANCESTORS_MAX: Final = 256
 _KNOWN_MAX: Final = 16
-_WAIT_S: Final = 0.5
-_GONE: Final = (-1, 0)
 
 Address = tuple[str, int]
 
 
-class Peer:
-    """The other end of one connection. It is looked up once, when somebody asks."""
+class _Socket(NamedTuple):
+    """The other end's socket, as the kernel has it."""
 
-    __slots__ = ("_client", "_is_owner", "_server")
+    uid: int
+    inode: int
+    """0: it is gone, or in no process any more."""
+    cgroup: int
+    """Where the process was that made it; 0: the kernel does not say."""
+
+
+_GONE: Final = _Socket(-1, 0, 0)
+
+
+class Peer:
+    """The other end of one connection."""
+
+    __slots__ = ("_client", "_server", "_socket", "verdict")
 
     def __init__(self, client: Address | None, server: tuple[str, int | None] | None) -> None:
         self._client = client
         self._server = server
-        self._is_owner: bool | None = None
+        self._socket: _Socket | None = None
+        self.verdict: bool | None = None
+        """Whether it is a program of the owner; None: that was not looked up yet."""
 
-    def is_owner(self) -> bool:
-        """Whether it is a program of the user that we run as, and none that we started for a tool."""
-        if self._is_owner is None:
-            self._is_owner = _is_owners(self._client, self._server)
-        return self._is_owner
+    @property
+    def user(self) -> str:
+        """The user at the other end if it is on this machine, else its address."""
+        if self._client is None:
+            return ""
+        if not is_asked() or not ip_address(self._client[0]).is_loopback:
+            return self._client[0]
+        return f"uid {self.socket.uid}"
+
+    @property
+    def socket(self) -> _Socket:
+        if self._socket is None:
+            try:
+                self._socket = _socket_of(self._client, self._server)
+            except (OSError, ValueError, struct.error):
+                self._socket = _GONE  # the kernel does not say
+        return self._socket
 
 
-def _is_owners(client: Address | None, server: tuple[str, int | None] | None) -> bool:
-    if client is None or server is None or server[1] is None or not sys.platform.startswith("linux"):
-        return True
-    try:
-        found = _socket_of(client, (server[0], server[1]))
-    except (OSError, ValueError, struct.error):
-        return True  # the kernel does not say
-    uid, inode = found
-    # Attack: another user of the machine calls tools as its owner.
-    # Attack: a request that is sent and left, so that nobody can be asked whose it was.
-    if inode == 0 or uid not in (os.geteuid(), 0):
+def is_asked() -> bool:
+    """Whether this system can be asked whose a socket is."""
+    return sys.platform.startswith("linux")
+
+
+def can_tell(address: str) -> bool:
+    """Whether this machine says whose a connection to one of its addresses is. Raises OSError."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with (
+        socket.create_server((address, 0), family=family) as listening,
+        socket.create_connection(listening.getsockname()[:2], _WAIT_S) as client,
+    ):
+        peer = Peer(client.getsockname()[:2], listening.getsockname()[:2])
+        look_up([peer])
+    return bool(peer.verdict)
+
+
+class Peers:
+    """Looks up peers for one event loop, in a thread: all that wait are looked up together.
+
+    Attack: connections without number, each of which has all processes of the machine looked through.
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "peers")
+        self._waiting: list[tuple[Peer, asyncio.Future[None]]] = []
+        self._looking: asyncio.Future[None] | None = None
+
+    async def is_owner(self, peer: Peer) -> bool:
+        """Whether a peer is a program of the user that we run as, and no tool."""
+        if peer.verdict is None:
+            found: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((peer, found))
+            if self._looking is None:
+                self._look()
+            await found
+        return bool(peer.verdict)
+
+    def _look(self) -> None:
+        asked, self._waiting = self._waiting, []
+        loop = asyncio.get_running_loop()
+        self._looking = loop.run_in_executor(self._thread, look_up, [peer for peer, _ in asked])
+        self._looking.add_done_callback(lambda _: self._tell(asked))
+
+    def _tell(self, asked: Sequence[tuple[Peer, asyncio.Future[None]]]) -> None:
+        self._looking = None
+        for _, found in asked:
+            if not found.done():
+                found.set_result(None)
+        if self._waiting:
+            self._look()
+
+
+def look_up(peers: Sequence[Peer]) -> None:
+    """Decide about peers. One that cannot be decided about is not the owner."""
+    wanted: dict[int, list[Peer]] = {}
+    for peer in peers:
+        if not is_asked():
+            peer.verdict = True
+            continue
+        peer.verdict = False
+        held = peer.socket
+        # Attack: another user of the machine calls tools as its owner. Root's programs count as another
+        # user's: we may not look at them.
+        # Attack: a request that is sent and left, so that no process can be asked whose it was.
+        if held.inode != 0 and held.uid == os.geteuid():
+            wanted.setdefault(held.inode, []).append(peer)
+    if wanted:
+        for inode, holder in _holders(set(wanted)).items():
+            for peer in wanted[inode]:
+                peer.verdict = _made(peer.socket, holder)
+
+
+def _holders(inodes: set[int]) -> dict[int, int]:
+    """A process of the owner for each socket that one is seen to hold, and no tool."""
+    found: dict[int, int] = {}
+    of_tools: set[int] = set()
+    for process in _processes():
+        # Attack: a tool with the network calls other tools, or answers the question that its own call waits
+        # for. Also a tool of another host of the same user, and what such a tool has left behind.
+        may_be_owner = not marks.is_marked(process) and not _is_below_us(process)
+        if may_be_owner and len(found) == len(inodes):
+            continue
+        held = inodes.intersection(_sockets(process))
+        if not may_be_owner:
+            # Attack: a tool has its connection held by another program as well.
+            of_tools |= held
+            continue
+        for inode in held:
+            found.setdefault(inode, process)
+        if held:
+            _remember(process)
+    return {inode: holder for inode, holder in found.items() if inode not in of_tools}
+
+
+_known: Final[dict[int, None]] = {}
+"""Processes that were seen to connect before, which are looked at first: browsers and agents come again."""
+
+
+def _remember(process: int) -> None:
+    if process not in _known and len(_known) >= _KNOWN_MAX:
+        del _known[next(iter(_known))]
+    _known[process] = None
+
+
+def _processes() -> Iterator[int]:
+    """The processes of our user that may be looked at: those that came before, then the newest first, because
+    who connects has often just begun."""
+    user = os.geteuid()
+    running = sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True)
+    for process in (*_known, *(each for each in running if each not in _known)):
+        with suppress(OSError):  # it has ended meanwhile
+            if os.stat(f"/proc/{process}").st_uid == user:
+                yield process
+
+
+def _sockets(process: int) -> Iterator[int]:
+    with suppress(OSError):
+        for name in os.listdir(f"/proc/{process}/fd"):
+            with suppress(OSError):
+                kind, _, number = os.readlink(f"/proc/{process}/fd/{name}").partition(":[")
+                if kind == "socket":
+                    yield int(number[:-1])
+
+
+def _is_below_us(process: int) -> bool:
+    """Whether we started a process, directly or not. Attack: a tool without a mark, which it gets just after
+    its start where the kernel has no supervisor: what it forks before that."""
+    own = os.getpid()
+    if process == own:
         return False
-    if uid != os.geteuid():
-        return True  # root's, whose files we may not look at; what we start runs as we do
-    # Attack: a tool with the network calls other tools, or answers the question that its own call waits for.
-    started = list(_descendants())
-    if any(_holds(pid, inode) for pid in started):
-        return False
-    # Attack: the same from where we cannot see it: the socket is on its way from one process to another, in a
-    # thread with files of its own, or in a process that lets nobody look. So somebody else must be seen to
-    # hold it; only where nothing of ours runs, nobody needs to be.
-    return not started or _is_held_by_others(inode)
+    for _ in range(_ANCESTORS_MAX):
+        try:
+            with open(f"/proc/{process}/stat", "rb") as file:
+                process = int(file.read().rpartition(b")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            return True  # it has ended meanwhile, and cannot be asked
+        if process <= 1:
+            return False
+        if process == own:
+            return True
+    return True
 
 
-def _socket_of(client: Address, server: Address) -> tuple[int, int]:
-    """The user and the inode of the client's socket. Raises OSError where the kernel cannot be asked."""
+def _made(held: _Socket, holder: int) -> bool:
+    """Whether the process that holds a socket may have made it.
+
+    Attack: a tool connects and hands its connection to a program of the owner that takes whatever it is sent:
+    a message bus, a browser. They are in other control groups than the tool.
+    """
+    own = _cgroup_of(holder) if held.cgroup else 0
+    return own in (0, held.cgroup)
+
+
+def _cgroup_of(process: int) -> int:
+    """The number of a process's control group; 0: it is not known."""
+    with (
+        suppress(OSError),
+        open(f"/proc/{process}/cgroup", encoding="utf-8", errors="surrogateescape") as file,
+    ):
+        for line in file:
+            if line.startswith("0::/"):
+                return os.stat(f"{_cgroups()}/{line[4:].strip()}").st_ino
+    return 0
+
+
+@cache
+def _cgroups() -> str:
+    """Where the tree of control groups can be seen. Raises FileNotFoundError where it cannot."""
+    with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            _, place, kind, *_ = line.split(" ")
+            if kind == "cgroup2":
+                return place
+    raise FileNotFoundError("cgroup2")
+
+
+def _socket_of(client: Address | None, server: tuple[str, int | None] | None) -> _Socket:
+    """The client's socket. Raises OSError where the kernel cannot be asked."""
+    if client is None or server is None or server[1] is None:
+        raise ValueError("not a connection of TCP")
     at = ip_address(client[0])
     family = socket.AF_INET if at.version == 4 else socket.AF_INET6
     ends = _ENDS.pack(client[1], server[1], at.packed, ip_address(server[0]).packed)
@@ -90,73 +279,25 @@ def _socket_of(client: Address, server: Address) -> tuple[int, int]:
         kernel.settimeout(_WAIT_S)
         kernel.send(_HEADER.pack(_HEADER.size + len(asked), _BY_FAMILY, _REQUEST, 1, 0) + asked)
         answer = kernel.recv(4096)
-    kind = _HEADER.unpack_from(answer)[1]
+    size, kind = _HEADER.unpack_from(answer)[:2]
     if kind == _ERROR:
         (number,) = struct.unpack_from("=i", answer, _HEADER.size)
         if number == -2:  # ENOENT
             return _GONE
         raise OSError(-number, "the kernel does not say")
     uid, inode = _OWNED.unpack_from(answer, _OWNED_AT)
-    return uid, inode
+    return _Socket(uid, inode, _cgroup_in(answer[:size], _OWNED_AT + _OWNED.size))
 
 
-def _descendants() -> Iterator[int]:
-    """Every process that we started, directly or not: tools stay below us, whatever they fork."""
-    todo, seen = [os.getpid()], 0
-    while todo and seen < _PROCESSES_MAX:
-        process = todo.pop()
-        with suppress(OSError):  # it has ended meanwhile
-            for task in os.listdir(f"/proc/{process}/task"):
-                with suppress(OSError), open(f"/proc/{process}/task/{task}/children", "rb") as file:
-                    for child in file.read().split():
-                        seen += 1
-                        todo.append(int(child))
-                        yield int(child)
-
-
-def _holds(process: int, inode: int) -> bool:
-    wanted = f"socket:[{inode}]"
-    with suppress(OSError):
-        for name in os.listdir(f"/proc/{process}/fd"):
-            with suppress(OSError):
-                if os.readlink(f"/proc/{process}/fd/{name}") == wanted:
-                    return True
-    return False
-
-
-_known: Final[dict[int, None]] = {}
-"""Processes that were seen to connect before, which are looked at first: browsers and agents come again."""
-
-
-def _is_held_by_others(inode: int) -> bool:
-    """Whether a process that we did not start holds a socket: one that came before, or else the newest first,
-    because who connects has often just begun."""
-    with suppress(OSError):
-        running = sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True)
-        for process in (*_known, *running):
-            if _holds(process, inode):
-                if _is_below_us(process):
-                    return False
-                if process not in _known and len(_known) >= _KNOWN_MAX:
-                    del _known[next(iter(_known))]
-                _known[process] = None
-                return True
-    return False
-
-
-def _is_below_us(process: int) -> bool:
-    """Attack: a process that is forked while we look, and was not there when we looked for ours."""
-    own = os.getpid()
-    if process == own:
-        return False
-    for _ in range(_ANCESTORS_MAX):
-        try:
-            with open(f"/proc/{process}/stat", "rb") as file:
-                process = int(file.read().rpartition(b")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            return True  # it has ended meanwhile: whose it was, nobody can say
-        if process <= 1:
-            return False
-        if process == own:
-            return True
-    return True
+def _cgroup_in(answer: bytes, at: int) -> int:
+    """The control group among the attributes of an answer. The root's (1) says nothing: kernels give it as
+    well where they do not know."""
+    while at + _ATTRIBUTE.size <= len(answer):
+        size, kind = _ATTRIBUTE.unpack_from(answer, at)
+        if kind == _CGROUP_ID:
+            (number,) = _NUMBER.unpack_from(answer, at + _ATTRIBUTE.size)
+            return int(number) if number > 1 else 0
+        if size < _ATTRIBUTE.size:
+            break
+        at += (size + 3) & ~3
+    return 0

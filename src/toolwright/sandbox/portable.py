@@ -22,7 +22,7 @@ from typing import Final
 from toolwright.catalog import files
 from toolwright.model import End, Ending, Level
 from toolwright.records import replace
-from toolwright.sandbox import Cancel, Standing, Start, _exchange, _kernel, _standing
+from toolwright.sandbox import Cancel, Standing, Start, _exchange, _kernel, _standing, marks
 from toolwright.sandbox._guard import Guard
 from toolwright.sandbox._scratch import Scratch
 
@@ -135,7 +135,7 @@ def spawn(start: Start, folder: str, sealed: list[int], *, standing: bool = Fals
     env = dict(start.env)
     if "TMPDIR" in env:
         env["TMPDIR"] = folder
-    return subprocess.Popen(
+    process = subprocess.Popen(
         list(start.argv),
         executable=executable,
         stdin=subprocess.PIPE if start.stdin or standing else subprocess.DEVNULL,
@@ -148,3 +148,5 @@ def spawn(start: Start, folder: str, sealed: list[int], *, standing: bool = Fals
         pass_fds=tuple(sealed),
         process_group=0,
     )
+    marks.mark(process.pid)
+    return process

@@ -374,15 +374,17 @@ class Rlimit(IntEnum):
     CORE = 4
     NPROC = 6
     NOFILE = 7
-    MSGQUEUE = 12
+    LOCKS = 10
 
 
-MARK: Final = Rlimit.MSGQUEUE
-"""The limit whose value tells the processes of one call from all others, in ``/proc/PID/limits``.
+MARK: Final = Rlimit.LOCKS
+"""The limit that marks the processes of tools, in ``/proc/PID/limits`` (``marks.py``).
 
-Every descendant inherits it, and the filter keeps all of them from changing it. It bounds the bytes in POSIX
-queues, so no program misses it.
+Every descendant inherits it, and the filter keeps all of them from changing it. No kernel since 2.4.25
+applies it to anything.
 """
+MARK_MAX: Final = 0x746F6F6C
+"""The largest value that marks a tool's process. Each call with a supervisor has a smaller one of its own."""
 
 
 _TASKS_PER_PROCESS: Final = 8
@@ -404,6 +406,8 @@ def rlimits(
         (Rlimit.DATA, 2 * limits.memory_bytes_max + reserved_bytes),
         (Rlimit.FSIZE, limits.file_bytes_max),
         (Rlimit.NOFILE, limits.open_files_max),
+        # Attack: a tool connects to a server on loopback, of this host or another, as its owner.
+        (MARK, MARK_MAX),
     ]
     if not as_root:
         found.append((Rlimit.NPROC, tasks + _TASKS_PER_PROCESS * limits.processes_max))

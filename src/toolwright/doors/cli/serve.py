@@ -316,12 +316,26 @@ def _serve_http(
             serving = replace(serving, hosts=(*serving.hosts, _name()))
         served = build(workshop, serving=serving, guest=guest, tokens=tokens, spans=_spans())
         address = _address(serving.host, listening)
+        if guest is not None:
+            _warn_of_strangers(shared, str(listening.getsockname()[0]))
 
         def greet() -> None:
             command = started_by(shared) if started_by is not None and not shared.quiet else []
             _greet(workshop, shared, address, command, needs_token=closed)
 
         return asyncio.run(_run(served, serving, workshop, listening, shared, greet))
+
+
+def _warn_of_strangers(shared: Shared, address: str) -> None:
+    """Say so if nobody can come in without a token after all."""
+    from toolwright.doors._peers import can_tell
+
+    with suppress(OSError):
+        if not can_tell(address) and not shared.quiet:
+            complain(
+                "this machine does not say whose program has connected, so every request needs a token",
+                "make one: toolwright token create NAME",
+            )
 
 
 def _need_extra() -> None:
