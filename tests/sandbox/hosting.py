@@ -36,6 +36,8 @@ NOBODY = 65534
 ROOT = Path(__file__).resolve().parent.parent.parent
 ANSWER_S = 60
 _PR_SET_DUMPABLE = 4
+_CAPABILITY_VERSION_3 = 0x20080522
+_CAP_KILL = 5
 _SHARED = (
     "end",
     "exit_status",
@@ -185,10 +187,17 @@ class Elsewhere:
     """The level in a host of its own; answers as ``Here`` does."""
 
     def __init__(
-        self, binary: str | None = None, *, uid: int | None = None, open_files: int | None = None
+        self,
+        binary: str | None = None,
+        *,
+        uid: int | None = None,
+        open_files: int | None = None,
+        may_kill: bool = True,
     ) -> None:
         self._base = tempfile.mkdtemp(prefix="toolwright-host-")
-        arguments = {"binary": binary, "uid": uid, "open_files": open_files, "base": self._base}
+        arguments = {
+            "binary": binary, "uid": uid, "open_files": open_files, "may_kill": may_kill, "base": self._base
+        }  # fmt: skip
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.sandbox.hosting", json.dumps(arguments)],
             stdin=subprocess.PIPE,
@@ -208,6 +217,13 @@ class Elsewhere:
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         self.post(request)
+        return self._answer()
+
+    def ending(self) -> Ending:
+        """Return the ending of the call that was posted."""
+        return _ending(self._answer())
+
+    def _answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         assert select.select([self.process.stdout], [], [], ANSWER_S)[0], "it does not answer"
         answer: dict[str, Any] = json.loads(self.process.stdout.readline())
@@ -267,11 +283,23 @@ def main() -> None:
         os.setresuid(uid, uid, uid)
         # As after a login of this user: changing the user hides a process from itself.
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
+    if not arguments["may_kill"]:
+        _give_up_killing()
     here = Here(arguments["binary"], arguments["base"])
     for line in sys.stdin.buffer:
         sys.stdout.write(json.dumps(_answer(here, json.loads(line))) + "\n")
         sys.stdout.flush()
     here.close()
+
+
+def _give_up_killing() -> None:
+    """Give up root's right to signal processes of other users; what it starts has it again."""
+    held = (ctypes.c_uint32 * 6)()
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    libc = ctypes.CDLL(None)
+    assert libc.capget(header, held) == 0
+    held[0] &= ~(1 << _CAP_KILL)
+    assert libc.capset(header, held) == 0
 
 
 def _answer(here: Here, request: dict[str, Any]) -> dict[str, Any]:

@@ -787,6 +787,75 @@ def test_as_root_a_tool_that_writes_nothing_is_nobody_and_one_that_writes_is_the
     assert (place / "made").stat().st_uid == 12345
 
 
+# -- the machine itself -------------------------------------------------------------------------------------
+
+MACHINE = """
+import glob, os, stat, sys
+host = sys.argv[1]
+files = [
+    "/proc/sys/kernel/core_pattern", "/proc/sys/kernel/hostname", "/proc/sys/vm/swappiness",
+    "/proc/sysrq-trigger", "/proc/irq/default_smp_affinity", "/proc/mtrr",
+    *glob.glob("/proc/irq/*/smp_affinity")[:2],
+    *(f"/proc/{host}/{name}" for name in ("oom_score_adj", "autogroup", "coredump_filter", "clear_refs")),
+    f"/proc/{host}/comm", f"/proc/{host}/mem",
+    *glob.glob("/sys/kernel/mm/*/*")[:9], "/sys/power/state", "/sys/kernel/uevent_helper",
+    *glob.glob("/sys/fs/cgroup/**/cgroup.procs", recursive=True)[:9], *glob.glob("/sys/kernel/debug/*")[:9],
+    *glob.glob("/sys/module/*/parameters/*")[:9], "/dev/mem", "/dev/port", "/dev/kmsg",
+]
+def walk(folder):
+    for entry in os.scandir(folder):
+        if entry.is_dir(follow_symlinks=False) and entry.name not in ("pts", "shm"):
+            yield from walk(entry.path)
+        elif stat.S_ISBLK(entry.stat(follow_symlinks=False).st_mode):
+            yield entry.path
+ways = [(path, os.O_WRONLY) for path in files if os.path.isfile(path) or path.startswith("/dev")]
+ways += [(path, os.O_RDONLY) for path in walk("/dev")]
+for path, how in ways:
+    try:
+        os.close(os.open(path, how))
+        print("opened", path)
+    except OSError:
+        pass
+for each in ("/sys/fs/cgroup", *glob.glob("/sys/fs/cgroup/*/")):
+    folder = f"{each}/toolwright"
+    try:
+        os.mkdir(folder)
+        print("made", folder)
+        os.rmdir(folder)
+    except OSError:
+        pass
+print(len(ways) > 3)
+"""
+
+
+@pytest.mark.parametrize("permit", [CLOSED, OPEN], ids=["closed", "open"])
+def test_no_profile_lets_a_tool_change_the_kernel_or_read_a_raw_disk(level, permit):
+    """Attack: as root, a tool under `open` sets `core_pattern`, and the kernel runs its program as root."""
+    ending = python(level, MACHINE, permit, "/", str(os.getpid()))
+    assert ending.stdout == b"True\n" or (permit is CLOSED and ending.exit_status == 1), ending
+
+
+def test_what_programs_need_of_proc_and_dev_works_in_the_profile_open(level):
+    script = """
+import os, pty, tempfile
+for name in ("/dev/null", "/dev/stderr", "/proc/self/fd/2"):
+    with open(name, "w") as file:
+        file.write("x")
+for name in ("/dev/urandom", "/dev/zero", "/proc/self/status", "/sys/devices/system/cpu/online"):
+    with open(name, "rb") as file:
+        file.read(1)
+ours, theirs = os.openpty()
+os.write(theirs, b"1")
+assert os.read(ours, 1) == b"1"
+os.close(os.open(os.ttyname(theirs), os.O_RDWR | os.O_NOCTTY))
+with tempfile.TemporaryFile(dir="/dev/shm") as file:
+    file.write(b"x")
+print("ok")
+"""
+    ending = python(level, script, OPEN)
+    assert ending.stdout == b"ok\n", ending
+
+
 # -- exhaustion ---------------------------------------------------------------------------------------------
 
 

@@ -196,6 +196,19 @@ def test_links_are_left_out_where_entries_get_rights(tmp_path):
     assert facts("/bin/true", permit=permit).entries == {root: ("held", "kept")}
 
 
+def test_as_root_the_device_nodes_that_every_user_may_open_are_found():
+    whole = Permit(profile=Profile.OPEN, read=("/",), write=("/",))
+    found = facts("/bin/true", permit=whole).usable_devices
+    if os.geteuid() != 0:
+        assert found is None
+        return
+    assert found is not None
+    assert {"/dev/null", "/dev/pts"} <= set(found)
+    for path in found:
+        status = os.stat(path)
+        assert stat.S_ISDIR(status.st_mode) or status.st_mode & 0o006 == 0o006, path
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has another user to choose; run as root")
 def test_as_root_nobody_is_chosen_only_where_nobody_can_reach_everything(tmp_path):
     assert facts("/bin/true").user == 65534

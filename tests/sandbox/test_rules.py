@@ -120,7 +120,7 @@ def test_protected_paths_are_read_only_mounts_and_what_leads_to_them_cannot_be_r
 def test_without_namespaces_a_profile_carves_and_a_stated_need_is_unavailable():
     entries = {"/p": (".git", "state", "src", "toolwright.toml"), "/p/.git": ("hooks", "config", "objects")}
     facts = replace(FACTS, namespaces=False, entries=entries)
-    assert set(folders_to_carve(HELD)) == {"/p", "/p/.git"}
+    assert set(folders_to_carve(HELD, facts)) == {"/p", "/p/.git"}
     made = rules(HELD, facts)
     found = {path: Fs(bits) for path, bits in made.fs_allowed}
     assert made.binds == ()
@@ -163,6 +163,52 @@ def test_carving_never_gives_a_right_at_or_above_what_is_left_out(paths):
         for place, bits in found.items():
             if path == place or path.startswith(f"{place}/"):
                 assert not bits & ~Fs.READ_DIR, (path, place)
+
+
+MACHINE = replace(FACTS, kernel=("/proc", "/sys"), queues=("/dev/mqueue",))
+WHOLE = Permit(profile=Profile.OPEN, read=("/",), write=("/",), network=True, unix_sockets=True)
+
+
+def test_the_kernels_own_files_are_read_only_wherever_a_root_holds_them():
+    made = rules(WHOLE, MACHINE)
+    assert {bind.target: (bind.source, bind.read_only) for bind in made.binds} == {
+        "/proc": ("/proc", True),
+        "/sys": ("/sys", True),
+        "/dev": ("/dev", False),
+        "/dev/mqueue": ("/empty", True),
+    }
+    assert not {"protected:read-only", "state:masked"} & set(made.layers), "nothing of the user's is held"
+    for permit in (Permit(profile=Profile.CLOSED), HELD, Permit(read=("/",), programs=Programs.ANY)):
+        assert not {"/proc", "/sys"} & {bind.target for bind in rules(permit, MACHINE).binds}
+
+
+def test_without_namespaces_the_kernels_own_files_are_carved_out():
+    entries = {"/": ("dev", "home", "proc", "sys"), "/dev": ("mqueue", "null", "shm")}
+    facts = replace(MACHINE, namespaces=False, entries=entries)
+    assert set(folders_to_carve(WHOLE, facts)) == {"/", "/dev"}
+    found = allowed(WHOLE, facts)
+    for path in ("/", "/proc", "/sys"):
+        assert not found.get(path, Fs(0)) & (Fs.WRITE_FILE | Fs.MAKE_DIR | Fs.REMOVE_FILE | Fs.TRUNCATE), path
+    assert found["/proc"] & Fs.READ_FILE
+    assert found["/home"] & found["/dev/shm"] & Fs.WRITE_FILE
+    assert "/dev/mqueue" not in found
+    given_up = Permit(write=("/",), protected=("/home/u/.git",), unprotected=True)
+    assert not allowed(given_up, facts).get("/sys", Fs(0)) & Fs.WRITE_FILE
+
+
+@pytest.mark.parametrize("namespaces", [False, True])
+def test_as_root_only_device_nodes_that_every_user_may_open_are_given(namespaces):
+    entries = {"/": ("dev", "home"), "/dev": ("null", "vda")}
+    usable = ("/dev/null", "/dev/pts")
+    facts = replace(FACTS, namespaces=namespaces, entries=entries, usable_devices=usable)
+    for permit in (WHOLE, Permit(read=("/",))):
+        assert set(folders_to_carve(permit, facts)) == {"/"}
+        found = allowed(permit, facts)
+        assert found["/home"] & found["/dev/null"] & found["/dev/pts"] & Fs.READ_FILE
+        assert found["/"] == Fs.READ_DIR
+        assert not {"/dev", "/dev/vda"} & set(found)
+    assert folders_to_carve(HELD, facts) == () or not namespaces
+    assert folders_to_carve(WHOLE, replace(FACTS, namespaces=True)) == ()
 
 
 # -- who ----------------------------------------------------------------------------------------------------

@@ -1358,6 +1358,98 @@ def test_a_call_whose_supervisor_is_killed_is_lost_and_its_daemons_are_gone(new_
     made.close()
 
 
+def kill_all_of_ours(made: Here) -> None:
+    """The spawner and its supervisors, so that none of them sees the others go."""
+    spawner_pid = stop_spawner(made)
+    for pid in (*supervisors(made.sandbox), spawner_pid):
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("uid", [None, pytest.param(NOBODY, marks=needs_root)])
+@pytest.mark.parametrize("company", COMPANY)
+def test_attack_the_spawner_and_all_supervisors_are_killed_and_a_daemon_lives_on(
+    new_host, watch, uid, company
+):
+    made = new_host(in_company=company)
+    other = Background(made.run, [trouble(), "exit", "0"])
+    running = Background(made.run, [trouble(), "daemon-and-hang", watch.path], uid=uid)
+    watch.came(2)
+    other.ending()
+    kill_all_of_ours(made)
+    ending = running.ending()
+    assert ending.end is End.LOST
+    (note,) = ending.notes
+    # The tool itself dies with its supervisor; it may be counted if that has not happened yet.
+    assert note in {f"{n} process(es) that it left behind were killed" for n in (1, 2)}, ending
+    assert watch.gone(0.1), "before the call has its answer"
+    assert made.run([trouble(), "exit", "3"]).exit_status == 3
+
+
+HIDES = """
+import ctypes, os, resource, sys, time
+fifo = os.open(sys.argv[1], os.O_WRONLY)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        try:
+            resource.setrlimit(10, (0, 0))
+            resource.prlimit(0, 10, (1, 1))
+        except (OSError, ValueError):
+            pass
+        ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # not dumpable
+        ctypes.CDLL(None).prctl(15, b"tw-supervisor", 0, 0, 0)
+        if os.fork() == 0:
+            os.write(fifo, b"1")
+            time.sleep(20)
+        time.sleep(20)
+    os._exit(0)
+os.wait()
+time.sleep(20)
+"""
+
+
+@pytest.mark.parametrize("uid", [None, pytest.param(NOBODY, marks=needs_root)])
+def test_attack_a_daemon_takes_its_mark_off_and_passes_for_a_supervisor(new_host, watch, uid):
+    made = new_host()
+    python = shutil.which("python3", path="/usr/bin:/usr/local/bin:/bin") or sys.executable
+    running = Background(made.run, [python, "-I", "-S", "-c", HIDES, watch.path], filter=True, uid=uid)
+    watch.came(1)
+    kill_all_of_ours(made)
+    ending = running.ending()
+    assert ending.end is End.LOST
+    assert watch.gone(0.1), ending
+
+
+def test_a_service_whose_spawner_and_supervisors_are_killed_leaves_nothing(new_host, watch):
+    made = new_host()
+    running, channel = service(made, ["daemon-and-hang", watch.path])
+    watch.came(2)
+    kill_all_of_ours(made)
+    running.kill()
+    channel.close()
+    assert watch.gone(0.1)
+
+
+@needs_root
+def test_processes_that_cannot_be_ended_are_named(watch):
+    """As root without the right to end what belongs to others."""
+    trouble()
+    with Elsewhere(spawner(), may_kill=False) as host:
+        host.post(request_of([trouble(), "daemon-and-hang", watch.path], uid=NOBODY))
+        watch.came(2)
+        (spawner_pid,) = below(host.process.pid)
+        os.kill(spawner_pid, signal.SIGSTOP)
+        assert until(lambda: is_stopped(spawner_pid))
+        for pid in (*below(spawner_pid), spawner_pid):
+            os.kill(pid, signal.SIGKILL)
+        ending = host.ending()
+        assert ending.end is End.LOST
+        (note,) = ending.notes
+        assert note.startswith("1 process(es) outlived the call and could not be ended: ")
+        os.kill(int(note.rpartition(" ")[2]), signal.SIGKILL)
+        assert watch.gone(1.0)
+
+
 @needs_root
 def test_a_tool_that_kills_its_supervisor_takes_its_daemons_along(new_host, watch):
     """Attack: without scoped signals (Linux before 6.12) a tool of the same user can signal us."""

@@ -22,7 +22,7 @@ from toolwright.catalog import files
 from toolwright.model import CallJavaScript, CallPython, Permit, RunProcess, Tool
 from toolwright.records import dataclass, replace
 from toolwright.sandbox import Start, _exchange, _kernel
-from toolwright.sandbox.rules import NOBODY, Facts, KernelRules, folders_to_carve, kernel_rules
+from toolwright.sandbox.rules import DEVICES, NOBODY, Facts, KernelRules, folders_to_carve, kernel_rules
 from toolwright.trust.policy import Ground
 
 FRESH_S: Final = 1.0
@@ -246,6 +246,9 @@ _SETTINGS: Final = (
 )  # fmt: skip
 _SETTINGS_OF_LANGUAGES: Final = ("python3", "java", "perl", "R", "php", "ruby")
 """Folders of /etc whose names begin so hold a language's own start files."""
+_KERNEL: Final = ("/proc", "/sys")
+_QUEUES: Final = ("/dev/mqueue",)
+_TERMINALS_AND_MEMORY: Final = ("/dev/pts", "/dev/shm")
 _DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/urandom", "/dev/random")
 _PREFIX_PARTS: Final = ("bin", "lib", "lib32", "lib64", "libexec", "ssl", "pyvenv.cfg")
 _SHIM_PARTS: Final = (
@@ -254,6 +257,8 @@ _SHIM_PARTS: Final = (
 _CHAIN_MAX: Final = 5
 _HEAD_BYTES: Final = 4096
 _ENTRIES_MAX: Final = 4096
+_DEVICES_MAX: Final = 128
+_OF_OTHERS: Final = stat.S_IROTH | stat.S_IWOTH
 
 
 class Surroundings:
@@ -277,6 +282,8 @@ class Surroundings:
             system_folders=_real(_SYSTEM),
             settings=_real((*_SETTINGS, *_languages())),
             devices=_real(_DEVICES),
+            kernel=_real(_KERNEL),
+            queues=_real(_QUEUES),
             empty=empty,
         )
         self._lock = threading.Lock()
@@ -313,17 +320,19 @@ class Surroundings:
         if base.root:
             needed = (*program.startup, *own, start.cwd, *(path for path in start.permit.read if path != "/"))
             user, group = _other_user(start.permit, start.cwd, needed)
-        return replace(
+        found = replace(
             base,
             prefixes=program.prefixes,
             startup=program.startup,
             own=own,
             scratch=scratch,
             tasks=_rounded(_exchange.tasks()),
-            entries={} if base.namespaces else _entries(folders_to_carve(start.permit)),
+            usable_devices=_usable_devices() if os.geteuid() == 0 and user is None else None,
             user=user,
             group=group,
         )
+        carved = folders_to_carve(start.permit, found)
+        return replace(found, entries=_entries(carved)) if carved else found
 
     def _program(self, path: str, search: str) -> _Program:
         stamp = _stamp(path)
@@ -462,6 +471,24 @@ def _entries(folders: Sequence[str]) -> dict[str, tuple[str, ...]]:
                     break
         found[folder] = tuple(sorted(names))
     return found
+
+
+def _usable_devices() -> tuple[str, ...]:
+    """Return the device nodes that every user may open, and the folders of terminals and shared memory."""
+    found = dict.fromkeys(_real(_TERMINALS_AND_MEMORY))
+    waiting = [DEVICES]
+    while waiting and len(found) < _DEVICES_MAX:
+        with suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                if entry.path in found or entry.path in _QUEUES:
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                    continue
+                mode = entry.stat(follow_symlinks=False).st_mode
+                if stat.S_ISCHR(mode) and mode & _OF_OTHERS == _OF_OTHERS:
+                    found[entry.path] = None
+    return tuple(sorted(found))
 
 
 # -- as root: who the tool should be ------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The mark of a tool's processes: a limit that they inherit, cannot raise, and that the kernel shows.
 
-Whoever has to know whether a process belongs to a tool, of whatever host, reads it: the server does before it
-takes a program on loopback for its owner. Linux only.
+The server reads it before it takes a program on loopback for its owner. A level reads it to find what a call
+left behind. Linux only.
 """
 
 from __future__ import annotations
@@ -23,12 +23,21 @@ def mark(process: int) -> None:
             resource.prlimit(process, int(MARK), (MARK_MAX, MARK_MAX))
 
 
-def is_marked(process: int) -> bool:
-    """Whether a process belongs to a tool. True as well if that cannot be read: it has ended."""
+def mark_of(process: int) -> int | None:
+    """Return the value of the mark of a process, or None if it has none. Raises OSError if it has ended."""
     try:
         with open(f"/proc/{process}/limits", "rb") as file:
             _soft, hard = file.read().partition(_LINE)[2].split(maxsplit=2)[:2]
-    except (OSError, ValueError):
+    except ValueError:
+        raise OSError(f"/proc/{process}/limits does not show the limit") from None
+    return None if hard == b"unlimited" else int(hard)
+
+
+def is_marked(process: int) -> bool:
+    """Return whether a process belongs to a tool. True as well if that cannot be read: it has ended."""
+    try:
+        mark = mark_of(process)
+    except OSError:
         return True
     # Attack: a tool lowers the limit further, to look like none.
-    return hard != b"unlimited" and int(hard) <= MARK_MAX
+    return mark is not None and mark <= MARK_MAX

@@ -22,6 +22,7 @@ from toolwright.paths import is_below
 from toolwright.records import dataclass
 from toolwright.sandbox import Start
 
+DEVICES: Final = "/dev"
 NOBODY: Final = 65534
 """The user that owns nothing, under which root runs tools that write nothing."""
 
@@ -91,6 +92,13 @@ class Facts:
     settings: tuple[str, ...] = ()
     """What programs read of /etc, /proc and /sys to work at all."""
     devices: tuple[str, ...] = ()
+    kernel: tuple[str, ...] = ()
+    """The kernel's own file systems."""
+    queues: tuple[str, ...] = ()
+    """Where POSIX queues of other programs have names."""
+    usable_devices: tuple[str, ...] | None = None
+    """As root: the device nodes that every user may open, and the folders of terminals and shared memory.
+    None: any node that the user may open."""
     prefixes: tuple[str, ...] = ()
     """Folders of the interpreter and its libraries: readable, executable."""
     startup: tuple[str, ...] = ()
@@ -160,9 +168,9 @@ def fs_known(version: int) -> int:
 def kernel_rules(start: Start, facts: Facts) -> KernelRules:
     """The rules for one start."""
     permit = start.permit
-    held = _held(permit.write, permit.protected)
-    hidden = _held((*permit.read, *permit.write), permit.hidden)
+    kernel, held, hidden, devices = _closed(permit, facts)
     masks = facts.namespaces
+    is_given_up = permit.unprotected and permit.profile is None
     if held and not facts.namespaces and permit.profile is None and not permit.unprotected:
         return KernelRules(
             unavailable=f"{held[0]} must stay read-only, and without mount namespaces nothing can hold it so",
@@ -175,8 +183,8 @@ def kernel_rules(start: Start, facts: Facts) -> KernelRules:
     allowed: dict[str, int] = {}
     if fs_handled:
         layers.append("landlock")
-        carve_write = () if facts.namespaces or (permit.unprotected and permit.profile is None) else held
-        allowed = _allowed(permit, facts, carve_write, () if masks else hidden)
+        carve_write = () if facts.namespaces else (*kernel, *(() if is_given_up else held))
+        allowed = _allowed(permit, facts, carve_write, (*devices, *(() if masks else hidden)))
     seccomp = b""
     if facts.seccomp and facts.architecture in NUMBERS:
         seccomp = seccomp_filter(
@@ -191,12 +199,12 @@ def kernel_rules(start: Start, facts: Facts) -> KernelRules:
         layers.append("seccomp")
         if not permit.network:
             layers.append("network:none")
-    binds = _binds(permit, facts, held, hidden if masks else ()) if facts.namespaces else ()
+    binds = _binds(permit, facts, (*kernel, *held), hidden) if facts.namespaces else ()
     if binds:
         layers.append("mount-namespace")
     if binds or own_ipc:
         layers.append("ipc-namespace")
-    layers += _held_layers(held, hidden, facts, permit, masks)
+    layers += _held_layers(held, _held((*permit.read, *permit.write), permit.hidden), facts, permit, masks)
     scoped = SCOPES if facts.landlock >= 6 else 0
     if scoped:
         layers.append("scoped-signals")
@@ -256,6 +264,9 @@ def _allowed(
             give(path, bits)
         for path, bits in _carved(root, _READ | run, carve_read, int(Fs.READ_DIR), facts.entries):
             give(path, bits)
+    if DEVICES in carve_read:
+        for path in facts.usable_devices or ():
+            give(path, _READ | _WRITE | int(Fs.IOCTL_DEV) | sockets)
     give(facts.scratch, _READ | _WRITE | run | sockets)
     # Whatever has a path lies below the root, so what the root gives needs no rule of its own. The kernel
     # copies every rule at every start, and again for each call of a zygote.
@@ -280,11 +291,13 @@ def _carved(
             yield from _carved(_join(root, name), bits, inside, for_parents, entries)
 
 
-def folders_to_carve(permit: Permit) -> tuple[str, ...]:
-    """The folders whose entries ``Facts.entries`` must hold where there is no mount namespace."""
+def folders_to_carve(permit: Permit, facts: Facts) -> tuple[str, ...]:
+    """Return the folders whose entries ``Facts.entries`` must hold."""
     found: dict[str, None] = {}
     roots = (*permit.read, *permit.write)
-    for path in (*_held(permit.write, permit.protected), *_held(roots, permit.hidden)):
+    kernel, held, hidden, devices = _closed(permit, facts)
+    by_mounts = () if facts.namespaces else (*kernel, *held, *hidden)
+    for path in (*by_mounts, *devices):
         for root in roots:
             if is_below(path, (root,)):
                 for folder in (root, *_between(root, path)):
@@ -314,6 +327,22 @@ def _binds(permit: Permit, facts: Facts, held: Sequence[str], masked: Sequence[s
         found[path] = Bind(source=facts.empty, target=path)
     # A folder before what lies in it: a mount over a folder would cover those made below it.
     return tuple(sorted(found.values(), key=lambda bind: (bind.target.count("/"), bind.target)))
+
+
+def _closed(permit: Permit, facts: Facts) -> tuple[tuple[str, ...], ...]:
+    """Return what a permit's roots hold and it must not have: the kernel's own files and what is protected,
+    both to write; what is hidden; and devices.
+
+    Attack: as root a tool sets ``core_pattern`` or a control group, or reads our state from the raw disk. As
+    any user it makes the host the first process that the kernel kills (``/proc/PID/oom_score_adj``).
+    """
+    roots = (*permit.read, *permit.write)
+    return (
+        _held(permit.write, facts.kernel),
+        _held(permit.write, permit.protected),
+        _held(roots, (*permit.hidden, *facts.queues)),
+        _held(roots, (DEVICES,)) if facts.usable_devices is not None else (),
+    )
 
 
 def _held(roots: Sequence[str], paths: Sequence[str]) -> tuple[str, ...]:

@@ -32,7 +32,17 @@ from toolwright.forks import IN_FORKS
 from toolwright.model import End, Ending, Level, Permit, Run
 from toolwright.paths import is_settled
 from toolwright.records import dataclass, replace
-from toolwright.sandbox import FILES_FIX, Cancel, Room, Standing, Start, _exchange, _kernel, _standing
+from toolwright.sandbox import (
+    FILES_FIX,
+    Cancel,
+    Room,
+    Standing,
+    Start,
+    _exchange,
+    _kernel,
+    _orphans,
+    _standing,
+)
 from toolwright.sandbox._connection import GRACE_S, Connection, Gone
 from toolwright.sandbox._pipes import LARGE_BYTES, PIPE_BYTES, QUICK_S, Ends, Exchange, new_ends
 from toolwright.sandbox._scratch import Scratch
@@ -57,7 +67,7 @@ from toolwright.sandbox._wire import (
     received,
     strings,
 )
-from toolwright.sandbox.rules import Bind, Fs, KernelRules
+from toolwright.sandbox.rules import MARK, MARK_MAX, Bind, Fs, KernelRules
 
 SLOTS_MAX: Final = 256
 """Scratch folders with their rules that wait for the next call of the same kind."""
@@ -158,6 +168,10 @@ class _Slot:
     flags: int = 0
     prefix: bytes = b""
     """The part of the message that is the same for every call: limits and filter."""
+    limits: int = 0
+    """How many limits."""
+    mark: int = 0
+    """The value of the limit by which processes are found whose supervisor is gone; 0: there is none."""
     kit: int = 0
     """A number for all of this: the spawner may restrict the next process of the same kit in advance."""
     is_quick: bool = False
@@ -299,6 +313,7 @@ class Supervised:
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         files = CALLS_MAX * _FILES_PER_CALL if files == resource.RLIM_INFINITY else files
         self._lock = threading.Lock()
+        self._marks = itertools.count(int.from_bytes(os.urandom(4), "little"))
         self._slots_max = max(1, min(SLOTS_MAX, files // 16))
         self._room = Room(max(1, min(CALLS_MAX, (files - _FILES_OF_HOST) // _FILES_PER_CALL)))
 
@@ -417,7 +432,10 @@ class Supervised:
                 slot.namespace.is_stale = is_stale = True
                 if not is_last:
                     return None
-            return exchange.ending(report, slot.rules, slot.layers, began)
+            ending = exchange.ending(report, slot.rules, slot.layers, began)
+            if report is None:
+                ending = replace(ending, notes=(*ending.notes, *self._end_orphans(slot)))
+            return ending
         finally:
             if exchange is not None:
                 exchange.close()
@@ -502,6 +520,8 @@ class Supervised:
 
     def _ended(self, slot: _Slot, report: Report | None) -> None:
         """Of a program that stayed: as with a call, somebody may be left where nobody says that none is."""
+        if report is None:
+            self._end_orphans(slot)
         if report is None or report.survivors:
             self._abandon(slot)
         else:
@@ -677,9 +697,10 @@ class Supervised:
                 slot.flags |= Flag.SET_UID
             if rules.gid is not None or rules.uid is not None:
                 slot.flags |= Flag.SET_GID
-            limits = [
-                LIMIT.pack(number, 0, value if value >= 0 else NO_LIMIT) for number, value in rules.rlimits
-            ]
+            slot.mark = _mark(next(self._marks))
+            numbers = (*rules.rlimits, *(((MARK, slot.mark),) if slot.mark else ()))
+            limits = [LIMIT.pack(number, 0, value if value >= 0 else NO_LIMIT) for number, value in numbers]
+            slot.limits = len(limits)
             slot.flags = int(slot.flags)
             slot.prefix = b"".join((*limits, rules.seccomp))
             slot.fds = tuple(fds)
@@ -761,12 +782,24 @@ class Supervised:
 
         Attack: a tool stops the spawner, and then its supervisor, which the spawner would have killed for it.
         """
-        connection = self._connection
-        if connection is not None:
-            connection.wake()
+        self._wake()
         _kernel.close_all(slot.fds)
         slot.fds = ()
         self._leave(slot.namespace)
+
+    def _wake(self) -> None:
+        connection = self._connection
+        if connection is not None:
+            connection.wake()
+
+    def _end_orphans(self, slot: _Slot) -> tuple[str, ...]:
+        """End what a call left whose supervisor is gone, and return what to note about it.
+
+        Attack: supervisor and spawner are killed in the same moment, so none of ours sees what the tool
+        started.
+        """
+        self._wake()
+        return _orphans.end(slot.mark) if slot.mark else ()
 
     def _drop_spare(self) -> None:
         while self._spare:
@@ -880,6 +913,13 @@ def installed() -> str | None:
     return found if os.access(found, os.X_OK) else None
 
 
+def _mark(number: int) -> int:
+    """Return the value of ``MARK`` with this number, or 0 if our own limit leaves no room for one."""
+    own = resource.getrlimit(MARK)[1]
+    most = own if 0 <= own < MARK_MAX else MARK_MAX
+    return most - 1 - number % (most // 2) if most > 1 else 0
+
+
 def _changed_ns(path: str) -> int:
     return os.stat(path, follow_symlinks=False).st_ctime_ns
 
@@ -973,7 +1013,7 @@ def _request(
         place, max(1, round(timeout_s * 1000)) if timeout_s else 0, limits.processes_max,
         limits.memory_bytes_max, limits.scratch_bytes_max,
         rules.uid or 0, (rules.uid or 0) if rules.gid is None else rules.gid,
-        len(start.argv), len(variables), len(bind_flags) // 4, len(rules.rlimits), len(rules.seccomp),
+        len(start.argv), len(variables), len(bind_flags) // 4, slot.limits, len(rules.seccomp),
         len(text), 0, slot.kit, len(stdin), 0,
     )  # fmt: skip
     return b"".join((head, slot.prefix, bind_flags, text, stdin)), fds
