@@ -47,6 +47,7 @@ from toolwright.model import (
 )
 from toolwright.runtimes.around import Limited, Once, Retrying, Spill
 from toolwright.sandbox import Cancel
+from toolwright.store.leases import Leases
 from toolwright.store.sqlite import SqliteStore
 from toolwright.testing import RecordingAudit, ScriptedRuntime, catalog_of
 
@@ -774,7 +775,7 @@ def test_an_interrupt_while_waiting_keeps_no_place() -> None:
 def test_an_idempotency_key_runs_once_and_a_lost_outcome_stays_unknown(tmp_path: object) -> None:
     store = SqliteStore(f"{tmp_path}/state.sqlite")
     inner = ScriptedRuntime([GOOD, RuntimeError("host died"), GOOD])
-    once = Once(inner, lambda: store)
+    once = Once(inner, lambda: store, Leases(f"{tmp_path}/running"))
     tool = a_tool()
     first = once.run(tool, a_call(idempotency_key="k1"), Permit(), Cancel())
     again = once.run(tool, a_call(idempotency_key="k1"), Permit(), Cancel())
@@ -793,7 +794,7 @@ def test_an_idempotency_key_runs_once_and_a_lost_outcome_stays_unknown(tmp_path:
 def test_an_idempotency_key_whose_call_started_nothing_may_be_used_again(tmp_path: object) -> None:
     store = SqliteStore(f"{tmp_path}/state.sqlite")
     inner = ScriptedRuntime([Ending(end=End.NOT_STARTED, reason="not installed"), GOOD])
-    once = Once(inner, lambda: store)
+    once = Once(inner, lambda: store, Leases(f"{tmp_path}/running"))
     first = once.run(a_tool(), a_call(idempotency_key="k"), Permit(), Cancel())
     again = once.run(a_tool(), a_call(idempotency_key="k"), Permit(), Cancel())
     assert (first.end, again.stdout) == (End.NOT_STARTED, b"fine")
@@ -803,7 +804,7 @@ def test_an_idempotency_key_whose_call_started_nothing_may_be_used_again(tmp_pat
 def test_nothing_runs_under_an_idempotency_key_that_cannot_be_kept(tmp_path: object) -> None:
     inner = ScriptedRuntime([GOOD])
     (tmp_path / "file").write_text("", encoding="utf-8")  # type: ignore[operator]
-    once = Once(inner, lambda: SqliteStore(f"{tmp_path}/file/state.sqlite"))
+    once = Once(inner, lambda: SqliteStore(f"{tmp_path}/file/state.sqlite"), Leases(f"{tmp_path}/running"))
     ending = once.run(a_tool(), a_call(idempotency_key="k"), Permit(), Cancel())
     assert (ending.end, inner.calls) == (End.UNAVAILABLE, [])
     assert "the idempotency key cannot be kept" in ending.reason

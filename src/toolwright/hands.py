@@ -54,6 +54,7 @@ from toolwright.runtimes import Host, Runtime, around, process, vaulted
 from toolwright.sandbox import NEVER, Cancel, Sandbox, Standing, Start
 from toolwright.servers import LIST_S, ServerLists
 from toolwright.store import private
+from toolwright.store.leases import Leases
 from toolwright.trust.secrets import Secrets, Withheld
 
 if TYPE_CHECKING:
@@ -182,6 +183,7 @@ class Hands:
         processes = process.ProcessTools(self._host, contents)
         self._functions = Later(lambda: _function_tools(functions, self._cwd, own))
         self.spill = around.Spill(os.path.join(config.state, "results"), config.result_bytes)
+        leases = Leases(os.path.join(config.state, "running"))
         self.engine = Engine(
             stock=self._stock_now,
             audit=self.audit,
@@ -191,6 +193,7 @@ class Hands:
                 kind: around.Once(
                     around.Limited(around.Retrying(around.Watched(runtime)), config.calls_per_tool, runtime),
                     self.keep.opened,
+                    leases,
                 )
                 for kind, runtime in (
                     (RunProcess, processes),

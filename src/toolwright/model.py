@@ -651,6 +651,8 @@ class Trust(StrEnum):
     UNTRUSTED = "untrusted"
     TAMPERED = "tampered"
     DRIFTED = "drifted"
+    BLOCKED = "blocked"
+    """Sound itself, but something it needs is not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -665,6 +667,8 @@ class Vetted:
     """The id of the key that signed it, where one did and is trusted."""
     loads: str = ""
     """The digest of the files besides its own that it may load, as they were verified; empty: none were."""
+    blocked_by: str = ""
+    """The file that it needs and that is not sound, where it is blocked by one."""
     waived: str = ""
     """Why it may run though something is amiss, where the host decided so: said in results and records."""
 

@@ -8,10 +8,12 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import time
 import tomllib
@@ -1354,6 +1356,43 @@ def test_an_empty_idempotency_key_is_refused_because_all_calls_would_share_it(
     said = here("--from", project / "clock", "call", "get_time", "--idempotency-key", "")
     assert (said.status, said.out) == (2, "")
     assert "must not be empty" in said.err
+
+
+@pytest.mark.parametrize("ends", ["by itself", "killed"])
+def test_a_key_of_a_call_that_another_program_runs_is_in_progress_until_that_ends(
+    tmp_path: Path, ends: str
+) -> None:
+    place = Path(os.path.realpath(tempfile.mkdtemp(prefix="keys-")))
+    place.chmod(0o755)
+    program = place / "tools" / "bin" / "slow"
+    program.parent.mkdir(parents=True)
+    program.write_text(f'#!/bin/sh\ncat "{place}/gate" >/dev/null\necho done\n', encoding="utf-8")
+    program.chmod(0o755)
+    os.mkfifo(place / "gate")
+    (place / "gate").chmod(0o666)
+    tool = {"name": "slow", "description": "Waits.", "command": ["./tools/bin/slow"]}
+    (place / "tools.json").write_text(json.dumps({"tools": [tool]}), encoding="utf-8")
+    command = ("--from", str(place), "call", "slow", "--idempotency-key", "k", "--json")
+    try:
+        with subprocess.Popen(
+            [PROGRAM, *command], cwd=tmp_path, env=environment(tmp_path / ".home"), stdout=subprocess.DEVNULL
+        ) as first:
+            gate = os.open(place / "gate", os.O_WRONLY)  # returns when the tool runs
+            during = toolwright(*command, cwd=tmp_path)
+            if ends == "killed":
+                first.kill()
+                first.wait(WAIT_S)
+            os.close(gate)
+        after = toolwright(*command, cwd=tmp_path)
+    finally:
+        shutil.rmtree(place)
+    assert (during.status, during.json["error"]["kind"]) == (69, "unavailable")
+    assert during.json["error"]["message"].endswith("with this idempotency key is in progress")
+    assert "call again with the same key" in during.json["error"]["hint"]
+    if ends == "killed":
+        assert (after.status, after.json["error"]["kind"]) == (71, "unknown_outcome")
+    else:
+        assert (after.status, after.json["ok"]) == (0, True)
 
 
 # -- what is merely suspicious ------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ from toolwright.doors.console._forms import (
 from toolwright.doors.console._frame import NAVIGATION
 from toolwright.doors.console._serving import Serving
 from toolwright.doors.console.routes import console
-from toolwright.model import Disabled, Effect, Guest, Reach, Right
+from toolwright.model import Disabled, Effect, Guest, Reach, Right, Trust
 from toolwright.store import disabled as shelf
 from toolwright.store.keep import STORE_NAME
 from toolwright.store.sqlite import SqliteStore
@@ -279,6 +279,10 @@ def test_a_catalog_without_tools_says_how_to_get_one(tmp_path: Path) -> None:
         assert "--from" in page
     finally:
         pages.workshop.close()
+
+
+def test_every_status_has_its_colour() -> None:
+    assert set(_catalog.TRUST_TONES) == set(Trust)
 
 
 def test_every_page_is_whole_and_can_be_read_aloud(pages: Pages) -> None:

@@ -23,6 +23,8 @@ from schemathesis.specs.openapi.definitions import OPENAPI_31
 
 from tests.doors.web import WAIT_S, Served, opened, served
 from tests.program import toolwright as program
+from tests.signed import Place
+from tests.signed import python as signed_python
 from toolwright import Failed
 from toolwright.config import Config, read_file
 from toolwright.doors import http as door
@@ -146,6 +148,19 @@ def test_filters_narrow_the_catalog(server: Served) -> None:
     assert names("format=manifest") == []
     assert names("trust=unsigned&effect=read") == ["echo", "double", "long"]
     assert names("trust=signed") == []
+
+
+def test_a_blocked_tool_is_listed_as_that_and_names_what_blocks_it(tmp_path: Path, shapes: Any) -> None:
+    place = Place(tmp_path)
+    body = "import helper\n\n\ndef execute(params, project_path):\n    return {'success': True}\n"
+    place.write("tools/a/t.py", signed_python(body))
+    helper = place.write("tools/a/helper.py", "SAID = 1\n")
+    helper.write_bytes(helper.read_bytes() + b"SAID = 2\n")
+    with place.open() as workshop, served(workshop) as found:
+        assert [row["name"] for row in found.get("/v1/tools?trust=blocked").json()["tools"]] == ["a/t"]
+        answer = found.get("/v1/tools/a%2Ft")
+        promised(shapes, "GET", "/v1/tools/{name}", answer)
+        assert (answer.json()["trust"], answer.json()["blocked_by"]) == ("blocked", str(helper))
 
 
 def test_pages_follow_each_other_to_the_end_and_lose_nothing(server: Served) -> None:

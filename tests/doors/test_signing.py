@@ -100,6 +100,7 @@ def test_signing_answers_with_item_path_place_signature_and_warnings(desk: Desk)
         "status": "signed",
         "name": "rye:a/t",
         "signer": key,
+        "blocked_by": None,
         "message": None,
         "hint": None,
     }
@@ -220,6 +221,37 @@ def test_a_changed_an_unsigned_and_a_strangers_file_are_told_apart(desk: Desk, t
     assert said.status == 77
     assert "Content modified since signing: " in said.out
     assert "rye sign tool:a/u" in said.out
+
+
+def test_a_tool_whose_dependency_was_changed_is_blocked_by_it_on_every_face(desk: Desk) -> None:
+    desk.write("a/t.py", TOOL.replace("def execute", "import helper\n\n\ndef execute"))
+    helper = desk.write("a/helper.py", "SAID = 1\n")
+    desk.generate()
+    assert desk("sign", "tool:a/*").status == 0
+    assert set(desk.statuses().values()) == {"signed"}
+    helper.write_text(helper.read_text(encoding="utf-8") + "SAID = 2\n", encoding="utf-8")
+    said = desk("verify", "--json")
+    assert said.status == 77
+    rows = {row["path"]: (row["status"], row["blocked_by"]) for row in said.json}
+    assert rows == {
+        ".ai/tools/a/helper.py": ("tampered", None),
+        ".ai/tools/a/t.py": ("blocked", ".ai/tools/a/helper.py"),
+    }
+    lines = desk("verify").out.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("blocked"))
+    assert lines[at + 1] == "    it needs .ai/tools/a/helper.py, which does not verify:"
+    assert lines[at + 2] == f"    Content modified since signing: {helper}"
+    listed = desk("list", "--json", "--trust", "blocked").json
+    assert [(row["name"], row["trust"]) for row in listed] == [("a/t", "blocked")]
+    shown = desk("show", "a/t", "--json").json
+    assert (shown["trust"], shown["blocked_by"]) == ("blocked", str(helper))
+    assert f"blocked_by   {helper}" in desk("show", "a/t").out
+    refused = desk("call", "a/t", "--json")
+    assert (refused.status, refused.json["error"]["kind"]) == (77, "denied")
+    assert str(helper) in refused.json["error"]["message"]
+    helper.write_text("SAID = 1\n", encoding="utf-8")
+    desk("sign", "tool:a/helper")
+    assert set(desk.statuses().values()) == {"signed"}
 
 
 @pytest.mark.battery("G06")

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.strategies import make_tool
+from toolwright import jsontext
 from toolwright.model import Effect, End, Ending, Permit, Reply, Retry, Tool, ToolCall, ToolResult
 from toolwright.model import TextBlock as Text
 from toolwright.records import replace
@@ -17,9 +23,11 @@ from toolwright.runtimes import around
 from toolwright.runtimes.around import Limited, Once, Spill, Watched
 from toolwright.sandbox import Cancel
 from toolwright.store import Store
+from toolwright.store.leases import Leases
 from toolwright.store.sqlite import SqliteStore
 from toolwright.testing import ScriptedRuntime
 
+ROOT = Path(__file__).parent.parent.parent
 GOOD = Ending(end=End.EXITED, exit_status=0, stdout=b"fine", stdout_bytes=4)
 TOOL = make_tool("add")
 
@@ -29,6 +37,11 @@ def store(tmp_path: Path) -> Iterator[Store]:
     opened = SqliteStore(str(tmp_path / "state.sqlite"))
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def leases(tmp_path: Path) -> Leases:
+    return Leases(str(tmp_path / "running"))
 
 
 def asked(key: str, number: int = 1) -> ToolCall:
@@ -46,9 +59,9 @@ class Clock:
 # -- one run per idempotency key ----------------------------------------------------------------------------
 
 
-def test_a_key_counts_for_a_day_and_may_then_be_used_for_something_else(store: Store) -> None:
+def test_a_key_counts_for_a_day_and_may_then_be_used_for_something_else(store: Store, leases: Leases) -> None:
     clock, inner = Clock(), ScriptedRuntime([GOOD, GOOD])
-    once = Once(inner, lambda: store, clock)
+    once = Once(inner, lambda: store, leases, clock)
     once.run(TOOL, asked("k"), Permit(), Cancel())
     clock.now += around.LEDGER_S - 1
     assert once.run(TOOL, asked("k"), Permit(), Cancel()).stdout == b"fine"
@@ -59,28 +72,32 @@ def test_a_key_counts_for_a_day_and_may_then_be_used_for_something_else(store: S
     assert once.run(TOOL, asked("k", 1), Permit(), Cancel()).end is End.REFUSED
 
 
-def test_keys_that_no_longer_count_are_removed(store: Store) -> None:
+def test_keys_that_no_longer_count_are_removed(store: Store, leases: Leases) -> None:
     clock = Clock()
     for number in range(5):
-        Once(ScriptedRuntime([GOOD]), lambda: store, clock).run(TOOL, asked(f"k{number}"), Permit(), Cancel())
+        Once(ScriptedRuntime([GOOD]), lambda: store, leases, clock).run(
+            TOOL, asked(f"k{number}"), Permit(), Cancel()
+        )
     assert len(store.keys("ledger")) == 5
     clock.now += around.LEDGER_S + 2
-    Once(ScriptedRuntime([GOOD]), lambda: store, clock).run(TOOL, asked("new"), Permit(), Cancel())
+    Once(ScriptedRuntime([GOOD]), lambda: store, leases, clock).run(TOOL, asked("new"), Permit(), Cancel())
     assert len(store.keys("ledger")) == 1
     assert len(store.keys("ledger-times")) == 1
 
 
-def test_no_more_keys_are_remembered_than_there_is_room_for(store: Store) -> None:
+def test_no_more_keys_are_remembered_than_there_is_room_for(store: Store, leases: Leases) -> None:
     """Attack: a caller with a new key for every call, until the disk is full."""
     for number in range(around.LEDGER_MAX + 3):
         store.put("ledger-times", f"{number:012d} gone{number}", b"", None)
-    Once(ScriptedRuntime([GOOD]), lambda: store, lambda: 5.0).run(TOOL, asked("k"), Permit(), Cancel())
+    Once(ScriptedRuntime([GOOD]), lambda: store, leases, lambda: 5.0).run(
+        TOOL, asked("k"), Permit(), Cancel()
+    )
     left = store.keys("ledger-times", limit=2 * around.LEDGER_MAX)
     assert len(left) == around.LEDGER_MAX + 1  # the oldest three are gone, and there is a new one
     assert left[0].endswith("gone3")
 
 
-def test_a_call_whose_key_is_in_progress_is_told_to_wait_for_it(store: Store) -> None:
+def test_a_call_whose_key_is_in_progress_is_told_to_wait_for_it(store: Store, leases: Leases) -> None:
     entered, held = threading.Event(), threading.Event()
 
     class Holding:
@@ -89,31 +106,185 @@ def test_a_call_whose_key_is_in_progress_is_told_to_wait_for_it(store: Store) ->
             held.wait(10)
             return GOOD
 
-    once = Once(Holding(), lambda: store)
+    once = Once(Holding(), lambda: store, leases)
     first = threading.Thread(target=lambda: once.run(TOOL, asked("k"), Permit(), Cancel()), daemon=True)
     first.start()
     assert entered.wait(10)
     second = once.run(TOOL, asked("k"), Permit(), Cancel())
-    elsewhere = Once(ScriptedRuntime([]), lambda: store).run(TOOL, asked("k"), Permit(), Cancel())
+    elsewhere = Once(ScriptedRuntime([]), lambda: store, leases).run(TOOL, asked("k"), Permit(), Cancel())
     reading = replace(TOOL, effect=Effect.READ)
-    harmless = Once(ScriptedRuntime([GOOD]), lambda: store).run(reading, asked("k"), Permit(), Cancel())
+    harmless = Once(ScriptedRuntime([GOOD]), lambda: store, leases).run(
+        reading, asked("k"), Permit(), Cancel()
+    )
     held.set()
     first.join(10)
     assert (second.end, second.reason) == (
         End.UNAVAILABLE, "call c-k with this idempotency key is in progress",
     )  # fmt: skip
-    assert elsewhere.end is End.LOST
-    assert "another host runs it still, or ended" in elsewhere.reason
+    assert (elsewhere.end, elsewhere.reason) == (second.end, second.reason)
+    assert elsewhere.hint == "call again with the same key when it has ended, to get its result"
     assert harmless.stdout == b"fine"
     assert once.run(TOOL, asked("k"), Permit(), Cancel()).stdout == b"fine"
 
 
-def test_what_is_given_again_is_what_was_given(store: Store) -> None:
+RUNS = """
+import os, sys, time
+from tests.runtimes.test_around import TOOL, asked, GOOD, Once, Leases, Permit, Cancel, SqliteStore
+
+class Holding:
+    def run(self, *given):
+        if sys.argv[2] != "forks" or os.fork() == 0:  # the copy lives on
+            print("running", flush=True)
+        sys.stdin.read()
+        return GOOD
+
+store = SqliteStore(f"{sys.argv[1]}/state.sqlite")
+once = Once(Holding(), lambda: store, Leases(f"{sys.argv[1]}/running"))
+print(once.run(TOOL, asked("k"), Permit(), Cancel()).end.value, flush=True)
+"""
+
+
+@contextmanager
+def another_host(folder: Path, how: str = "") -> Iterator[subprocess.Popen[str]]:
+    """A process that runs the first call with the key, until its stdin ends."""
+    with subprocess.Popen(
+        [sys.executable, "-c", RUNS, str(folder), how],
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as host:  # fmt: skip
+        assert host.stdout is not None
+        try:
+            assert host.stdout.readline() == "running\n"
+            yield host
+        finally:
+            host.kill()
+
+
+IN_PROGRESS = (End.UNAVAILABLE, "call c-k with this idempotency key is in progress")
+
+
+def test_a_call_whose_key_another_live_process_uses_is_told_that_it_runs(
+    store: Store, leases: Leases, tmp_path: Path
+) -> None:
+    once = Once(ScriptedRuntime([]), lambda: store, leases)
+    with another_host(tmp_path) as host:
+        for _ in range(3):
+            told = once.run(TOOL, asked("k"), Permit(), Cancel())
+            assert (told.end, told.reason) == IN_PROGRESS
+        assert host.stdin is not None
+        assert host.stdout is not None
+        host.stdin.close()
+        assert host.stdout.readline() == "exited\n"
+    again = once.run(TOOL, asked("k"), Permit(), Cancel())
+    assert (again.stdout, again.notes) == (
+        b"fine", ("answered by call c-k, which had the same idempotency key",),
+    )  # fmt: skip
+    assert os.listdir(tmp_path / "running") == []
+
+
+@pytest.mark.battery("K06")
+@pytest.mark.parametrize("how", ["", "forks"])
+def test_a_call_whose_key_a_killed_process_used_has_an_unknown_outcome(
+    store: Store, leases: Leases, tmp_path: Path, how: str
+) -> None:
+    """Also where a copy of it, made by fork, lives on."""
+    once = Once(ScriptedRuntime([]), lambda: store, leases)
+    with another_host(tmp_path, how) as host:
+        assert once.run(TOOL, asked("k"), Permit(), Cancel()).end is End.UNAVAILABLE
+        host.send_signal(signal.SIGKILL)
+        os.waitid(os.P_PID, host.pid, os.WEXITED | os.WNOWAIT)
+        told = once.run(TOOL, asked("k"), Permit(), Cancel())
+    assert told.end is End.LOST
+    assert "its host ended before it did" in told.reason
+
+
+def test_a_call_that_ends_while_another_looks_answers_it(
+    store: Store, leases: Leases, tmp_path: Path
+) -> None:
+    first = Once(ScriptedRuntime([GOOD]), lambda: store, leases)
+
+    class Ends(Leases):
+        """The first call ends between the look at its claim and the one at its lease."""
+
+        def is_held(self, name: str) -> bool:
+            store.put("ledger", claim, kept.value, None)
+            return False
+
+    first.run(TOOL, asked("k"), Permit(), Cancel())
+    (claim,) = store.keys("ledger")
+    found = store.get("ledger", claim)
+    assert found is not None
+    kept = found
+    entry = jsontext.loads_own(kept.value)
+    del entry["ending"]
+    store.put("ledger", claim, jsontext.compact(entry), None)
+    second = Once(ScriptedRuntime([]), lambda: store, Ends(str(tmp_path / "running")))
+    assert second.run(TOOL, asked("k"), Permit(), Cancel()).stdout == b"fine"
+
+
+def test_of_calls_with_one_key_at_once_one_runs(store: Store, leases: Leases, tmp_path: Path) -> None:
+    inner = ScriptedRuntime([GOOD])
+    barrier = threading.Barrier(8)
+    ends: list[Ending] = []
+
+    def call() -> None:
+        once = Once(inner, lambda: store, Leases(str(tmp_path / "running")))
+        barrier.wait()
+        ends.append(once.run(TOOL, asked("k"), Permit(), Cancel()))
+
+    threads = [threading.Thread(target=call) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(inner.calls) == 1
+    assert {ending.end for ending in ends} <= {End.EXITED, End.UNAVAILABLE}
+    assert os.listdir(tmp_path / "running") == []
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "open"])
+def test_nothing_runs_where_no_lease_can_be_held(store: Store, tmp_path: Path, kind: str) -> None:
+    """Attack: a folder of another user in the place of ours, whose files others lock or take away."""
+    place = tmp_path / "running"
+    if kind == "file":
+        place.write_bytes(b"")
+    elif kind == "link":
+        (tmp_path / "other").mkdir()
+        place.symlink_to(tmp_path / "other")
+    else:
+        place.mkdir()
+        place.chmod(0o777)
+    inner = ScriptedRuntime([GOOD])
+    told = Once(inner, lambda: store, Leases(str(place))).run(TOOL, asked("k"), Permit(), Cancel())
+    assert (told.end, inner.calls) == (End.UNAVAILABLE, [])
+    assert told.reason.startswith(f"the idempotency key cannot be kept: {place}")
+    assert told.hint
+    assert store.keys("ledger") == []
+
+
+def test_marks_that_killed_hosts_left_are_removed_and_those_of_live_calls_stay(
+    leases: Leases, tmp_path: Path
+) -> None:
+    long_ago = time.time() - 2 * 86_400
+    with leases.taken() as name:
+        for each in ("dead", name):
+            path = tmp_path / "running" / each
+            path.touch()
+            os.utime(path, (long_ago, long_ago))
+        (tmp_path / "running" / "young").touch()
+        leases.sweep()
+        assert sorted(os.listdir(tmp_path / "running")) == sorted([name, "young"])
+        assert Leases(str(tmp_path / "running")).is_held(name)
+        assert not leases.is_held("young")
+        assert not leases.is_held("../state.sqlite")
+    assert os.listdir(tmp_path / "running") == ["young"]
+
+
+def test_what_is_given_again_is_what_was_given(store: Store, leases: Leases) -> None:
     first = Ending(
         end=End.RETURNED, stdout=b"\xff\0", stderr=b"e", stdout_bytes=2, stderr_bytes=1, value={"a": [1]},
         kind_of_value="dict", blocks=(Text(text="t"),), reason="r", hint="h",
     )  # fmt: skip
-    once = Once(ScriptedRuntime([first]), lambda: store)
+    once = Once(ScriptedRuntime([first]), lambda: store, leases)
     once.run(TOOL, asked("k"), Permit(), Cancel())
     again = once.run(TOOL, asked("k"), Permit(), Cancel())
     assert replace(again, notes=()) == first

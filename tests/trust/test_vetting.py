@@ -294,6 +294,60 @@ def test_a_signed_tool_does_not_vouch_for_its_server(place: Place) -> None:
         assert refusal(workshop.call("a/t")).startswith(f"Unsigned item: {path}\n")
 
 
+@pytest.mark.parametrize("needs", ["runtime", "server", "neighbour", "anchored"])
+def test_a_tool_whose_dependency_does_not_verify_is_blocked_and_names_it(place: Place, needs: str) -> None:
+    """Only the file that was changed is tampered."""
+    if needs == "runtime":
+        place.write("tools/a/t.py", answer("good", executor="r/one"))
+        culprit = place.write("tools/r/one.yaml", RUNTIME.format(executor=FUNCTION, category="r"))
+        touched(culprit, b"Runs things", b"Runs other things")
+    elif needs == "server":
+        tool = {
+            "version": "1.0.0", "tool_type": "mcp", "executor_id": "rye/core/runtimes/mcp/stdio",
+            "category": "a", "description": "Asks", "config": {"server": "a/server", "tool_name": "x"},
+        }  # fmt: skip
+        server = {
+            "version": "1.0.0", "tool_type": "mcp_server", "executor_id": None, "category": "a",
+            "description": "A server", "config": {"transport": "stdio", "command": "/bin/false"},
+        }  # fmt: skip
+        place.write("tools/a/t.yaml", json.dumps(tool))
+        culprit = place.write("tools/a/server.yaml", json.dumps(server), key=place.new_key("stranger"))
+    else:
+        place.write("tools/a/t.py", IMPORTING)
+        culprit = place.write("tools/a/helper.py", "SAID = 'helped'\n")
+        if needs == "anchored":
+            place.write("tools/a/__init__.py", "# a package\n")
+        touched(culprit, b"helped", b"stolen")
+    with place.open(unsigned="warn") as workshop:
+        tool_ = workshop.find("a/t")
+        vetted = workshop.vet(tool_)
+        assert (vetted.trust, vetted.blocked_by) == (Trust.BLOCKED, str(culprit))
+        assert str(culprit) in refusal(workshop.call("a/t"))
+        denied = workshop.explain("a/t").decision
+        assert isinstance(denied, Deny)
+        assert denied.because == "blocked"
+    with place.open(
+        policy=({"match": {"trust": "blocked"}, "decision": "deny", "because": "rule"},)
+    ) as workshop:
+        assert refusal(workshop.call("a/t"))
+    # What is wrong with the tool itself comes first.
+    own = next((place.tools / "a").glob("t.*"))
+    own.write_bytes(own.read_bytes() + b"\n\n")
+    with place.open() as workshop:
+        vetted = workshop.vet(workshop.find("a/t"))
+        assert (vetted.trust, vetted.blocked_by) == (Trust.TAMPERED, "")
+
+
+def test_a_tool_whose_files_cannot_be_verified_is_blocked(place: Place) -> None:
+    place.write("tools/a/t.py", IMPORTING)
+    place.write("tools/a/helper.py", "SAID = 'helped'\n")
+    place.write("tools/a/__init__.py", "\n")
+    (place.tools / "a/link.py").symlink_to(place.write("elsewhere.py", "\n"))
+    with place.open() as workshop:
+        vetted = workshop.vet(workshop.find("a/t"))
+        assert (vetted.trust, vetted.message) == (Trust.BLOCKED, "Symlink escape: link.py")
+
+
 # -- what a tool loads --------------------------------------------------------------------------------------
 
 IMPORTING = python(

@@ -200,6 +200,7 @@ SHAPES: Final[dict[str, JsonObject]] = {
     "Tool": record(
         {
             **_TOOL_MEMBERS,
+            "blocked_by": TEXT_OR_NULL,
             "line": nullable(COUNT),
             "scope": ANY,
             "spoken": TEXT,

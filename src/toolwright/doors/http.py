@@ -318,9 +318,11 @@ class Api:
 
     def _tool(self, request: Request) -> JsonObject:
         tool = self._find(request)
+        vetted = self._workshop.vet(tool)
         return {
             **_documents.tool_record(tool),
-            "trust": self._workshop.vet(tool).trust.value,
+            "trust": vetted.trust.value,
+            "blocked_by": vetted.blocked_by or None,
             "enabled": switch_of(tool, self._workshop.disabled(), time.time()) is None,
         }
 

@@ -214,7 +214,7 @@ class ToolFiles:
         try:
             return loaded(tool, self._project_of(tool), self._contents, with_neighbours=is_signed)
         except Unfit as unfit:
-            return Vetted(trust=Trust.TAMPERED, message=str(unfit), hint=unfit.hint)
+            return Vetted(trust=Trust.BLOCKED, message=str(unfit), hint=unfit.hint)
 
 
 # -- files in folders ---------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Final
 
 from toolwright import jsontext
@@ -40,6 +40,7 @@ from toolwright.runtimes import Runtime
 from toolwright.sandbox import Cancel
 from toolwright.sandbox._scratch import remove
 from toolwright.store import ABSENT, Conflict, Store, Versioned, private
+from toolwright.store.leases import Leases
 
 _WAIT_STEP_S: Final = 0.05
 _LEDGER: Final = "ledger"
@@ -271,24 +272,31 @@ LEDGER_MAX: Final = 10_000
 """How many are remembered; beyond that the oldest go first."""
 _SWEEP_EVERY: Final = 64
 _SWEPT_MAX: Final = 256
+_TRIES_MAX: Final = 8
 
 
 class Once:
     """Calls with the same idempotency key run once; later ones get what the first one gave, for a day.
 
-    The key is claimed before the start. A claim whose outcome was never written means that contact was lost:
-    the outcome is unknown, and only a repeatable tool is run again. Where nothing was started it is let go.
-    What was given is kept as it was, so that it is given again unchanged: the store is the host's alone.
+    The key is claimed before the start, with the name of a lease that is held while the call runs. So a later
+    call sees whether the first one still runs, in whatever process. A claim without an outcome whose lease is
+    not held has an unknown one: the host was killed, or lost contact. Then only a repeatable tool is run
+    again. Where nothing was started the claim is let go. What was given is kept, to be given again as it was:
+    the store is the host's alone.
     """
 
     def __init__(
-        self, inner: Runtime, store: Callable[[], Store], clock: Callable[[], float] = time.time
+        self,
+        inner: Runtime,
+        store: Callable[[], Store],
+        leases: Leases,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._inner = inner
         self._store = store
+        self._leases = leases
         self._clock = clock
         self._lock = threading.Lock()
-        self._running: set[str] = set()
         self._claims = 0
 
     def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
@@ -296,58 +304,76 @@ class Once:
             return self._inner.run(tool, call, permit, cancel)
         named = jsontext.compact([tool.key, call.caller, call.idempotency_key])
         claim = hashlib.sha256(named).hexdigest()
-        with self._lock:
-            is_first = claim not in self._running
-            self._running.add(claim)
-        try:
-            return self._once(claim, tool, call, permit, cancel, is_first=is_first)
-        finally:
-            if is_first:
-                with self._lock:
-                    self._running.discard(claim)
+        own = {"call": call.id, "asked": jsontext.digest(call.arguments), "at": self._clock()}
+        with ExitStack() as held:
+            try:
+                ending, store, version = self._claimed(claim, own, held, repeats=is_repeatable(tool))
+            except StoreError as error:  # without the claim it might run twice, so it does not run
+                reason = f"the idempotency key cannot be kept: {error.message}"
+                return Ending(end=End.UNAVAILABLE, reason=reason, hint=error.hint)
+            if ending is not None:
+                return ending
+            ending = self._inner.run(tool, call, permit, cancel)
+            with suppress(StoreError):  # the call is over: what cannot be remembered stays a claim
+                if ending.end in _NOTHING_RAN or ending.again_s is not None:
+                    store.remove(_LEDGER, claim, version)  # fixed, it may be tried again with the same key
+                elif ending.end not in (End.LOST, End.CANCELLED):
+                    kept = {**own, "ending": _written_ending(ending)}
+                    store.put(_LEDGER, claim, jsontext.compact(kept), version)
+            return ending
 
-    def _once(
-        self, claim: str, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel, *, is_first: bool
-    ) -> Ending:
-        asked = jsontext.digest(call.arguments)
-        now = self._clock()
-        try:
-            store = self._store()
-            self._sweep(store, now)
-            held, version = _claimed(store, claim, {"call": call.id, "asked": asked, "at": now})
-        except StoreError as error:  # without the claim it might run twice, so it does not run
-            reason = f"the idempotency key cannot be kept: {error.message}"
-            return Ending(end=End.UNAVAILABLE, reason=reason, hint=error.hint)
-        if held is not None:
-            if held["asked"] != asked:
-                return Ending(
-                    end=End.REFUSED,
-                    reason="this idempotency key was used with other arguments",
-                    hint="use a new key for a new request",
-                )
-            if "ending" in held:
-                note = f"answered by call {held['call']}, which had the same idempotency key"
-                return replace(_read_ending(held["ending"]), notes=(note,))
-            if not is_first and not is_repeatable(tool):
-                return Ending(
+    def _claimed(
+        self, claim: str, own: jsontext.JsonObject, held: ExitStack, *, repeats: bool
+    ) -> tuple[Ending | None, Store, int]:
+        """Return what answers the call, or None and the version of the claim under which it may run."""
+        store = self._store()
+        self._sweep(store, own["at"])
+        lease = ""
+        for _ in range(_TRIES_MAX):
+            found = store.get(_LEDGER, claim)
+            entry = None if found is None else _entry(found)
+            if found is None or entry is None or _at(entry) <= own["at"] - LEDGER_S:
+                lease = lease or held.enter_context(self._leases.taken())
+                # Noted first: a claim that no time leads to would stay for ever.
+                store.put(_TIMES, f"{int(own['at']) + 1:012d} {claim}", b"", None)
+                with suppress(Conflict):  # another thread or host was faster: look again
+                    value = jsontext.compact({**own, "lease": lease})
+                    return None, store, store.put(_LEDGER, claim, value, found.version if found else ABSENT)
+                continue
+            ending = self._answer(entry, own)
+            if ending is not None:
+                return ending, store, found.version
+            if repeats:
+                return None, store, found.version
+            if self._leases.is_held(str(entry.get("lease", ""))):
+                ending = Ending(
                     end=End.UNAVAILABLE,
-                    reason=f"call {held['call']} with this idempotency key is in progress",
+                    reason=f"call {entry['call']} with this idempotency key is in progress",
                     hint="call again with the same key when it has ended, to get its result",
                 )
-            if not is_repeatable(tool):
+                return ending, store, found.version
+            again = store.get(_LEDGER, claim)
+            if again is not None and again.version == found.version:  # it did not end just now
                 reason = (
-                    f"call {held['call']} with this idempotency key has not reported back: another host "
-                    "runs it still, or ended before it did"
+                    f"call {entry['call']} with this idempotency key was never reported as over: its host "
+                    "ended before it did, or lost contact with the tool"
                 )
-                return Ending(end=End.LOST, reason=reason)
-        ending = self._inner.run(tool, call, permit, cancel)
-        with suppress(StoreError):  # the call is over: what cannot be remembered stays a claim
-            if ending.end in _NOTHING_RAN or ending.again_s is not None:
-                store.remove(_LEDGER, claim, version)  # mended, it may be tried again with the same key
-            elif ending.end not in (End.LOST, End.CANCELLED):
-                kept = {"call": call.id, "asked": asked, "at": now, "ending": _written_ending(ending)}
-                store.put(_LEDGER, claim, jsontext.compact(kept), version)
-        return ending
+                return Ending(end=End.LOST, reason=reason), store, found.version
+        raise Conflict(f"{_LEDGER}/{claim}: changed again and again", "call again")
+
+    @staticmethod
+    def _answer(entry: jsontext.JsonObject, own: jsontext.JsonObject) -> Ending | None:
+        """Return what a claim answers, or None if its call is not known to be over."""
+        if entry["asked"] != own["asked"]:
+            return Ending(
+                end=End.REFUSED,
+                reason="this idempotency key was used with other arguments",
+                hint="use a new key for a new request",
+            )
+        if "ending" not in entry:
+            return None
+        note = f"answered by call {entry['call']}, which had the same idempotency key"
+        return replace(_read_ending(entry["ending"]), notes=(note,))
 
     def _sweep(self, store: Store, now: float) -> None:
         """Remove what no longer counts: a bounded part of it, now and then."""
@@ -355,6 +381,7 @@ class Once:
             self._claims += 1
             if self._claims % _SWEEP_EVERY != 1:
                 return
+        self._leases.sweep()
         times = store.keys(_TIMES, limit=LEDGER_MAX + _SWEPT_MAX)
         beyond = len(times) - LEDGER_MAX
         for place, entry in enumerate(times[:_SWEPT_MAX]):
@@ -366,22 +393,6 @@ class Once:
                 if held is not None and _at(_entry(held)) <= int(at):
                     store.remove(_LEDGER, claim, held.version)
                 store.remove(_TIMES, entry, None)
-
-
-def _claimed(store: Store, claim: str, own: jsontext.JsonObject) -> tuple[jsontext.JsonObject | None, int]:
-    """What is held under a claim, if anything, and its version; else it is ours now."""
-    now = own["at"]
-    for _ in range(2):
-        held = store.get(_LEDGER, claim)
-        if held is not None and _at(_entry(held)) > now - LEDGER_S:
-            return _entry(held), held.version
-        # Noted first: a claim that no time leads to would stay for ever.
-        store.put(_TIMES, f"{int(now) + 1:012d} {claim}", b"", None)
-        with suppress(Conflict):  # another host was faster
-            return None, store.put(
-                _LEDGER, claim, jsontext.compact(own), held.version if held is not None else ABSENT
-            )
-    raise Conflict(f"{_LEDGER}/{claim}: changed again and again")
 
 
 def _entry(held: Versioned) -> jsontext.JsonObject:

@@ -62,7 +62,7 @@ _FORGOTTEN: Final = (
 )
 _IMPORTING: Final = (".py", ".js", ".mjs", ".cjs", ".ts", ".mts", ".cts")
 _PINNED: Final = Vetted(trust=Trust.PINNED)
-_REFUSED: Final = (Trust.UNTRUSTED, Trust.TAMPERED, Trust.DRIFTED)
+_REFUSED: Final = (Trust.UNTRUSTED, Trust.TAMPERED, Trust.DRIFTED, Trust.BLOCKED)
 
 _Stamp = tuple[int, int, int, int, int]
 

@@ -13,7 +13,7 @@ asks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import is_
 from typing import Final, Protocol
 
@@ -172,9 +172,11 @@ class Vetter:
             counted.setdefault(id(keys), (path, keys))
             return keys
 
-        vetted = _worst(
-            [self._element(element, by_path[element.path], keys_of(element.path)) for element in elements]
-        )
+        own_file, *others = [
+            self._element(element, by_path[element.path], keys_of(element.path)) for element in elements
+        ]
+        needed = list(zip((element.path for element in signature.others), others, strict=True))
+        vetted = _whole(own_file, needed)
         asked = vetted.trust
         loads = self._loads(tool, asked)
         loaded: Sequence[File] = ()
@@ -182,9 +184,8 @@ class Vetter:
             vetted = loads if vetted.trust is Trust.SIGNED else vetted
         elif loads is not None:
             loaded = loads.files
-            vetted = _worst(
-                [vetted, *(self._check(file, _item(file.path), keys_of(file.path)) for file in loaded)]
-            )
+            found = ((file.path, self._check(file, _item(file.path), keys_of(file.path))) for file in loaded)
+            vetted = _whole(vetted, found)
             if vetted.trust is Trust.SIGNED:
                 vetted = replace(vetted, loads=loads.digest())
         runs = self._around.runs(tool, [by_path[path] for path in own])
@@ -246,16 +247,18 @@ def check(content: bytes, *, path: str, suffix: str, item: str, keys: signing.Ke
     return found
 
 
-def _is_unsigned(vetted: Vetted) -> bool:
-    return vetted.trust is Trust.UNSIGNED
-
-
-def _worst(found: Sequence[Vetted]) -> Vetted:
-    """The first that is bad; else the first unsigned one; else the tool's own."""
-    for vetted in found:
-        if vetted.trust not in (Trust.SIGNED, Trust.UNSIGNED):
-            return vetted
-    return next(filter(_is_unsigned, found), found[0])
+def _whole(own: Vetted, needed: Iterable[tuple[str, Vetted]]) -> Vetted:
+    """What is known of a tool and of the files it needs, by their paths: what is wrong with itself; else the
+    first bad one, which blocks it; else the first unsigned one."""
+    if own.trust not in (Trust.SIGNED, Trust.UNSIGNED):
+        return own
+    unsigned = own if own.trust is Trust.UNSIGNED else None
+    for path, vetted in needed:
+        if vetted.trust is Trust.UNSIGNED:
+            unsigned = unsigned or vetted
+        elif vetted.trust is not Trust.SIGNED:
+            return replace(vetted, trust=Trust.BLOCKED, blocked_by=path)
+    return unsigned or own
 
 
 def _item(path: str) -> str:

@@ -24,7 +24,10 @@ from toolwright.trust.pinning import Item, Pins, is_covered
 _REFUSED: Final = 77
 _RECORDED_MAX: Final = 200
 _GOOD: Final = (Trust.SIGNED, Trust.PINNED)
-_COLOURS: Final = {"pinned": "green", "signed": "green", "drifted": "red", "tampered": "red"}
+_COLOURS: Final = {
+    **dict.fromkeys(("pinned", "signed"), "green"),
+    **dict.fromkeys(("drifted", "tampered", "blocked"), "red"),
+}
 
 
 @click.command(

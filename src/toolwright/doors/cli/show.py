@@ -25,6 +25,7 @@ _FACTS = (
     "effect",
     "effect_from",
     "trust",
+    "blocked_by",
     "path",
     "pointer",
     "line",
@@ -63,7 +64,8 @@ def command(shared: Shared, name: str, arguments: str | None, as_json: bool) -> 
         raise
     if arguments is not None:
         return _show_argv(tool, _input.arguments_text(arguments), as_json)
-    record = {**tool_record(tool), "trust": workshop.vet(tool).trust.value}
+    vetted = workshop.vet(tool)
+    record = {**tool_record(tool), "trust": vetted.trust.value, "blocked_by": vetted.blocked_by or None}
     if as_json:
         _render.write_json(record)
         return 0

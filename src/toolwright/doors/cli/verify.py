@@ -154,6 +154,7 @@ def _record(row: _Row) -> dict[str, Any]:
         "status": row.vetted.trust.value,
         "name": row.name,
         "signer": row.vetted.signer or None,
+        "blocked_by": _render.shown_path(row.vetted.blocked_by) if row.vetted.blocked_by else None,
         "message": row.vetted.message or None,
         "hint": row.vetted.hint,
     }
@@ -167,5 +168,8 @@ def _write(rows: Iterable[_Row]) -> None:
         # A file may declare many tools: the name tells which of them is meant.
         parts = (f"{status} {_render.printable(row.name)}", where, row.vetted.signer)
         click.echo("  ".join(part for part in parts if part))
+        if row.vetted.blocked_by:
+            what = _render.shown_path(row.vetted.blocked_by)
+            click.echo(f"    it needs {_render.printable(what)}, which does not verify:")
         for line in row.vetted.message.split("\n") if row.vetted.message else ():
             click.echo(f"    {_render.printable(line)}")

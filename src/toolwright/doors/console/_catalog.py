@@ -64,6 +64,7 @@ TRUST_TONES: Final = {
     Trust.UNTRUSTED: "warn",
     Trust.TAMPERED: "bad",
     Trust.DRIFTED: "bad",
+    Trust.BLOCKED: "bad",
 }
 EFFECT_TONES: Final = {Effect.READ: "", Effect.CREATE: "info", Effect.CHANGE: "accent"}
 SEVERITY_TONES: Final = {Severity.ERROR: "bad", Severity.WARNING: "warn", Severity.INFO: "info"}
