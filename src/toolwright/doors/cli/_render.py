@@ -67,7 +67,8 @@ def write_problems(problems: Iterable[Problem]) -> None:
         where = click.style(place(problem), bold=True)
         click.echo(f"{where}: {severity}: {printable(problem.message)} {code}")
         if problem.hint and problem.hint != given:
-            click.echo(f"    {printable(problem.hint)}")
+            for line in problem.hint.split("\n"):
+                click.echo(f"    {printable(line)}")
         given = problem.hint
 
 
