@@ -197,7 +197,8 @@ def _unknown(document: Document) -> Compiled:
                 pointer=(),
                 hint=f"read it, and if you trust it, name it: --from {document.path}",
             )
-        return Compiled(problems=tuple(reader.problems))
+        if "mcpServers" in root or not document.explicit:
+            return Compiled(problems=tuple(reader.problems))
     reader.add(
         "source.unknown-shape",
         "not a tool declaration of a format we know"
@@ -205,7 +206,8 @@ def _unknown(document: Document) -> Compiled:
         pointer=(),
         hint=_meant(root)
         or "a skill has `allowlist` or `execution`, a manifest has `command` in its tools, a capability "
-        "group has `group`; if it belongs to another program, leave it out",
+        "group has `group`, an OpenAPI document has `openapi`, a list of MCP servers has `mcpServers`; if it "
+        "belongs to another program, leave it out",
     )
     return Compiled(problems=tuple(reader.problems))
 

@@ -70,7 +70,7 @@ def command(
         shown = [pair for pair in vetted if trust in (None, pair[1])]
         if shown or as_json:
             _write_tools(shown, names, as_json)
-        elif workshop.tools or workshop.problems or shared.quiet:
+        elif workshop.tools or shared.quiet or (workshop.problems and not workshop.skills):
             click.echo("no tools", err=True)
         else:
             click.echo(_render.no_tools(workshop), err=True)
