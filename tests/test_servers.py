@@ -135,6 +135,70 @@ def test_a_list_that_calls_them_just_servers_is_read_when_a_person_names_it(tmp_
             assert keys(workshop) == []
 
 
+def test_a_bare_map_of_servers_is_read_when_a_person_names_it(tmp_path: Path) -> None:
+    entry = {"command": sys.executable, "args": command("names=a")[1:]}
+    path = tmp_path / ".mcp.json"
+    path.write_text(json.dumps({"$schema": "x", "s": entry}), encoding="utf-8")
+    with opened(tmp_path, resolve(surroundings(tmp_path), cwd=str(tmp_path), sources=[".mcp.json"])) as shop:
+        assert (keys(shop), shop.problems) == (["mcp:s/a"], ())
+
+
+def test_comments_and_trailing_commas_of_a_list_are_passed_over(tmp_path: Path) -> None:
+    args = json.dumps(command("names=a")[1:])
+    path = tmp_path / "mcp.json"
+    path.write_text(
+        f"""{{
+  // the servers of this project
+  "servers": {{ /* one: {{ */
+    "s": {{"command": {json.dumps(sys.executable)}, "args": {args}, "env": {{"A": "http://x // y"}},}},
+  }}, // and no more
+}}
+""",
+        encoding="utf-8",
+    )
+    with opened(tmp_path, resolve(surroundings(tmp_path), cwd=str(tmp_path), sources=["mcp.json"])) as shop:
+        assert (keys(shop), shop.problems) == (["mcp:s/a"], ())
+
+
+@pytest.mark.parametrize("source", ["config.toml", "mcp=config.toml"])
+def test_the_servers_of_codex_are_read_when_a_person_names_its_file(tmp_path: Path, source: str) -> None:
+    (tmp_path / "config.toml").write_text(
+        'model = "m"\n\n[mcp_servers.s]\n'
+        f"command = {json.dumps(sys.executable)}\nargs = {json.dumps(command('names=a,b')[1:])}\n"
+        'startup_timeout_sec = 20\ntool_timeout_sec = 60\nenabled_tools = ["b"]\n\n'
+        '[mcp_servers.off]\ncommand = "/bin/false"\nenabled = false\n',
+        encoding="utf-8",
+    )
+    with opened(tmp_path, resolve(surroundings(tmp_path), cwd=str(tmp_path), sources=[source])) as workshop:
+        assert (keys(workshop), workshop.problems) == (["mcp:s/b"], ())
+
+
+def test_a_tool_that_a_list_switches_off_is_not_there(tmp_path: Path) -> None:
+    """Attack: a restriction of another host that is passed over here."""
+    base = {"command": sys.executable, "args": command("names=a,b,c")[1:]}
+    servers = {
+        "one": {**base, "includeTools": ["a", "b"], "excludeTools": ["b"]},
+        "two": {**base, "disabledTools": ["a"]},
+        "odd": {**base, "excludeTools": "a"},
+    }
+    (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
+    config = resolve(surroundings(tmp_path), cwd=str(tmp_path), sources=[".mcp.json"])
+    with opened(tmp_path, config) as workshop:
+        assert keys(workshop) == ["mcp:one/a", "mcp:two/b", "mcp:two/c"]
+        (wrong,) = (found for found in workshop.problems if found.code == "mcp.servers.wrong")
+        assert "excludeTools must be a list of names of tools" in wrong.message
+        assert not workshop.call("mcp:one/b", {"text": "x"}).ok
+
+
+def test_what_a_list_of_a_trusted_source_says_of_effects_is_believed(tmp_path: Path) -> None:
+    entry = {"command": sys.executable, "args": command("names=a", "read=a")[1:]}
+    (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": {"s": entry}}), encoding="utf-8")
+    for trusted, effect in ((True, Effect.READ), (False, Effect.CHANGE)):
+        written(tmp_path, {"path": ".mcp.json", **({"trusted": True} if trusted else {})})
+        with opened(tmp_path) as workshop:
+            assert workshop.find("mcp:s/a").effect is effect
+
+
 @pytest.mark.parametrize(("listed", "got"), [([{"name": "s"}], "array"), (None, "null"), ("x", "string")])
 def test_a_list_of_servers_that_is_none_says_what_is_wrong(tmp_path: Path, listed: object, got: str) -> None:
     (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": listed}), encoding="utf-8")
@@ -296,7 +360,11 @@ def test_dead_servers_are_a_warning_each_and_hide_nothing(tmp_path: Path) -> Non
         )
         told = {problem.name: problem for problem in workshop.problems}
         assert "there is no program 'no-such-program'" in told["gone"].message
-        assert told["dead"].hint == "its last words: odd server: \\x1b[31mcannot find its feet\\x1b[0m"
+        assert told["dead"].hint == (
+            "its last words: odd server: \\x1b[31mcannot find its feet\\x1b[0m; its environment is filtered: "
+            "it has the base variables and those that its definition names; to hand over another one: "
+            '[grants."mcp:dead/*"] env = ["NAME"]'
+        )
         assert "within 0.5 s" in told["mute"].message
         assert "has no end" in told["endless"].message
 

@@ -456,7 +456,7 @@ class ServerLists:
         said = next((state.stderr for state in self._runtime().states() if state.key == prefix), "")
         if said and "its last words" not in hint:
             words = "; ".join(said.splitlines()[-_WORDS_LINES:])
-            hint = "; ".join(filter(None, (hint, f"its last words: {words}")))
+            hint = "; ".join(filter(None, (f"its last words: {words}", hint)))
         return f"the MCP server {server!r} has not listed its tools: {failure.why}", hint or None
 
     # -- changes --------------------------------------------------------------------------------------------

@@ -365,6 +365,9 @@ def test_list_shows_skills(tmp_path: Path, here: Callable[..., Said]) -> None:
     (tmp_path / "notes" / "SKILL.md").write_text("---\ndescription: Notes.\n---\nText.\n", encoding="utf-8")
     said = here("list", "--skills", "--json", "--from", tmp_path)
     assert said.json == [{"name": "notes", "description": "Notes.", "path": str(tmp_path / "notes")}]
+    said = here("list", "--from", tmp_path)
+    assert (said.status, said.out) == (0, "")
+    assert said.err == "no tools, but 1 skill with instructions: `toolwright list --skills` shows them\n"
 
 
 # -- exit codes ---------------------------------------------------------------------------------------------
@@ -1065,6 +1068,46 @@ def test_what_is_no_declaration_is_told_without_a_traceback(
         assert named.json["tools"] == 0
     for command in (["list"], ["select", "x"], ["export", "--dialect", "mcp"]):
         assert here(*command, "--json", "--from", place).json == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("a.json", '{"a": 1}', "a manifest has `command` in its tools"),
+        ("tools.json", "{}", "a manifest has `command` in its tools"),
+        ("tools.json", '{"tools": []}', "a manifest has `command` in its tools"),
+        ("package.json", '{"name": "x", "dependencies": {}}', "a manifest has `command` in its tools"),
+        ("a.json", "[]", "a manifest has `command` in its tools"),
+        ("a.json", "", "make it a readable JSON file"),
+        ("a.toml", "a = 1", "name a folder, a JSON declaration, a SKILL.md"),
+        ("a.txt", "x", "name a folder, a JSON declaration, a SKILL.md"),
+        ("README", "x", "name a folder, a JSON declaration, a SKILL.md"),
+        ("a.yaml", "a: 1", "not an OpenAPI 3 document"),
+        ("a.py", "x = 1", "name a folder, a JSON declaration, a SKILL.md"),
+        (".ai/tools/a/package.json", "{}", "declare tool_type, version"),
+        (".ai/tools/a/plain.py", "x = 1", "declare tool_type, version"),
+        (".ai/tools/a/plain.js", "1", "declare tool_type, version"),
+        (".ai/tools/a/plain.sh", "true", "declare tool_type, version"),
+        (".ai/tools/a/data.yaml", "a: 1", "declare tool_type, version"),
+    ],
+)
+def test_a_file_that_a_person_named_and_no_format_knows_is_an_error_that_says_what_is_expected(
+    name: str, text: str, says: str, tmp_path: Path, here: Callable[..., Said]
+) -> None:
+    path = tmp_path / "p" / name
+    path.parent.mkdir(parents=True)
+    path.write_text(text, encoding="utf-8")
+    for said in (here("check", path), here("--from", path, "check")):
+        assert (said.status, says in said.out) == (65, True), said
+    assert here("list", "--from", path).status == 0
+
+
+def test_a_program_that_a_person_named_and_that_cannot_be_run_is_an_error(
+    tmp_path: Path, here: Callable[..., Said]
+) -> None:
+    (tmp_path / "a").write_text("x", encoding="utf-8")
+    said = here("--from", f"executable={tmp_path / 'a'}", "check")
+    assert (said.status, "chmod +x" in said.out) == (65, True)
 
 
 @pytest.mark.parametrize(

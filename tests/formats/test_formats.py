@@ -96,7 +96,7 @@ def test_structure_speaks_louder_than_the_place_that_was_named(name: str) -> Non
 
 def test_what_a_program_prints_is_never_read_as_another_format() -> None:
     for value in MARKED.values():
-        name, said = compiled(written(value, place="executable"))
+        name, said = compiled(written(value, "/p/x-tool", place="executable"))
         assert name == "executable"
         assert any(line.startswith("executable.schema.required-fields: missing") for line in said)
 

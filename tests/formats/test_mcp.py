@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolwright import formats, jsontext
-from toolwright.formats import mcp
+from toolwright.formats import _mcp_lists, mcp
 from toolwright.formats.mcp import Server, server_record, servers_in
 from toolwright.model import CallMcp, Compiled, Document, Effect, Reply, Rules, Severity
 
@@ -230,6 +231,138 @@ def test_the_entries_of_other_hosts_are_understood() -> None:
 )
 def test_an_entry_that_cannot_be_meant_is_a_problem_and_its_neighbours_stay(entry: Any, words: str) -> None:
     found, (problem,) = listed(json.dumps({"mcpServers": {"bad": entry, "good": {"command": "x"}}}))
+    assert [server.name for server in found] == ["good"]
+    assert words in problem
+
+
+# -- the syntaxes of lists ----------------------------------------------------------------------------------
+
+
+@given(_JSON)
+def test_plain_json_has_nothing_to_leave_out(value: Any) -> None:
+    for text in (json.dumps(value), json.dumps(value, indent=2)):
+        assert _mcp_lists.without_comments(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"a": 1, // "b": 2,\n}', {"a": 1}),
+        ('{"a": [1, 2, /* , */ ] /* end */ , } // x', {"a": [1, 2]}),
+        ('{"a": "// no /* comment */ ,]"}', {"a": "// no /* comment */ ,]"}),
+        (r'{"a": "\\", "b": "\"//", }', {"a": "\\", "b": '"//'}),
+        ("/**/[]", []),
+    ],
+)
+def test_comments_and_trailing_commas_are_left_out(text: str, value: Any) -> None:
+    plain = _mcp_lists.without_comments(text)
+    assert (len(plain), plain.count("\n")) == (len(text), text.count("\n"))
+    assert jsontext.read(plain.encode()).value == value
+
+
+@pytest.mark.parametrize("text", ["[1,,]", "[,]", '{"a": 1 /* ', "{'a': 1}", '{"a": 1 / 2}', "[1, 2", '"a'])
+def test_what_is_broken_besides_stays_broken(text: str) -> None:
+    found = _mcp_lists.read("/p/mcp.json", text.encode())
+    assert found.parsed is not None
+    assert found.parsed.defect is not None
+
+
+@pytest.mark.parametrize("piece", ["/*", '"', "//", ",/", '"\\', "/*/", ",,"])
+def test_attack_a_long_text_of_half_comments_takes_no_long_time(piece: str) -> None:
+    started = time.process_time()
+    _mcp_lists.without_comments(piece * (1_000_000 // len(piece)))
+    assert time.process_time() - started < 10
+
+
+def test_a_repeated_key_is_found_behind_comments_too() -> None:
+    text = '{"mcpServers": {"a": {"command": "good"}, /* x */ "a": {"command": "evil"}}}'
+    found = _mcp_lists.read("/p/mcp.json", text.encode())
+    servers, names, problems = servers_in(found)
+    assert (servers, names) == ([], ["a"])
+    assert [problem.code for problem in problems] == ["mcp.servers.duplicate"]
+
+
+@pytest.mark.parametrize(
+    ("root", "member"),
+    [
+        ({"mcpServers": {}}, "mcpServers"),
+        ({"mcp_servers": {}}, "mcp_servers"),
+        ({"context_servers": {}}, "context_servers"),
+        ({"servers": {"a": {"command": "x"}}, "inputs": []}, "servers"),
+        ({"servers": [{"url": "https://a.example"}], "openapi": "3.1.0", "paths": {}}, None),
+        ({"a": {"command": "x"}, "b": {"url": "u"}}, ""),
+        ({"a": {"command": "x"}, "b": {"note": "u"}}, None),
+        ({"a": {"command": ["x"]}}, None),
+        ({"allowlist": {"command": "x"}}, None),
+        ({"tools": {"command": "x"}}, None),
+        ({}, None),
+        ([], None),
+        ("x", None),
+    ],
+)
+def test_where_a_document_lists_servers(root: Any, member: str | None) -> None:
+    assert _mcp_lists.member_of(root) == member
+
+
+def test_a_list_that_a_person_calls_one_needs_no_mark() -> None:
+    assert _mcp_lists.member_of({"a": {"note": "x"}}, is_asked_for=True) == ""
+    assert _mcp_lists.member_of({"a": "x"}, is_asked_for=True) is None
+
+
+def codex(text: str) -> tuple[list[Server], list[str]]:
+    found = servers_in(_mcp_lists.read("/p/config.toml", text.encode()), "mcp_servers")
+    return found[0], [problem.message for problem in found[2]]
+
+
+def test_the_entries_of_codex_are_understood() -> None:
+    found, problems = codex(
+        """
+[mcp_servers.a]
+command = "npx"
+args = ["-y", "x"]
+env = {A = "1"}
+env_vars = ["TOKEN"]
+cwd = "sub"
+tool_timeout_sec = 30
+startup_timeout_sec = 5
+enabled_tools = ["one"]
+disabled_tools = ["two"]
+
+[mcp_servers.b]
+url = "https://example.org/mcp"
+bearer_token_env_var = "B_TOKEN"
+http_headers = {X = "y"}
+env_http_headers = {Z = "Z_VALUE"}
+"""
+    )
+    assert problems == []
+    assert [server.definition for server in found] == [
+        {
+            "command": "npx", "args": ["-y", "x"], "env": {"TOKEN": "${TOKEN}", "A": "1"}, "timeout": 30,
+            "cwd": "/p/sub", "enabledTools": ["one"], "disabledTools": ["two"],
+        },
+        {
+            "url": "https://example.org/mcp",
+            "headers": {"X": "y", "Z": "${Z_VALUE}", "Authorization": "Bearer ${B_TOKEN}"},
+        },
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ('command = "x"\nhttp_headers = {}', "http_headers does not belong to a server with a command"),
+        ('url = "x"\nargs = []', "args does not belong to a server with a url"),
+        ('url = "x"\nhttp_headers_helper = "y"', "http_headers_helper is a program"),
+        ('command = "x"\nargs = ["${HOME}"]', '"${HOME}" is plain text'),
+        ('command = "x"\nenv_vars = "A"', "env_vars must be a list of names"),
+        ('command = "x"\nenabled_tools = "a"', "enabled_tools must be a list"),
+        ('url = "x"\nbearer_token_env_var = 3', "bearer_token_env_var must be the name"),
+        ("enabled = true", "either a command or a url"),
+    ],
+)
+def test_an_entry_of_codex_that_cannot_be_meant_is_a_problem(entry: str, words: str) -> None:
+    found, (problem,) = codex(f"[mcp_servers.bad]\n{entry}\n\n[mcp_servers.good]\ncommand = 'x'\n")
     assert [server.name for server in found] == ["good"]
     assert words in problem
 

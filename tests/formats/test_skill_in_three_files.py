@@ -190,7 +190,7 @@ def test_a_resolver_that_guards_a_value_is_never_left_out(kind: str, resolver: J
     result = compiled({"args": [{"param": "p", "kind": kind, "resolveCommand": resolver}]})
     assert result.tools == ()
     ((code, message),) = errors(result)
-    assert code == "skill.root.three-file"
+    assert code == "skill.root.later-keys"
     assert "resolveCommand" in message
     assert [found.name for found in result.problems if found.severity is Severity.ERROR] == ["t"]
 

@@ -36,7 +36,7 @@ from toolwright.model import (
     Severity,
 )
 from toolwright.paths import is_below, is_utf8
-from toolwright.records import dataclass
+from toolwright.records import dataclass, replace
 
 if TYPE_CHECKING:
     from toolwright.formats.mcp import Server
@@ -46,6 +46,8 @@ _SKIPPED_BELOW_RYE: Final = frozenset({"__pycache__", "node_modules", ".git", ".
 _LEADS_OUT: Final = "a link that leads out of the source is not followed"
 PROGRAMS_MAX: Final = 256
 """Executables that a folder may have for all of them to be asked for their schemas."""
+_LISTS: Final = (".json", ".jsonc", ".toml")
+"""How files end that may list MCP servers."""
 SKILL_FILES: Final = ("SKILL.md", "tools.json", "allowlist.json", "execution.json")
 """What is read of a skill, and what a lock of its tools covers."""
 
@@ -68,7 +70,8 @@ class Source:
     """Absolute."""
     format: str | None = None
     probe: bool = False
-    """Whether programs of this place may be run to learn their schemas."""
+    """Whether programs of this place may be run to learn their schemas, and what servers that it lists say
+    about the effects of their tools counts."""
     handlers: str | None = None
     named: bool = False
     """A person named it, so that a missing path is their mistake and not a detail of the machine."""
@@ -548,7 +551,7 @@ class _Look:
                 folder, "rye", os.path.dirname(item), self.source.space or 0, head, item[: -len(name)]
             )
             self.add(self.found.home(home), [name], names, explicit=True)
-        elif name.endswith(".json") and self.servers(path):
+        elif (self.source.format == "mcp" or name.endswith(_LISTS)) and self.servers(path):
             return
         elif self.source.format == "openapi" or (self.source.named and _is_openapi_only(name, status)):
             home = _Home(folder, "openapi", os.path.basename(folder), self.rank, openapi=self.openapi)
@@ -585,19 +588,21 @@ class _Look:
         """Whether a named file is a list of MCP servers; then they are candidates, where they may start."""
         if self.source.format not in (None, "mcp"):
             return False
-        content, _ = files.read(path)
-        if content is None:
-            return False
-        if self.source.format is None and b"mcpServers" not in content and b'"servers"' not in content:
-            return False
-        document = Document(path=path, content=content, parsed=jsontext.read(content))
-        assert document.parsed is not None
-        listed = formats.servers_in(document)
+        is_asked_for = self.source.format == "mcp"
+        content, why = files.read(path)
+        document = None
+        if content is not None:
+            document = formats.list_of_servers(path, content, is_asked_for=is_asked_for)
+        listed = formats.servers_in(document, is_asked_for=is_asked_for) if document is not None else None
         if listed is None:
-            if self.source.format == "mcp":
-                why = document.parsed.defect or "there is no object mcpServers in it"
-                self.refuse(path, f"not a list of MCP servers: {why}")
-            return self.source.format == "mcp"
+            if is_asked_for:
+                defect = (
+                    document.parsed.defect if document is not None and document.parsed is not None else why
+                )
+                self.refuse(
+                    path, f"not a list of MCP servers: {defect or 'there is no object mcpServers in it'}"
+                )
+            return is_asked_for
         if not self.source.starts:
             self.not_asked(path)
             return True
@@ -606,7 +611,7 @@ class _Look:
         for name in others:
             self.claims("mcp", name, path)
         for server in servers:
-            self.server(path, server)
+            self.server(path, replace(server, trusted=True) if self.source.probe else server)
         return True
 
     def server(self, path: str, server: Server) -> None:

@@ -91,30 +91,28 @@ def server_of(text: str) -> Server:
     return found
 
 
-def servers_in(document: Document) -> tuple[list[Server], list[str], list[Problem]] | None:
-    """The MCP servers that a JSON document lists, the names of those that it spoils or switches off, and what
-    is wrong with it; None where it lists none."""
-    root = document.parsed.value if document.parsed is not None else None
-    name = _list_of_servers(root)
-    if name is None:
+def list_of_servers(path: str, content: bytes, *, is_asked_for: bool) -> Document | None:
+    """A file that may list MCP servers, read as the programs read it that keep such lists; None where it
+    cannot be one. ``is_asked_for``: a person said that it is."""
+    lists = import_module("toolwright.formats._mcp_lists")
+    if not is_asked_for and not any(mark in content for mark in lists.MARKS):
         return None
-    found: tuple[list[Server], list[str], list[Problem]]
-    found = import_module("toolwright.formats.mcp").servers_in(document, name)
+    found: Document = lists.read(path, content)
     return found
 
 
-def _list_of_servers(root: object) -> str | None:
-    """Under which name a document lists MCP servers: most programs say ``mcpServers``, some only ``servers``,
-    which other documents have as well."""
-    if not isinstance(root, dict):
+def servers_in(
+    document: Document, *, is_asked_for: bool = False
+) -> tuple[list[Server], list[str], list[Problem]] | None:
+    """The MCP servers that a document lists, the names of those that it spoils or switches off, and what is
+    wrong with it; None where it lists none."""
+    root = document.parsed.value if document.parsed is not None else None
+    member = import_module("toolwright.formats._mcp_lists").member_of(root, is_asked_for=is_asked_for)
+    if member is None:
         return None
-    if "mcpServers" in root:
-        return "mcpServers"
-    servers = root.get("servers")
-    if not isinstance(servers, dict) or "tools" in root:
-        return None
-    is_one = any(isinstance(entry, dict) and entry.keys() & {"command", "url"} for entry in servers.values())
-    return "servers" if is_one else None
+    found: tuple[list[Server], list[str], list[Problem]]
+    found = import_module("toolwright.formats.mcp").servers_in(document, member)
+    return found
 
 
 def link(name: str, units: Sequence[Unit], rules: Rules) -> Linked:
@@ -199,7 +197,8 @@ def _unknown(document: Document) -> Compiled:
                 pointer=(),
                 hint=f"read it, and if you trust it, name it: --from {document.path}",
             )
-        return Compiled(problems=tuple(reader.problems))
+        if "mcpServers" in root or not document.explicit:
+            return Compiled(problems=tuple(reader.problems))
     reader.add(
         "source.unknown-shape",
         "not a tool declaration of a format we know"
@@ -207,7 +206,8 @@ def _unknown(document: Document) -> Compiled:
         pointer=(),
         hint=_meant(root)
         or "a skill has `allowlist` or `execution`, a manifest has `command` in its tools, a capability "
-        "group has `group`; if it belongs to another program, leave it out",
+        "group has `group`, an OpenAPI document has `openapi`, a list of MCP servers has `mcpServers`; if it "
+        "belongs to another program, leave it out",
     )
     return Compiled(problems=tuple(reader.problems))
 

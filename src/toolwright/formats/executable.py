@@ -208,7 +208,7 @@ def _answer(document: Document, reader: Reader) -> Node | None:
         reader.add(
             "executable.discover.executable-bit",
             NOT_EXECUTABLE,
-            severity=Severity.WARNING,
+            severity=Severity.ERROR if document.explicit else Severity.WARNING,
             hint="make it executable (chmod +x), or give it a name that does not end in -tool",
         )
         return None

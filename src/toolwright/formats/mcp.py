@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from posixpath import join
 from typing import Final
 
+from toolwright.formats._mcp_lists import CODEX, from_codex
 from toolwright.formats._node import TOOLS_MAX, Reader, key_of, kind_of, seconds, shown
 from toolwright.jsontext import JsonObject, JsonValue, compact, digest, loads_own
 from toolwright.model import (
@@ -51,6 +52,9 @@ _ODD: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)")
 _ENV_REFERENCE: Final = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 _PROMPT: Final = re.compile(r"\$\{(?:input|command):[^}]*\}")
+_ENABLED: Final = ("enabledTools", "enabled_tools", "includeTools", "available_tools")
+_DISABLED: Final = ("disabledTools", "disabled_tools", "excludeTools")
+"""Which tools of a server a list lets through, in the words of several programs."""
 _DEFINED: Final = ("command", "args", "env", "cwd", "url", "headers", "timeout")
 
 
@@ -116,7 +120,8 @@ def servers_in(
     document: Document, member: str = "mcpServers"
 ) -> tuple[list[Server], list[str], list[Problem]]:
     """The servers of a list, as many hosts keep it (``.mcp.json``), that are switched on; the names of the
-    others, which are nobody else's all the same; and what is wrong. ``member``: where the list is.
+    others, which are nobody else's all the same; and what is wrong. ``member``: where the list is; empty: it
+    is the document itself.
 
     Attack: a namesake elsewhere, which gets what was granted to an entry that is switched off, or that a
     mistake has spoilt.
@@ -133,13 +138,14 @@ def servers_in(
             line=repeated.line,
             hint="keep one of them",
         )
-        listed = document.parsed.value.get(member)
-        twice = [other.key for other in document.parsed.duplicates if other.pointer == (member,)]
+        root_value = document.parsed.value
+        listed, place = (root_value.get(member), (member,)) if member else (root_value, ())
+        twice = [other.key for other in document.parsed.duplicates if other.pointer == place]
         names = map(_plain_name, [*twice, *(listed if isinstance(listed, dict) else ())])
         return [], [*dict.fromkeys(filter(_SERVER_NAME.fullmatch, names))][:SERVERS_MAX], reader.problems
     found: dict[str, Server | None] = {}
     folder = document.path.rpartition("/")[0]
-    entries = root.get(member)
+    entries = root.get(member) if member else root
     if entries is not None and not isinstance(entries.value, dict):
         what = f"must be an object with a server under each name (got {kind_of(entries.value)})"
         entries.error("mcp.servers.wrong", what)
@@ -147,6 +153,8 @@ def servers_in(
         if number >= SERVERS_MAX:
             reader.add("mcp.servers.wrong", f"more than {SERVERS_MAX} servers: the others are left out")
             break
+        if not member and name == "$schema":
+            continue
         plain = _plain_name(name)
         if not _SERVER_NAME.fullmatch(plain):
             entry.error("mcp.servers.wrong", f"{shown(name)} has no ASCII letter or digit to be known by")
@@ -162,9 +170,10 @@ def servers_in(
         if not isinstance(entry.value, dict):
             entry.error("mcp.servers.wrong", f"a server must be an object (got {kind_of(entry.value)})")
             continue
-        if entry.value.get("disabled") is True:
+        if entry.value.get("disabled") is True or entry.value.get("enabled") is False:
             continue
-        definition = _definition(entry.value, folder)
+        told = from_codex(entry.value) if member == CODEX else entry.value
+        definition = told if isinstance(told, str) else _definition(told, folder)
         if isinstance(definition, str):
             hint = "give it a command with args, or a url, and a timeout in seconds or none"
             entry.error("mcp.servers.wrong", definition, hint=hint)
@@ -205,6 +214,17 @@ def _definition(entry: JsonObject, folder: str) -> JsonObject | str:
     for key in ("env", "headers"):
         if not isinstance(held.get(key, {}), dict):
             return f"{key} must be an object (got {kind_of(held[key])})"
+    for key, names in (("enabledTools", _ENABLED), ("disabledTools", _DISABLED)):
+        for name in names:
+            told = entry.get(name)
+            if told is None:
+                continue
+            if not isinstance(told, list) or not all(isinstance(tool, str) for tool in told):
+                # Attack: a restriction that is passed over because it is not written as one.
+                return f"{name} must be a list of names of tools (got {kind_of(told)})"
+            if key in held and key == "enabledTools":  # two spellings: what both let through
+                told = [tool for tool in told if tool in held[key]]
+            held[key] = told if key == "enabledTools" else [*held.get(key, []), *told]
     if any("\0" in text for text in _strings(held)):
         return "a NUL character is in it"
     prompt = next((found[0] for text in _strings(held) if (found := _PROMPT.search(text))), None)
@@ -301,12 +321,14 @@ class _Reading:
         self.tools: dict[str, Tool] = {}
 
     def compiled(self, listed: JsonValue) -> Compiled:
+        only = self.server.definition.get("enabledTools")
+        without = self.server.definition.get("disabledTools", [])
         for number, entry in enumerate(listed if isinstance(listed, list) else ()):
             if number >= TOOLS_MAX:
                 self.say("mcp.tool.too-many", f"more than {TOOLS_MAX} tools: the others are left out")
                 break
             tool = self.tool(number, entry)
-            if tool is None:
+            if tool is None or (only is not None and tool.name not in only) or tool.name in without:
                 continue
             if tool.name in self.tools:
                 # Attack: a second tool of the same name that takes the first one's calls.

@@ -306,6 +306,12 @@ def _declared(suffix: str, text: str, document: Document, reader: _ItemReader) -
 
 
 def _no_tool(document: Document, reader: Reader) -> Compiled:
+    if document.explicit:  # a person takes it for a tool
+        reader.add(
+            "rye.file.not-a-tool",
+            "not a rye tool: it has no metadata of one",
+            hint=f"declare {', '.join(_REQUIRED)} in it, or name a file that does",
+        )
     return Compiled(problems=tuple(reader.problems), notes=(f"{document.path}: not a tool",))
 
 

@@ -508,15 +508,20 @@ class _Descriptor:
         unknown = [(key, member) for key, member in node.members() if key not in known]
         spellings = Counter(fold(key) for key in node.value) if unknown else Counter[str]()
         for key, member in unknown:
-            is_later = key in _LATER or (key == _REPLACES_OUTPUT and self.in_three_files)
-            if key in _LATER_DISPLAY and not is_later and node is not self.root:
+            if key in _LATER_DISPLAY and node is not self.root:
                 member.say(
                     "skill.root.later-keys",
                     node.with_place(f'"{key}" belongs to a later version and has no effect'),
                     severity=Severity.WARNING,
                 )
+                if key == _REPLACES_OUTPUT and self.in_three_files:
+                    member.say(
+                        "skill.root.later-keys",
+                        node.with_place(f'"{key}" replaces what the tool returns'),
+                        hint="it may take out what nobody should see, so the tool is not served without it",
+                    )
                 continue
-            if is_later and node is not self.root:
+            if key in _LATER and node is not self.root:
                 member.say(
                     "skill.root.later-keys",
                     node.with_place(f'"{key}" belongs to a later version'),
@@ -902,7 +907,7 @@ class _Descriptor:
         if self.in_three_files:
             # Attack: a value that the author's check refuses. There a resolver that fails rejects the call.
             node.error(
-                "skill.root.three-file",
+                "skill.root.later-keys",
                 "in three files a resolver that fails rejects the call, which is not supported yet",
                 hint="the tool is not served without it; in one file, a value stays when its resolver fails",
             )

@@ -40,8 +40,8 @@ CONNECT_S: Final = 60.0
 FIRST_PAUSE_S: Final = 0.5
 """Between a death and the next attempt; then twice that, and so on."""
 PAUSE_S_MAX: Final = 60.0
-HINT_LINES: Final = 3
-"""Of a server's stderr, in a hint."""
+HINT_LINES: Final = 8
+"""Of a server's stderr, in a hint: what a program says of an error that nobody caught has as many."""
 
 _GRACE_S: Final = 0.5
 _CLOSE_S: Final = 5.0
@@ -283,6 +283,8 @@ class Server:
                 why = f"it refused the greeting: {self.clean(no.message)[:300]}"
             self.failed(why)
             hint = self.advice(no) if isinstance(no, wire.Unanswered) else self.hint
+            if isinstance(line, _mcp_stdio.StdioLine):
+                hint = "; ".join(filter(None, (hint, self.about_environment)))
             raise Unavailable(End.UNAVAILABLE, f"{self.name} cannot be reached: {why}", hint) from None
         except BaseException:
             if line is not None:
@@ -439,6 +441,15 @@ class Server:
     def hint(self) -> str | None:
         said = self._said(HINT_LINES)
         return "; ".join((*self.notes, *((f"its last words: {said}",) if said else ()))) or None
+
+    @property
+    def about_environment(self) -> str:
+        """What a program that does not start may lack, and how it gets it."""
+        pattern = f"{self.definition.key}*" if self.definition.key else self.tool.key
+        return (
+            "its environment is filtered: it has the base variables and those that its definition names; to "
+            f'hand over another one: [grants."{pattern}"] env = ["NAME"]'
+        )
 
     def advice(self, no: wire.Unanswered) -> str | None:
         """What to do about an answer that did not come."""

@@ -67,7 +67,8 @@ def write_problems(problems: Iterable[Problem]) -> None:
         where = click.style(place(problem), bold=True)
         click.echo(f"{where}: {severity}: {printable(problem.message)} {code}")
         if problem.hint and problem.hint != given:
-            click.echo(f"    {printable(problem.hint)}")
+            for line in problem.hint.split("\n"):
+                click.echo(f"    {printable(line)}")
         given = problem.hint
 
 
@@ -86,9 +87,12 @@ def mention_problems(workshop: Workshop, shared: Shared) -> None:
 
 def no_tools(workshop: Workshop) -> str:
     """Where tools were looked for in vain, and what to do."""
+    if workshop.skills:
+        skills = plural(len(workshop.skills), "skill")
+        return f"no tools, but {skills} with instructions: `toolwright list --skills` shows them"
     named = [source.path for source in workshop.config.sources if not os.path.isdir(source.path)]
     if named:
-        return f"{printable(shown_path(named[0]))} declares no tools of a format we know"
+        return f"{printable(shown_path(named[0]))} declares no tools"
     return (
         "no tools found: looked for SKILL.md, tools.json, *_tools.json and .ai/tools here and one folder "
         "below; name a folder of tools (programs that describe themselves: --from executable=PATH), or "

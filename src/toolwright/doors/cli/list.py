@@ -75,7 +75,7 @@ def command(
             shown = shown[:FOUND_MAX]
         if shown or as_json:
             _write_tools(shown, names, as_json, with_source=effect is not None)
-        elif workshop.tools or workshop.problems or shared.quiet:
+        elif workshop.tools or shared.quiet or (workshop.problems and not workshop.skills):
             click.echo("no tools", err=True)
         else:
             click.echo(_render.no_tools(workshop), err=True)
