@@ -313,7 +313,8 @@ def failed(error: ToolError, code: int) -> Fault:
     data: JsonObject = {"kind": error.kind.value}
     if error.hint:
         data["hint"] = error.hint
-    return Fault(code, error.message, data)
+    near = error.kind is Kind.UNKNOWN_TOOL and error.details is not None
+    return Fault(code, f"{error.message}; {error.hint}" if near else error.message, data)
 
 
 def unread(error: ToolwrightError) -> Fault:

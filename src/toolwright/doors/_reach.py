@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 
 from toolwright.app import Workshop
 from toolwright.catalog.catalog import is_within
-from toolwright.errors import UnknownTool
+from toolwright.errors import UnknownTool, did_you_mean
 from toolwright.model import Effect, Problem, Reach, Tool
 
 
@@ -34,7 +34,9 @@ def find(workshop: Workshop, name: str, reach: Reach | None) -> Tool:
         if is_within(reach, tool):
             return tool
     # Attack: a caller learns from hints and refusals which tools there are beyond its reach.
-    raise UnknownTool(f"there is no tool {name[:60]!r}", "GET /v1/tools shows what there is")
+    unknown = workshop.catalog.unknown(name, lambda tool: is_within(reach, tool))
+    hint = did_you_mean(unknown.near) if unknown.near else "GET /v1/tools shows what there is"
+    raise UnknownTool(f"there is no tool {name[:60]!r}", hint, near=unknown.near)
 
 
 def problems(workshop: Workshop, reach: Reach | None) -> tuple[Problem, ...]:
