@@ -164,7 +164,7 @@ class Engine:
         runtimes: Mapping[type[Invocation], Runtime],
         level: Callable[[], Level],
         contents: digests.Contents,
-        spill: Callable[[Tool, ToolResult], ToolResult] = lambda _tool, result: result,
+        spill: Callable[[Tool, ToolResult, str], ToolResult] = lambda _tool, result, _door: result,
         reserve: Callable[[Sequence[Charge]], Deny | None] = lambda _charges: None,
         approvals: Callable[[], Approvals] | None = None,
         arrives: Callable[[ToolCall, Cancel], bool] = lambda _call, _cancel: False,
@@ -418,7 +418,7 @@ class Engine:
             if (used_up := self._reserve(allowed.charges)) is not None:
                 raise _Refused(_denial(used_up), tool, used_up.rule)
         ending = runtime.run(tool, call, permit, cancel)
-        result = self._spill(tool, replies.reply(tool, call, ending, permit=permit))
+        result = self._spill(tool, replies.reply(tool, call, ending, permit=permit), facts.door)
         return self._decided(result, notes, allowed) if notes or allowed.rule else result
 
     def _allowed(self, tool: Tool, call: ToolCall, cancel: Cancel) -> tuple[Allow, arguments.Checked | None]:

@@ -48,6 +48,7 @@ from toolwright.doors._offers import (
     Prompt,
     Resource,
     Withheld,
+    kept_results,
     offers,
 )
 from toolwright.doors._web import Message, Receive, Scope, Send
@@ -302,8 +303,10 @@ class Lane:
     async def _read_resource(self, context: _Context, params: types.ReadResourceRequestParams) -> Any:
         uri = params.uri
         offered = await self._offers(context)
+        # Of kept results none is listed: a link in a cut result leads to each.
+        kept = Offers(resources=(*offered.resources, kept_results(self._workshop, _guest(context))))
         try:
-            resource, marks = offered.resource(uri)
+            resource, marks = kept.resource(uri)
             content = await asyncio.to_thread(resource.read, marks)
         except Absent:
             newer = context.protocol_version in MODERN_PROTOCOL_VERSIONS
