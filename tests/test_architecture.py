@@ -34,6 +34,7 @@ ROOMS = (
     "sandbox",
     "runtimes",
     "engine",
+    "spans",
     "config",
     "servers",
     "gate",
