@@ -33,6 +33,7 @@ ROOMS = (
     "sandbox",
     "runtimes",
     "engine",
+    "spans",
     "config",
     "servers",
     "gate",

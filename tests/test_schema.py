@@ -167,7 +167,22 @@ def test_no_value_makes_the_check_raise(value: Any) -> None:
         (
             {"properties": {"c": {}}, "additionalProperties": False},
             {"a": 1, "b": 2},
-            ['unknown name "a", "b"'],
+            ['unknown name "a", "b"; it takes "c"'],
+        ),
+        (
+            {"properties": {"at": {}, "timezone": {}}, "additionalProperties": False},
+            {"tz": 1},
+            ['unknown name "tz"; did you mean "timezone"?'],
+        ),
+        (
+            {"properties": {"tz": {}, "at": {}}, "additionalProperties": False},
+            {"x": 1, "timezone": 1},
+            ['unknown name "x", "timezone"; did you mean "tz"?'],
+        ),
+        (
+            {"properties": {f"p{number:02}": {} for number in range(12)}, "additionalProperties": False},
+            {"x": 1},
+            ['unknown name "x"; it takes "' + '", "'.join(f"p{number:02}" for number in range(10)) + '", …'],
         ),
         ({"additionalProperties": False}, {"a": 1}, ["takes no names at all (got one with integer 1)"]),
         ({"properties": {"a": False}}, {"a": 1}, ["a: nothing is allowed here (got integer 1)"]),

@@ -7,11 +7,13 @@ a workshop costs only what is used.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import field
 from functools import cached_property, partial
 from types import TracebackType
@@ -75,6 +77,7 @@ if TYPE_CHECKING:
     from toolwright.own.skills import Skills, SkillText
     from toolwright.runtimes._mcp_server import State as ServerState
     from toolwright.runtimes.functions import Own
+    from toolwright.spans import GenAiSpans
     from toolwright.trust.approvals import Approvals
     from toolwright.trust.items import Location, Signed
     from toolwright.trust.lock import Watched
@@ -973,7 +976,7 @@ class Workshop:
             approval_wait_s=approval_wait_s or 0.0,
         )
         if progress is None:
-            return self.go_on(hands.engine.begin_alone(call, cancel or NEVER))
+            return self._run(call, cancel or NEVER)
         from toolwright.functions import PROGRESS
 
         heard = PROGRESS.set(progress)
@@ -1023,7 +1026,13 @@ class Workshop:
         return self.hands.new_call_id()
 
     def _run(self, call: ToolCall, cancel: Cancel, door: str = "python") -> ToolResult:
-        return self.go_on(self.hands.engine.begin_alone(call, cancel, door=door))
+        engine = (self._hands or self.hands).engine
+
+        def run() -> ToolResult:
+            return self.go_on(engine.begin_alone(call, cancel, door=door))
+
+        spans = _spans()
+        return run() if spans is None else spans.run(call, run)
 
     def go_on(self, begun: Begun) -> ToolResult:
         """Run a call; where it was refused and the sources changed meanwhile, load them and ask once more.
@@ -1123,9 +1132,11 @@ class Workshop:
             own = replace(call, id=self.hands.new_call_id(), caller=call.caller or self._environment.user)
             return replace(self._run(own, stop), call_id=call.id)
 
+        # Each thread gets a copy of the context: what is traced around this call is the parent of all.
+        contexts = [copy_context() for _ in calls]
         with ThreadPoolExecutor(min(len(calls), at_once), "call") as pool:
             try:
-                return list(pool.map(one, calls))
+                return list(pool.map(lambda context, call: context.run(one, call), contexts, calls))
             except BaseException:  # an interrupt: leaving the pool waits for the calls, so they are stopped
                 stop.set()
                 raise
@@ -1326,6 +1337,15 @@ def open_approvals(config: Config, environment: Environment) -> Iterator[Approva
     finally:
         audit.close()
         keep.close()
+
+
+def _spans() -> GenAiSpans | None:
+    """Return the spans of calls if the program set up a provider: then it has imported OpenTelemetry."""
+    if "opentelemetry.trace" not in sys.modules:
+        return None
+    from toolwright import spans
+
+    return spans.set_up()
 
 
 def _same(tool: Tool) -> Tool:

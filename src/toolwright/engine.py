@@ -15,7 +15,7 @@ from toolwright import jsontext
 from toolwright.calls import arguments, replies
 from toolwright.catalog import digests
 from toolwright.catalog.catalog import Catalog, is_within
-from toolwright.errors import Kind, StoreError, UnknownTool, Unrecorded, shortage
+from toolwright.errors import Kind, StoreError, Unrecorded, shortage
 from toolwright.jsontext import JsonObject
 from toolwright.model import (
     LEVELS,
@@ -33,6 +33,7 @@ from toolwright.model import (
     NotCallable,
     Permit,
     Reply,
+    Role,
     Tool,
     ToolCall,
     ToolError,
@@ -110,7 +111,6 @@ class Begun:
     stock: Stock
     started: float
     known: _Known | None
-    unknown: UnknownTool
     is_later: bool = False
     """Not begun yet: it begins by itself when it goes on."""
     why_not: tuple[str, str] | None = None
@@ -164,7 +164,7 @@ class Engine:
         runtimes: Mapping[type[Invocation], Runtime],
         level: Callable[[], Level],
         contents: digests.Contents,
-        spill: Callable[[Tool, ToolResult], ToolResult] = lambda _tool, result: result,
+        spill: Callable[[Tool, ToolResult, str], ToolResult] = lambda _tool, result, _door: result,
         reserve: Callable[[Sequence[Charge]], Deny | None] = lambda _charges: None,
         approvals: Callable[[], Approvals] | None = None,
         arrives: Callable[[ToolCall, Cancel], bool] = lambda _call, _cancel: False,
@@ -173,13 +173,14 @@ class Engine:
         served: Callable[[str, Catalog], Tool | None] = lambda _key, _catalog: None,
         meant: Callable[[ToolCall], ToolCall] = lambda call: call,
         asking: Collection[type[Invocation]] = (),
+        is_barred: Callable[[Tool, str], bool] = lambda _tool, _caller: False,
     ) -> None:
         """``arrives`` waits for a tool that is on its way; True: it may be there now. ``absence``: why there
         is no tool of a name, where that is not the name's fault. ``lacks``: what a tool could not start
         without, for calls that start nothing. ``served`` knows tools that stand in no list, by their keys;
         ``meant`` the call that a call of one of them stands for: rye's ``execute`` begins as the call of the
         tool that it names. ``asking``: what is run by runtimes that start nothing before they asked for leave
-        (``Cancel.leave``)."""
+        (``Cancel.leave``). ``is_barred``: whether a caller is not offered a tool, whatever the arguments."""
         self._stock = stock
         self._audit = audit
         self._decide = decide
@@ -195,6 +196,7 @@ class Engine:
         self._served = served
         self._meant = meant
         self._asking = asking
+        self._is_barred = is_barred
         self._known: tuple[str, dict[str, _Known]] = ("", {})
 
     def call(self, call: ToolCall, cancel: Cancel, *, door: str = "python") -> ToolResult:
@@ -233,12 +235,12 @@ class Engine:
         """A call with its tool, if there is one, and with what its begin will be recorded with."""
         if call.tool.startswith(_OWN):
             call = self._meant(call)
-        known, unknown = self._look_up(stock, call)
+        known = self._look_up(stock, call)
         if known is None and alone and self._arrives(call, cancel):
             stock = self._stock()
-            known, unknown = self._look_up(stock, call)
+            known = self._look_up(stock, call)
         facts = self._facts(known, stock.version, door)
-        return _begun(call, cancel, facts, stock, started, known, unknown, known is None and not alone)
+        return _begun(call, cancel, facts, stock, started, known, known is None and not alone)
 
     def go_on(self, begun: Begun) -> ToolResult:
         """Run a call that has begun to its end."""
@@ -261,9 +263,8 @@ class Engine:
         interrupt: BaseException | None = None
         try:
             if known is None:
-                unknown = begun.unknown
-                error = ToolError(kind=Kind.UNKNOWN_TOOL, message=unknown.message, hint=unknown.hint)
-                raise _Refused(self._absence(call.tool, begun.stock.catalog) or error)
+                catalog, door = begun.stock.catalog, begun.facts.door
+                raise _Refused(self._absence(call.tool, catalog) or self._unknown(catalog, call, door))
             result = self._through(known, call, begun.facts, cancel)
         except _Refused as refused:
             result = replace(self._refusal(call, refused.error, refused.tool), rule=refused.rule)
@@ -313,29 +314,51 @@ class Engine:
 
     # -- find -----------------------------------------------------------------------------------------------
 
-    def _look_up(self, stock: Stock, call: ToolCall) -> tuple[_Known | None, UnknownTool]:
+    def _look_up(self, stock: Stock, call: ToolCall) -> _Known | None:
         version, known = self._known
         if version != stock.version:
             known = {}
             self._known = (stock.version, known)
-        found, unknown = known.get(call.tool), _NOBODY
-        if found is None:
-            found, unknown = self._find(stock, call.tool, known)
-        if call.reach is None or (found is not None and is_within(call.reach, found.tool)):
-            return found, unknown
-        # Attack: a caller learns from hints and refusals which tools there are beyond its reach.
-        return None, UnknownTool(f"there is no tool {call.tool!r}", "`tools/list` shows what there is")
+        found = known.get(call.tool) or self._find(stock, call.tool, known)
+        if found is None or call.reach is None or is_within(call.reach, found.tool):
+            return found
+        # Attack: a caller learns from refusals which tools there are beyond its reach.
+        return None
 
-    def _find(self, stock: Stock, name: str, known: dict[str, _Known]) -> tuple[_Known | None, UnknownTool]:
-        try:
-            # Attack: a tool whose bare name is the key of one of the house's own, to get its calls.
-            tool = self._served(name, stock.catalog) or stock.catalog.find(name)
-        except UnknownTool as error:
-            return None, error
+    def _find(self, stock: Stock, name: str, known: dict[str, _Known]) -> _Known | None:
+        # Attack: a tool whose bare name is the key of one of the house's own, to get its calls.
+        tool = self._served(name, stock.catalog) or stock.catalog.look(name)
+        if tool is None:
+            return None
         found = _Known(tool, digests.seen(tool), digests.how(tool.invocation), digests.own_files(tool), {})
         if len(known) < _KNOWN_MAX:
             known[name] = found
-        return found, _NOBODY
+        return found
+
+    def _unknown(self, catalog: Catalog, call: ToolCall, door: str) -> ToolError:
+        """There is no tool of this name, or this caller must not know of it."""
+
+        def may(tool: Tool) -> bool:
+            # Attack: a caller learns from suggestions which tools there are that it is not offered.
+            is_near = call.reach is None or is_within(call.reach, tool)
+            try:
+                return tool.role is Role.TOOL and is_near and not self._is_barred(tool, call.caller)
+            except StoreError:  # what is switched off cannot be read
+                return False
+
+        try:
+            unknown = catalog.unknown(call.tool, may)
+        except (OSError, ImportError) as broken:
+            short = shortage(broken)
+            if short is None:
+                raise
+            # Its declaration may be unread for the same reason.
+            return ToolError(kind=Kind.UNAVAILABLE, message=short[0], hint=short[1])
+        if not unknown.near:
+            hint = f"{_LISTS.get(door, '`toolwright list`')} shows what there is"
+            return ToolError(kind=Kind.UNKNOWN_TOOL, message=unknown.message, hint=hint)
+        details = {"did_you_mean": list(unknown.near)}
+        return ToolError(kind=Kind.UNKNOWN_TOOL, message=unknown.message, hint=unknown.hint, details=details)
 
     def _facts(self, known: _Known | None, version: str, door: str) -> CallFacts:
         if known is None:
@@ -395,7 +418,7 @@ class Engine:
             if (used_up := self._reserve(allowed.charges)) is not None:
                 raise _Refused(_denial(used_up), tool, used_up.rule)
         ending = runtime.run(tool, call, permit, cancel)
-        result = self._spill(tool, replies.reply(tool, call, ending, permit=permit))
+        result = self._spill(tool, replies.reply(tool, call, ending, permit=permit), facts.door)
         return self._decided(result, notes, allowed) if notes or allowed.rule else result
 
     def _allowed(self, tool: Tool, call: ToolCall, cancel: Cancel) -> tuple[Allow, arguments.Checked | None]:
@@ -543,7 +566,8 @@ def _denial(denied: Deny) -> ToolError:
     return ToolError(kind=denied.kind, message=denied.message, hint=denied.hint, details=details)
 
 
-_NOBODY: Final = UnknownTool("")
+_LISTS: Final = {"mcp": "`tools/list`", "http": "GET /v1/tools"}
+"""What lists the tools, by door."""
 _LEAST: Final = LEVELS[0]
 _KINDS_OF_TOOL: Final = {
     "CallJavaScript": "JavaScript",

@@ -96,9 +96,13 @@ class UsageError(ToolwrightError):
 
 
 class UnknownTool(ToolwrightError):
-    """A name that belongs to no tool, or to several."""
+    """A name that belongs to no tool, or to several. ``near`` has what was probably meant."""
 
     exit_code = 64
+
+    def __init__(self, message: str, hint: str | None = None, *, near: Sequence[str] = ()) -> None:
+        super().__init__(message, hint)
+        self.near = tuple(near)
 
 
 class Failed(Exception):
@@ -188,6 +192,11 @@ KINDS: dict[Kind, KindRow] = {
     Kind.CANCELLED: KindRow(130, None),
     Kind.INTERNAL: KindRow(70, 500, -32603),
 }
+
+
+def did_you_mean(words: Sequence[str]) -> str:
+    """The one sentence that every face says of words that were probably meant."""
+    return f"did you mean {' or '.join(words)}?"
 
 
 _WORD_CHARS_MAX: Final = 200

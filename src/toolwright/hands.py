@@ -214,6 +214,7 @@ class Hands:
             lacks=self._lacks,
             served=served,
             meant=meant,
+            is_barred=lambda tool, caller: gate.refusals(caller)(tool) is not None,
             # Attack: a host's own sandbox that knows nothing of leave, and starts what is not on record yet.
             asking=(RunProcess,) if getattr(self.sandbox, "asks_for_leave", False) else (),
         )

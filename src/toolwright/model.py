@@ -1237,6 +1237,8 @@ class Ending:
     """Every start that the call made, resolvers first."""
     notes: tuple[str, ...] = ()
     """What the caller should know though nothing failed."""
+    near: tuple[str, ...] = ()
+    """The names that were probably meant, if the call named something that is not there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,6 +80,8 @@ class Complaint:
     """What the keyword says: the types, the options, the limit, the pattern, the names that are unknown."""
     got: JsonValue = field(default=None, compare=False)
     """The value that does not fit."""
+    advice: str = field(default="", compare=False)
+    """What to write instead of a name that is unknown. The message ends with it."""
 
     def __str__(self) -> str:
         return f"{place_text(self.pointer)}: {self.message}" if self.pointer else self.message
@@ -475,7 +477,11 @@ def _best(error: Any, schema: JsonValue) -> Complaint:
     if name == "required":
         pointer = (*pointer, kind.property)
     wanted = next((getattr(kind, word) for word in _WANTED if hasattr(kind, word)), None)
-    return Complaint(pointer, name, _message(name, kind, error, schema), wanted, error.instance)
+    message, advice = _message(name, kind, error, schema), ""
+    if name in ("additionalProperties", "unevaluatedProperties"):
+        advice = _advice(list(kind.unexpected), _properties(schema, error.schema_path))
+    message = f"{message}; {advice}" if advice else message
+    return Complaint(pointer, name, message, wanted, error.instance, advice)
 
 
 _WANTED: Final = ("types", "options", "expected_value", "limit", "pattern", "unexpected")
@@ -503,9 +509,7 @@ def _message(name: str, kind: Any, error: Any, schema: JsonValue) -> str:
         case "const":
             return f"must be {short(kind.expected_value)} (got {got})"
         case "additionalProperties" | "unevaluatedProperties":
-            unexpected = list(kind.unexpected)
-            known = _properties(schema, error.schema_path)
-            return f"unknown name {', '.join(map(short, unexpected[:5]))}{_meant(unexpected[0], known)}"
+            return f"unknown name {', '.join(map(short, list(kind.unexpected)[:5]))}"
         case "minimum":
             return f"must be at least {kind.limit} (got {got})"
         case "maximum":
@@ -534,6 +538,10 @@ def _message(name: str, kind: Any, error: Any, schema: JsonValue) -> str:
             return cut(_first_line(error), 200)
 
 
+_NAMES_LISTED: Final = 10
+_WORD_CHARS: Final = 100
+
+
 def _properties(schema: JsonValue, path: list[str | int]) -> list[str]:
     """The names that the object schema around a failed keyword knows."""
     try:
@@ -542,12 +550,31 @@ def _properties(schema: JsonValue, path: list[str | int]) -> list[str]:
         return []
 
 
+def _advice(unexpected: list[str], known: list[str]) -> str:
+    """The name that an unknown one probably stands for; if none is like it, the names that there are."""
+    for word in unexpected[:5]:
+        meant = _nearest(word, known) or next((name for name in known if _are_short_for(word, name)), "")
+        if meant:
+            return f'did you mean "{meant}"?'
+    more = ", …" if len(known) > _NAMES_LISTED else ""
+    return f"it takes {', '.join(map(short, known[:_NAMES_LISTED]))}{more}" if known else ""
+
+
+def _are_short_for(word: str, name: str) -> bool:
+    """Whether one of two names leaves out letters of the other: ``tz`` and ``timezone``."""
+    less, more = sorted((word[:_WORD_CHARS], name[:_WORD_CHARS]), key=len)
+    letters = iter(more.casefold())
+    return len(less) > 1 and less[0] == more[0] and all(letter in letters for letter in less.casefold())
+
+
 def _meant(word: object, known: list[Any]) -> str:
-    if not isinstance(word, str):
-        return ""
+    close = _nearest(word, known) if isinstance(word, str) else ""
+    return f'; did you mean "{close}"?' if close else ""
+
+
+def _nearest(word: str, known: list[Any]) -> str:
     names = [name for name in known if isinstance(name, str) and name != word]
-    close = nearest(word, names, likeness=0.7)
-    return f'; did you mean "{close[0]}"?' if close else ""
+    return next(iter(nearest(word, names, likeness=0.7)), "")
 
 
 def _got(value: JsonValue) -> str:

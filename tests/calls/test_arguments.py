@@ -332,6 +332,12 @@ def test_names_that_the_tools_own_schema_declares_pass() -> None:
         ("s", {"maxLength": 1}, "éé", "s: must have at most 1 characters, got 2"),
         ("o", {"required": ["k"]}, {}, "o.k: required field missing"),
         ("o", {"properties": {}, "additionalProperties": False}, {"e": 1}, "o.e: unknown field"),
+        (
+            "o",
+            {"properties": {"limit": {}}, "additionalProperties": False},
+            {"limt": 1},
+            'o.limt: unknown field; did you mean "limit"?',
+        ),
         ("o", {"uniqueItems": True}, [1, 1], "o: has items that are the same"),
     ],
 )

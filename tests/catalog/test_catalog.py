@@ -103,6 +103,40 @@ def test_an_unknown_name_is_answered_with_the_nearest_ones() -> None:
     assert refusal(catalog(), "a") == ("there is no tool 'a'", "`toolwright list` shows what there is")
 
 
+def test_a_suggestion_names_a_shared_name_by_the_keys_of_its_tools() -> None:
+    shelf = catalog(tool("manifest:m/get_time"), tool("skill:s/get_time"))
+    assert refusal(shelf, "get_tme")[1] == "did you mean manifest:m/get_time or skill:s/get_time?"
+    later = catalog(tool("capability:g/get_time", habits=LATER), tool("capability:h/get_time", habits=LATER))
+    assert refusal(later, "get_tme")[1] == "did you mean get_time?"
+
+
+def test_a_suggestion_never_names_a_tool_that_must_not_be_named() -> None:
+    """Attack: unknown names, one after the other, until the answers spell what is hidden."""
+    shelf = catalog(
+        tool("manifest:m/get_time"),
+        tool("manifest:m/get_tide"),
+        tool("manifest:secret/get_time"),
+        tool("manifest:secret/get_tile"),
+    )
+
+    def said(name: str) -> tuple[str, str | None, tuple[str, ...]]:
+        unknown = shelf.unknown(name, lambda tool: not tool.key.startswith("manifest:secret/"))
+        return unknown.message, unknown.hint, unknown.near
+
+    for name in ("get_tim", "get_tile", "manifest:secret/get_tile", "manifest:secret/get_tim"):
+        message, hint, near = said(name)
+        assert message == f"there is no tool {name!r}"
+        assert set(near) <= {"manifest:m/get_time", "get_tide", "manifest:m/get_tide"}
+        assert hint is not None
+        assert "secret" not in hint
+    # One of two tools of a name: the name would be refused, its key is not.
+    assert said("get_time")[1:] == (
+        "did you mean manifest:m/get_time or get_tide?",
+        ("manifest:m/get_time", "get_tide"),
+    )
+    assert shelf.unknown("get_time").near == ("manifest:m/get_time", "manifest:secret/get_time")
+
+
 def test_parts_are_counted_and_support_is_not_and_only_tools_are_offered() -> None:
     shelf = catalog(
         tool("rye:x/a"), tool("rye:x/part", role=Role.PART), tool("rye:x/support", role=Role.SUPPORT)

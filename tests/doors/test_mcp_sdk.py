@@ -137,6 +137,17 @@ def test_a_caller_whose_reach_ends_before_a_skill_does_not_find_it(workshop: Wor
     assert completed["result"]["completion"]["values"] == []
 
 
+def test_an_address_or_name_that_was_meant_is_told_and_never_one_that_is_hidden(workshop: Workshop) -> None:
+    wrong = (request("resources/read", uri="skill://note/SKILL.md"), request("prompts/get", name="note"))
+    assert [each["error"]["message"] for each in ask(workshop, *wrong)] == [
+        "unknown resource 'skill://note/SKILL.md'; did you mean skill://notes/SKILL.md?",
+        "unknown prompt 'note'; did you mean notes?",
+    ]
+    far = Guest(name="bob", reach=Reach(tools=("manifest:*",)))
+    hidden = ask(workshop, *wrong, guest=far, more=Offers())
+    assert not any("did you mean" in each["error"]["message"] for each in hidden)
+
+
 def test_what_a_host_offers_is_read_as_it_is(workshop: Workshop) -> None:
     held, marked = ask(
         workshop,

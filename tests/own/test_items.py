@@ -286,6 +286,11 @@ def test_fetch_shows_nothing_that_its_caller_is_not_offered(place: Place) -> Non
         for hidden, reach in (("a/other", None), ("a/bent", None), ("a/echo", within(FETCH, "rye:b/*"))):
             result = call(shop, FETCH, {"item_id": hidden}, reach)
             assert told(result) == (Kind.INVALID_ARGUMENTS, f"Tool not found: {hidden}")
+            assert result.error is not None
+            assert hidden not in str(result.error.hint)
+        near = call(shop, FETCH, {"item_id": "tool:a/ecko"}).error
+        assert near is not None
+        assert near.hint == "did you mean a/echo?"
         assert json.loads(call(shop, FETCH, {"query": "other OR bent"}).content)["results"] == []
 
 

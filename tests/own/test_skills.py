@@ -160,6 +160,17 @@ def test_the_two_mistakes_have_their_exact_texts(
         assert result.content == f"error: {text}"
 
 
+def test_a_skill_that_was_meant_is_told_beside_the_exact_text(tmp_path: Path) -> None:
+    write_skill(tmp_path, "notes", "find")
+    with opened(tmp_path) as shop:
+        asked = ToolCall(id="1", tool="read_skill", arguments={"skill_name": "note"})
+        (result,) = shop.call_all([asked])
+        assert result.error is not None
+        assert (result.content, result.error.hint) == ("error: unknown skill: note", "did you mean notes?")
+        for dialect in DIALECTS.values():
+            assert "did you mean notes?" in json.dumps(dialect.write_result(asked, result))
+
+
 @pytest.mark.requirement("skill.run.model-error")
 def test_errors_reach_models_as_text_with_a_prefix_in_every_dialect(tmp_path: Path) -> None:
     write_skill(tmp_path, "notes", "find")
@@ -301,6 +312,9 @@ def test_skills_beyond_a_callers_reach_look_absent(tmp_path: Path) -> None:
         assert call(shop, {"skill_name": "notes"}, within).content == BODY
         hidden = call(shop, {"skill_name": "payroll"}, within)
         assert told(hidden) == (Kind.INVALID_ARGUMENTS, "error: unknown skill: payroll")
+        near = call(shop, {"skill_name": "payrol"}, within).error
+        assert near is not None
+        assert (near.hint, near.details) == (None, None)
         assert told(call(shop, {"skill_name": "notes"}, reach("skill:notes/*")))[0] is Kind.UNKNOWN_TOOL
     with opened(tmp_path, mode="full") as shop:
         assert "safe" in shop.instructions()

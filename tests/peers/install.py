@@ -1,9 +1,11 @@
 """Installs what tests talk to: npm packages into build/servers, as the lock file says, a browser and musl.
 
 ``make test`` runs it. Without npm it says so and installs none of them: the tests that need them skip. What
-only the inspector's web pages need (vite) has a stand-in of a few bytes: the tests use its command line. The
-browser and musl, the other C library, are Debian's, installed only where that is possible (root, apt-get)
-and they are missing.
+only the inspector's web pages need (vite) has a stand-in of a few bytes: the tests use its command line.
+
+The browser and musl, the other C library, are packages of Debian. They are installed only as root, with
+apt-get, if they are missing, and not if NO_APT is set. Their versions are not pinned, so it says what it
+installs and what for before it does.
 """
 
 from __future__ import annotations
@@ -36,13 +38,19 @@ def install_from_debian() -> None:
     if not missing:
         return
     apt = shutil.which("apt-get")
-    if apt is None or os.geteuid() != 0:
+    if apt is None or os.geteuid() != 0 or os.environ.get("NO_APT"):
         for package, tests, _ in missing:
             sys.stderr.write(
                 f"{package} is not installed: {tests} will be skipped "
                 f"(Debian, Ubuntu: apt-get install {package})\n"
             )
         return
+    what = ", ".join(f"{package} (for {tests})" for package, tests, _ in missing)
+    sys.stderr.write(
+        f"installing on this machine, as root, with apt-get: {what}\n"
+        "  in the version that the machine's package sources have, not pinned; without: NO_APT=1 make test\n"
+    )
+    sys.stderr.flush()
     _run([apt, "update", "-qq"], max(limit_s for _, _, limit_s in missing))
     for package, tests, limit_s in missing:
         if not _run([apt, "install", "-y", "-qq", "--no-install-recommends", package], limit_s):

@@ -380,6 +380,15 @@ def test_a_long_result_is_kept_whole_and_can_be_paged(tmp_path: Path) -> None:
     assert (tmp_path / "results" / "c1").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize("reply", Reply)
+def test_text_that_is_cut_stays_text_whatever_the_format(tmp_path: Path, reply: Reply) -> None:
+    spill = Spill(str(tmp_path), 1000)
+    given = ToolResult(call_id="c1", blocks=(Text(text="line\n" * 1000),))
+    short = spill(replace(TOOL, reply=reply), given)
+    assert short.content.startswith("line\nline\n")
+    assert "\n… cut: the whole result has 5000 bytes. " in short.content
+
+
 @pytest.mark.parametrize("call_id", ["../state.sqlite", "", "a/b", "c\0d", "gone"])
 def test_a_page_of_what_is_no_result_is_refused(tmp_path: Path, call_id: str) -> None:
     """Attack: an id that is a path out of the folder of results."""

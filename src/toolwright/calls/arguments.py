@@ -354,7 +354,8 @@ def _in_fields(complaint: Complaint) -> list[str]:
         what = f"does not match pattern {cut(str(wanted), 200)}"
     elif keyword == "additionalProperties" and isinstance(wanted, list):
         names = [place_text((*complaint.pointer, name)) for name in wanted[:10]]
-        return [f"{name}: unknown field" for name in names]
+        told = [f"{name}: unknown field" for name in names]
+        return [*told, complaint.advice] if complaint.advice else told
     else:
         return [str(complaint)]
     return [f"{place}: {what}" if place else what]

@@ -16,7 +16,7 @@ from typing import Final
 import orjson
 
 from toolwright import jsontext
-from toolwright.errors import Kind
+from toolwright.errors import Kind, did_you_mean
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import (
     Block,
@@ -320,7 +320,10 @@ def _cut_short(tool: Tool, ending: Ending, permit: Permit, kind: Kind, hygiene: 
         case _:
             message = reason or kind.value.replace("_", " ")
     data = more if more else None
-    return _failed(tool, message, hygiene, kind=kind, hint=hint, more=more, data=data)
+    details: JsonValue = None
+    if ending.near:
+        hint, details = did_you_mean(ending.near), {"did_you_mean": list(ending.near)}
+    return _failed(tool, message, hygiene, kind=kind, hint=hint, more=more, data=data, details=details)
 
 
 def _too_large(kind_of_reply: Reply, ending: Ending, permit: Permit) -> str:

@@ -8,10 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Protocol, overload
+from typing import Final, Protocol, overload
 
-from toolwright.errors import UnknownTool, nearest
+from toolwright.errors import UnknownTool, did_you_mean, nearest
 from toolwright.model import Namesakes, Reach, Role, Skill, Tool
+
+_NEAR_MAX: Final = 3
+"""How many tools are suggested."""
+_LOOKED_AT_MAX: Final = 8
+"""How many are looked at, where some must not be named."""
 
 
 class Shelf(Protocol):
@@ -107,36 +112,61 @@ class Catalog:
 
     def find(self, name: str) -> Tool:
         """The tool of a key or a bare name. Raises UnknownTool for none and for several."""
+        found = self.look(name)
+        if found is None:
+            raise self.unknown(name)
+        return found
+
+    def look(self, name: str) -> Tool | None:
+        """The tool of a key or a bare name; None for none and for several."""
         by_key = self._keys()
         if name in by_key:
             return self._shelf.tool(by_key[name])
-        # Attack: a server that calls its tool by the key of another's, to get its calls while that one is
-        # down. What looks like a key is one.
+        found = self._named(name)
+        return self._shelf.tool(found[0]) if len(found) == 1 else None
+
+    def unknown(self, name: str, may: Callable[[Tool], bool] | None = None) -> UnknownTool:
+        """What to say of a name that belongs to no tool, or to several. ``may``: which tools may be named.
+
+        Attack: a caller reads in a suggestion which tools there are that it must not know of.
+        """
+        keys, by_key = self._shelf.keys, self._keys()
+
+        def shown(numbers: Sequence[int]) -> list[int]:
+            return [number for number in numbers if may is None or may(self._shelf.tool(number))]
+
+        several = [keys[number] for number in shown(self._named(name))]
+        if len(several) > 1:
+            message, hint = f"the name {name!r} belongs to {len(several)} tools", "name one by its key: "
+            return UnknownTool(message, hint + ", ".join(several), near=several[:_LOOKED_AT_MAX])
+        close = dict.fromkeys(several, "")
+        for word in nearest(
+            name, [*self._names(), *by_key], count=_NEAR_MAX if may is None else _LOOKED_AT_MAX
+        ):
+            numbers = [by_key[word]] if word in by_key else self._named(word)
+            for number in shown(numbers):
+                # A tool's name and its key are alike: one of them is enough. A shared name calls none.
+                close.setdefault(keys[number], word if len(numbers) == 1 else "")
+        near = [word or key for key, word in close.items()][:_NEAR_MAX]
+        hint = did_you_mean(near) if near else "`toolwright list` shows what there is"
+        return UnknownTool(f"there is no tool {name!r}", hint, near=near)
+
+    def _named(self, name: str) -> list[int]:
+        """The tools that a bare name may mean, by the rule of their format.
+
+        Attack: a server that calls its tool by the key of another's, to get its calls while that one is down.
+        What looks like a key is one.
+        """
         format, _, rest = name.partition(":")
-        is_key = "/" in rest and format in self.formats
-        found = [] if is_key else self._names().get(name, [])
+        if "/" in rest and format in self.formats:
+            return []
+        found = self._names().get(name, [])
         if len(found) > 1:
             formats = {self._shelf.keys[number].partition(":")[0] for number in found}
             last = self._shelf.tool(found[-1])
             if len(formats) == 1 and last.habits.namesakes is Namesakes.LATER:
-                found = found[-1:]
-        if len(found) == 1:
-            return self._shelf.tool(found[0])
-        if found:
-            keys = [self._shelf.keys[number] for number in found]
-            raise UnknownTool(
-                f"the name {name!r} belongs to {len(keys)} tools", "name one by its key: " + ", ".join(keys)
-            )
-        by_name = self._names()
-        close: dict[tuple[int, ...], str] = {}  # a tool's name and its key are alike: one of them is enough
-        for word in nearest(name, [*by_name, *by_key], count=3):
-            close.setdefault(tuple(by_name.get(word) or (by_key[word],)), word)
-        raise UnknownTool(
-            f"there is no tool {name!r}",
-            f"did you mean {' or '.join(close.values())}?"
-            if close
-            else "`toolwright list` shows what there is",
-        )
+                return found[-1:]
+        return found
 
     def _keys(self) -> dict[str, int]:
         if self._by_key is None:

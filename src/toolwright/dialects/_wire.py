@@ -13,6 +13,7 @@ from toolwright import jsontext
 from toolwright.dialects._messages import items
 from toolwright.dialects._names import NameRule, give_names
 from toolwright.dialects._narrowing import Form, Narrowed, narrow
+from toolwright.errors import did_you_mean
 from toolwright.jsontext import JsonObject, JsonValue, Pointer
 from toolwright.model import (
     AudioBlock,
@@ -231,7 +232,15 @@ def text_of(result: ToolResult, blocks: Iterable[Block] | None = None) -> str:
         shown.insert(0, f"error: {result.error.message}{hint}")
     if not result.blocks and result.error is None and result.data is not None:
         shown.append(jsontext.compact(result.data).decode("utf-8"))
-    return "\n".join(shown)
+    return "\n".join([*shown, *advice(result)])
+
+
+def advice(result: ToolResult) -> list[str]:
+    """What was probably meant, for a model that called a tool by a wrong name. Formats promise their own
+    text for such a call, so this follows it."""
+    details = result.error.details if result.error is not None else None
+    near = details.get("did_you_mean") if isinstance(details, dict) else None
+    return [did_you_mean(near)] if isinstance(near, list) and near else []
 
 
 def _line(block: Block) -> str:

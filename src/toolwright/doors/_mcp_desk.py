@@ -6,6 +6,7 @@ tools: listing, permission, order and record are the workshop's. It knows no HTT
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -31,6 +32,8 @@ _KEPT_BYTES_MAX: Final = 64 << 20
 """Of listings, for all callers together; one is always kept."""
 _ARGUMENTS_CHARS_MAX: Final = 4000
 _BECAUSE_CHARS_MAX: Final = 500
+_ONCE: Final = re.compile("[!-~]{1,200}")
+"""An idempotency key; the HTTP API takes the same."""
 ASKED: Final = "approval"
 """The name of our one input request."""
 _STAMP: Final[JsonObject] = {wire.SERVER_KEY: SERVER}
@@ -198,6 +201,10 @@ class Desk:
             arguments = {}
         elif type(arguments) is not dict:
             return Fault(wire.INVALID_PARAMS, "arguments: must be an object")
+        once = wire.meta(params).get(wire.IDEMPOTENCY_KEY)
+        if once is not None and (type(once) is not str or _ONCE.fullmatch(once) is None):
+            text = f"_meta: {wire.IDEMPOTENCY_KEY} must be a text of 1 to 200 visible ASCII characters"
+            return Fault(wire.INVALID_PARAMS, text)
         key = keys.get(name)
         return _call_of(
             id=self.workshop.new_call_id(),
@@ -207,6 +214,7 @@ class Desk:
             declared=key is not None,
             caller=guest.name,
             reach=guest.reach,
+            idempotency_key=once,
         )
 
     def write(self, number: Id, call: ToolCall, result: ToolResult, *, newer: bool) -> tuple[int, bytes]:
@@ -313,7 +321,8 @@ def failed(error: ToolError, code: int) -> Fault:
     data: JsonObject = {"kind": error.kind.value}
     if error.hint:
         data["hint"] = error.hint
-    return Fault(code, error.message, data)
+    near = error.kind is Kind.UNKNOWN_TOOL and error.details is not None
+    return Fault(code, f"{error.message}; {error.hint}" if near else error.message, data)
 
 
 def unread(error: ToolwrightError) -> Fault:

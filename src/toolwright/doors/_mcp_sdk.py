@@ -48,9 +48,11 @@ from toolwright.doors._offers import (
     Prompt,
     Resource,
     Withheld,
+    kept_results,
     offers,
 )
 from toolwright.doors._web import Message, Receive, Scope, Send
+from toolwright.errors import did_you_mean, nearest
 from toolwright.jsontext import JsonObject
 from toolwright.model import Guest, Right, ToolCall, ToolResult
 from toolwright.records import dataclass, replace
@@ -301,13 +303,16 @@ class Lane:
     async def _read_resource(self, context: _Context, params: types.ReadResourceRequestParams) -> Any:
         uri = params.uri
         offered = await self._offers(context)
+        # Of kept results none is listed: a link in a cut result leads to each.
+        kept = Offers(resources=(*offered.resources, kept_results(self._workshop, _guest(context))))
         try:
-            resource, marks = offered.resource(uri)
+            resource, marks = kept.resource(uri)
             content = await asyncio.to_thread(resource.read, marks)
         except Absent:
             newer = context.protocol_version in MODERN_PROTOCOL_VERSIONS
             code = types.INVALID_PARAMS if newer else _RESOURCE_NOT_FOUND
-            raise MCPError(code, f"unknown resource {uri[:200]!r}", {"uri": uri[:200]}) from None
+            known = [each.uri for each in offered.resources if not each.is_template]
+            raise MCPError(code, _unknown("resource", uri, known), {"uri": uri[:200]}) from None
         except Withheld as why:
             raise MCPError(types.INVALID_PARAMS, str(why)) from None
         if len(content) > BLOCK_BYTES_MAX:
@@ -335,7 +340,8 @@ class Lane:
                 raise MCPError(types.INVALID_PARAMS, f"missing arguments: {', '.join(missing)}")
             blocks = await asyncio.to_thread(prompt.begin, told)
         except Absent:
-            raise MCPError(types.INVALID_PARAMS, f"unknown prompt {params.name[:200]!r}") from None
+            known = [each.name for each in offered.prompts]
+            raise MCPError(types.INVALID_PARAMS, _unknown("prompt", params.name, known)) from None
         except Withheld as why:
             raise MCPError(types.INVALID_PARAMS, str(why)) from None
         messages = [{"role": "user", "content": dialect.write_block(block)} for block in blocks]
@@ -473,6 +479,11 @@ def _cached(result: dict[str, Any]) -> dict[str, Any]:
     """A list or a text, which belongs to one caller and may be another the next moment. The older era is not
     sent what only the newer one knows."""
     return {"resultType": "complete", **result, "ttlMs": 0, "cacheScope": "private"}
+
+
+def _unknown(what: str, name: str, known: Sequence[str]) -> str:
+    near = nearest(name, known)
+    return f"unknown {what} {name[:200]!r}" + (f"; {did_you_mean(near)}" if near else "")
 
 
 def _heading(resource: Resource) -> JsonObject:

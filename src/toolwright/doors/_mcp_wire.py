@@ -46,6 +46,8 @@ VERSION_KEY: Final = META + "protocolVersion"
 CLIENT_KEY: Final = META + "clientCapabilities"
 SERVER_KEY: Final = META + "serverInfo"
 SUBSCRIPTION_KEY: Final = META + "subscriptionId"
+IDEMPOTENCY_KEY: Final = "toolwright/idempotencyKey"
+"""In a call's ``_meta``: calls of one caller with the same key run once."""
 
 VERSION_HEADER: Final = b"mcp-protocol-version"
 METHOD_HEADER: Final = b"mcp-method"

@@ -12,15 +12,20 @@ from typing import Final, TypeAlias
 from urllib.parse import quote, unquote
 
 from toolwright.app import Workshop
-from toolwright.model import Block, Reach, Skill, TextBlock
+from toolwright.doors import _reach
+from toolwright.model import Block, Guest, Reach, Skill, TextBlock
 from toolwright.own.skills import SkillText
 from toolwright.records import dataclass
+from toolwright.runtimes.around import RESULT_URI
 
 SKILL_TEMPLATE: Final = "skill://{name}/SKILL.md"
 REQUEST: Final = "request"
 """The one argument of a skill's prompt."""
 SAID_CHARS_MAX: Final = 64 << 10
 """Of one argument of a prompt."""
+PART_BYTES: Final = 32 << 10
+"""Of a kept result, in one answer."""
+_OFFSET_DIGITS_MAX: Final = 13
 _MARK: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -133,6 +138,27 @@ def offers(workshop: Workshop, more: Offers, *, caller: str, reach: Reach | None
         resources=(*resources, template, *more.resources),
         prompts=(*(_as_prompt(skill, read) for skill in skills), *more.prompts),
     )
+
+
+def kept_results(workshop: Workshop, guest: Guest) -> Resource:
+    """What the link in a cut result leads to: the next part of it, for the caller that made the call."""
+
+    def read(marks: Mapping[str, str]) -> str:
+        call_id, offset = marks["call_id"], marks["offset"]
+        if not (offset.isascii() and offset.isdigit() and len(offset) <= _OFFSET_DIGITS_MAX):
+            raise Absent(call_id)
+        part = _reach.result_part(workshop, guest, call_id, int(offset), PART_BYTES)
+        if part is None:
+            raise Absent(call_id)
+        following = part["next_offset"]
+        if following is None:
+            return str(part["text"])
+        uri = RESULT_URI.format(call_id=call_id, offset=following)
+        return (
+            f"{part['text']}\n… cut: {following} of {part['bytes']} bytes so far. Read on: the resource {uri}"
+        )
+
+    return Resource(uri=RESULT_URI, name="result", read=read)
 
 
 def _as_resource(skill: Skill, read: Callable[[str], SkillText]) -> Resource:

@@ -12,8 +12,10 @@ from fnmatch import fnmatchcase
 
 from toolwright.app import Workshop
 from toolwright.catalog.catalog import is_within
-from toolwright.errors import UnknownTool
-from toolwright.model import Effect, Problem, Reach, Tool
+from toolwright.doors import _accounts
+from toolwright.errors import UnknownTool, UsageError, did_you_mean
+from toolwright.jsontext import JsonObject
+from toolwright.model import Effect, Guest, Problem, Reach, Right, Tool
 
 
 def near(workshop: Workshop, reach: Reach | None) -> list[Tool]:
@@ -34,7 +36,9 @@ def find(workshop: Workshop, name: str, reach: Reach | None) -> Tool:
         if is_within(reach, tool):
             return tool
     # Attack: a caller learns from hints and refusals which tools there are beyond its reach.
-    raise UnknownTool(f"there is no tool {name[:60]!r}", "GET /v1/tools shows what there is")
+    unknown = workshop.catalog.unknown(name, lambda tool: is_within(reach, tool))
+    hint = did_you_mean(unknown.near) if unknown.near else "GET /v1/tools shows what there is"
+    raise UnknownTool(f"there is no tool {name[:60]!r}", hint, near=unknown.near)
 
 
 def problems(workshop: Workshop, reach: Reach | None) -> tuple[Problem, ...]:
@@ -44,6 +48,29 @@ def problems(workshop: Workshop, reach: Reach | None) -> tuple[Problem, ...]:
         return (*workshop.problems, *workshop.lock_problems(), *workshop.rule_problems())
     own = {(tool.origin.path, tool.name) for tool in near(workshop, reach)}
     return tuple(problem for problem in workshop.problems if (problem.path, problem.name) in own)
+
+
+def result_part(workshop: Workshop, guest: Guest, call_id: str, offset: int, limit: int) -> JsonObject | None:
+    """Return a part of a kept result; None if there is none that this caller may read.
+
+    Attack: somebody else's result, by an id that was seen or guessed. A caller reads its own results, or with
+    the right to read the records of all calls those within its reach.
+    """
+    state = workshop.config.state
+    folder = _accounts.journal_of(state) if state is not None else None
+    if folder is None:
+        return None
+    found = _accounts.call_document(folder, call_id, sees(workshop, guest.reach))
+    if found is None:
+        return None
+    callers = {each.get("caller") for each in found["records"] if each["what"] == "begin"}
+    if Right.AUDIT not in guest.rights and callers != {guest.name}:
+        return None
+    try:
+        page, size = workshop.result_page(call_id, offset=offset, limit=limit)
+    except UsageError:
+        return None
+    return _accounts.result_part(call_id, page, size, offset)
 
 
 def sees(workshop: Workshop, reach: Reach | None) -> Callable[[object], bool] | None:

@@ -508,25 +508,12 @@ class Api:
         limit = request.query.get("limit", PAGE_BYTES)
 
         def part() -> JsonObject:
-            absent = Wrong(404, f"no result of {call_id} is kept", "only long results are, for a time")
-            if not self._may_read(request.guest, call_id):
-                raise absent
-            try:
-                page, size = self._workshop.result_page(call_id, offset=offset, limit=limit)
-            except UsageError:
-                raise absent from None
-            return _accounts.result_part(call_id, page, size, offset)
+            found = _reach.result_part(self._workshop, request.guest, call_id, offset, limit)
+            if found is None:
+                raise Wrong(404, f"no result of {call_id} is kept", "only long results are, for a time")
+            return found
 
         return json_answer(await asyncio.to_thread(part), headers=NO_STORE)
-
-    def _may_read(self, guest: Guest, call_id: str) -> bool:
-        """Attack: somebody else's result, by an id that was seen or guessed. Their own, or with the right to
-        read the records of everybody's calls."""
-        found = self._recorded(guest, call_id)
-        if found is None:
-            return False
-        callers = {each.get("caller") for each in found["records"] if each["what"] == "begin"}
-        return Right.AUDIT in guest.rights or callers == {guest.name}
 
     # -- what waits for a person ----------------------------------------------------------------------------
 

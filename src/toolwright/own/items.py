@@ -14,7 +14,7 @@ from typing import Final
 from toolwright import jsontext
 from toolwright.catalog import files
 from toolwright.catalog.catalog import Catalog, is_within
-from toolwright.errors import ToolwrightError, UsageError
+from toolwright.errors import ToolwrightError, UsageError, nearest
 from toolwright.gate import Gate
 from toolwright.jsontext import JsonObject
 from toolwright.model import (
@@ -211,9 +211,11 @@ class RyeTools:
 
     def _fetch_item(self, item_id: str, call: ToolCall) -> Ending:
         wanted = _key_of(item_id)
-        tool = next((each for each in self._seen(call) if each.key == wanted), None)
+        seen = {each.key: each for each in self._seen(call)}
+        tool = seen.get(wanted)
         if tool is None:
-            return Ending(end=End.REFUSED, reason=f"Tool not found: {item_id}")
+            near = tuple(key.removeprefix(_RYE) for key in nearest(wanted, [*seen]))
+            return Ending(end=End.REFUSED, reason=f"Tool not found: {item_id}", near=near)
         path = tool.origin.path
         root = os.path.realpath(path.removesuffix(path.partition("/.ai/tools/")[2]))
         # Attack: a link put in an item's place meanwhile, which shows the model a file from anywhere.

@@ -15,6 +15,7 @@ from typing import Final
 from toolwright.calls import replies
 from toolwright.catalog import files
 from toolwright.catalog.catalog import Catalog, is_within
+from toolwright.errors import nearest
 from toolwright.formats import skill as format
 from toolwright.formats._node import key_of
 from toolwright.gate import Gate
@@ -61,9 +62,11 @@ class Skills:
         name = (call.arguments or {}).get("skill_name")
         if name is None:
             return Ending(end=End.REFUSED, reason="missing skill_name")
-        found = next((each for each in self.of(call.reach) if each.name == name), None)
+        known = {each.name: each for each in self.of(call.reach)}
+        found = known.get(str(name))
         if found is None:
-            return Ending(end=End.REFUSED, reason=f"unknown skill: {name}")
+            near = tuple(nearest(str(name), [*known]))
+            return Ending(end=End.REFUSED, reason=f"unknown skill: {name}", near=near)
         try:
             return Ending(end=End.RETURNED, value=_body(self._content(found, call.caller)))
         except _Withheld as withheld:

@@ -28,6 +28,7 @@ from toolwright.model import (
     Ending,
     Permit,
     Reply,
+    ResourceLink,
     Retry,
     Run,
     TextBlock,
@@ -447,6 +448,19 @@ def _read_blocks(text: str) -> tuple[Block, ...]:
 # -- large results ------------------------------------------------------------------------------------------
 
 
+RESULT_URI: Final = "toolwright://results/{call_id}?offset={offset}"
+"""The address of a part of a kept result, as an MCP resource."""
+_MCP: Final = "mcp"
+_READ_ON: Final = {
+    _MCP: f"the resource {RESULT_URI}",
+    "http": "GET /v1/results/{call_id}?offset={offset}",
+    "cli": "`toolwright audit show {call_id} --output --offset {offset}`",
+    "": "Workshop.result_page('{call_id}', offset={offset})",
+}
+"""How to read the rest of a cut result, by the door that the call came through."""
+_JSON_FORMS: Final = (Reply.ENVELOPE, Reply.SUCCESS_DICT, Reply.ITEM)
+
+
 class Spill:
     """Keeps a result whose text is too long for a model in a file, where it can be paged through."""
 
@@ -454,7 +468,8 @@ class Spill:
         self._folder = folder
         self._inline_bytes = inline_bytes
 
-    def __call__(self, tool: Tool, result: ToolResult) -> ToolResult:
+    def __call__(self, tool: Tool, result: ToolResult, door: str = "") -> ToolResult:
+        """Return the result, or a short one that says how to read on by this door."""
         text = result.content
         if len(text) * 4 <= self._inline_bytes:  # no character has more than four bytes
             return result
@@ -467,9 +482,17 @@ class Spill:
             note = f"the result has {len(content)} bytes and could not be kept aside; it is given whole"
             return replace(result, notes=(*result.notes, note))
         others = tuple(block for block in result.blocks if not isinstance(block, TextBlock))
+        head = text[:_HEAD_CHARS]
+        offset = len(head.encode("utf-8", "replace"))
+        link: tuple[Block, ...] = ()
+        if door == _MCP:
+            uri = RESULT_URI.format(call_id=result.call_id, offset=offset)
+            link = (ResourceLink(uri=uri, name="the rest of the result", media_type="text/plain"),)
+        read_on = _READ_ON.get(door, _READ_ON[""]).format(call_id=result.call_id, offset=offset)
+        shortened = _shortened(tool, result, head, len(content), read_on)
         return replace(
             result,
-            blocks=(TextBlock(text=_shortened(tool, result, text, len(content))), *others),
+            blocks=(TextBlock(text=shortened), *link, *others),
             data=None,
             spent=replace(result.spent, truncated=True),
             notes=(*result.notes, f"the whole result ({len(content)} bytes) is kept under {result.call_id}"),
@@ -493,11 +516,10 @@ class Spill:
             return file.read(limit), whole
 
 
-def _shortened(tool: Tool, result: ToolResult, text: str, whole_bytes: int) -> str:
+def _shortened(tool: Tool, result: ToolResult, head: str, whole_bytes: int, read_on: str) -> str:
     """What the model sees instead: text stays text, and JSON stays one JSON value."""
-    head = text[:_HEAD_CHARS]
-    more = f"toolwright audit show {result.call_id} --output --offset {len(head.encode('utf-8', 'replace'))}"
-    if tool.reply is Reply.PLAIN_TEXT:
-        return f"{head}\n… cut: the whole result has {whole_bytes} bytes; to read on: {more}"
-    cut = {"truncated": True, "bytes": whole_bytes, "head": head, "call_id": result.call_id, "read_on": more}
-    return jsontext.compact(cut).decode("utf-8")
+    is_json = result.data is not None or tool.reply in _JSON_FORMS
+    if not is_json or head[:1] not in ("{", "[", '"'):
+        return f"{head}\n… cut: the whole result has {whole_bytes} bytes. Ask for less, or read on: {read_on}"
+    cut = {"truncated": True, "bytes": whole_bytes, "head": head, "call_id": result.call_id}
+    return jsontext.compact({**cut, "read_on": read_on}).decode("utf-8")

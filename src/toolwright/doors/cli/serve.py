@@ -251,13 +251,12 @@ def build(
 
 
 def _spans() -> Spans | None:
-    """Spans where the extra is installed and somebody set up a provider: by import, because nobody else pays
-    for them."""
+    """Return the spans of calls if the program set up a provider: then it has imported OpenTelemetry."""
     if "opentelemetry.trace" not in sys.modules:
-        return None  # whoever set up a provider has imported it
-    from toolwright.doors import _spans
+        return None
+    from toolwright.spans import set_up
 
-    return _spans.set_up()
+    return set_up()
 
 
 # -- over HTTP ----------------------------------------------------------------------------------------------

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,14 +17,14 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import ProxyTracerProvider, StatusCode
 
 from tests.doors.web import echoing
-from tests.program import WAIT_S
+from tests.program import WAIT_S, environment
 from toolwright.app import Workshop
 from toolwright.doors._crew import Crew
 from toolwright.doors._entrance import Guest
 from toolwright.doors._events import Events
-from toolwright.doors._spans import set_up
 from toolwright.doors.cli.serve import build
 from toolwright.model import ToolCall
+from toolwright.spans import set_up
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
@@ -92,6 +95,143 @@ def test_a_tool_that_is_none_gives_no_name(workshop: Workshop) -> None:
 
 def test_without_a_provider_there_are_no_spans_to_pay_for() -> None:
     assert set_up(ProxyTracerProvider()) is None
+
+
+# -- calls through the library ------------------------------------------------------------------------------
+
+SET_UP = """
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+exporter = InMemorySpanExporter()
+trace.set_tracer_provider(TracerProvider())
+trace.get_tracer_provider().add_span_processor(SimpleSpanProcessor(exporter))
+tracer = trace.get_tracer("host")
+"""
+CALLING = """
+import asyncio, json, sys
+import toolwright
+from toolwright.model import ToolCall
+
+def echo(text: str) -> str:
+    "Say it."
+    return text
+
+def fail() -> str:
+    "Fail."
+    raise toolwright.Failed("secret words")
+
+def stop() -> str:
+    "Be interrupted."
+    raise KeyboardInterrupt
+
+def inner() -> str:
+    "Call another."
+    return shop.call("echo", {"text": "private"}).content
+
+shop = toolwright.open(tools=[echo, fail, stop, inner], config=toolwright.Config(state=sys.argv[1]))
+"""
+TELLING = """
+told = [
+    {
+        "name": span.name,
+        "parent": f"{span.parent.span_id:016x}" if span.parent else None,
+        "id": f"{span.context.span_id:016x}",
+        "error": span.attributes.get("error.type"),
+        "status": span.status.status_code.name,
+        "tool": span.attributes.get("toolwright.tool.key"),
+    }
+    for span in exporter.get_finished_spans()
+]
+assert "private" not in str([span.to_json() for span in exporter.get_finished_spans()])
+print(json.dumps(told))
+"""
+
+
+def traced(tmp_path: Path, calls: str, before: str = SET_UP) -> list[dict[str, object]]:
+    """The spans of a program that makes calls, in the order in which they ended."""
+    told = TELLING if before else 'print(json.dumps([name for name in sys.modules if "telemetry" in name]))'
+    said = subprocess.run(
+        [sys.executable, "-c", "\n".join((before, CALLING, calls, told)), str(tmp_path / "state")],
+        cwd=tmp_path,
+        env=environment(tmp_path / "home"),
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert said.returncode == 0, said.stderr
+    found: list[dict[str, object]] = json.loads(said.stdout)
+    return found
+
+
+def test_a_call_through_the_library_is_the_same_span_as_a_served_one(tmp_path: Path) -> None:
+    spans = traced(
+        tmp_path,
+        """
+shop.call("echo", {"text": "private"})
+shop.call("fail")
+shop.call("made up")
+shop.call_text("echo", '{"text": "private"}')
+""",
+    )
+    assert [span["name"] for span in spans] == [
+        "execute_tool echo", "execute_tool fail", "execute_tool unknown", "execute_tool echo",
+    ]  # fmt: skip
+    assert [span["error"] for span in spans] == [None, "failed", "unknown_tool", None]
+    assert [span["status"] for span in spans] == ["UNSET", "ERROR", "ERROR", "UNSET"]
+    assert all(span["parent"] is None for span in spans)
+
+
+def test_the_span_of_the_host_is_the_parent_in_every_thread_and_task(tmp_path: Path) -> None:
+    spans = traced(
+        tmp_path,
+        """
+with tracer.start_as_current_span("turn"):
+    shop.call("inner")
+    shop.call_all([ToolCall(id="1", tool="echo", arguments={"text": "x"})] * 3)
+    asyncio.run(shop.call_async("echo", {"text": "x"}))
+""",
+    )
+    (turn,) = [span for span in spans if span["name"] == "turn"]
+    (outer,) = [span for span in spans if span["name"] == "execute_tool inner"]
+    echoes = [span["parent"] for span in spans if span["name"] == "execute_tool echo"]
+    assert outer["parent"] == turn["id"]
+    assert sorted(echoes, key=str) == sorted([outer["id"], *[turn["id"]] * 4], key=str)
+
+
+def test_a_call_that_is_interrupted_ends_its_span(tmp_path: Path) -> None:
+    calls = """
+try:
+    shop.call("stop")
+except KeyboardInterrupt:
+    pass
+"""
+    (span,) = traced(tmp_path, calls)
+    assert (span["error"], span["status"]) == ("KeyboardInterrupt", "ERROR")
+
+
+def test_tracing_that_breaks_keeps_no_call_from_running(tmp_path: Path) -> None:
+    broken = """
+class Broken:
+    def on_start(self, span, parent_context=None): raise ValueError("broken")
+    def on_end(self, span): raise ValueError("broken")
+    def _on_ending(self, span): pass
+    def shutdown(self): pass
+    def force_flush(self, timeout_millis=0): return True
+
+trace.get_tracer_provider().add_span_processor(Broken())
+"""
+    traced(tmp_path, 'assert shop.call("echo", {"text": "x"}).ok', before=SET_UP + broken)
+
+
+def test_a_call_imports_nothing_of_opentelemetry(tmp_path: Path) -> None:
+    assert traced(tmp_path, 'assert shop.call("echo", {"text": "x"}).ok', before="") == []
+
+
+# -- served calls -------------------------------------------------------------------------------------------
 
 
 def test_both_doors_take_the_callers_trace_as_parent(workshop: Workshop) -> None:

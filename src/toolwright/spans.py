@@ -1,13 +1,17 @@
 """Calls as OpenTelemetry spans, by its conventions for generative AI: ``execute_tool NAME``.
 
-Imported only where the extra ``otel`` is installed and somebody set up a provider. A span tells which tool
-ran for how long and how it ended; never arguments, results or messages.
+Served calls and calls through the library have the same spans. This module is imported only if the extra
+``otel`` is installed and the program has imported it. A span has the tool, the duration and how the call
+ended; never arguments, results or messages.
 """
 
 from __future__ import annotations
 
+import logging
 import re
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
 from typing import Final
 
 from opentelemetry import trace
@@ -23,6 +27,7 @@ _PARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}"
 _NAME_CHARS_MAX: Final = 128
 _SCOPE: Final = "toolwright"
 UNKNOWN: Final = "unknown"
+_LOG: Final = logging.getLogger("toolwright")
 _TYPES: Final = {"python": "function", "capability": "function"}
 """By the conventions: a function runs on the host's side, an extension reaches out for what it does."""
 
@@ -34,7 +39,13 @@ class CallSpan:
         self._span = span
 
     def current(self) -> AbstractContextManager[object]:
-        return trace.use_span(self._span, record_exception=False)
+        return trace.use_span(self._span, record_exception=False, set_status_on_exception=False)
+
+    def stop(self, error: BaseException) -> None:
+        """End the span of a call that raised instead of giving a result."""
+        self._span.set_attribute("error.type", type(error).__name__)
+        self._span.set_status(Status(StatusCode.ERROR, type(error).__name__))
+        self._span.end()
 
     def end(self, result: ToolResult) -> None:
         self._tell(self._span, result)
@@ -67,12 +78,13 @@ class GenAiSpans:
         self._tracer = tracer
         self._propagator = TraceContextTextMapPropagator()
 
-    def begin(self, call: ToolCall, *, parent: str) -> CallSpan:
+    def begin(self, call: ToolCall, *, parent: str | None) -> CallSpan:
+        """Begin the span of a call. ``parent``: the caller's traceparent; None: the span that is current."""
         name = call.tool[:_NAME_CHARS_MAX]
         return CallSpan(
             self._tracer.start_span(
                 f"execute_tool {name}",
-                context=self._context(parent),
+                context=None if parent is None else self._context(parent),
                 kind=SpanKind.INTERNAL,
                 attributes={
                     "gen_ai.operation.name": "execute_tool",
@@ -82,6 +94,25 @@ class GenAiSpans:
             )
         )
 
+    def run(self, call: ToolCall, work: Callable[[], ToolResult]) -> ToolResult:
+        """Run a call inside a span of its own. An error of the tracing is logged; the call still runs."""
+        try:
+            span = self.begin(call, parent=None)
+            inside = span.current()
+        except Exception:  # noqa: BLE001 - the program's own exporters and samplers may raise anything
+            _LOG.exception("%s cannot be traced", call.id)
+            return work()
+        try:
+            with inside:
+                result = work()
+        except BaseException as error:
+            with _logged(call):
+                span.stop(error)
+            raise
+        with _logged(call):
+            span.end(result)
+        return result
+
     def _context(self, parent: str) -> Context:
         """Attack: a header that is no traceparent. Without one that is, a call begins a trace of its own."""
         if not _PARENT.fullmatch(parent):
@@ -89,9 +120,22 @@ class GenAiSpans:
         return self._propagator.extract({"traceparent": parent}, Context())
 
 
+@contextmanager
+def _logged(call: ToolCall) -> Iterator[None]:
+    try:
+        yield
+    except Exception:  # noqa: BLE001 - as above
+        _LOG.exception("the end of %s could not be told", call.id)
+
+
 def set_up(provider: TracerProvider | None = None) -> GenAiSpans | None:
-    """Spans for the provider that somebody set up; None: nobody did, so that nothing is spent on them."""
+    """Return the spans of a provider, or of the one that the program set up; None if there is none."""
     found = provider if provider is not None else trace.get_tracer_provider()
     if isinstance(found, (ProxyTracerProvider, trace.NoOpTracerProvider)):
         return None
-    return GenAiSpans(found.get_tracer(_SCOPE, toolwright.__version__))
+    return _spans_of(found)
+
+
+@lru_cache(maxsize=4)
+def _spans_of(provider: TracerProvider) -> GenAiSpans:
+    return GenAiSpans(provider.get_tracer(_SCOPE, toolwright.__version__))
