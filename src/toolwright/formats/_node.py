@@ -16,6 +16,7 @@ from toolwright.model import Document, Fix, Problem, Severity
 SHOWN_CHARS_MAX: Final = 60
 PROBLEMS_MAX: Final = 10_000
 """How many problems of one document are listed; a hostile file has one for each of its bytes."""
+GUESSES_MAX: Final = 1_000
 NAME_CHARS_MAX: Final = 200
 """How much of a name goes into the address of a problem: a long one times many problems fills the memory."""
 
@@ -78,10 +79,27 @@ def seconds(value: int | float) -> float:
     return float(min(value, SECONDS_MAX))
 
 
+class Guesses:
+    """Counts how often the word that was probably meant is looked for in one document.
+
+    Attack: a file of unknown words, each of which is compared with every known one.
+    """
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left = GUESSES_MAX
+
+    def more(self) -> bool:
+        """Count one more search; return whether it may be made."""
+        self._left -= 1
+        return self._left >= 0
+
+
 class Reader:
     """Collects what is wrong with one document."""
 
-    __slots__ = ("errors", "lines", "path", "problems")
+    __slots__ = ("errors", "guesses", "lines", "path", "problems")
 
     def __init__(self, document: Document, lines: Mapping[Pointer, int] | None = None) -> None:
         self.path = document.path
@@ -90,6 +108,7 @@ class Reader:
         self.problems: list[Problem] = []
         self.errors = 0
         """How many errors there are, listed or not."""
+        self.guesses = Guesses()
 
     def node(self, value: JsonValue, pointer: Pointer = ()) -> Node:
         return Node(self, value, pointer)

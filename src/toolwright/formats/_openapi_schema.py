@@ -19,7 +19,8 @@ from urllib.parse import unquote
 import jsonschema_rs
 
 from toolwright import schema as json_schema
-from toolwright.formats._node import kind_of, shown
+from toolwright.formats import _schema_lint
+from toolwright.formats._node import Guesses, kind_of, shown
 from toolwright.jsontext import JsonObject, JsonValue, Pointer, compact
 
 REFERENCES_MAX: Final = 64
@@ -30,8 +31,8 @@ EXAMPLE_BYTES_MAX: Final = 200
 _LEAF_ITEMS_MAX: Final = 20
 _CUTS: Final = (4, 3, 2, 1, 0)
 
-Say = Callable[[str, str, Pointer], None]
-"""Reports a code and what is wrong at a place, as a warning."""
+Say = Callable[[str, str, Pointer, "str | None"], None]
+"""Reports a code and what is wrong at a place, as a warning, with what to do about it."""
 
 
 class Direction(StrEnum):
@@ -124,6 +125,8 @@ _ONE_SCHEMA: Final = frozenset(
 )  # fmt: skip
 _LISTS_OF_SCHEMAS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 _MAPS_OF_SCHEMAS: Final = frozenset({"patternProperties", "dependentSchemas"})
+_OF_THE_SAME: Final = frozenset({"allOf", "anyOf", "oneOf", "not", "if", "then", "else"})
+"""What says more about the same value."""
 _APPLICATORS: Final = frozenset({"allOf", "anyOf", "oneOf", "not", "$ref"})
 _UNSUPPORTED: Final = frozenset({"$dynamicRef", "$recursiveRef"})
 
@@ -147,6 +150,11 @@ class Schemas:
         self.refused_patterns = refused_patterns
         self.patterns: set[str] = set()
         """All that were met, so that they can be tried before tools are made of them."""
+        self.undefined: dict[Pointer, list[str]] = {}
+        """Names that are required and not described, by the schemas that require them."""
+        self._composed: set[Pointer] = set()
+        """Schemas that are parts of others, which may describe what they require."""
+        self._guesses = Guesses()
         self._hidden_mark = "readOnly" if direction is Direction.REQUEST else "writeOnly"
         self._names: dict[Pointer, str] = {}
         self._taken: set[str] = set()
@@ -163,7 +171,8 @@ class Schemas:
         if isinstance(value, bool):
             return value
         if not isinstance(value, dict):
-            self.say("openapi.schema.keyword", f"a schema must be an object, got {kind_of(value)}", pointer)
+            message = f"a schema must be an object, got {kind_of(value)}"
+            self.say("openapi.schema.keyword", message, pointer, None)
             return {}
         reference = value.get("$ref")
         if isinstance(reference, str):
@@ -177,7 +186,10 @@ class Schemas:
             if isinstance(value.get("description"), str):
                 beside["description"] = _cut(value["description"])
         else:
+            if not value.keys().isdisjoint(_schema_lint.COMPOSING):
+                self._compose(value, pointer)
             beside = self._plain({key: item for key, item in value.items() if key != "$ref"}, pointer)
+            self.undefined.pop(pointer, None)  # what it refers to describes the rest
         if not beside or isinstance(made, bool):
             return made
         if "$ref" in made or not (made.keys() & beside.keys()) - {"description", "title", "examples"}:
@@ -211,7 +223,10 @@ class Schemas:
 
     def _plain(self, value: JsonObject, pointer: Pointer) -> JsonObject:
         made: JsonObject = {}
-        hidden = self._hidden(value, pointer) if "required" in value else frozenset()
+        hidden: frozenset[str] = frozenset()
+        if "required" in value:
+            hidden = self._hidden(value, pointer)
+            self.undefined[pointer] = [name for _, name in _schema_lint.undefined(value)]
         for key, item in value.items():
             if key in _UNSUPPORTED:
                 what = f"{key} is not supported: what it stands for is left to the server"
@@ -272,11 +287,13 @@ class Schemas:
                 if isinstance(item, dict) and all(_is_names(names) for names in item.values()):
                     return key, {name: list(dict.fromkeys(names)) for name, names in item.items()}
             case _:
-                return self._other(key, item, pointer)
+                return self._other(key, item, value, pointer)
         self._refused(key, item, pointer)
         return None
 
-    def _other(self, key: str, item: JsonValue, pointer: Pointer) -> tuple[str, JsonValue] | None:
+    def _other(
+        self, key: str, item: JsonValue, value: JsonObject, pointer: Pointer
+    ) -> tuple[str, JsonValue] | None:
         if key in _TEXTS:
             if isinstance(item, str):
                 return (key, _cut(item)) if item else None
@@ -291,23 +308,47 @@ class Schemas:
                 return (key, item) if item else None
         elif key in _ONE_SCHEMA:
             if isinstance(item, (dict, bool)):
+                if key in _OF_THE_SAME:
+                    self._compose(item, pointer)
                 return key, self.translated(item, pointer)
         elif key in _LISTS_OF_SCHEMAS:
             if isinstance(item, list) and item and all(isinstance(one, (dict, bool)) for one in item):
+                for number, one in enumerate(item if key in _OF_THE_SAME else ()):
+                    self._compose(one, (*pointer, number))
                 return key, [self.translated(one, (*pointer, number)) for number, one in enumerate(item)]
         elif key in _MAPS_OF_SCHEMAS:
             if isinstance(item, dict) and all(isinstance(one, (dict, bool)) for one in item.values()):
                 if key == "patternProperties" and any(self._pattern(one, pointer) is None for one in item):
                     return None
+                for name, one in item.items() if key == "dependentSchemas" else ():
+                    self._compose(one, (*pointer, name))
                 return key, {name: self.translated(one, (*pointer, name)) for name, one in item.items()}
         else:
-            return None  # extensions, annotations for other readers, keywords that nobody knows
+            # Extensions, annotations for other readers, keywords that nobody knows.
+            meant = _schema_lint.keywords_meant(key, item, value, self._guesses)
+            if meant:
+                what, hint = _schema_lint.misspelt_words(meant)
+                self.say(_schema_lint.MISSPELT, f"{shown(key)} is left out: {what}", pointer, hint)
+            return None
         self._refused(key, item, pointer)
         return None
 
+    def _compose(self, value: JsonValue, pointer: Pointer) -> None:
+        """Remember that a schema, or the one it refers to, is a part of another."""
+        self._composed.add(self.resolver.follow(value, pointer)[1])
+
+    def report_undefined(self) -> None:
+        """Report the names that schemas require and nothing describes. Only when all schemas are translated
+        it is known which of them are parts of others."""
+        for pointer, names in self.undefined.items():
+            if names and pointer not in self._composed:
+                message, hint = _schema_lint.undefined_words(*names), _schema_lint.UNDEFINED_HINT
+                self.say(_schema_lint.UNDEFINED, message, (*pointer, "required"), hint)
+
     def _refused(self, key: str, item: JsonValue, pointer: Pointer) -> None:
         what = shown(item) if not isinstance(item, (dict, list)) else kind_of(item)
-        self.say("openapi.schema.keyword", f"{key} is left out: {what} cannot stand there", pointer)
+        message = f"{key} is left out: {what} cannot stand there"
+        self.say("openapi.schema.keyword", message, pointer, None)
 
     def _pattern(self, pattern: str, pointer: Pointer) -> tuple[str, str] | None:
         self.patterns.add(pattern)
@@ -317,6 +358,7 @@ class Schemas:
             "openapi.schema.pattern",
             f"the pattern {shown(pattern)} is left out: it does not run in linear time, or is too large",
             pointer,
+            None,
         )
         return None
 

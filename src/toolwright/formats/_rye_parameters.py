@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from toolwright import schema
+from toolwright.formats import _schema_lint
 from toolwright.formats._node import Node, shown, suggestion
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.model import Schema, Severity
@@ -109,6 +110,7 @@ def _as_written(node: Node, patterns: int) -> JsonObject | None:
         return None
     for part in _schemas(node):
         _check(part, patterns)
+    _schema_lint.report(node, required=_schema_lint.Required.NOWHERE)
     return node.value if isinstance(node.value, dict) else None
 
 

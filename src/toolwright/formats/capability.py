@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from toolwright.formats import _schema_lint
 from toolwright.formats._node import NAME_CHARS_MAX, TOOLS_MAX, Node, Reader, key_of, shown
 from toolwright.jsontext import Duplicate, JsonValue, Parsed, compact, place_text
 from toolwright.model import (
@@ -568,9 +569,11 @@ class _Group:
         return "mutation", Effect.CHANGE, "a category that does not exist, which counts as mutation"
 
     def input_schema(self, tool: Node) -> Schema | None:
+        node = tool.get("input_schema")
+        if node is not None:
+            _schema_lint.report(node, required=_schema_lint.Required.BELOW)
         if _is_simple_schema(tool.value.get("input_schema")):
             return Schema.of(tool.value["input_schema"])
-        node = tool.get("input_schema")
         if node is None:
             return _NO_INPUT
         code = "capability.tool.input-schema-object"
@@ -731,7 +734,14 @@ class _Group:
 
     def unknown_keys(self, node: Node, known: tuple[str, ...]) -> None:
         for key in node.value:
-            if key not in known:
+            if known is _TOOL_KEYS and _schema_lint.is_schema_key(key, node.value, "input_schema"):
+                node.here(key).warn(
+                    "capability.tool.unknown-keys",
+                    'unknown key (did you mean "input_schema"?)',
+                    hint=_schema_lint.schema_key_hint(key, "input_schema"),
+                    fix=_schema_lint.schema_key_fix(key, node, "input_schema"),
+                )
+            elif key not in known:
                 node.here(key).warn(
                     "capability.tool.unknown-keys",
                     f"unknown key{node.did_you_mean(key, known)}",

@@ -14,6 +14,7 @@ from posixpath import splitext
 from typing import Final
 
 from toolwright import jsontext
+from toolwright.formats import _schema_lint
 from toolwright.formats._node import Node, Reader, key_of, kind_of, shown
 from toolwright.jsontext import JsonValue
 from toolwright.model import (
@@ -288,7 +289,14 @@ def _end_of(stderr: str) -> str:
 
 def _tool(document: Document, root: Node) -> Tool | None:
     for key, member in root.members():
-        if key not in _FIELDS:
+        if _schema_lint.is_schema_key(key, root.value, "parameters"):
+            member.say(
+                "executable.schema.unknown-keys",
+                f'unknown key "{key}" (did you mean "parameters"?)',
+                severity=Severity.WARNING,
+                hint=_schema_lint.schema_key_hint(key, "parameters"),
+            )
+        elif key not in _FIELDS:
             member.say(
                 "executable.schema.unknown-keys",
                 f'unknown key "{key}"{member.did_you_mean(key, _FIELDS)}',
@@ -315,6 +323,7 @@ def _tool(document: Document, root: Node) -> Tool | None:
         )
     if parameters is not None:
         _check_parameters(parameters)
+        _schema_lint.report(parameters, required=_schema_lint.Required.NOWHERE, fixable=False)
     if root.reader.has_errors or name is None or description is None or parameters is None:
         return None
     return Tool(

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from posixpath import dirname, normpath
 from typing import Final
 
+from toolwright.formats import _schema_lint
 from toolwright.formats._node import TOOLS_MAX, Node, Reader, key_of, shown
 from toolwright.jsontext import Duplicate, JsonValue, Pointer, compact
 from toolwright.model import (
@@ -192,6 +193,14 @@ class _Manifest:
                 canonical: str | None = key
             else:
                 canonical = next((name for name in known if name.lower() == key.lower()), None)
+            if canonical is None and "schema" in known and self.is_schema(key, node):
+                member.warn(
+                    "manifest.root.unknown-keys",
+                    f'unknown key {key} (did you mean "schema"?)',
+                    hint=_schema_lint.schema_key_hint(key, "schema"),
+                    fix=_schema_lint.schema_key_fix(key, node, "schema"),
+                )
+                continue
             if canonical is None:
                 member.warn(
                     "manifest.root.unknown-keys",
@@ -216,6 +225,10 @@ class _Manifest:
             found[canonical] = member
         return None if clash else found
 
+    def is_schema(self, key: str, node: Node) -> bool:
+        """Return whether a tool has its schema under the key of another format."""
+        return not _has_folded(node.value, "schema") and _schema_lint.is_schema_key(key, node.value, "schema")
+
     def tool(self, index: int, node: Node) -> None:
         before = self.reader.errors
         if node.kind != "object":
@@ -234,7 +247,7 @@ class _Manifest:
             return  # what the tool consists of is not known
         name = self.name(index, members.get("name"), node)
         description = self.text(members.get("description"), whom, "description")
-        schema = self.schema(members.get("schema"), whom)
+        schema = self.schema(members.get("schema"), whom, name)
         command = self.command(members.get("command"), node, whom)
         timeout_s = self.timeout(members.get("timeoutSec"), whom)
         env = self.env(members.get("envPassthrough"), whom)
@@ -340,12 +353,13 @@ class _Manifest:
             return None
         return str(node.value)
 
-    def schema(self, node: Node | None, whom: str) -> Schema | None:
+    def schema(self, node: Node | None, whom: str, name: str | None) -> Schema | None:
         if node is None or node.value is None:
             return None
         if node.kind != "object":
             node.say("manifest.schema.type", f"{whom}: schema must be an object, got {node.kind}")
             return None
+        _schema_lint.report(node, name)
         return Schema.of(node.value)
 
     def command(self, node: Node | None, tool: Node, whom: str) -> list[str] | None:

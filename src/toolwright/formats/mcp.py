@@ -15,9 +15,10 @@ from collections.abc import Iterator, Sequence
 from posixpath import join
 from typing import Final
 
+from toolwright.formats import _schema_lint
 from toolwright.formats._mcp_lists import CODEX, from_codex
 from toolwright.formats._node import TOOLS_MAX, Reader, key_of, kind_of, seconds, shown
-from toolwright.jsontext import JsonObject, JsonValue, compact, digest, loads_own
+from toolwright.jsontext import JsonObject, JsonValue, compact, digest, loads_own, place_text
 from toolwright.model import (
     TIMEOUT_S_MAX,
     CallMcp,
@@ -366,10 +367,18 @@ class _Reading:
             self.say("mcp.tool.schema", f'"{name}": inputSchema must describe an object', name)
             return None
         schema = schema if "type" in schema else {"type": "object", **schema}
+        for key in entry:
+            if _schema_lint.is_schema_key(key, entry, "inputSchema"):
+                hint = _schema_lint.schema_key_hint(key, "inputSchema")
+                self.say(
+                    "mcp.tool.schema", f'"{name}": unknown key {shown(key)}', name, Severity.WARNING, hint
+                )
+        self.look(name, "inputSchema", schema)
         output = entry.get("outputSchema")
         if output is not None and not isinstance(output, dict):
             self.say("mcp.tool.schema", f'"{name}": outputSchema is no schema', name, Severity.WARNING)
             output = None
+        self.look(name, "outputSchema", output)
         title, description = entry.get("title"), entry.get("description")
         hints = entry.get("annotations")
         hints = hints if isinstance(hints, dict) else {}
@@ -401,6 +410,12 @@ class _Reading:
                 metadata=metadata or None,
             ),
         )
+
+    def look(self, name: str, which: str, schema: JsonValue) -> None:
+        """Warn of probable mistakes in a schema that the server listed."""
+        for found in _schema_lint.look(schema, self.reader):
+            place = place_text((which, *found.pointer))
+            self.say(found.code, f'"{name}": {place}: {found.what}', name, Severity.WARNING, found.hint)
 
     def effect(self, hints: JsonObject) -> tuple[Effect, str]:
         """Return what a call does to the world, and where that comes from.

@@ -17,7 +17,7 @@ from typing import Final
 from urllib.parse import quote, urljoin, urlsplit
 
 from toolwright import schema as json_schema
-from toolwright.formats import _yaml
+from toolwright.formats import _schema_lint, _yaml
 from toolwright.formats._node import SHOWN_CHARS_MAX, TOOLS_MAX, Reader, key_of, kind_of, shown
 from toolwright.formats._openapi_schema import (
     Direction,
@@ -384,6 +384,7 @@ class _Api:
                 self.tools.append(self.tool(operation))
             except Lost as lost:
                 self.lose(operation, lost)
+        self.requests.report_undefined()
         self.sum_up()
 
     def operations(self) -> Iterator[_Operation]:
@@ -748,6 +749,8 @@ class _Api:
             raw = media.get("schema", {}) if isinstance(media, dict) else {}
             raw_pointer = (*raw_pointer, "schema")
         else:
+            if "schema" not in value:
+                self.look_for_schema(value, pointer)
             raw = value.get("schema", {"type": "string"})
             raw_pointer = (*pointer, "schema")
             told = value.get("style", style)
@@ -777,6 +780,15 @@ class _Api:
             media_type=media_type,
             reserved=value.get("allowReserved") is True,
         )
+
+    def look_for_schema(self, value: JsonObject, pointer: Pointer) -> None:
+        """Warn of a parameter whose schema is where an older version, or another format, has it."""
+        keys = ("type", *(key for key in value if _schema_lint.is_schema_key(key, value, "schema")))
+        for key in keys:
+            if key in value:
+                message = f'{shown(value["name"])}: "{key}" is not read here; the parameter is taken as text'
+                hint = 'OpenAPI 3 expects `"schema": {"type": …}` in a parameter'
+                self.warn("openapi.parameter.schema", message, (*pointer, key), hint)
 
     def types(self, value: JsonValue, pointer: Pointer) -> set[str] | None:
         """The types that a schema names itself; None where it leaves them open."""
@@ -1062,7 +1074,7 @@ class _Api:
 # -- names and texts ----------------------------------------------------------------------------------------
 
 
-def _say_nothing(code: str, message: str, pointer: Pointer) -> None:
+def _say_nothing(code: str, message: str, pointer: Pointer, hint: str | None) -> None:
     """Schemas of answers bind nobody: what is odd in them is left out in silence."""
 
 

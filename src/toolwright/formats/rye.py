@@ -25,6 +25,7 @@ from toolwright.formats import (
     _python_source,
     _rye_chain,
     _rye_parameters,
+    _schema_lint,
     _shell_source,
     _toml,
     _yaml,
@@ -727,7 +728,15 @@ class _Item:
 
     def unknown_keys(self) -> None:
         for key, member in self.root.members():
-            if key not in _KEYS:
+            if _schema_lint.is_schema_key(key, self.root.value, "input_schema") and key not in _KEYS:
+                member.say(
+                    "rye.yaml.unknown-keys",
+                    f'unknown key {key} (did you mean "input_schema"?)',
+                    severity=Severity.WARNING,
+                    hint=_schema_lint.schema_key_hint(key, "input_schema"),
+                    fix=_schema_lint.schema_key_fix(key, self.root, "input_schema"),
+                )
+            elif key not in _KEYS:
                 member.say("rye.yaml.unknown-keys", f"unknown key {key}", severity=Severity.INFO)
 
     # -- what runs ------------------------------------------------------------------------------------------

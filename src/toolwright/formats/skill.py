@@ -23,7 +23,7 @@ from posixpath import dirname, join
 from typing import Final
 
 from toolwright import jsontext
-from toolwright.formats import _yaml
+from toolwright.formats import _schema_lint, _yaml
 from toolwright.formats._node import NAME_CHARS_MAX, Node, Reader, fold, key_of, kind_of, shown, suggestion
 from toolwright.jsontext import Duplicate, JsonObject, JsonValue, Parsed, Pointer, place_text
 from toolwright.model import (
@@ -528,6 +528,14 @@ class _Descriptor:
                     hint="it may restrict what the tool can do, so the tool is not served without it",
                 )
                 continue
+            if known is _TOOL_KEYS and _schema_lint.is_schema_key(key, node.value, "parameters"):
+                member.say(
+                    "skill.root.unknown-key",
+                    node.with_place(f'unknown key "{key}" (did you mean "parameters"?)'),
+                    hint=_schema_lint.schema_key_hint(key, "parameters"),
+                    fix=_schema_lint.schema_key_fix(key, node, "parameters"),
+                )
+                continue
             meant = None if self.reader.is_full else suggestion(key, known)
             message = node.with_place(f'unknown key "{key}"')
             if meant is not None:
@@ -645,8 +653,11 @@ class _Descriptor:
             return None
         # Two readers would understand two schemas: what the model sees and what is checked might differ.
         self.report_repeated(duplicates)
+        if duplicates:
+            return None
+        _schema_lint.report(member)
         value: JsonObject = member.value
-        return None if duplicates else value
+        return value
 
     def allowed(self, node: Node) -> Iterator[tuple[str, tuple[str, ...]]]:
         """The pairs that may run. An entry with a problem allows nothing."""
