@@ -33,9 +33,9 @@ def profile(project: Path, *, own: str | None = None, named: tuple[str, ...] = (
     home = project.parent / "home"
     surroundings = Environment.read({"HOME": str(home), "PATH": PATH})
     if own is not None:
-        config = Path(surroundings.user_config)
-        config.parent.mkdir(parents=True)
-        config.write_text(own, encoding="utf-8")
+        file = Path(surroundings.user_config)
+        file.parent.mkdir(parents=True)
+        file.write_text(own, encoding="utf-8")
     here = os.getcwd()
     os.chdir(project)
     try:

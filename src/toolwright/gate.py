@@ -10,15 +10,14 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from toolwright import jsontext
-from toolwright.catalog import loading, sources
-from toolwright.catalog.catalog import Catalog
+from toolwright.catalog import loading, places, sources
 from toolwright.catalog.digests import Contents, how, own_files, seen
+from toolwright.catalog.places import Places
 from toolwright.config import Config, Environment, current_folder, lock_folder
 from toolwright.errors import Kind, StoreError
 from toolwright.model import (
@@ -31,15 +30,14 @@ from toolwright.model import (
     Decision,
     Deny,
     Disabled,
+    Grant,
     Permit,
-    RunProcess,
     Tool,
     ToolCall,
     Vetted,
 )
 from toolwright.paths import is_below
 from toolwright.records import dataclass, replace
-from toolwright.servers import GUARDED_MAX
 from toolwright.store.keep import FRESH_S, STORE_NAME, Keep
 from toolwright.trust import budgets, policy
 from toolwright.trust.budgets import Tally, budgets_of
@@ -53,6 +51,7 @@ if TYPE_CHECKING:
     from toolwright.trust.vetting import Vetter
 
 _ANSWERS_MAX: Final = 4096
+_MODULE_PATHS: Final = ("PYTHONPATH", "NODE_PATH", "PERL5LIB", "RUBYLIB")
 _UNVETTED: Final = Vetted()
 
 
@@ -117,7 +116,7 @@ class Gate:
         self._make_vetter = vetter
         # Attack: any environment variable that switches verifying off. The host must have opted in.
         self.is_development = config.dev_mode and environment.variables.get("RYE_DEV_MODE") == "1"
-        self._guarded = ""
+        self._guarded: loading.LoadReport | None = None
         self._places: dict[str, tuple[str, bool]] = {}
         """Each declaration's project, and whether a person named its source: neither changes."""
         self.cwd = current_folder()
@@ -142,6 +141,12 @@ class Gate:
         )
         self._server_policy = policy.Policy(replace(self._house, policy=denying, budgets=()))
         self.spaces = sources.Spaces.installed(environment.user_space)
+        self._around = places.Around(
+            cwd=self.cwd,
+            user=environment.user_space,
+            search=_searched(environment, config.grants),
+            handlers=tuple(source.handlers for source in config.sources if source.handlers),
+        )
         self.named = (
             # Attack: a project whose tools get a wider profile because its configuration is left out.
             *(
@@ -288,10 +293,10 @@ class Gate:
                 return made
         return self._vetter
 
-    def guard(self, declared: Iterable[str]) -> None:
+    def guard(self, listed: sources.Listing | None) -> None:
         """What must stay read-only before anything was loaded."""
-        if not self._guarded:
-            self._grounds.guard(declared)
+        if self._guarded is None and listed is not None:
+            self._grounds.guard(places.find(listed, self._around).held)
 
     # -- listing and explaining -----------------------------------------------------------------------------
 
@@ -405,10 +410,18 @@ class Gate:
 
     def _ground(self, tool: Tool, *, project: str, named: bool) -> policy.Ground:
         report = self._report()
-        if report.version != self._guarded:
-            self._guarded = report.version
-            self._grounds.guard(_declared(report.catalog))
+        if report is not self._guarded:
+            self._grounds.guard(self.places(report).held)
+            self._guarded = report
         return (self._made or self._grounds).of(tool, project=project, cwd=self.cwd, named=named)
+
+    def places(self, report: loading.LoadReport) -> Places:
+        """What on this machine belongs to the tools of a load."""
+        return places.find(report.listing, self._around, report.catalog.tools, self._imported)
+
+    def _imported(self, path: str, text: bytes | None) -> list[str]:
+        shadows = import_module("toolwright.runtimes._dependencies").shadows
+        return [held.path for held in shadows(path, self.contents, text=text)]
 
     def close(self) -> None:
         if self.keep is not None:
@@ -443,13 +456,11 @@ def _left(charge: Charge, tally: Tally, now: float) -> BudgetLeft:
     )
 
 
-def _declared(catalog: Catalog) -> Iterator[str]:
-    """The declarations, programs and scripts of every tool."""
-    for tool in islice(catalog.tools, GUARDED_MAX):
-        yield tool.origin.path
-        yield from own_files(tool)
-        if isinstance(tool.invocation, RunProcess) and tool.invocation.skill_dir:
-            yield tool.invocation.skill_dir
+def _searched(environment: Environment, grants: Sequence[Grant]) -> tuple[str, ...]:
+    """Where programs are looked for, and modules where a grant hands over the variable that says so."""
+    names = ["PATH", *(name for name in _MODULE_PATHS if any({name, "*"} & {*grant.env} for grant in grants))]
+    texts = (environment.path if name == "PATH" else environment.variables.get(name, "") for name in names)
+    return tuple(filter(os.path.isabs, (folder for text in texts for folder in text.split(os.pathsep))))
 
 
 class LaterPins:

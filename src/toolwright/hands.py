@@ -320,7 +320,7 @@ class Hands:
                 # there later: only what exists can be hidden.
                 with suppress(OSError):
                     private.make_folders(self._state)
-                self._gate.guard(self._lists.declarations())
+                self._gate.guard(self._lists.listing)
                 self._servers = McpTools(
                     self._host,
                     permit_of=self._permit_server,

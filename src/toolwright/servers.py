@@ -13,10 +13,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from toolwright import formats, jsontext
@@ -472,10 +471,10 @@ class ServerLists:
             self._known = self._found.servers
         return self._known.keys()
 
-    def declarations(self) -> Iterator[str]:
-        """Where declarations lie, before they are read: no server that is asked by then may write them."""
-        if self._found is not None:
-            yield from (candidate.path for candidate in islice(self._found.candidates, GUARDED_MAX))
+    @property
+    def listing(self) -> sources.Listing | None:
+        """What the sources hold, before any of it is read: no server that is asked by then may write it."""
+        return self._found
 
     def changed_at(self, digest: str) -> tuple[int, int, int, int]:
         """When a server last said that its tools are others now; other programs of ours see it too."""

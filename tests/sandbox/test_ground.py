@@ -44,7 +44,7 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.mark.battery("C11")
 def test_the_repository_around_a_folder_and_its_declarations_are_found(project, tmp_path):
-    (project / ".ai").mkdir()
+    (project / ".ai" / "tools").mkdir(parents=True)
     (project / "toolwright.toml").write_text("", encoding="utf-8")
     state = tmp_path / "state"
     state.mkdir()
@@ -53,8 +53,9 @@ def test_the_repository_around_a_folder_and_its_declarations_are_found(project, 
     )
     assert found.git == (real(project / ".git"),)
     assert found.git_code == (real(project / ".git" / "hooks"), real(project / ".git" / "config"))
-    wanted = {project / "tools.json", project / ".ai", project / "toolwright.toml"}
+    wanted = {project / "tools.json", project / ".ai" / "tools", project / "toolwright.toml"}
     assert {real(path) for path in wanted} <= set(found.protected)
+    assert real(project / ".ai") not in found.protected, "tools keep data there"
     assert (found.hidden, found.temporary, found.named) == ((real(state),), (real(tmp_path),), True)
 
 
@@ -111,7 +112,7 @@ def test_the_answer_is_kept_until_something_changes(project):
 
 def test_many_declarations_are_protected_by_their_folders(tmp_path):
     many = []
-    for number in range(100):
+    for number in range(ground.BINDS_MAX):
         path = tmp_path / "skills" / str(number) / "tools.json"
         path.parent.mkdir(parents=True)
         path.write_text("{}", encoding="utf-8")
@@ -119,7 +120,7 @@ def test_many_declarations_are_protected_by_their_folders(tmp_path):
     found = Grounds(guarded=many).of(
         tool(tmp_path / "x.json"), project=str(tmp_path), cwd=str(tmp_path), named=True
     )
-    assert len(found.protected) <= ground.PROTECTED_MAX
+    assert ground._mounts(found.protected) <= ground.BINDS_MAX
     assert all(any(path.startswith(f"{held}/") or path == held for held in found.protected) for path in many)
 
 

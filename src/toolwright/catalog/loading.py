@@ -240,6 +240,11 @@ class LoadReport:
         return [tool for tool in tools if tool.role is Role.TOOL]
 
     @property
+    def listing(self) -> Listing:
+        """What the sources held when they were looked through."""
+        return self._found
+
+    @property
     def asked(self) -> tuple[str, ...]:
         """The digests of everything that was asked for over a wire: servers and fetched documents."""
         return (*self._found.servers, *self._found.fetched)

@@ -154,6 +154,10 @@ class Listing:
         self.paths: set[str] = set()
         self.folders: list[str] = []
         """Every folder whose entries were looked at, for whoever waits for changes. Not part of the stamp."""
+        self.whole: list[str] = []
+        """Folders in which everything belongs to tools, with what lies below. Not part of the stamp."""
+        self.links: list[str] = []
+        """Documents that are links, and folders of them. Not part of the stamp."""
         self.fetched: dict[str, str] = {}
         """The URLs of documents that are fetched, by their digests. Not part of the stamp."""
         self.servers = dict(servers or {})
@@ -396,14 +400,22 @@ class _Look:
             self.add(home, wanted, names, explicit=only is not None, quiet=is_quiet)
 
     def skill_root(self, path: str, names: Mapping[str, os.DirEntry[str]]) -> None:
+        before = len(self.found.rows)
+        self.skills_of(path, names)
+        if len(self.found.rows) > before:
+            self.found.whole.append(path)
+
+    def skills_of(self, path: str, names: Mapping[str, os.DirEntry[str]]) -> None:
         for name in sorted(names):
             if name.startswith(".") or not _is_folder(names[name]):
                 continue
             inner = os.path.join(path, name)
             if not self.contained(inner, names[name]):
                 continue
-            if names[name].is_symlink() and os.path.realpath(inner) in (self.root, os.path.realpath(path)):
-                continue
+            if names[name].is_symlink():
+                if os.path.realpath(inner) in (self.root, os.path.realpath(path)):
+                    continue
+                self.found.links.append(inner)
             inner_names = self.names(inner)
             if "SKILL.md" in inner_names:
                 self.skill(inner, inner_names)
@@ -446,6 +458,8 @@ class _Look:
 
     def rye_tree(self, path: str, project: str, below: str = "", depth: int = 0) -> None:
         names = self.names(path)
+        if not depth:
+            self.found.whole.append(path)
         home: int | None = None
         for name in sorted(name for name in names if not name.startswith("_")):
             if names[name].is_dir(follow_symlinks=False):
@@ -465,6 +479,7 @@ class _Look:
             return
         if self.is_anybodys(path):
             return
+        self.found.whole.append(path)
         named = {name for name in names if name.endswith(TOOL_SUFFIX) and name != TOOL_SUFFIX}
         found: dict[str, os.stat_result] = {}
         for name in sorted(names):
@@ -739,8 +754,10 @@ class _Look:
                 unreadable = files.reason(error)
             else:
                 print_ = (status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
-                if entry.is_symlink() and not files.inside(path, self.root):
-                    unreadable = _LEADS_OUT
+                if entry.is_symlink():
+                    self.found.links.append(path)
+                    if not files.inside(path, self.root):
+                        unreadable = _LEADS_OUT
             add(
                 (
                     home,
@@ -779,8 +796,10 @@ class _Look:
                 prints.append((0, 0, 0, 0))
                 continue
             # A file that a person named may be a link to anywhere; what lies beside it may not.
-            if entry.is_symlink() and path != self.source.path and not files.inside(path, self.root):
-                unreadable = unreadable or _LEADS_OUT
+            if entry.is_symlink():
+                self.found.links.append(path)
+                if path != self.source.path and not files.inside(path, self.root):
+                    unreadable = unreadable or _LEADS_OUT
             prints.append(files.fingerprint(status))
         self.found.rows.append((home, tuple(wanted), tuple(prints), explicit, quiet, unreadable))
 

@@ -323,17 +323,19 @@ def neighbours(file: str, contents: Contents, *, shadow: bool) -> Loaded | None:
     return Loaded(files=tuple(found[path] for path in sorted(found)), folders=((root, root),))
 
 
-def shadows(file: str, contents: Contents, *, above: bool = False) -> tuple[Held, ...]:
-    """The files beside a program that it would import: those that it names, and for Python any of the name of
-    a module of Python's own, which is imported by whatever else is. ``above``: it imports from the folder
-    above its own, too.
+def shadows(
+    file: str, contents: Contents, *, above: bool = False, text: bytes | None = None
+) -> tuple[Held, ...]:
+    """Return the files beside a program that it would import: those that it names, and for Python any with the
+    name of a module of Python's own. ``above``: it imports from the folder above its own, too. ``text``: of a
+    program that is in no file.
 
     Attack: a program that was approved, and `json.py` put beside it, which comes before the real one.
     """
     if file.endswith(JAVASCRIPT):
         named = neighbours(file, contents, shadow=False)
         return named.files if named is not None else ()
-    own = contents.file(file)
+    own = contents.file(file) if text is None else Held(file, (0, 0, 0, 0), digests.ABSENT, text)
     if own is None:
         return ()
     root = os.path.dirname(file)

@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import Final
 
 from toolwright.catalog import files
+from toolwright.catalog.places import CONFIGURATION, DECLARATIONS, OF_SPACES
 from toolwright.model import CallJavaScript, CallPython, Permit, RunProcess, Tool
 from toolwright.records import dataclass, replace
 from toolwright.sandbox import Start, _exchange, _kernel
@@ -27,11 +28,12 @@ from toolwright.trust.policy import Ground
 
 FRESH_S: Final = 1.0
 """How long an answer holds before it is compared with the disk again."""
-PROTECTED_MAX: Final = 64
-"""More declarations than this are protected by their folders."""
+BINDS_MAX: Final = 900
+"""Where what is protected takes more mounts than this, it is protected by its folders. The spawner makes at
+most 1,024 in one namespace."""
 
-_CONFIG_NAMES: Final = ("toolwright.toml", "toolwright.lock")
-_DECLARATION_NAMES: Final = ("SKILL.md", "tools.json", "toolpack.json")
+_NAMES: Final = (*CONFIGURATION, *DECLARATIONS, *(os.path.join(".ai", name) for name in OF_SPACES))
+"""What a format loads in a folder that people work in, by its name alone."""
 _GIT_CONFIG: Final = "config"
 _GIT_CODE: Final = ("hooks", _GIT_CONFIG, f"{_GIT_CONFIG}.worktree", "modules", "commondir")
 _GIT_FILE_BYTES_MAX: Final = 4096
@@ -62,12 +64,13 @@ class Grounds:
         self._declared: tuple[str, ...] = ()
         self._kept: dict[tuple[str, str, str, bool], _Kept] = {}
 
-    def guard(self, declared: Iterable[str]) -> None:
-        """The declarations and programs of all tools that are loaded now.
+    def guard(self, held: Sequence[str]) -> None:
+        """The folders and files of all tools that are loaded now (``catalog/places.py``).
 
-        Attack: a tool that rewrites another one's program, and so gets what that one is granted.
+        Attack: a tool that rewrites what another one runs, or puts a module, a handler or a declaration
+        beside it, and so gets what that one is granted.
         """
-        self._declared = tuple(dict.fromkeys(map(os.path.realpath, declared)))
+        self._declared = tuple(held)
         self._kept = {}
 
     def of(self, tool: Tool, *, project: str, cwd: str, named: bool) -> Ground:
@@ -91,8 +94,8 @@ class Grounds:
             git |= dict.fromkeys(_repositories(folder, looked_at))
         protected: dict[str, None] = {}
         for root in dict.fromkeys((real_project, real_cwd)):
-            looked_at[root] = None
-            for name in (*_CONFIG_NAMES, *_DECLARATION_NAMES, ".ai"):
+            looked_at |= dict.fromkeys((root, os.path.join(root, ".ai")))
+            for name in _NAMES:
                 protected[os.path.join(root, name)] = None
         protected |= dict.fromkeys(_own_declarations(tool))
         protected |= dict.fromkeys(self._guarded)
@@ -189,11 +192,12 @@ def _own_declarations(tool: Tool) -> Iterator[str]:
     """The tool's own declaration and code: what a tool must not rewrite to become another one."""
     yield os.path.realpath(tool.origin.path)
     folder = os.path.dirname(os.path.realpath(tool.origin.path))
-    for name in _DECLARATION_NAMES:
+    for name in DECLARATIONS:
         yield os.path.join(folder, name)
     space, ai, _ = tool.origin.path.partition("/.ai/")
     if ai:
-        yield os.path.realpath(f"{space}/.ai")
+        for name in OF_SPACES:
+            yield os.path.realpath(f"{space}/.ai/{name}")
     invocation = tool.invocation
     if isinstance(invocation, RunProcess):
         if invocation.skill_dir:
@@ -205,21 +209,26 @@ def _own_declarations(tool: Tool) -> Iterator[str]:
 
 
 def _bounded(paths: list[str], roots: tuple[str, ...]) -> tuple[str, ...]:
-    """At most ``PROTECTED_MAX``: many files of one folder are protected by the folder, unless it is one in
-    which files may come and go."""
-    if len(paths) <= PROTECTED_MAX:
+    """At most ``BINDS_MAX`` mounts: many files of one folder are protected by the folder, unless it is one in
+    which files may come and go. Where that is not enough, by that one as well: nothing is left out."""
+    if _mounts(paths) <= BINDS_MAX:
         return tuple(paths)
     holds_root = {above for root in roots for above in (root, *_above(root))}
     together: dict[str, None] = {}
     for path in paths:
         folder = os.path.dirname(path)
         together[path if folder in holds_root else folder] = None
-    if len(together) <= PROTECTED_MAX:
+    if _mounts(together) <= BINDS_MAX:
         return tuple(together)
     folders = dict.fromkeys(os.path.dirname(path) for path in paths)
-    while len(folders) > PROTECTED_MAX:
+    while _mounts(folders) > BINDS_MAX:
         folders = dict.fromkeys(os.path.dirname(path) for path in folders)
     return tuple(folders)
+
+
+def _mounts(paths: Iterable[str]) -> int:
+    """How many mounts hold paths: themselves, and every folder on the way to them."""
+    return len({at for path in paths for at in (path, *_above(path))})
 
 
 # -- the facts for one start --------------------------------------------------------------------------------

@@ -1,0 +1,404 @@
+"""Which parts of the disk belong to tools: what no tool may write, and where tools and people work together.
+
+Three kinds of paths. *Folders* hold only declarations or code of tools: handlers, groups, skills,
+``.ai/tools``, programs. No tool may write anything in them. *Mixed* folders hold other things as well: the
+project, the working directory, and every folder above these. There only the *files* that a format loads or a
+tool runs are held; the rest stays writable. ``sandbox/ground.py`` holds what is found here.
+
+Nothing is read but names and links, and nothing here decides what a tool may do. Every path is real.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from toolwright import jsontext
+from toolwright.catalog import digests
+from toolwright.catalog.sources import SKILL_FILES, Listing
+from toolwright.model import CallFunction, CallJavaScript, CallMcp, CallPython, RunProcess, Tool
+from toolwright.records import dataclass
+
+CONFIGURATION: Final = ("toolwright.toml", "toolwright.lock")
+DECLARATIONS: Final = (*SKILL_FILES, "toolpack.json")
+"""What a format reads in any folder that is looked at, by its name alone."""
+OF_SPACES: Final = ("tools", "config")
+"""What of a space's ``.ai`` is declarations, code, keys and configuration; the rest is data of its tools."""
+CODE: Final = (
+    ".py", ".pyc", ".pyz", ".pyd", ".so", ".pth", ".js", ".mjs", ".cjs", ".jsx", ".ts", ".mts", ".cts",
+    ".node", ".wasm", ".sh", ".bash", ".rb", ".pl", ".pm", ".php", ".lua", ".jar",
+)  # fmt: skip
+"""How the names of files end that an interpreter runs or imports."""
+_INTERPRETERS: Final = (
+    "python", "node", "deno", "bun", "ruby", "perl", "php", "lua", "sh", "bash", "dash", "zsh",
+)  # fmt: skip
+_SKIPPED: Final = ("__pycache__", "node_modules")
+
+Imports = Callable[[str, bytes | None], Iterable[str]]
+"""The files beside a file of code that it would import as they lie there now. The bytes are those of a text
+that lies in no file: of a command that an interpreter is handed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """What of a host matters to where its tools are."""
+
+    cwd: str
+    user: str = ""
+    """The root of rye's user space."""
+    search: tuple[str, ...] = ()
+    """Where programs and modules are looked for: PATH, and what a grant hands over of its like."""
+    handlers: tuple[str, ...] = ()
+    """Folders of handlers that a configuration names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """What belongs to tools. Every path is real."""
+
+    folders: tuple[str, ...] = ()
+    """Read-only for tools, whole. None lies in another one."""
+    files: tuple[str, ...] = ()
+    """In mixed folders: read-only for tools, themselves alone."""
+    mixed: tuple[str, ...] = ()
+    """Folders in which tools may make files, and a format or a program may find one."""
+    code: tuple[str, ...] = ()
+    """Those of them that hold code, which imports from them."""
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        return (*self.folders, *self.files)
+
+
+def find(
+    found: Listing, around: Around, tools: Iterable[Tool] = (), imports: Imports | None = None
+) -> Places:
+    """The places of everything that is listed and loaded. Without ``tools``: of what is listed."""
+    finding = _Finding(found, around, imports)
+    finding.spaces()
+    finding.documents()
+    finding.sources()
+    for tool in tools:
+        finding.tool(tool)
+    return finding.places()
+
+
+class _Finding:
+    """One look."""
+
+    def __init__(self, found: Listing, around: Around, imports: Imports | None) -> None:
+        self.found = found
+        self.around = around
+        self.imports = imports
+        projects = {home.project for home in found.homes if home.place == "rye" and not home.space}
+        self.worked_in = tuple({*map(os.path.realpath, filter(None, (around.cwd, *projects)))})
+        """Where tools run: these folders, and all above them, are mixed."""
+        self.above = {at for folder in self.worked_in for at in _upwards(folder)}
+        self.folders: dict[str, None] = {}
+        self.spelled: set[str] = set()
+        """The same as they are named, links and all."""
+        self.files: dict[str, None] = {}
+        self.mixed: dict[str, None] = dict.fromkeys(self.worked_in)
+        self.code_in: dict[str, None] = {}
+        """Mixed folders that hold code, which imports from them."""
+        self.known: dict[str, str | None] = {}
+
+    def places(self) -> Places:
+        folders = tuple(folder for folder in self.folders if not self.covers(os.path.dirname(folder)))
+        return Places(
+            folders=folders,
+            files=tuple(path for path in self.files if not self.covers(path)),
+            mixed=tuple(path for path in {**self.mixed, **self.code_in} if not self.covers(path)),
+            code=tuple(path for path in self.code_in if not self.covers(path)),
+        )
+
+    # -- kinds of folders -----------------------------------------------------------------------------------
+
+    def is_spelled(self, path: str) -> bool:
+        """Whether a path is one of those folders by its name alone, or below one: most are, and following
+        every link on the way to ten thousand of them takes longer than everything else here."""
+        return any(at in self.spelled for at in _upwards(path))
+
+    def covers(self, path: str) -> bool:
+        """Whether a real path is, or lies below, a folder that is held whole."""
+        return any(at in self.folders for at in _upwards(path))
+
+    def real(self, folder: str) -> str | None:
+        """The real path of a folder; None where there is none."""
+        if folder not in self.known:
+            real = os.path.realpath(folder)
+            self.known[folder] = real if os.path.isdir(real) else None
+        return self.known[folder]
+
+    def folder(self, path: str) -> None:
+        """A folder that holds nothing but tools, unless people work in it, too."""
+        if self.is_spelled(path):
+            return
+        real = self.real(path)
+        if real is None:
+            self.absent(path)
+        elif real in self.above:
+            self.mixed[real] = None
+        else:
+            self.spelled.add(path)
+            if not self.covers(real):
+                self.folders[real] = None
+                self.led_to_by_links(real)
+
+    def home(self, path: str) -> None:
+        """A folder of declarations: one of tools, unless it is a repository that people work in."""
+        real = self.real(path)
+        if real is not None and os.path.lexists(os.path.join(real, ".git")):
+            self.mixed[real] = None
+        else:
+            self.folder(path)
+
+    def led_to_by_links(self, folder: str) -> None:
+        """Attack: a handler that is a link to a file in a folder where tools may write."""
+        for entry in _entries(folder):
+            if entry.is_symlink():
+                real = os.path.realpath(entry.path)
+                if os.path.lexists(real) and not self.covers(real):
+                    self.files[real] = None
+
+    def absent(self, path: str) -> None:
+        """Something that a format or a program looks for and that is not there: it would appear in the
+        nearest folder above it that exists."""
+        at = os.path.dirname(path)
+        while (real := self.real(at)) is None and at != os.path.dirname(at):
+            at = os.path.dirname(at)
+        if real is not None and not self.covers(real):
+            self.mixed[real] = None
+
+    def file(self, path: str) -> None:
+        """A file that a format loads."""
+        if os.path.lexists(path):
+            self.files[os.path.realpath(path)] = None
+        else:
+            self.absent(path)
+
+    def code(self, path: str) -> None:
+        """A file that a tool runs. Its folder is where it imports from."""
+        if not os.path.lexists(path):
+            self.absent(path)
+            return
+        real = os.path.realpath(path)
+        if self.covers(real):
+            return
+        self.home(os.path.dirname(real))
+        if not self.covers(real):
+            self.files[real] = None
+            self.imports_from(os.path.dirname(real), real)
+
+    def imports_from(self, folder: str, path: str, text: bytes | None = None) -> None:
+        """Code of a mixed folder, which imports from it."""
+        self.code_in[folder] = None
+        if os.path.isdir(compiled := os.path.join(folder, "__pycache__")):
+            self.folder(compiled)
+        for imported in self.imports(path, text) if self.imports is not None else ():
+            self.imported(os.path.realpath(imported), folder)
+
+    def imported(self, path: str, folder: str) -> None:
+        """A neighbour that code imports: the file itself, or the whole package that it lies in."""
+        below = path[len(folder) + 1 :] if path.startswith(f"{folder}/") else ""
+        package = os.path.join(folder, below.partition("/")[0])
+        if "/" in below and package not in self.above:
+            self.folder(package)
+        elif not self.covers(path):
+            self.files[path] = None
+
+    # -- what is listed -------------------------------------------------------------------------------------
+
+    def spaces(self) -> None:
+        """Configuration, declarations and keys by their names, where tools run and in rye's spaces."""
+        for root in self.worked_in:
+            for name in (*CONFIGURATION, *DECLARATIONS):
+                self.file(os.path.join(root, name))
+        for root in dict.fromkeys((*self.worked_in, self.around.user)):
+            space = os.path.join(root, ".ai")
+            if root and (real := self.real(space)) is not None:
+                self.mixed[real] = None
+                for name in OF_SPACES:
+                    if os.path.isdir(os.path.join(space, name)):
+                        self.folder(os.path.join(space, name))
+        for folder in self.around.handlers:
+            self.folder(folder)
+        for folder in self.around.search:
+            self.searched(folder)
+
+    def searched(self, folder: str) -> None:
+        """A folder of PATH or of modules. Attack: a program or module put into one that lies in the project.
+        What lies elsewhere is the user's, as it is without us."""
+        real = self.real(folder)
+        if real is None or not any(at in self.worked_in for at in _upwards(real)):
+            return
+        prefix = os.path.dirname(real)
+        is_whole = os.path.basename(real) in ("bin", ".bin") and (
+            os.path.isfile(os.path.join(prefix, "pyvenv.cfg")) or os.path.basename(prefix) == "node_modules"
+        )
+        self.folder(prefix if is_whole else real)
+
+    def documents(self) -> None:
+        for folder in self.found.whole:
+            self.folder(folder)
+        names: dict[int, list[str]] = {}
+        for row in self.found.rows:
+            if not row[4]:  # one whose name promises nothing is looked at with its tools
+                names.setdefault(row[0], []).extend(row[1])
+        for number in names:
+            home = self.found.homes[number]
+            if home.fetched or self.is_spelled(home.folder):
+                continue
+            if home.place == "skill":
+                self.folder(home.folder)
+            elif home.place not in ("mcp", "openapi"):
+                self.home(home.folder)
+            if home.among_groups or home.place == "capability":
+                for folder in home.handlers:
+                    if os.path.isdir(folder):
+                        self.folder(folder)
+        for number, some in names.items():
+            home = self.found.homes[number]
+            if not home.fetched and not self.is_spelled(home.folder):
+                for name in some:
+                    self.file(os.path.join(home.folder, name))
+        for path in self.found.links:
+            real = os.path.realpath(path)
+            if os.path.isdir(real):
+                self.folder(real)
+            elif not self.covers(real):
+                self.file(real)
+        for text, path in self.found.servers.values():
+            self.server(jsontext.loads_own(text.encode("utf-8")), os.path.dirname(path))
+
+    def sources(self) -> None:
+        """The folders that were looked through for declarations, and hold none yet."""
+        for folder in self.found.folders:
+            if self.is_spelled(folder) or (real := self.real(folder)) is None or self.covers(real):
+                continue
+            if real not in self.above and self.is_of_tools(real):
+                self.home(folder)
+            else:
+                self.mixed[real] = None
+
+    def is_of_tools(self, folder: str) -> bool:
+        """Whether every folder in a folder is one of tools, and there is one."""
+        inner = [
+            entry.path
+            for entry in _entries(folder)
+            if entry.name[:1] != "." and entry.name not in _SKIPPED and entry.is_dir()
+        ]
+        return bool(inner) and all(self.covers(os.path.realpath(path)) for path in inner)
+
+    # -- what is loaded -------------------------------------------------------------------------------------
+
+    def tool(self, tool: Tool) -> None:
+        """The declaration of a tool, its code, and where its code imports from."""
+        invocation = tool.invocation
+        if isinstance(invocation, CallFunction):
+            return
+        if os.path.isabs(tool.origin.path) and not isinstance(invocation, CallMcp):
+            self.declared(tool.origin.path)
+        if isinstance(invocation, RunProcess):
+            if invocation.skill_dir:
+                self.folder(invocation.skill_dir)
+            if invocation.beneath is not None:
+                self.folder(invocation.beneath)
+            if os.path.isabs(invocation.program):
+                self.program(invocation.program)
+            self.command((invocation.program, *invocation.fixed), self.around.cwd)
+        elif isinstance(invocation, CallPython | CallJavaScript):
+            for path in digests.own_files(tool):
+                self.code(path)
+            if isinstance(invocation, CallPython) and invocation.file is None:
+                self.handlers(tool, invocation)
+            if isinstance(invocation, CallJavaScript):
+                self.modules(invocation.file)
+
+    def declared(self, path: str) -> None:
+        if not self.is_spelled(path):
+            self.home(os.path.dirname(path))
+            if not self.is_spelled(path):
+                self.file(path)
+
+    def program(self, path: str) -> None:
+        """A program: those of the machine are held alone, those of a source with their folder."""
+        real = os.path.realpath(path)
+        if any(at in self.folders or at in self.mixed for at in _upwards(os.path.dirname(real))):
+            self.code(path)
+        elif os.path.lexists(real):
+            self.files[real] = None
+
+    def handlers(self, tool: Tool, invocation: CallPython) -> None:
+        """Where the handler may lie. Attack: one in a place that is looked at first, put there later."""
+        settings = jsontext.loads_own(invocation.settings)
+        paths = settings.get("files", ()) if isinstance(settings, dict) else ()
+        for path in paths:
+            real = self.real(os.path.dirname(path))
+            if real is None:
+                self.absent(os.path.dirname(path))
+            elif not self.covers(real):
+                self.folder(real)
+
+    def modules(self, file: str) -> None:
+        """Where Node looks for a tool's packages, and for what kind of module its file is."""
+        for at in _upwards(os.path.dirname(os.path.realpath(file))):
+            if os.path.isdir(path := os.path.join(at, "node_modules")):
+                self.folder(path)
+        for at in _upwards(os.path.dirname(os.path.realpath(file))):
+            if os.path.isfile(path := os.path.join(at, "package.json")):
+                self.file(path)
+                return
+
+    def server(self, told: Any, folder: str) -> None:
+        """The code that a list of MCP servers starts."""
+        definition: Mapping[str, Any] = told["definition"]
+        command, arguments = definition.get("command"), definition.get("args")
+        if isinstance(command, str):
+            cwd = definition.get("cwd")
+            listed = arguments if isinstance(arguments, list) else ()
+            words = [word for word in listed if isinstance(word, str)]
+            base = os.path.join(folder, cwd) if isinstance(cwd, str) else folder
+            if "/" in command and os.path.isfile(path := os.path.join(base, command)):
+                self.program(path)
+            self.command((command, *words), base)
+
+    def command(self, words: Sequence[str], cwd: str) -> None:
+        """What an interpreter is told to run: a file, a module or a text."""
+        name = os.path.basename(words[0]).rstrip("0123456789.")
+        if not name.endswith(_INTERPRETERS):
+            return
+        folder = self.real(cwd)
+        for at, word in enumerate(words[1:], 1):
+            told = words[at + 1] if at + 1 < len(words) else ""
+            if "\0" in word + told:
+                return
+            if not word.startswith("-"):
+                if os.path.isfile(path := os.path.normpath(os.path.join(cwd, word))):
+                    self.code(path)
+                return
+            if name.endswith("python") and word[1:2] != "-":
+                if "I" in word or "P" in word:
+                    folder = None  # it imports nothing from where it runs
+                if word[-1] in "cm" and folder is not None and not self.covers(folder):
+                    text = told if word[-1] == "c" else f"import {told}"
+                    self.imports_from(folder, os.path.join(folder, "-c.py"), text.encode("utf-8", "replace"))
+                    return
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    with suppress(OSError), os.scandir(folder) as entries:
+        return list(entries)
+    return []
+
+
+def _upwards(path: str) -> Iterator[str]:
+    """A path and every folder above it."""
+    while True:
+        yield path
+        above = os.path.dirname(path)
+        if above == path:
+            return
+        path = above
