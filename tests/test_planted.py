@@ -192,7 +192,8 @@ def laid_out(project: Path) -> None:
     }
     rye = (
         "__version__ = '1.0.0'\n__tool_type__ = 'python'\n"
-        "__executor_id__ = 'rye/core/runtimes/python/script'\n__tool_description__ = 'd'\n__category__ = 'x'\n"
+        "__executor_id__ = 'rye/core/runtimes/python/script'\n__tool_description__ = 'd'\n"
+        "__category__ = 'x'\n"
     )
     javascript = (
         'export const __version__ = "1.0.0";\nexport const __tool_type__ = "javascript";\n'

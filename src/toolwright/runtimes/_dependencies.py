@@ -326,9 +326,9 @@ def neighbours(file: str, contents: Contents, *, shadow: bool) -> Loaded | None:
 def shadows(
     file: str, contents: Contents, *, above: bool = False, text: bytes | None = None
 ) -> tuple[Held, ...]:
-    """Return the files beside a program that it would import: those that it names, and for Python any with the
-    name of a module of Python's own. ``above``: it imports from the folder above its own, too. ``text``: of a
-    program that is in no file.
+    """Return the files beside a program that it would import: those that it names, and for Python any with
+    the name of a module of Python's own. ``above``: it imports from the folder above its own, too. ``text``:
+    of a program that is in no file.
 
     Attack: a program that was approved, and `json.py` put beside it, which comes before the real one.
     """
