@@ -160,6 +160,21 @@ def test_a_manifest_program_sees_path_home_and_what_it_lists(project: Path, leve
             assert b"sk-secret" not in content
 
 
+@pytest.mark.parametrize("kind", ["closed", "no needs", "fs.read", "project", "open"])
+def test_a_manifest_program_has_a_temporary_folder(project: Path, level: Level, kind: str) -> None:
+    """Its format hands over PATH and HOME; a program that may not write to /tmp gets TMPDIR as well."""
+    manifest(project, "temporary", "#!/bin/sh\nfile=$(mktemp) && echo x > $file && echo '{}' && rm $file\n")
+    needs = {"no needs": (), "fs.read": ("fs.read",)}.get(kind)
+    # Other programs are needed for `mktemp` and `rm`.
+    grants = () if needs is None else (Grant(pattern="manifest:*", needs=(*needs, "shell.execute")),)
+    profile = Profile(kind) if needs is None else None
+    with workshop(project, level, undeclared=profile, grants=grants) as opened:
+        result = opened.call("temporary", {})
+        if "protected:read-only-parents" in result.isolation and kind in ("project", "open"):
+            pytest.skip("this test's project lies in /tmp, which is read-only here because it holds that")
+        assert result.content == "{}", result
+
+
 @pytest.mark.requirement("manifest.timeout.override", "manifest.timeout.text", "manifest.timeout.tree")
 @pytest.mark.battery("E01", "E03", "E04")
 def test_a_manifest_program_is_stopped_with_all_its_children(project: Path, level: Level) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.lateness import timely
 from tests.levels import each_level, sandbox_of
 from tests.runtimes.test_python import word_of
 from toolwright import jsontext
@@ -816,6 +817,28 @@ def test_scratch_is_private_and_empty_for_every_call(bench: Bench) -> None:
     for _ in range(6):
         assert bench.call(tool).value == [[], True]
     assert Path("/etc/passwd").exists()
+
+
+def test_attack_folders_without_end_are_answered_in_time(warm: Bench) -> None:
+    tool = warm.tool(
+        "import fs from 'node:fs';\n"
+        "export default (params) => {\n"
+        "  process.chdir(process.env.TMPDIR);\n"
+        "  for (let n = 0; params.fill; n++) fs.mkdirSync(`${n}/a/b`, { recursive: true });\n"
+        "  return fs.readdirSync('.');\n"
+        "};\n"
+    )
+    warm.call(tool)
+
+    def act() -> tuple[Ending, float]:
+        began = time.monotonic()
+        ending = warm.call(tool, {"fill": True}, permit=warm.limited(timeout_s=1.0))
+        return ending, time.monotonic() - began
+
+    ending, took_s = timely(act, lambda found: found[1], 2.0)
+    assert ending.end in (End.TIMED_OUT, End.OVER_LIMIT)
+    assert took_s < 2.0
+    assert warm.call(tool).value == []
 
 
 def test_scratch_is_bounded(warm: Bench) -> None:

@@ -119,7 +119,7 @@ def test_a_start_has_the_checked_bytes_and_no_variable_that_was_not_asked_for(be
     assert start.sealed == ((run.program, b"#!/bin/sh\necho 1\n"),)
     assert start.own == (run.program,)
     assert start.stdin == b'{"a":1}'
-    assert set(start.env) == {"PATH"}
+    assert set(start.env) == {"PATH", "TMPDIR"}, "TMPDIR names its scratch folder"
 
 
 def test_a_file_that_changed_since_it_was_recorded_is_not_started(bench: Bench) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from tests.lateness import timely
 from tests.levels import each_level, sandbox_of
 from toolwright import jsontext
 from toolwright.catalog import digests
@@ -960,6 +961,28 @@ def test_scratch_is_bounded_private_and_empty_for_every_call(warm: Bench) -> Non
         End.OVER_LIMIT,
         f"its temporary files took more than {10 << 20} bytes",
     )
+
+
+def test_attack_folders_without_end_are_answered_in_time(warm: Bench) -> None:
+    tool = warm.function(
+        "import os\n"
+        "def execute(params, project_path):\n"
+        "    os.chdir(os.environ['TMPDIR'])\n"
+        "    n = 0\n"
+        "    while params.get('fill'): os.makedirs(f'{n}/a/b'); n += 1\n"
+        "    return os.listdir('.')\n"
+    )
+    warm.call(tool)
+
+    def act() -> tuple[Ending, float]:
+        began = time.monotonic()
+        ending = warm.call(tool, {"fill": True}, permit=warm.limited(timeout_s=1.0))
+        return ending, time.monotonic() - began
+
+    ending, took_s = timely(act, lambda found: found[1], 2.0)
+    assert ending.end in (End.TIMED_OUT, End.OVER_LIMIT)
+    assert took_s < 2.0
+    assert warm.call(tool).value == []
 
 
 def test_a_call_does_not_see_the_scratch_folder_of_another(warm: Bench) -> None:

@@ -16,12 +16,14 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.lateness import timely
 from toolwright.model import End, Ending, Level, Limits, Permit, Profile, Programs
 from toolwright.sandbox import Cancel, Sandbox, Start, _kernel, probe
 from toolwright.sandbox import rules as _rules
@@ -908,6 +910,37 @@ def test_open_files_over_the_limit_are_refused(level):
     script = "import os, time\ntime.sleep(0.2)\nkept = [os.dup(0) for _ in range(200)]"
     ending = python(level, script, limited(open_files_max=64))
     assert b"Too many open files" in ending.stderr, ending
+
+
+ENDLESS = {
+    "deep": "while True: os.mkdir('d'); os.chdir('d')",
+    "wide": "for n in itertools.count(): os.mkdir(str(n))",
+    "both": "for n in itertools.count(): os.makedirs(f'{n}/a/b/c')",
+    "files": "for n in itertools.count(): os.close(os.open(str(n), os.O_CREAT | os.O_WRONLY))",
+}
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+@pytest.mark.parametrize("most", [256 << 20, 1 << 40], ids=["limited", "without-limit"])
+def test_attack_folders_without_end_are_answered_in_time(level, kind, most):
+    """Counting them, and removing them, must not delay the answer, nor the next call."""
+    script = f"import itertools, os\nos.chdir(os.environ['TMPDIR'])\n{ENDLESS[kind]}"
+
+    def act() -> tuple[Ending, float]:
+        began = time.monotonic()
+        return python(level, script, limited(timeout_s=1.0, scratch_bytes_max=most)), time.monotonic() - began
+
+    ending, took_s = timely(act, lambda found: found[1], 2.0)
+    assert ending.end in (End.TIMED_OUT, End.OVER_LIMIT), ending
+    assert took_s < 2.0
+
+    def again() -> tuple[Ending, float]:
+        began = time.monotonic()
+        return shell(level, 'ls "$TMPDIR"', CLOSED), time.monotonic() - began
+
+    ending, took_s = timely(again, lambda found: found[1], 1.0)
+    assert (ending.exit_status, ending.stdout) == (0, b"")
+    assert took_s < 1.0
 
 
 def test_a_deep_tree_in_the_scratch_folder_is_removed(level):

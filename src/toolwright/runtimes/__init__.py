@@ -7,6 +7,7 @@ and no words for the model; the engine above it does.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Final, Protocol
@@ -16,6 +17,7 @@ from toolwright.catalog.files import find_program as find_program
 from toolwright.catalog.sources import Spaces
 from toolwright.journal.redaction import secret_parts
 from toolwright.model import End, Ending, Permit, Tool, ToolCall, Vetted
+from toolwright.paths import TEMPORARY_FOLDER, is_below
 from toolwright.records import dataclass, maker
 from toolwright.runtimes._cleaning import cleaned
 from toolwright.sandbox import Cancel, Sandbox
@@ -107,6 +109,8 @@ class Handed:
 
 
 _handed: Final = maker(Handed)
+_TEMPORARY_FOLDER: Final = os.path.realpath(TEMPORARY_FOLDER)
+"""Where programs make temporary files if no variable names another folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +151,7 @@ class Environments:
                 return withheld(no)
             env = {**known.env, **values, **added}
             secrets = {**secrets, **values}
-        if "TMPDIR" in tool.needs.base_env:
+        if "TMPDIR" in tool.needs.base_env or not is_below(_TEMPORARY_FOLDER, permit.write):
             env["TMPDIR"] = ""  # the sandbox names the call's scratch folder here
         return _handed(env=env, secrets=secrets)
 

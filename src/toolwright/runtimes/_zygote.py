@@ -283,8 +283,6 @@ class _Slot:
         _, status, usage = os.wait4(pid, 0)
         os.close(watch)
         swept = self.sweep(pid)
-        if not empty_folder(self.scratch):
-            self.new_scratch()  # the old one goes with the zygote
         # Only now: while we held the other ends, the host was not woken by each of them closing.
         os.close(out)
         os.close(err)
@@ -295,6 +293,10 @@ class _Slot:
             self.control.send(b"E" + ENDED.pack(b"S" if swept else b"L", code, *took))
         except OSError:
             return False
+        # Attack: folders without number, or in each other without end: a call is answered when they are all
+        # gone. Nobody waits for this slot before it is ready again.
+        if not empty_folder(self.scratch):
+            self.new_scratch()  # the old one goes with the zygote
         return host_is_there and swept
 
     def be_tool(self, talk: _socket.socket, out: int, err: int) -> None:

@@ -878,7 +878,7 @@ class _Exchange:
             return f"its processes took more than {self.limits.memory_bytes_max} bytes of memory"
         scratch_max = self.limits.scratch_bytes_max
         looks = self.samples % 4 == 0 and self.scratch
-        if looks and size(self.scratch, scratch_max) > scratch_max:
+        if looks and size(self.scratch, scratch_max, self.deadline) > scratch_max:
             return f"its temporary files took more than {scratch_max} bytes"
         return ""
 

@@ -155,12 +155,14 @@ class Exchange:
         self.stdout_bytes = 0
         self.stderr_bytes = 0
         self.limits: Limits = start.permit.limits
+        self.deadline = math.inf
         self.scratch = scratch
         self.exit: ExitWatch | None = None
 
     def until(self, deadline: float, cancel: Cancel) -> tuple[End, str]:
         """Talk until the process ends or has to: how, and why."""
         process = self.process
+        self.deadline = deadline
         self.exit = ExitWatch(process.pid)
         pause_s = SAMPLE_S
         sample_at = time.monotonic() + pause_s
@@ -236,7 +238,8 @@ class Exchange:
             return f"more than {limits.processes_max} processes"
         if memory > limits.memory_bytes_max:
             return f"more than {limits.memory_bytes_max} bytes of memory"
-        if self.scratch and _scratch.size(self.scratch, limits.scratch_bytes_max) > limits.scratch_bytes_max:
+        most = limits.scratch_bytes_max
+        if self.scratch and _scratch.size(self.scratch, most, self.deadline) > most:
             return f"more than {limits.scratch_bytes_max} bytes in the scratch folder"
         return ""
 

@@ -9,26 +9,29 @@ gone.
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import stat
 import threading
 import time
+from collections import deque
 from contextlib import suppress
 from itertools import islice
 from typing import Final
 
 from toolwright.paths import TEMPORARY_FOLDER
 
-ENTRIES_AT_ONCE_MAX: Final = 20_000
-"""More than this is put aside and removed later, so that no call waits for it."""
+EMPTYING_S: Final = 0.05
+"""How long a call, or a host that begins, waits for removing. The rest is removed in the background."""
 
-REMOVING_S: Final = 5.0
-"""What is not gone by then is left to the next host, which has as long for all that others left."""
+REMOVING_S: Final = 1.0
+"""How long a host that ends waits. What is not gone by then is left to the next host."""
 
 _LOCK_SUFFIX: Final = ".lock"
 _ENTRIES_MAX: Final = 100_000
 _ENTRIES_PER_LOOK: Final = 1000
-"""At the clock, and into a folder."""
+_STEP_S: Final = 0.1
+"""The background removes for so long before it looks whether the host ends."""
 
 
 _JUST_NOW_NS: Final = 20_000_000
@@ -49,8 +52,11 @@ class Scratch:
         self.has_our_clock = 0 <= behind_ns < _JUST_NOW_NS
         """Whether the times of what lies in it come from this machine's clock: it was made just now."""
         self._free: list[str] = []
-        self._aside: list[str] = []
-        _remove_leftovers(self._parent, time.monotonic() + removing_s)
+        self._aside: deque[str] = deque()
+        self._remover: threading.Thread | None = None
+        self._has_leftovers = not _remove_leftovers(self._parent, time.monotonic() + EMPTYING_S)
+        if self._has_leftovers:
+            self._remove_in_background()
 
     @property
     def folder(self) -> str:
@@ -61,14 +67,6 @@ class Scratch:
         """An empty folder for one call, ours alone."""
         with self._lock:
             path = self._free.pop() if self._free else ""
-            aside = self._aside.pop() if self._aside else ""
-        if aside:
-            # Attack: a tool puts something in its folder's place that nobody can empty, so that the call of
-            # another fails here. It is left to the end.
-            with suppress(OSError):
-                if not _empty(aside, remove=True):
-                    with self._lock:
-                        self._aside.append(aside)
         if not path:
             path = os.path.join(self._folder, f"s-{os.urandom(8).hex()}")
             os.mkdir(path, 0o700)
@@ -78,7 +76,7 @@ class Scratch:
 
     def empty(self, path: str) -> bool:
         """Remove what a call left, and keep the folder; False where that would take long."""
-        return _empty(path, remove=False)
+        return _empty(path, remove=False, until=time.monotonic() + EMPTYING_S)
 
     def give_back(self, path: str) -> None:
         """The call is over: the folder is emptied and used again, or put aside when it holds too much."""
@@ -87,6 +85,34 @@ class Scratch:
             clean = self.empty(path) and os.path.isdir(path)  # a tool may have removed it
         with self._lock:
             (self._free if clean else self._aside).append(path)
+        if not clean:
+            self._remove_in_background()
+
+    def _remove_in_background(self) -> None:
+        """Attack: folders without number, or in each other without end. No call waits until they are gone."""
+        with self._lock:
+            if self._held < 0 or (self._remover is not None and self._remover.is_alive()):
+                return
+            self._remover = threading.Thread(target=self._remove_aside, name="scratch", daemon=True)
+            with suppress(RuntimeError):  # no more threads for this user: left to the end
+                self._remover.start()
+
+    def _remove_aside(self) -> None:
+        while True:
+            with self._lock:
+                path = self._aside.popleft() if self._aside else ""
+                if self._held < 0 or not (path or self._has_leftovers):
+                    self._remover = None
+                    return
+            until = time.monotonic() + _STEP_S
+            if not path:
+                self._has_leftovers = not _remove_leftovers(self._parent, until)
+                continue
+            # Attack: a tool puts something in its folder's place that nobody can empty: left to the end.
+            with suppress(OSError):
+                if not _empty(path, remove=True, until=until):
+                    with self._lock:
+                        self._aside.append(path)
 
     @property
     def empty_folder(self) -> str:
@@ -104,14 +130,21 @@ class Scratch:
             if self._held < 0:
                 return
             held, self._held = self._held, -1
-        if remove(self._folder, time.monotonic() + self._removing_s):
+            remover = self._remover
+        if remover is not None and remover.is_alive():
+            remover.join()
+        until = time.monotonic() + self._removing_s
+        if remove(self._folder, until):
             with suppress(OSError):
                 os.unlink(self._folder + _LOCK_SUFFIX)
         os.close(held)
+        if self._has_leftovers:
+            _remove_leftovers(self._parent, until)
 
 
-def size(folder: str, enough: int) -> int:
-    """The space that a folder takes on disk, counted until it is more than ``enough``. Follows no links.
+def size(folder: str, enough: int, until: float = math.inf) -> int:
+    """Return the space that a folder takes on disk, counted until it is more than ``enough``, or until then.
+    Follows no links.
 
     Attack: files in a folder that its maker closed to us, or so many that counting them is the load. Both
     count as too much.
@@ -129,6 +162,8 @@ def size(folder: str, enough: int) -> int:
                             waiting.append(entry.path)
                     if entries > _ENTRIES_MAX:
                         return enough + 1
+                    if time.monotonic() > until:
+                        return total
         except FileNotFoundError:
             continue
         except OSError:
@@ -181,7 +216,8 @@ def _is_at(path: str, descriptor: int) -> bool:
     return False
 
 
-def _remove_leftovers(parent: str, until: float) -> None:
+def _remove_leftovers(parent: str, until: float) -> bool:
+    """Remove what hosts left that ended without; False if there was no time for all of it."""
     with suppress(OSError), os.scandir(parent) as entries:
         for entry in entries:
             if not entry.name.endswith(_LOCK_SUFFIX):
@@ -192,8 +228,11 @@ def _remove_leftovers(parent: str, until: float) -> None:
                     fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     if remove(entry.path.removesuffix(_LOCK_SUFFIX), until):
                         os.unlink(entry.path)
+                    elif time.monotonic() > until:
+                        return False
                 finally:
                     os.close(held)
+    return True
 
 
 def remove(path: str, until: float | None = None) -> bool:
@@ -202,17 +241,14 @@ def remove(path: str, until: float | None = None) -> bool:
     Attack: a process that outlived its call (below ``supervised``) makes files as fast as we remove them, and
     the host never ends, or never begins.
     """
-    until = time.monotonic() + REMOVING_S if until is None else until
     with suppress(OSError):
         _make_ours(path)
-        while not _empty(path, remove=True, most=_ENTRIES_PER_LOOK):
-            if time.monotonic() > until:
-                return False
+        _empty(path, remove=True, until=time.monotonic() + REMOVING_S if until is None else until)
     return not os.path.lexists(path)
 
 
-def _empty(path: str, *, remove: bool, most: int = ENTRIES_AT_ONCE_MAX) -> bool:
-    """Remove what lies in a folder; False when there is more than one go should take.
+def _empty(path: str, *, remove: bool, until: float) -> bool:
+    """Remove what lies in a folder, something of it in any case; False if there was no time for all of it.
 
     A folder inside is moved to the top before it is looked into: however deep a tool nested them, two
     descriptors and no recursion are enough.
@@ -222,51 +258,48 @@ def _empty(path: str, *, remove: bool, most: int = ENTRIES_AT_ONCE_MAX) -> bool:
     except FileNotFoundError:
         return True
     try:
-        left = most - _unlink_files(top, top, most)
-        while left > 0 and (names := _some_names(top)):
-            for name in names:
-                _make_ours(name, top)
-                inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
-                try:
-                    left -= 1 + _unlink_files(inner, top, left)
-                finally:
-                    os.close(inner)
-                if left <= 0:
-                    break
-                os.rmdir(name, dir_fd=top)
+        while found := _some_entries(top):
+            for name, is_folder in found:
+                if not is_folder:
+                    os.unlink(name, dir_fd=top)
+                else:
+                    _make_ours(name, top)
+                    if not _move_up(name, top, until):
+                        return False
+                    os.rmdir(name, dir_fd=top)
+                if time.monotonic() > until:
+                    return False
     finally:
         os.close(top)
-    if left > 0 and remove:
+    if remove:
         os.rmdir(path)
-    return left > 0
+    return True
 
 
-def _some_names(top: int) -> list[str]:
-    """Of what lies in a folder. Looking for one at a time passes all that were removed before, each time."""
+def _some_entries(top: int) -> list[tuple[str, bool]]:
+    """Of what lies in a folder, names and which are folders. Looking for one at a time passes all that were
+    removed before, each time."""
     with os.scandir(top) as entries:
-        return [entry.name for entry in islice(entries, _ENTRIES_PER_LOOK)]
+        some = islice(entries, _ENTRIES_PER_LOOK)
+        return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in some]
 
 
-def _unlink_files(folder: int, top: int, most: int) -> int:
-    """Unlink the files of a folder and move its folders to the top; how many, at most ``most``.
-
-    Attack: so many folders at the top that nothing is left to do once they are counted, round after round. So
-    only what was done counts.
-    """
-    count = 0
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if not entry.is_dir(follow_symlinks=False):
-                os.unlink(entry.name, dir_fd=folder)
-            elif folder != top:
-                _make_ours(entry.name, folder)
-                os.rename(entry.name, f"x-{os.urandom(8).hex()}", src_dir_fd=folder, dst_dir_fd=top)
-            else:
-                continue
-            count += 1
-            if count >= most:
-                break
-    return count
+def _move_up(name: str, top: int, until: float) -> bool:
+    """Unlink the files of a folder and move its folders to the top; False if there was no time for all."""
+    folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    _make_ours(entry.name, folder)
+                    os.rename(entry.name, f"x-{os.urandom(8).hex()}", src_dir_fd=folder, dst_dir_fd=top)
+                else:
+                    os.unlink(entry.name, dir_fd=folder)
+                if time.monotonic() > until:
+                    return False
+    finally:
+        os.close(folder)
+    return True
 
 
 def _make_ours(name: str, folder: int | None = None) -> None:

@@ -738,7 +738,7 @@ class Supervised:
         try:
             is_clean = slot.is_untouched(changed_ns, by_our_clock=self._scratch.has_our_clock)
             if not is_clean:
-                is_clean = not os.listdir(slot.scratch) or self._scratch.empty(slot.scratch)
+                is_clean = self._scratch.empty(slot.scratch)
                 slot.changed_ns = _changed_ns(slot.scratch)
         except OSError:
             pass
