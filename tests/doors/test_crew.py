@@ -25,6 +25,7 @@ from toolwright.doors._events import EventKind, Events
 from toolwright.errors import Kind
 from toolwright.journal.reading import entries
 from toolwright.model import ToolCall, ToolResult
+from toolwright.records import replace
 from toolwright.sandbox import NEVER, Cancel
 
 SLEEP = """{"tools": [{"name": "sleep", "description": "Sleeps.", "command": ["/bin/sleep", "60"],
@@ -49,7 +50,7 @@ def echo(text: str) -> str:
 
 
 @contextmanager
-def crewed(tmp_path: Path, *tools: object, threads_max: int = 16) -> Iterator[tuple[Crew, Workshop, Events]]:
+def crewed(tmp_path: Path, *tools: object, threads_max: int = 64) -> Iterator[tuple[Crew, Workshop, Events]]:
     with toolwright.open(Config(state=str(tmp_path / "state")), tools=tools) as workshop:
         events = Events()
         crew = Crew(workshop, events, threads_max=threads_max)
@@ -85,8 +86,12 @@ def call(workshop: Workshop, name: str, **arguments: object) -> ToolCall:
     return ToolCall(id=workshop.new_call_id(), tool=name, arguments=arguments, caller="someone")
 
 
-def order(crew: Crew, workshop: Workshop, answers: Answers, name: str, **arguments: object) -> bool:
-    return crew.order(call(workshop, name, **arguments), door="test", done=answers.done, cancel=NEVER)
+def order(
+    crew: Crew, workshop: Workshop, answers: Answers, name: str, *, share: str = "", **arguments: object
+) -> bool:
+    """Whether the call was taken."""
+    made = call(workshop, name, **arguments)
+    return crew.order(made, door="test", done=answers.done, cancel=NEVER, share=share) is None
 
 
 def test_every_call_is_answered_once_and_recorded_once(tmp_path: Path) -> None:
@@ -201,23 +206,162 @@ def test_draining_cancels_what_does_not_end(tmp_path: Path) -> None:
 
 
 def test_more_calls_than_can_wait_are_refused_at_once(tmp_path: Path) -> None:
-    """Attack: calls without end, until the memory is."""
-    gate, answers = Gate(), Answers()
-    with crewed(tmp_path, gate.hold, threads_max=1) as (crew, workshop, _events):
+    """Attack: calls without end, until the memory is. Those of another caller are taken all the same."""
+    gate, answers, others = Gate(), Answers(), Answers()
+    with crewed(tmp_path, gate.hold, echo) as (crew, workshop, _events):
         try:
-            order(crew, workshop, answers, "hold")
-            assert gate.entered.acquire(timeout=WAIT_S)
             taken = 0
-            while order(crew, workshop, answers, "hold"):
+            while order(crew, workshop, answers, "hold", share="busy"):
                 taken += 1
-                assert taken <= WAITING_MAX + 1
-            assert taken == WAITING_MAX
+                assert taken <= WAITING_MAX
+            assert taken == WAITING_MAX // 2
+            error = crew.order(
+                call(workshop, "hold"), door="test", done=answers.done, cancel=NEVER, share="busy"
+            )
+            assert error is not None
+            assert (error.kind, error.details) == (Kind.UNAVAILABLE, {"again_s": 1.0})
+            assert order(crew, workshop, others, "echo", share="calm", text="x")
+            assert others.wait(1, crew)[0].content == "x"
         finally:
             with crew._lock:
-                waiting = list(crew._arrived)
-                crew._arrived.clear()
-                crew._under_way.difference_update(waiting)
+                waiting = crew._waiting.take_out(lambda _order: True)
+                for each in waiting:
+                    crew._let_go(each)
             gate.free.set()
+
+
+def threads_of_calls() -> int:
+    return sum(thread.name == "call" for thread in threading.enumerate())
+
+
+def test_attack_hundreds_of_calls_of_a_slow_tool_leave_no_thread_for_others(tmp_path: Path) -> None:
+    """They wait without a thread: those of one tool, and whatever else their caller calls."""
+    gate, another, answers, others = Gate(), Gate(), Answers(), Answers()
+
+    def slow() -> str:
+        return another.hold()
+
+    with crewed(tmp_path, gate.hold, slow, echo, threads_max=64) as (crew, workshop, _events):
+        before = threads_of_calls()
+        try:
+            for _ in range(200):
+                assert order(crew, workshop, answers, "hold", share="busy")
+                assert order(crew, workshop, answers, "slow", share="busy")
+            until, entered = time.monotonic() + WAIT_S, 0
+            while entered < 32 and time.monotonic() < until:  # half of all
+                crew.look()
+                entered += gate.entered.acquire(timeout=0.001) + another.entered.acquire(timeout=0.001)
+            assert entered == 32
+            assert threads_of_calls() - before <= 64 + 1
+            for number in range(5):
+                assert order(crew, workshop, others, "echo", share="calm", text=str(number))
+                assert others.wait(number + 1, crew)[number].content == str(number)
+            assert order(crew, workshop, others, "hold", share="calm")
+            while not gate.entered.acquire(timeout=0.001):
+                assert time.monotonic() < until
+                crew.look()
+            assert answers.results == []
+        finally:
+            gate.free.set()
+            another.free.set()
+        assert len(answers.wait(400, crew)) == 400
+        assert others.wait(6, crew)[5].content == "held"
+
+
+def test_a_tool_at_its_limit_delays_no_other_tool_of_the_same_caller(tmp_path: Path) -> None:
+    gate, answers, others = Gate(), Answers(), Answers()
+    config = Config(state=str(tmp_path / "state"), calls_per_tool=2)
+    with toolwright.open(config, tools=[gate.hold, echo]) as workshop:
+        crew, before = Crew(workshop, Events(), threads_max=16), threads_of_calls()
+        try:
+            for _ in range(100):
+                order(crew, workshop, answers, "hold")
+            for number in range(20):
+                order(crew, workshop, others, "echo", text=str(number))
+            assert len(others.wait(20, crew)) == 20
+            assert threads_of_calls() - before <= 4
+        finally:
+            gate.free.set()
+        assert [each.content for each in answers.wait(100, crew)] == ["held"] * 100
+        assert crew.drain(WAIT_S)
+
+
+def test_callers_who_wait_have_their_turns_one_after_the_other(tmp_path: Path) -> None:
+    gate, order_of = Gate(), list[str]()
+    config = Config(state=str(tmp_path / "state"), calls_per_tool=1)
+
+    def note(who: str) -> str:
+        if not order_of:
+            gate.hold()
+        order_of.append(who)
+        return who
+
+    with toolwright.open(config, tools=[note]) as workshop:
+        crew, answers = Crew(workshop, Events()), Answers()
+        try:
+            order(crew, workshop, answers, "note", share="a", who="a")
+            assert gate.entered.acquire(timeout=WAIT_S)
+            for who in "aaaabbc":
+                order(crew, workshop, answers, "note", share=who, who=who)
+        finally:
+            gate.free.set()
+        answers.wait(8, crew)
+        assert crew.drain(WAIT_S)
+    assert "".join(order_of) == "aabcabaa"
+
+
+def test_a_call_that_waits_is_cancelled_without_being_begun(tmp_path: Path) -> None:
+    gate, answers, stop = Gate(), Answers(), Cancel()
+    config = Config(state=str(tmp_path / "state"), calls_per_tool=1)
+    with toolwright.open(config, tools=[gate.hold]) as workshop:
+        crew, held = Crew(workshop, Events()), Answers()
+        try:
+            order(crew, workshop, held, "hold")
+            crew.order(call(workshop, "hold"), door="test", done=answers.done, cancel=stop)
+            stop.set()
+            (result,) = answers.wait(1, crew)
+            assert result.error is not None
+            assert result.error.kind is Kind.CANCELLED
+        finally:
+            gate.free.set()
+        held.wait(1, crew)
+        assert crew.drain(WAIT_S)
+    what = [entry.what for entry in entries(str(tmp_path / "state" / "journal")) if entry.call]
+    assert what == ["begin", "end"]
+
+
+def test_a_call_that_waits_longer_than_it_may_is_refused_and_told_when_to_come_again(tmp_path: Path) -> None:
+    gate, answers = Gate(), Answers()
+    config = Config(state=str(tmp_path / "state"), calls_per_tool=1)
+    with toolwright.open(config, tools=[gate.hold]) as workshop:
+        crew, held = Crew(workshop, Events()), Answers()
+        try:
+            order(crew, workshop, held, "hold")
+            short = replace(call(workshop, "hold"), timeout_s=0.05)
+            crew.order(short, door="test", done=answers.done, cancel=Cancel())
+            (result,) = answers.wait(1, crew)
+            assert result.error is not None
+            assert (result.error.kind, result.error.details) == (Kind.UNAVAILABLE, {"again_s": 1.0})
+            assert "waited too long" in result.error.message
+        finally:
+            gate.free.set()
+        held.wait(1, crew)
+        assert crew.drain(WAIT_S)
+
+
+def test_draining_answers_what_waits(tmp_path: Path) -> None:
+    gate, answers = Gate(), Answers()
+    config = Config(state=str(tmp_path / "state"), calls_per_tool=1)
+    with toolwright.open(config, tools=[gate.hold]) as workshop:
+        crew = Crew(workshop, Events())
+        for _ in range(20):
+            crew.order(call(workshop, "hold"), door="test", done=answers.done, cancel=Cancel())
+        assert gate.entered.acquire(timeout=WAIT_S)
+        assert not crew.drain(0.2)
+        results = answers.wait(19)
+        gate.free.set()
+        assert {result.error.kind for result in results if result.error} == {Kind.CANCELLED}
+        assert crew.drain(WAIT_S)
 
 
 def test_a_door_that_fails_on_an_answer_ends_no_thread(tmp_path: Path) -> None:
@@ -350,7 +494,8 @@ def test_the_stop_button_of_a_call_is_closed_when_it_is_over(tmp_path: Path) -> 
         answers, buttons = Answers(), [Cancel() for _ in range(20)]
         pipes = [button.fileno() for button in buttons]
         for button in buttons:
-            assert crew.order(call(workshop, "echo", text="x"), door="http", done=answers.done, cancel=button)
+            made = call(workshop, "echo", text="x")
+            assert crew.order(made, door="http", done=answers.done, cancel=button) is None
         answers.wait(len(buttons), crew)
         assert crew.drain(WAIT_S)
         for pipe in pipes:
@@ -361,7 +506,7 @@ def test_the_stop_button_of_a_call_is_closed_when_it_is_over(tmp_path: Path) -> 
 def test_the_button_that_all_share_stays(tmp_path: Path) -> None:
     with crewed(tmp_path, echo) as (crew, workshop, _):
         answers, pipe = Answers(), NEVER.fileno()
-        assert crew.order(call(workshop, "echo", text="x"), door="http", done=answers.done, cancel=NEVER)
+        assert order(crew, workshop, answers, "echo", text="x")
         answers.wait(1, crew)
         assert crew.drain(WAIT_S)
         assert NEVER.fileno() == pipe
@@ -548,7 +693,7 @@ class Lines:
 
 
 @contextmanager
-def reading(tmp_path: Path, *tools: object, threads_max: int = 16) -> Iterator[tuple[Lines, Crew]]:
+def reading(tmp_path: Path, *tools: object, threads_max: int = 64) -> Iterator[tuple[Lines, Crew]]:
     with crewed(tmp_path, *tools, threads_max=threads_max) as (crew, workshop, _events):
         lines = Lines(workshop, crew)
         crew.serve(lines)
@@ -655,7 +800,7 @@ def test_attack_calls_that_never_end_keep_nobody_from_hearing_that_they_are_call
     tmp_path: Path,
 ) -> None:
     gate = Gate()
-    with reading(tmp_path, gate.hold, ping, threads_max=2) as (lines, crew):
+    with reading(tmp_path, gate.hold, ping, threads_max=4) as (lines, crew):
         try:
             lines.say("hold", "hold")
             until, entered = time.monotonic() + WAIT_S, 0

@@ -1,7 +1,8 @@
 """The threads that run the calls of a served workshop.
 
 A door orders calls from its event loop; or it has these threads read for it (``Source``): whoever read a call
-runs it, so that no thread has to be woken for it.
+runs it, so that no thread has to be woken for it. A caller whose calls take all that it may have, or all that
+a tool may run of, waits without a thread.
 
 Calls that arrive while others are being recorded share one sync of the journal, and quick ones (functions of
 the host's) that are over together share one write. Whatever may wait gets a thread of its own at once; a
@@ -15,7 +16,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cached_property
@@ -23,6 +24,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from toolwright.app import Workshop
 from toolwright.doors._events import EventKind, Events
+from toolwright.doors._shares import Queue, Shares
 from toolwright.engine import Begun, Engine, Over
 from toolwright.errors import Kind
 from toolwright.functions import PROGRESS, Report
@@ -32,8 +34,13 @@ from toolwright.records import dataclass
 from toolwright.sandbox import Cancel
 
 THREADS_MAX: Final = 128
+"""Calls that run at once, of all callers together; one caller alone gets half of them (``_shares.py``)."""
 WAITING_MAX: Final = 4096
-"""Calls that have not begun; more are refused at once instead of being forgotten late."""
+"""Calls under way, of all callers together; more are refused at once instead of being forgotten late."""
+QUEUE_S: Final = 60.0
+"""A call that has not begun after so long is refused."""
+AGAIN_S: Final = 1.0
+"""When to come again, for who is refused."""
 TOGETHER_MAX: Final = 64
 """Calls that begin with one sync, or end with one write."""
 _STUCK_S: Final = 0.002
@@ -44,6 +51,8 @@ _LOOK_S: Final = 0.003
 _LOOKS_IDLE: Final = 40
 """After so many looks with nothing to see nobody looks any more."""
 _DRAIN_LOOK_S: Final = 0.02
+_SWEEP_S: Final = 0.05
+"""How often it is looked whether what waits was cancelled, or waits too long."""
 _SLOW_S: Final = 0.005
 _PACES_MAX: Final = 4096
 _NAME_CHARS_MAX: Final = 512
@@ -76,6 +85,12 @@ class _Order:
     cancel: Cancel
     done: Done
     door: str
+    share: str
+    """Of the caller who is counted for it."""
+    until: float
+    """When it is refused if it has not begun."""
+    is_admitted: bool = False
+    """Whether it counts as running; else it waits for its turn, and holds nothing."""
     progress: Report | None = None
     begun: Begun | None = None
     over: Over | None = None
@@ -147,8 +162,22 @@ class Crew:
         self._spans = spans
         self._workshop = workshop
         self._events = events
-        self._threads_max = threads_max
         self._lock = threading.Lock()
+        self._room = Shares(WAITING_MAX)
+        """Of calls under way."""
+        self._running = Shares(threads_max)
+        """Of those that were admitted."""
+        self._tools: Counter[str] = Counter()
+        """How many of each tool were."""
+        self._per_tool = workshop.config.calls_per_tool
+        self._waiting: Queue[_Order] = Queue()
+        """Not admitted yet: others of the same caller, or of the same tool, run."""
+        self._refused: list[_Order] = []
+        """Waited in vain; to be answered by a thread."""
+        self._swept_at = 0.0
+        self._threads_max = 2 * threads_max + 1
+        """A thread for each that may be admitted, and one that reads. So none is missing to hear that calls
+        are cancelled, however many of them never end."""
         self._arrived: deque[_Order] = deque()
         self._begun: deque[_Order] = deque()
         self._over: list[_Order] = []
@@ -211,23 +240,32 @@ class Crew:
         cancel: Cancel,
         progress: Report | None = None,
         trace: str = "",
-    ) -> bool:
-        """Have a call run; ``done`` is told the result, in the thread that ran it, and ``cancel``, which must
-        be this call's alone, is closed then. The call's ``id`` must be a ``new_call_id``. False: there is too
-        much to do already, or the house is closing, and nothing was or will be done. ``trace``: the
-        traceparent that came with the call."""
-        order = _Order(call, cancel, done, door, progress, trace=trace)
+        share: str = "",
+    ) -> ToolError | None:
+        """Have a call run; ``done`` is called with the result, in the thread that ran it, and ``cancel``,
+        which must be this call's alone, is closed then. The call's ``id`` must be a ``new_call_id``.
+        ``trace``: the traceparent that came with the call. ``share``: who is counted for it.
+
+        Return why the call was not taken, or None. Then nothing was or will be done."""
+        until = time.monotonic() + min(call.timeout_s or QUEUE_S, QUEUE_S)
+        order = _Order(call, cancel, done, door, share, until, progress=progress, trace=trace)
         with self._lock:
-            if self._is_closing or len(self._arrived) >= WAITING_MAX:
-                return False
+            if self._is_closing:
+                return _STOPPING
+            if not self._room.may(share):
+                return _NO_ROOM
+            self._room.take(share)
             self._under_way.add(order)
             self._ordered += 1
             if not self._is_attended and self._loop is not None:
                 with suppress(RuntimeError):  # the loop has ended: whoever drains us looks
                     self._loop.call_soon_threadsafe(self._begin_looking)
-            self._arrived.append(order)
+            if not self._is_next(order):
+                self._waiting.add(share, order, _shown(call))
+                return None
+            self._admit(order)
             if self._free or self._is_waking:
-                return True
+                return None
             self._is_waking = True
         try:
             # What arrives in the same turn of the loop begins together; and a thread that starts while the
@@ -235,7 +273,41 @@ class Crew:
             asyncio.get_running_loop().call_soon(self._wake_up)
         except RuntimeError:  # no loop here
             self._wake_up()
-        return True
+        return None
+
+    def _is_next(self, order: _Order) -> bool:
+        """Whether a call need not wait. Under the lock.
+
+        Attack: hundreds of calls of one slow tool, each of which waits in a thread, until there is none left
+        for the calls of others.
+        """
+        tool = _shown(order.call)
+        return (
+            not self._waiting.has(order.share, tool)
+            and self._running.may(order.share)
+            and self._has_place(tool)
+        )
+
+    def _has_place(self, tool: str) -> bool:
+        return self._tools[tool] < self._per_tool
+
+    def _admit(self, order: _Order) -> None:
+        """Under the lock."""
+        order.is_admitted = True
+        self._running.take(order.share)
+        self._tools[_shown(order.call)] += 1
+        self._arrived.append(order)
+
+    def _let_go(self, order: _Order) -> None:
+        """A call is over. Under the lock."""
+        self._under_way.discard(order)
+        self._room.give_back(order.share)
+        if order.is_admitted:
+            self._running.give_back(order.share)
+            tool = _shown(order.call)
+            self._tools[tool] -= 1
+            if not self._tools[tool]:
+                del self._tools[tool]
 
     def _wake_up(self) -> None:
         with self._lock:
@@ -275,6 +347,7 @@ class Crew:
         progress: Report | None = None,
         cancel: Cancel | None = None,
         trace: str = "",
+        share: str = "",
     ) -> ToolResult:
         """Run a call. Cancelling the task kills the tool and waits for its record; ``progress`` is told in
         the call's thread."""
@@ -288,8 +361,11 @@ class Crew:
         def done(result: ToolResult) -> None:
             mailbox.post(settle, result)
 
-        if not self.order(call, door=door, done=done, cancel=stop, progress=progress, trace=trace):
-            return refused(call)
+        error = self.order(
+            call, door=door, done=done, cancel=stop, progress=progress, trace=trace, share=share
+        )
+        if error is not None:
+            return refused(call, error)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
@@ -306,11 +382,20 @@ class Crew:
     def look(self) -> None:
         """Wake another thread where calls wait, or a source, and nobody moves them on: one that seemed quick
         is not. Called every few milliseconds by whoever serves, while anything is under way."""
-        if not (self._arrived or self._begun or self._over or self._is_unread):
+        if not (self._has_work or self._waiting or self._is_unread):
             return
         with self._lock:
+            self._sweep()
             if self._is_stuck():
                 self._wake()
+
+    def _sweep(self) -> None:
+        """Find what waits in vain. Under the lock."""
+        now = time.monotonic()
+        if not self._waiting or now < self._swept_at + _SWEEP_S:
+            return
+        self._swept_at = now
+        self._refused += self._waiting.take_out(lambda order: order.cancel.is_set or order.until < now)
 
     def drain(self, timeout_s: float) -> bool:
         """Take nothing more and wait until all is over; what is not by then is cancelled and waited for.
@@ -340,9 +425,14 @@ class Crew:
         until = time.monotonic() + timeout_s
         while self._under_way and (left_s := until - time.monotonic()) > 0:
             self._settled.wait(min(left_s, _DRAIN_LOOK_S))
+            self._sweep()
             if self._is_stuck():
                 self._wake()
         return not self._under_way
+
+    @property
+    def _has_work(self) -> bool:
+        return bool(self._arrived or self._begun or self._over or self._refused)
 
     @property
     def _is_unread(self) -> bool:
@@ -350,7 +440,7 @@ class Crew:
 
     def _is_stuck(self) -> bool:
         now = time.monotonic()
-        if (self._arrived or self._begun or self._over) and now - self._moved_at > _STUCK_S:
+        if self._has_work and now - self._moved_at > _STUCK_S:
             return True
         return self._is_unread and now - self._read_at > _UNREAD_S
 
@@ -362,12 +452,9 @@ class Crew:
         if self._idle:
             self._free += 1
             self._idle.pop().release()
-        elif self._threads < self._threads_max:
-            if _started(self._work):
-                self._threads += 1
-                self._free += 1
-        elif self._is_unread and _started(self._only_read):
-            self._is_read = True
+        elif self._threads < self._threads_max and _started(self._work):
+            self._threads += 1
+            self._free += 1
 
     def _work(self) -> None:
         gate = threading.Lock()
@@ -376,6 +463,7 @@ class Crew:
             try:
                 self._run_begun()
                 self._end_over()
+                self._answer_refused()
                 fresh = self._taken()
                 if fresh:
                     self._begin(fresh)
@@ -389,26 +477,12 @@ class Crew:
         with self._lock:
             if not self._is_unread:
                 return False
-            if self._arrived or self._begun or self._over:
+            if self._has_work:
                 return True
             self._is_read = True
             self._free -= 1
         self._read_once()
         return True
-
-    def _only_read(self) -> None:
-        """Read, and run nothing. Attack: as many calls as there are threads, none of which ends, so that
-        nobody hears any more that they are called off."""
-        while True:
-            self._read_once()
-            with self._lock:
-                self._free -= 1
-                if not self._is_unread:
-                    return
-                if self._idle or self._threads < self._threads_max:
-                    self._wake()
-                    return
-                self._is_read = True
 
     def _read_once(self) -> None:
         """By the one thread that reads; whatever it orders, it is free to run itself."""
@@ -443,7 +517,7 @@ class Crew:
                 continue
             with self._lock:
                 self._free -= 1
-                if self._free == 0 and (begun or self._arrived or self._over or self._is_unread):
+                if self._free == 0 and (self._has_work or self._is_unread):
                     self._wake()
             try:
                 self._go_on(order)
@@ -459,6 +533,15 @@ class Crew:
         if over:
             self._end(over)
 
+    def _answer_refused(self) -> None:
+        if not self._refused:
+            return
+        with self._lock:
+            waited, self._refused = self._refused, []
+        self._tell(
+            [(order, refused(order.call, _CANCELLED if order.cancel.is_set else _WAITED)) for order in waited]
+        )
+
     def _taken(self) -> list[_Order]:
         arrived = self._arrived
         fresh: list[_Order] = []
@@ -472,7 +555,7 @@ class Crew:
     def _rest(self, gate: threading.Lock) -> bool:
         """Wait until there is something to do. False: there has been nothing for long."""
         with self._lock:
-            if self._arrived or self._begun or self._over:
+            if self._has_work:
                 return True
             self._free -= 1
             if self._is_closing:
@@ -612,7 +695,10 @@ class Crew:
             if not _is_question(result):
                 self._note_end(order, result)
         with self._settled:  # last: whoever waits until all is over finds everybody told
-            self._under_way.difference_update([order for order, _result in ended])
+            for order, _result in ended:
+                self._let_go(order)
+            while (following := self._waiting.next(self._running.may, self._has_place)) is not None:
+                self._admit(following)
             if not self._under_way:
                 self._settled.notify_all()
 
@@ -695,11 +781,25 @@ def _why_broken(broken: BaseException) -> ToolError:
     return ToolError(kind=Kind.INTERNAL, message=f"the call broke: {type(broken).__name__}")
 
 
-def refused(call: ToolCall) -> ToolResult:
-    """The result of a call that was not taken: nothing was run, so nothing is recorded."""
-    error = ToolError(
-        kind=Kind.UNAVAILABLE,
-        message="too many calls are waiting, or the server is stopping",
-        hint="try later",
-    )
+def refused(call: ToolCall, error: ToolError) -> ToolResult:
+    """The result of a call that was not taken, or waited in vain: nothing was run, so nothing is recorded."""
     return ToolResult(call_id=call.id, error=error)
+
+
+_LATER: Final[JsonObject] = {"again_s": AGAIN_S}
+_NO_ROOM: Final = ToolError(
+    kind=Kind.UNAVAILABLE,
+    message="too many calls of this caller are under way",
+    hint=f"call again in {AGAIN_S:.0f} s, or when some of them have ended",
+    details=_LATER,
+)
+_WAITED: Final = ToolError(
+    kind=Kind.UNAVAILABLE,
+    message="the call waited too long for its turn, and was not begun",
+    hint=f"call again in {AGAIN_S:.0f} s, or when some of them have ended",
+    details=_LATER,
+)
+_CANCELLED: Final = ToolError(kind=Kind.CANCELLED, message="cancelled while it waited for its turn")
+_STOPPING: Final = ToolError(
+    kind=Kind.UNAVAILABLE, message="the server is stopping, and takes no more calls", hint="call again later"
+)

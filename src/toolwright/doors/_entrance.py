@@ -23,6 +23,7 @@ from typing import Final
 
 from toolwright import jsontext
 from toolwright.doors._peers import Peer, Peers
+from toolwright.doors._shares import Shares, share_of
 from toolwright.doors._web import (
     BODY_BYTES_MAX,
     BODY_TIMEOUT_S,
@@ -70,6 +71,8 @@ VALUE_BYTES_MAX: Final = 8192
 FAILURES: Final = 10
 """Wrong tokens that an address may show at once, and again each minute."""
 ADDRESSES_MAX: Final = 4096
+REQUESTS_MAX: Final = 1024
+"""Requests under way, of all callers together; one caller alone gets half of them (``_shares.py``)."""
 _PASSED_MAX: Final = 4096
 _LOGIN_BYTES_MAX: Final = 4096
 _SHOWN_BYTES_MAX: Final = 2 * CHARS_MAX
@@ -251,6 +254,7 @@ class Entrance:
         rate_per_minute: int = 0,
         body_bytes_max: int = BODY_BYTES_MAX,
         body_timeout_s: float = BODY_TIMEOUT_S,
+        requests_max: int = REQUESTS_MAX,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -267,6 +271,7 @@ class Entrance:
         self._clock = clock
         self._now = now
         self._peers = Peers()
+        self._shares = Shares(requests_max)
         self._look_at = -math.inf
         self._names: dict[object, _Names] = {}
         self._passed: dict[object, Passed] = {}
@@ -350,6 +355,23 @@ class Entrance:
         if needs_look and (unfit := _unfit(seen, method, self._bytes_max)) is not None:
             await self._refuse(scope, send, unfit)
             return
+        if guest is NOBODY:
+            await self._let_in(scope, receive, send, guest)
+            return
+        share = share_of(guest)
+        if not self._shares.may(share):
+            # Attack: one caller's requests, each of which takes its time, until there is no connection left.
+            await self._refuse(scope, send, _later(1.0, "too many requests of this caller are under way"))
+            return
+        self._shares.take(share)
+        try:
+            await self._held_in(scope, receive, send, guest, is_chunked=is_chunked)
+        finally:
+            self._shares.give_back(share)
+
+    async def _held_in(
+        self, scope: Scope, receive: Receive, send: Send, guest: Guest, *, is_chunked: bool
+    ) -> None:
         held: _Held | None = None
         if guest.token_id is not None:
             held = _Held(self, guest.token_id, receive, send)

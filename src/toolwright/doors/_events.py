@@ -19,7 +19,8 @@ from toolwright.jsontext import JsonObject
 KEPT_MAX: Final = 512
 """Events that one who comes back may still be told."""
 BEHIND_MAX: Final = 1024
-LISTENERS_MAX: Final = 256
+LISTENERS_MAX: Final = 512
+"""Those who listen are counted by caller before (``_streams.py``)."""
 
 
 class EventKind(StrEnum):

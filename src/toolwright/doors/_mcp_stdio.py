@@ -330,8 +330,9 @@ class _Connection:
         return self.desk.call(self._guest, params, listing.keys)
 
     def order(self, call: ToolCall, done: Done, cancel: Cancel, report: Report | None, trace: str) -> None:
-        if not self._crew.order(call, door=DOOR, done=done, cancel=cancel, progress=report, trace=trace):
-            done(refused(call))
+        error = self._crew.order(call, door=DOOR, done=done, cancel=cancel, progress=report, trace=trace)
+        if error is not None:
+            done(refused(call, error))
             self.flush()
         self._ordered += 1
         if self._sleeps:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from typing import Final
@@ -19,6 +18,7 @@ from toolwright.doors import _reach
 from toolwright.doors._entrance import SAFE_HEADERS
 from toolwright.doors._events import Event, EventKind, Events, TooManyListeners
 from toolwright.doors._routes import Wrong
+from toolwright.doors._shares import Shares, share_of
 from toolwright.doors._web import NO_STORE, ClientLeft, Headers, Receive, Send, unless_left
 from toolwright.errors import UnknownTool
 from toolwright.jsontext import JsonObject, JsonValue
@@ -26,6 +26,7 @@ from toolwright.model import Guest, Right
 
 STREAM_S_MAX: Final = 3600.0
 """A stream ends after so long; whoever reads it comes back and says where it was."""
+STREAMS_MAX: Final = 256
 STREAMS_PER_GUEST_MAX: Final = 16
 KEEP_ALIVE_S: Final = 15.0
 STALLED_S: Final = 60.0
@@ -44,16 +45,17 @@ class Streams:
         self._events = events
         self._epoch = f"{time.time_ns():x}"
         """Tells this server's events from those of one before it, whose numbers began at 1 as well."""
-        self._open: Counter[str] = Counter()
+        self._open = Shares(STREAMS_MAX)
 
     async def tell(self, guest: Guest, heard: str | None, receive: Receive, send: Send) -> None:
         """Answer with what happens, until the guest leaves or the house closes. ``heard``: the id of the last
         event that the guest has. Raises Wrong where there is no room for another stream."""
-        if self._open[guest.name] >= STREAMS_PER_GUEST_MAX:
-            # Attack: one caller's streams, until there is no room for anybody else's.
-            raise Wrong(429, f"there are {STREAMS_PER_GUEST_MAX} streams of this caller", "close one of them")
+        share = share_of(guest)
+        if not self._open.may(share) or self._open.held(share) >= STREAMS_PER_GUEST_MAX:
+            # Attack: one caller's streams, or a few callers', until there is no room for anybody else's.
+            raise Wrong(429, "too many streams of this caller are open", "close one of them", again_s=60)
         after = self._last_heard(heard)
-        self._open[guest.name] += 1
+        self._open.take(share)
         try:
             async with aclosing(self._told(guest, after)) as told:
                 opening = await anext(told)
@@ -64,9 +66,7 @@ class Streams:
         except TooManyListeners:
             raise Wrong(503, "too many streams are open", "try again later", again_s=60) from None
         finally:
-            self._open[guest.name] -= 1
-            if not self._open[guest.name]:
-                del self._open[guest.name]
+            self._open.give_back(share)
 
     def _last_heard(self, sent: str | None) -> int | None:
         """The number of the last event that a client has; None: it comes for the first time."""

@@ -14,13 +14,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import math
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import toolwright
@@ -28,9 +29,10 @@ from toolwright import jsontext
 from toolwright.app import Workshop
 from toolwright.catalog.catalog import is_within
 from toolwright.doors import _accounts, _documents, _reach, _shapes, _streams
+from toolwright.doors._answers import LOOK_EVERY_S, Answers
 from toolwright.doors._crew import Crew
 from toolwright.doors._entrance import SAFE_HEADERS
-from toolwright.doors._events import EventKind, Events, TooManyListeners
+from toolwright.doors._events import EventKind, Events
 from toolwright.doors._health import Health
 from toolwright.doors._meters import CONTENT_TYPE, Meters
 from toolwright.doors._routes import (
@@ -48,6 +50,7 @@ from toolwright.doors._routes import (
     shape,
 )
 from toolwright.doors._shapes import PAGE, SHAPES
+from toolwright.doors._shares import Turns, share_of
 from toolwright.doors._web import (
     BODY_BYTES_MAX,
     BODY_TIMEOUT_S,
@@ -98,11 +101,10 @@ from toolwright.records import dataclass, replace
 from toolwright.sandbox import Cancel
 from toolwright.trust.policy import switch_of
 
+T = TypeVar("T")
 _LOG: Final = logging.getLogger("toolwright.http")
 DOOR: Final = "http"
 PAGE_BYTES: Final = 64 << 10
-LOOK_EVERY_S: Final = 1.0
-"""How often a call that waits for a person looks whether another program has answered."""
 _IN_THREAD_BYTES: Final = 256 << 10
 _WAIT: Final = re.compile(r"(?:^|[,;])\s*wait\s*=\s*([0-9]{1,6})\s*(?:$|[,;])")
 _UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -147,6 +149,7 @@ class Api:
         body_bytes_max: int = BODY_BYTES_MAX,
         body_timeout_s: float = BODY_TIMEOUT_S,
         approval_wait_s_max: float = _shapes.WAIT_S_MAX,
+        turns: Turns | None = None,
     ) -> None:
         self._workshop = workshop
         self._crew = crew
@@ -159,6 +162,15 @@ class Api:
         self._table = Table(ROUTES)
         self._document: bytes = jsontext.compact(document())
         self._streams = _streams.Streams(workshop, events)
+        self._turns = turns or Turns()
+        self._verifying = Turns(1)
+        self._answers = Answers(workshop, events)
+
+    def _work(
+        self, request: Request, work: Callable[..., T], /, *given: object, **named: object
+    ) -> Awaitable[T]:
+        """Run something that takes time in a thread, in its caller's turn."""
+        return self._turns.run(share_of(request.guest), work, *given, **named)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -186,7 +198,7 @@ class Api:
         if answer is None:
             return
         if len(answer.body) > _IN_THREAD_BYTES:
-            answer = await asyncio.to_thread(squeezed, answer, scope)
+            answer = await self._turns.run(share_of(scope["guest"]), squeezed, answer, scope)
         else:
             answer = squeezed(answer, scope)
         answer = replace(answer, headers=(*answer.headers, *SAFE_HEADERS))
@@ -361,7 +373,8 @@ class Api:
 
     async def select(self, request: Request) -> Answer:
         body, guest = request.body, request.guest
-        selected = await asyncio.to_thread(
+        selected = await self._work(
+            request,
             self._workshop.select,
             body["message"],
             context=body.get("context"),
@@ -385,7 +398,7 @@ class Api:
             document = _accounts.explanation_document(found)
             return document if Right.ADMIN in guest.rights else _accounts.without_places(document)
 
-        return json_answer(await asyncio.to_thread(explained), headers=NO_STORE)
+        return json_answer(await self._work(request, explained), headers=NO_STORE)
 
     # -- calling --------------------------------------------------------------------------------------------
 
@@ -411,14 +424,17 @@ class Api:
         call = self._asked(request, key if key is not None else sent)
         wait_s = min(self._wait_s(request), self._wait_s_max)
         trace = (header(request.scope, b"traceparent") or b"").decode("latin-1")
-        result = await unless_left(request.receive, self._called(call, wait_s, trace))
+        result = await unless_left(request.receive, self._called(guest, call, wait_s, trace))
         status = 200 if result.error is None else KINDS[result.error.kind].http_status or 503
         document = _documents.result_document(result)
         if result.error is not None and Right.ADMIN not in guest.rights:
             details = document["error"]["details"]
             if isinstance(details, dict) and "rule" in details:  # Attack: where the host's files lie
                 document["error"]["details"] = {**details, "rule": _accounts.base_name(details["rule"])}
-        return json_answer(document, status, NO_STORE)
+        details = None if result.error is None else result.error.details
+        again_s = details.get("again_s") if isinstance(details, dict) else None
+        again = () if again_s is None else ((b"retry-after", b"%d" % max(1, math.ceil(again_s))),)
+        return json_answer(document, status, (*NO_STORE, *again))
 
     def _asked(self, request: Request, idempotency_key: str | None) -> ToolCall:
         body, guest, name = request.body, request.guest, request.path["name"]
@@ -461,9 +477,10 @@ class Api:
         found = _WAIT.search((header(request.scope, b"prefer") or b"").decode("latin-1"))
         return float(found[1]) if found is not None else 0.0
 
-    async def _called(self, call: ToolCall, wait_s: float, trace: str) -> ToolResult:
+    async def _called(self, guest: Guest, call: ToolCall, wait_s: float, trace: str) -> ToolResult:
         before = self._events.latest
-        result = await self._crew.call(call, door=DOOR, cancel=Cancel(), trace=trace)
+        share = share_of(guest)
+        result = await self._crew.call(call, door=DOOR, cancel=Cancel(), trace=trace, share=share)
         error = result.error
         if wait_s <= 0 or error is None or error.kind is not Kind.NEEDS_APPROVAL:
             return result
@@ -472,36 +489,21 @@ class Api:
         if not isinstance(approval_id, str) or not await self._was_answered(approval_id, before, wait_s):
             return result
         again = replace(call, id=self._workshop.new_call_id())
-        return await self._crew.call(again, door=DOOR, cancel=Cancel(), trace=trace)
+        return await self._crew.call(again, door=DOOR, cancel=Cancel(), trace=trace, share=share)
 
     async def _was_answered(self, approval_id: str, before: int, wait_s: float) -> bool:
-        """Wait for an answer, given here or by another program; no thread waits with us."""
-        told = asyncio.Event()
+        """Wait for an answer, given here or by another program. No thread waits, and no listener."""
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_s
-        listening = asyncio.ensure_future(self._hear(approval_id, before, told))
-        try:
-            while (left_s := until - loop.time()) > 0:
+        with self._answers.heard(approval_id, before) as heard:
+            while not heard.is_set():
+                left_s = until - loop.time()
+                if left_s <= 0 or self._health.is_draining:
+                    return False
                 with suppress(TimeoutError):
                     async with asyncio.timeout(min(left_s, LOOK_EVERY_S)):
-                        await told.wait()
-                told.clear()
-                approvals = await asyncio.to_thread(self._workshop.approvals)
-                if not any(one.id == approval_id and one.state is ApprovalState.WAITING for one in approvals):
-                    return True
-                if self._health.is_draining:
-                    return False
-            return False
-        finally:
-            listening.cancel()
-            with suppress(asyncio.CancelledError):
-                await listening
-
-    async def _hear(self, approval_id: str, after: int, told: asyncio.Event) -> None:
-        with suppress(TooManyListeners):  # then looking now and then has to do
-            async for event in self._events.listen(after):
-                if event.kind is EventKind.APPROVAL_ANSWERED and event.data.get("id") == approval_id:
-                    told.set()
+                        await heard.wait()
+        return True
 
     async def result(self, request: Request) -> Answer:
         call_id, offset = request.path["call_id"], request.query.get("offset", 0)
@@ -513,13 +515,13 @@ class Api:
                 raise Wrong(404, f"no result of {call_id} is kept", "only long results are, for a time")
             return found
 
-        return json_answer(await asyncio.to_thread(part), headers=NO_STORE)
+        return json_answer(await self._work(request, part), headers=NO_STORE)
 
     # -- what waits for a person ----------------------------------------------------------------------------
 
     async def approvals(self, request: Request) -> Answer:
         wanted = request.query.get("state")
-        found = await asyncio.to_thread(self._shown, request.guest)
+        found = await self._work(request, self._shown, request.guest)
         items = [_accounts.approval_item(one) for one in found if wanted in (None, one.state.value)]
         return json_answer(items, headers=NO_STORE)
 
@@ -542,7 +544,7 @@ class Api:
                 by=guest.name,
             )
 
-        told = await asyncio.to_thread(answered)
+        told = await self._work(request, answered)
         item = _accounts.approval_item(told)
         self._events.tell(
             EventKind.APPROVAL_ANSWERED,
@@ -580,11 +582,11 @@ class Api:
                 sees=self._sees(request.guest),
             )
 
-        return json_answer(await asyncio.to_thread(page), headers=NO_STORE)
+        return json_answer(await self._work(request, page), headers=NO_STORE)
 
     async def audited(self, request: Request) -> Answer:
         call_id = request.path["call_id"]
-        found = await asyncio.to_thread(self._recorded, request.guest, call_id)
+        found = await self._work(request, self._recorded, request.guest, call_id)
         if found is None:
             raise Wrong(404, f"no call {call_id} was recorded", "GET /v1/audit lists calls")
         return json_answer(found, headers=NO_STORE)
@@ -597,7 +599,9 @@ class Api:
         state = self._workshop.config.state
         if state is None:
             raise Wrong(503, "there is no state folder, so there is no journal")
-        verdict = await asyncio.to_thread(_accounts.verdict_of, state)
+        async with self._verifying.turn(share_of(request.guest)):
+            # Attack: many verifications at once, each of which reads everything.
+            verdict = await self._work(request, _accounts.verdict_of, state)
         return json_answer(_accounts.verdict_document(verdict), headers=NO_STORE)
 
     async def stats(self, request: Request) -> Answer:
@@ -615,7 +619,7 @@ class Api:
                 sees=self._sees(request.guest),
             )
 
-        return json_answer(await asyncio.to_thread(counted), headers=NO_STORE)
+        return json_answer(await self._work(request, counted), headers=NO_STORE)
 
     # -- switching ------------------------------------------------------------------------------------------
 
@@ -629,7 +633,7 @@ class Api:
             shown = None if until is None else time_text(until)
             return {"tool": tool.key, "enabled": False, "until": shown, "reason": reason or None}
 
-        return json_answer(await asyncio.to_thread(off), headers=NO_STORE)
+        return json_answer(await self._work(request, off), headers=NO_STORE)
 
     async def enable(self, request: Request) -> Answer:
         def on() -> JsonObject:
@@ -637,7 +641,7 @@ class Api:
             self._workshop.enable(tool.key, by=request.guest.name)
             return {"tool": tool.key, "enabled": True, "until": None, "reason": None}
 
-        return json_answer(await asyncio.to_thread(on), headers=NO_STORE)
+        return json_answer(await self._work(request, on), headers=NO_STORE)
 
     # -- what happens ---------------------------------------------------------------------------------------
 
@@ -654,7 +658,7 @@ class Api:
         if Right.ADMIN not in request.guest.rights:
             _, summary = self._health.ready()
             return json_answer(summary, headers=NO_STORE)
-        report = await asyncio.to_thread(self._health.report)
+        report = await self._work(request, self._health.report)
         status = "ok" if report.get("ready", True) else "not ready"
         return json_answer({"status": status, **report}, headers=NO_STORE)
 
@@ -674,7 +678,7 @@ class Api:
                 "this counts the calls of all tools, also of those beyond your reach",
                 "have a token made that reaches every tool",
             )
-        text = await asyncio.to_thread(self._meters.text)
+        text = await self._work(request, self._meters.text)
         return Answer(200, text, ((b"content-type", CONTENT_TYPE), *NO_STORE))
 
     async def openapi(self, request: Request) -> Answer:
@@ -682,7 +686,7 @@ class Api:
 
     async def _tagged(self, request: Request, make: Callable[[], JsonObject]) -> Answer:
         """An answer with a strong tag of its very bytes, or that they are as they were."""
-        body = await asyncio.to_thread(lambda: jsontext.compact(make()))
+        body = await self._work(request, lambda: jsontext.compact(make()))
         return _with_tag(request, body)
 
 

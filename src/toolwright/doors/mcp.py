@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import Counter, deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from toolwright.app import Workshop
 from toolwright.doors import _mcp_wire as wire
@@ -25,6 +25,7 @@ from toolwright.doors._mcp_lane import OLDER, Lane, has_lane, open_lane
 from toolwright.doors._mcp_seals import Session
 from toolwright.doors._mcp_wire import Fault, Id, Message, Shape
 from toolwright.doors._offers import Offers
+from toolwright.doors._shares import Shares, Turns, share_of
 from toolwright.doors._web import (
     BODY_BYTES_MAX,
     BODY_TIMEOUT_S,
@@ -45,6 +46,8 @@ from toolwright.jsontext import JsonObject
 from toolwright.model import ToolCall, ToolResult
 from toolwright.records import dataclass
 from toolwright.sandbox import Cancel
+
+T = TypeVar("T")
 
 SESSION_HEADER: Final = b"mcp-session-id"
 PING_S: Final = 15.0
@@ -92,6 +95,7 @@ class McpDoor:
         ping_s: float = PING_S,
         long_s: float = LONG_S,
         offers: Offers | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self._workshop = workshop
         self._crew = crew
@@ -101,6 +105,7 @@ class McpDoor:
         self._ping_s = ping_s
         self._long_s = long_s
         self._offers = offers
+        self._turns = turns or Turns()
         self._has_lane = has_lane()
         self._lane: Lane | None = None
         self._opening = asyncio.Lock()
@@ -113,8 +118,10 @@ class McpDoor:
         self._has_waited = False
         self._asked: dict[str, _Exchange] = {}
         """By the unguessable id of a question to the client."""
-        self._streams: dict[_Stream, str] = {}
-        """Who listens for changes, by name."""
+        self._asking = Shares(ASKED_MAX)
+        self._streams: set[_Stream] = set()
+        """Who listens for changes."""
+        self._open = Shares(STREAMS_MAX)
         self._loop: asyncio.AbstractEventLoop | None = None
         workshop.watch(self._told)
 
@@ -226,7 +233,7 @@ class McpDoor:
             case "tools/list":
                 return await self._list(post, newer=True)
             case "server/discover":
-                found = await asyncio.to_thread(self.desk.discovered, post.guest)
+                found = await self._work(post.guest, self.desk.discovered, post.guest)
                 return await _send(send, 200, wire.answer(message.id, found))
             case "subscriptions/listen":
                 return await self._listen(post)
@@ -259,7 +266,7 @@ class McpDoor:
         return await self._hand_over(post)
 
     async def _initialize(self, post: _Post) -> None:
-        found = await asyncio.to_thread(self.desk.initialized, post.message.params, post.guest)
+        found = await self._work(post.guest, self.desk.initialized, post.message.params, post.guest)
         if type(found) is Fault:
             return await _refuse(post.send, 200, found, post.message.id)
         assert type(found) is tuple
@@ -274,7 +281,7 @@ class McpDoor:
             return await _refuse(post.send, fault.status if newer else 200, fault, post.message.id)
         listing = self.desk.fresh(post.guest)
         if listing is None:
-            listing = await asyncio.to_thread(self.desk.listing, post.guest)
+            listing = await self._work(post.guest, self.desk.listing, post.guest)
         found = self.desk.listed(post.message.id, listing, newer=newer)
         await post.send(_begun(200, found.size_bytes))
         for piece in found.pieces:  # each is waited for, so that a slow client has one of them in our memory
@@ -290,7 +297,12 @@ class McpDoor:
         async with self._opening:
             if self._lane is None:
                 self._lane = await asyncio.to_thread(open_lane, self._workshop, self._offers)
-        return await self._lane.handle(post.scope, _Replay(post.body, post.receive), post.send)
+        async with self._turns.turn(share_of(post.guest)):
+            return await self._lane.handle(post.scope, _Replay(post.body, post.receive), post.send)
+
+    def _work(self, guest: Guest, work: Callable[..., T], *given: object) -> Coroutine[Any, Any, T]:
+        """Run something that takes time in a thread, in its caller's turn."""
+        return self._turns.run(share_of(guest), work, *given)
 
     # -- calls ----------------------------------------------------------------------------------------------
 
@@ -302,10 +314,10 @@ class McpDoor:
             return await _refuse(send, 403, MAY_NOT_CALL, number)
         listing = self.desk.known(guest)
         if listing is None:
-            listing = await asyncio.to_thread(self.desk.listing, guest)
+            listing = await self._work(guest, self.desk.listing, guest)
         asks = elicits and self.desk.may_ask(guest)
         if newer and (params.get("requestState") is not None or params.get("inputResponses") is not None):
-            fault = await asyncio.to_thread(self.desk.answered, guest, params)
+            fault = await self._work(guest, self.desk.answered, guest, params)
             if fault is not None:
                 return await _refuse(send, fault.status, fault, number)
             asks = False  # it was asked: a person who put it off is not asked again at once
@@ -318,11 +330,21 @@ class McpDoor:
         report = exchange.reporter(token) if wire.is_id(token) else None
         self._wait(exchange)
         trace = wire.trace(params, post.headers)
-        if not self._crew.order(
-            call, door=DOOR, done=exchange.done, cancel=exchange.cancel, progress=report, trace=trace
-        ):
-            exchange.done(refused(call))
+        self._order(exchange, report, trace)
         return await self._answer(exchange)
+
+    def _order(self, exchange: _Exchange, report: Report | None, trace: str) -> None:
+        error = self._crew.order(
+            exchange.call,
+            door=DOOR,
+            done=exchange.done,
+            cancel=exchange.cancel,
+            progress=report,
+            trace=trace,
+            share=share_of(exchange.post.guest),
+        )
+        if error is not None:
+            exchange.done(refused(exchange.call, error))
 
     async def _answer(self, exchange: _Exchange) -> None:
         """Wait for a call that is under way, and answer it."""
@@ -361,7 +383,8 @@ class McpDoor:
         gone = asyncio.ensure_future(left(exchange.post.receive))
         until = loop.time() + self._ping_s
         asked_until: float | None = None
-        asked, began = "", False
+        asked, began, is_asking = "", False, False
+        share = share_of(exchange.post.guest)
         try:
             while True:
                 if exchange.answer is None and not exchange.events and exchange.said is None:
@@ -391,9 +414,12 @@ class McpDoor:
                     until = loop.time() + self._ping_s
                 if type(answer) is tuple:
                     return await _more(send, wire.event(answer[1]), end=True)
-                if type(answer) is Question and len(self._asked) >= ASKED_MAX:
+                if type(answer) is Question and not is_asking and not self._asking.may(share):
                     exchange.answer = (200, answer.otherwise)
                 elif type(answer) is Question:
+                    if not is_asking:
+                        is_asking = True
+                        self._asking.take(share)
                     exchange.question, exchange.answer = answer, None
                     asked, asked_until = secrets.token_hex(16), loop.time() + self._approval_wait_s
                     self._asked[asked] = exchange
@@ -404,20 +430,22 @@ class McpDoor:
                     await self._go_on(exchange, said)
         finally:
             self._asked.pop(asked, None)
+            if is_asking:
+                self._asking.give_back(share)
             gone.cancel()
 
     async def _go_on(self, exchange: _Exchange, said: JsonObject | None) -> None:
         """A person has answered, or nobody did: call again, or say that it waits."""
         question, guest = exchange.question, exchange.post.guest
         assert question is not None
-        heard = said is not None and await asyncio.to_thread(
-            self.desk.decide, guest, question.approval_id, said.get("result")
+        heard = said is not None and await self._work(
+            guest, self.desk.decide, guest, question.approval_id, said.get("result")
         )
         if not heard:
             exchange.answer = (200, question.otherwise)
             return
         exchange.asks = False
-        listing = await asyncio.to_thread(self.desk.listing, guest)
+        listing = await self._work(guest, self.desk.listing, guest)
         if exchange.is_cancelled:  # while it was kept what the person said: that was answered already
             return
         call = self.desk.call(guest, exchange.post.message.params, listing.keys)
@@ -426,10 +454,7 @@ class McpDoor:
         params = exchange.post.message.params
         token, trace = wire.meta(params).get("progressToken"), wire.trace(params, exchange.post.headers)
         report = exchange.reporter(token) if wire.is_id(token) else None
-        if not self._crew.order(
-            call, door=DOOR, done=exchange.done, cancel=exchange.cancel, progress=report, trace=trace
-        ):
-            exchange.done(refused(call))
+        self._order(exchange, report, trace)
 
     def _heard(self, post: _Post, session: Session | None) -> None:
         """The client's response to a question of ours.
@@ -487,12 +512,13 @@ class McpDoor:
 
     async def _tell_changes(self, stream: _Stream, guest: Guest, receive: Receive, send: Send) -> None:
         # Attack: streams without end, until there is no room for anybody else's.
-        mine = sum(1 for name in self._streams.values() if name == guest.name)
-        if mine >= STREAMS_PER_GUEST_MAX or len(self._streams) >= STREAMS_MAX:
-            fault = Fault(wire.INTERNAL_ERROR, "too many streams are open")
-            return await _refuse(send, 429 if mine >= STREAMS_PER_GUEST_MAX else 503, fault)
+        share = share_of(guest)
+        if not self._open.may(share) or self._open.held(share) >= STREAMS_PER_GUEST_MAX:
+            fault = Fault(wire.INTERNAL_ERROR, "too many streams of this caller are open; close one of them")
+            return await _refuse(send, 429, fault)
         loop = self._loop = asyncio.get_running_loop()
-        self._streams[stream] = guest.name
+        self._open.take(share)
+        self._streams.add(stream)
         version = self._workshop.version
         gone = asyncio.ensure_future(left(receive))
         until = loop.time() + self._ping_s
@@ -516,7 +542,8 @@ class McpDoor:
                 await _more(send, stream.last, end=True)
         finally:
             gone.cancel()
-            self._streams.pop(stream, None)
+            self._streams.discard(stream)
+            self._open.give_back(share)
 
     def _told(self) -> None:
         """The catalog was replaced; in whatever thread did it."""

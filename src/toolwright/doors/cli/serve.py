@@ -50,6 +50,8 @@ _EXTRA: Final = ("httptools", "jinja2", "starlette", "uvicorn")
 """What serving over HTTP cannot do without, of the extra; without the others it does less."""
 _LINGER_S: Final = 0.25
 """How long connections that are at rest may still bring a request once nobody can connect any more."""
+_WORKERS: Final = 40
+"""Threads for what doors do beside the loop: as many as callers can have turns, and some for ourselves."""
 _CLOSE_S: Final = 5.0
 """How long answers may take to be written once all calls are over."""
 
@@ -140,8 +142,11 @@ class Served:
         from toolwright.doors._entrance import Entrance
         from toolwright.doors._events import Events
         from toolwright.doors._health import Health
+        from toolwright.doors._limits import connections_max
         from toolwright.doors._meters import Meters
+        from toolwright.doors._shares import Turns
 
+        self._turns = Turns()
         self.events = Events()
         self.crew = Crew(workshop, self.events, spans=spans)
         self.health = Health(workshop, self.crew, self.events)
@@ -159,6 +164,7 @@ class Served:
             rate_per_minute=serving.rate_per_minute,
             body_bytes_max=serving.body_bytes_max,
             body_timeout_s=serving.body_timeout_s,
+            requests_max=min(serving.connections_max, connections_max()),
         )
         self._is_attended = False
 
@@ -174,6 +180,7 @@ class Served:
             body_timeout_s=serving.body_timeout_s,
             approval_wait_s=serving.approval_wait_s,
             offers=self._offers,
+            turns=self._turns,
         )
         self._closing.append(mcp.close)
         api = Api(
@@ -185,6 +192,7 @@ class Served:
             body_bytes_max=serving.body_bytes_max,
             body_timeout_s=serving.body_timeout_s,
             approval_wait_s_max=serving.approval_wait_s,
+            turns=self._turns,
         )
         pages = routes.console(
             routes.Serving(workshop=workshop, events=self.events, crew=self.crew, health=self.health.report)
@@ -216,7 +224,10 @@ class Served:
         elif path.startswith("/v1/") or path in _OURS:
             await self._http(scope, receive, send)
         else:
-            await self._console(scope, receive, send)
+            from toolwright.doors._shares import share_of
+
+            async with self._turns.turn(share_of(scope["guest"])):
+                await self._console(scope, receive, send)
 
     async def drain(self, timeout_s: float) -> bool:
         """Take no more calls, wait for those under way, then let streams end. Whether all calls ended by
@@ -455,6 +466,7 @@ async def _run(
     greet: Callable[[], None],
 ) -> int:
     import asyncio
+    from concurrent.futures import ThreadPoolExecutor
 
     import uvicorn
 
@@ -512,6 +524,7 @@ async def _run(
     )
     served.meters.connections = lambda: len(server.server_state.connections)
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(_WORKERS, "work"))
     drained: list[asyncio.Task[bool]] = []
 
     def leave() -> None:

@@ -21,6 +21,7 @@ from starlette.routing import Route
 
 from toolwright import __version__
 from toolwright.doors import _accounts, _reach
+from toolwright.doors._shares import Turns, share_of
 from toolwright.doors.console import _charts
 from toolwright.doors.console._frame import Frame, guest_of, pretty, require
 from toolwright.errors import Kind
@@ -95,15 +96,15 @@ class Activity:
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
-        self._verifying = asyncio.Lock()
-        self._asking = asyncio.Lock()
+        self._verifying = Turns(1)
+        self._asking = Turns(1)
 
     # -- calls ----------------------------------------------------------------------------------------------
 
     async def calls(self, request: Request) -> Response:
         """The last calls; the page's script adds those that come."""
         require(request, Right.AUDIT)
-        found = await self._asked(lambda index: index.calls(Wanted(), LIVE_ROWS))
+        found = await self._asked(request, lambda index: index.calls(Wanted(), LIVE_ROWS))
         lines = self._lines(request, found)
         return self._frame.page(
             request, "calls.html", {"lines": lines, "rows_max": LIVE_ROWS, "outcomes": OUTCOMES}
@@ -155,7 +156,7 @@ class Activity:
         def ask(index: Index) -> tuple[Page, tuple[Load, ...]]:
             return index.calls(wanted, PAGE_ROWS), index.load(now, span.width_s, span.count, sees=sees)
 
-        page, loads = await self._asked(ask)
+        page, loads = await self._asked(request, ask)
         kept = {name: value for name, value in conditions.items() if value}
         older = None
         if page.next is not None:
@@ -190,7 +191,7 @@ class Activity:
             found = [entry for entry in index.of_call(call) if entry.call == call]
             return found, _accounts.status_of(index, found) if found else ""
 
-        entries, status = await self._asked(look)
+        entries, status = await self._asked(request, look)
         if not entries or not _accounts.may_see(self._sees(request), entries):
             raise HTTPException(404, "No such call was recorded.")
         begin = next((entry.body for entry in entries if entry.what == "begin"), {})
@@ -224,7 +225,8 @@ class Activity:
     async def verify(self, request: Request) -> Response:
         require(request, Right.AUDIT)
         began = time.perf_counter()
-        async with self._verifying:  # Attack: many verifications at once, each of which reads everything
+        # Attack: many verifications at once, each of which reads everything.
+        async with self._verifying.turn(share_of(guest_of(request))):
             verdict = await asyncio.to_thread(_accounts.verdict_of, self._state())
         values = {"verdict": verdict, "took": _charts.duration_text((time.perf_counter() - began) * 1000)}
         return self._frame.page(request, "verify.html", values)
@@ -276,16 +278,16 @@ class Activity:
     def _folder(self) -> str:
         return _accounts.journal_of(self._state())
 
-    async def _asked(self, question: Callable[[Index], T]) -> T:
+    async def _asked(self, request: Request, question: Callable[[Index], T]) -> T:
         folder = self._folder()
 
         def ask() -> T:
             with Index(folder) as index:
                 return question(index)
 
-        # One at a time: the first to come may have to make the index, and whoever waits for that should not
-        # hold a thread.
-        async with self._asking:
+        # One at a time, callers in turn: the first to come may have to make the index, and whoever waits for
+        # that should not hold a thread.
+        async with self._asking.turn(share_of(guest_of(request))):
             return await asyncio.to_thread(ask)
 
 
