@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 
 from tests import strategies
-from toolwright import schema
+from toolwright import jsontext, schema
 from toolwright.model import Schema
 
 
@@ -37,8 +37,6 @@ def flaws(document: Any) -> list[tuple[str, str]]:
         {"$defs": {"node": {"properties": {"next": {"$ref": "#/$defs/node"}}}}, "$ref": "#/$defs/node"},
         {"$defs": {"a": {"$anchor": "here", "type": "string"}}, "$ref": "#here"},
         {"$id": "https://example.org/tool", "properties": {"a": {"$ref": "#"}}},
-        {"$ref": "#"},
-        {"allOf": [{"$ref": "#"}], "anyOf": [{"$ref": "#"}, {"type": "string"}]},
         {"default": {"$ref": "https://example.org/"}, "enum": [{"$schema": "x"}], "const": {"pattern": "["}},
         {"properties": {"$ref": {"type": "string"}, "pattern": {"type": "string"}, "$id": {}, "enum": {}}},
         {"x-order": 3, "title": "unknown keywords are none of our business"},
@@ -109,6 +107,82 @@ def test_size_and_depth_have_limits() -> None:
         deep = {"properties": {"a": deep}}
     assert [message for _, message in flaws(deep)] == ["the schema is nested more than 64 levels deep"]
     assert flaws(deep["properties"]["a"]) == []
+
+
+@pytest.mark.parametrize(
+    ("document", "pointer", "text"),
+    [
+        ({"$ref": "#"}, "$ref", "#"),
+        ({"type": "object", "$ref": "#"}, "$ref", "#"),
+        ({"allOf": [{"$ref": "#"}], "type": "object"}, "allOf[0].$ref", "#"),
+        ({"anyOf": [{"type": "string"}, {"$ref": "#"}]}, "anyOf[1].$ref", "#"),
+        ({"oneOf": [{"$ref": "#"}]}, "oneOf[0].$ref", "#"),
+        ({"not": {"$ref": "#"}}, "not.$ref", "#"),
+        ({"if": {"$ref": "#"}, "then": {}}, "if.$ref", "#"),
+        ({"dependentSchemas": {"a": {"$ref": "#"}}}, "dependentSchemas.a.$ref", "#"),
+        (
+            {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
+            "$defs.a.$ref",
+            "#/$defs/b",
+        ),
+        (
+            {"properties": {"x": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}},
+            "$defs.a.allOf[0].$ref",
+            "#/$defs/a",
+        ),
+        ({"properties": {"a": {"$ref": "#/properties/a"}}}, "properties.a.$ref", "#/properties/a"),
+        ({"$anchor": "n", "$ref": "#n"}, "$ref", "#n"),
+        ({"$dynamicAnchor": "n", "$dynamicRef": "#n"}, "$dynamicRef", "#n"),
+        ({"$dynamicAnchor": "n", "allOf": [{"$dynamicRef": "#n"}]}, "allOf[0].$dynamicRef", "#n"),
+        (
+            {"$dynamicAnchor": "n", "$dynamicRef": "#n", "$ref": "#/$defs/a", "$defs": {"a": {}}},
+            "$dynamicRef",
+            "#n",
+        ),
+        (
+            {
+                "$schema": "https://json-schema.org/draft/2019-09/schema",
+                "$recursiveAnchor": True,
+                "anyOf": [{"$recursiveRef": "#"}],
+            },
+            "anyOf[0].$recursiveRef",
+            "#",
+        ),
+    ],
+)
+def test_attack_a_schema_that_only_refers_to_itself(document: Any, pointer: str, text: str) -> None:
+    """It says nothing, and a reader that follows the reference never ends."""
+    (flaw,) = schema.flaws(document)
+    assert (jsontext.place_text(flaw.pointer), flaw.message) == (
+        pointer,
+        f'"{text}" leads back to itself and never into a part of the value',
+    )
+    assert "below properties or items" in (flaw.hint or "")
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"type": "object", "properties": {"next": {"$ref": "#"}}},
+        {"type": "array", "items": {"$ref": "#"}},
+        {"prefixItems": [{"$ref": "#"}]},
+        {"additionalProperties": {"anyOf": [{"type": "string"}, {"$ref": "#"}]}},
+        {"patternProperties": {"^a": {"$ref": "#"}}},
+        {"propertyNames": {"$ref": "#/$defs/a"}, "$defs": {"a": {"maxLength": 3}}},
+        {"contains": {"$ref": "#"}},
+        {"unevaluatedProperties": {"$ref": "#"}},
+        {"$dynamicAnchor": "n", "properties": {"next": {"$dynamicRef": "#n"}}},
+        {"allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}], "$defs": {"a": {"type": "object"}}},
+        {
+            "$ref": "#/$defs/tree",
+            "$defs": {
+                "tree": {"anyOf": [{"type": "null"}, {"properties": {"left": {"$ref": "#/$defs/tree"}}}]}
+            },
+        },
+    ],
+)
+def test_a_schema_may_refer_to_itself_for_parts_of_the_value(document: Any) -> None:
+    assert schema.flaws(document) == ()
 
 
 def test_references_count_as_what_they_refer_to() -> None:

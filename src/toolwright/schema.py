@@ -9,7 +9,7 @@ Compiling is left until the first use (``validator``), because most loaded tools
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from enum import Enum
 from functools import lru_cache
@@ -100,7 +100,8 @@ def flaws(given: Schema | JsonValue, *, patterns: int = 0) -> tuple[Flaw, ...]:
             return ()
     else:
         schema = given
-    found, needs_compiling = _caps_and_references(schema)
+    found, needs_compiling, references = _caps_and_references(schema)
+    found += _endless(references)
     if found:
         return tuple(found)
     dialect = schema.get("$schema", DRAFT) if isinstance(schema, dict) else DRAFT
@@ -134,6 +135,17 @@ def oversize(schema: JsonValue) -> tuple[Flaw, ...]:
     return tuple(_caps_and_references(schema)[0])
 
 
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    """A reference inside a schema."""
+
+    pointer: Pointer
+    """Of its keyword."""
+    holder: JsonObject
+    text: str
+    target: JsonValue
+
+
 class _Part(Enum):
     """What a container inside a schema is."""
 
@@ -149,13 +161,13 @@ def _is_plain(text: bytes) -> bool:
     return is_small and not any(word in text for word in _TELLING_BYTES)
 
 
-def _caps_and_references(schema: JsonValue) -> tuple[list[Flaw], bool]:
-    """Limits on depth and size, and references that would leave the process; and whether the schema has
-    something that only compiling it can judge."""
+def _caps_and_references(schema: JsonValue) -> tuple[list[Flaw], bool, list[_Reference]]:
+    """Limits on depth and size, and references that would leave the process; whether the schema has something
+    that only compiling it can judge; and the references that it has."""
     found: list[Flaw] = []
     needs_compiling = False
     nodes = 0
-    references: list[tuple[JsonObject, JsonValue, str]] = []
+    references: list[tuple[Pointer, JsonObject, JsonValue, str]] = []
     anchors: dict[tuple[int, str], JsonObject] = {}
     # Each container with the resource that its references start from.
     stack: list[tuple[Pointer, JsonValue, JsonValue, _Part]] = [((), schema, schema, _Part.SCHEMA)]
@@ -163,9 +175,9 @@ def _caps_and_references(schema: JsonValue) -> tuple[list[Flaw], bool]:
         pointer, value, resource, part = stack.pop()
         nodes += 1
         if nodes > NODES_MAX:
-            return [Flaw((), f"the schema has more than {NODES_MAX} parts")], False
+            return [Flaw((), f"the schema has more than {NODES_MAX} parts")], False, []
         if len(pointer) > DEPTH_MAX:
-            return [Flaw(pointer[:3], f"the schema is nested more than {DEPTH_MAX} levels deep")], False
+            return [Flaw(pointer[:3], f"the schema is nested more than {DEPTH_MAX} levels deep")], False, []
         if isinstance(value, dict):
             if part is _Part.SCHEMA and type(value.get("$id")) is str:
                 resource = value
@@ -189,7 +201,7 @@ def _caps_and_references(schema: JsonValue) -> tuple[list[Flaw], bool]:
                     if key == "pattern" and len(item) > PATTERN_CHARS_MAX:
                         found.append(Flaw((*pointer, key), _LONG_PATTERN))
                     if key in _REFERRING:
-                        references.append((value, resource, item))
+                        references.append(((*pointer, key), value, resource, item))
                     elif key in _ANCHORS:
                         anchors[id(resource), item] = value
                     found += _leads_out((*pointer, key), key, item)
@@ -200,12 +212,75 @@ def _caps_and_references(schema: JsonValue) -> tuple[list[Flaw], bool]:
                 for number, item in enumerate(value)
                 if type(item) is dict or type(item) is list
             ]
-    if references and not found:
-        targets = {id(holder): target_of(base, target, anchors) for holder, base, target in references}
-        if _written_out(schema, targets) > NODES_MAX:
-            # Attack: a ladder of alternatives that refer to the next rung twice; a check climbs every way.
-            found.append(Flaw((), f"the schema has more than {NODES_MAX} parts, references written out"))
-    return found, needs_compiling
+    if not references or found:
+        return found, needs_compiling, []
+    followed = [
+        _Reference(pointer, holder, text, target_of(base, text, anchors))
+        for pointer, holder, base, text in references
+    ]
+    if _written_out(schema, {id(one.holder): one.target for one in followed}) > NODES_MAX:
+        # Attack: a ladder of alternatives that refer to the next rung twice; a check climbs every way.
+        found.append(Flaw((), f"the schema has more than {NODES_MAX} parts, references written out"))
+    return found, needs_compiling, followed
+
+
+def _endless(references: Sequence[_Reference]) -> Iterator[Flaw]:
+    """References that lead back to where they stand, and never into a part of the value.
+
+    Attack: a schema that only refers to itself. It says nothing, and a reader that follows it never ends.
+    """
+    by_holder: dict[int, list[_Reference]] = {}
+    for one in references:
+        by_holder.setdefault(id(one.holder), []).append(one)
+    done: set[int] = set()
+    for first in references:
+        # Each schema on the way with the reference that it was left by, and what is left to look at of it.
+        way: list[tuple[int, Iterator[tuple[JsonObject, _Reference | None]]]] = []
+        left_by: list[_Reference | None] = []
+        above: dict[int, int] = {}
+        waiting: tuple[JsonObject, _Reference | None] | None = (first.holder, None)
+        while waiting is not None or way:
+            if waiting is not None:
+                schema, reference = waiting
+                waiting = None
+                if id(schema) in above:
+                    told = [one for one in (*left_by[above[id(schema)] + 1 :], reference) if one is not None]
+                    yield Flaw(
+                        told[0].pointer,
+                        f"{short(told[0].text)} leads back to itself and never into a part of the value",
+                        "say what the value is; a schema may refer to itself below properties or items",
+                    )
+                elif id(schema) not in done:
+                    done.add(id(schema))
+                    above[id(schema)] = len(way)
+                    way.append((id(schema), _in_place(schema, by_holder)))
+                    left_by.append(reference)
+            if way:
+                waiting = next(way[-1][1], None)
+                if waiting is None:
+                    del above[way.pop()[0]]
+                    left_by.pop()
+
+
+def _in_place(
+    schema: JsonObject, references: Mapping[int, Sequence[_Reference]]
+) -> Iterator[tuple[JsonObject, _Reference | None]]:
+    """The schemas that judge the same value as this one, each with the reference that leads to it."""
+    for one in references.get(id(schema), ()):
+        if isinstance(one.target, dict):
+            yield one.target, one
+    for key in ("allOf", "anyOf", "oneOf"):
+        listed = schema.get(key)
+        yield from (
+            (part, None) for part in (listed if isinstance(listed, list) else ()) if type(part) is dict
+        )
+    for key in ("not", "if", "then", "else"):
+        if isinstance(schema.get(key), dict):
+            yield schema[key], None
+    for key in ("dependentSchemas", "dependencies"):
+        named = schema.get(key)
+        parts = named.values() if isinstance(named, dict) else ()
+        yield from ((part, None) for part in parts if isinstance(part, dict))
 
 
 _LONG_PATTERN: Final = f"a pattern has more than {PATTERN_CHARS_MAX:,} characters"

@@ -611,6 +611,23 @@ def test_a_reference_by_scope_is_cut_with_a_warning_and_its_operation_stays(key:
     assert made["required"] == ["filters"]
 
 
+def test_attack_definitions_that_only_lead_to_one_another_cost_their_operations_and_are_named() -> None:
+    def body(name: str) -> dict[str, Any]:
+        return {"requestBody": {"content": {"application/json": {"schema": {"$ref": f"#/x/{name}"}}}}}
+
+    schemas = {
+        "A": {"allOf": [{"$ref": "#/x/B"}, {"type": "object"}]},
+        "B": {"oneOf": [{"$ref": "#/x/A"}, {"type": "object", "properties": {"n": {}}}]},
+        "Tree": {
+            "anyOf": [{"type": "null"}, {"type": "object", "properties": {"left": {"$ref": "#/x/Tree"}}}]
+        },
+    }
+    paths = {f"/{name}": {"post": body(name)} for name in schemas}
+    outcome = compiled({**api(paths, version="3.1.0"), "x": schemas})
+    assert [tool.name for tool in outcome.tools] == ["post_Tree"]
+    assert codes(outcome) == ["openapi.reference.circular"] * 2
+
+
 @pytest.mark.parametrize("method", ["GET", "Post", "query", "additionalOperations"])
 def test_a_method_that_is_not_read_is_told(method: str) -> None:
     outcome = compiled(api({"/a": {method: {}, "get": {}}}, version="3.2.0"))
@@ -660,8 +677,8 @@ def test_attack_a_chain_of_references_and_an_all_of_that_holds_itself() -> None:
         for name in ("C0", "C450", "Self")
     }
     outcome = compiled(api(paths, components={"schemas": chain}))
-    assert [tool.name for tool in outcome.tools] == ["post_C450", "post_Self"]
-    assert codes(outcome) == ["openapi.reference.circular"]
+    assert [tool.name for tool in outcome.tools] == ["post_C450"]
+    assert codes(outcome) == ["openapi.reference.circular"] * 2
     for tool in outcome.tools:
         assert tool.input_schema is not None
         assert schema.fits(tool.input_schema, {"body": {}}) in (True, False)

@@ -137,7 +137,7 @@ def test_an_empty_document_is_null() -> None:
         ("a: 1.0e+999", "line 1, column 4: the number is too large"),
         ("a: 1" + "0" * 4300, "line 1, column 4: the integer has more than 4300 digits"),
         ("a: 0x" + "f" * 4000, "line 1, column 4: the integer has more than 4300 digits"),
-        ("<<: 3", "line 1, column 5: << can only merge mappings"),
+        ("<<: 3", "line 1, column 1: the merge key << is not read: write out the members that it stands for"),
     ],
 )
 def test_what_two_readers_could_understand_differently_is_refused(text: str | bytes, said: str) -> None:
@@ -187,14 +187,27 @@ def test_nesting_is_limited_also_through_aliases() -> None:
     assert refused(chain, depth_max=8).endswith("nested more than 8 levels deep")
 
 
-def test_merge_keys_bring_members_that_the_mapping_lacks() -> None:
-    text = (
-        "one: &one {a: 1, b: 2}\ntwo: &two {b: 3, c: 4}\nboth:\n  <<: [*one, *two]\n  c: 5\ntext: {'<<': 1}\n"
-    )
-    found = read(text)
-    assert found.value["both"] == {"a": 1, "b": 2, "c": 5}
-    assert found.value["text"] == {"<<": 1}
-    assert found.duplicates == ()
+@pytest.mark.parametrize("parser", PARSERS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &a {x: 1}\nc:\n  <<: *a\n  x: 2\n",
+        "a: &a {x: 1}\nb: 1\nc: {<<: [*a]}\n",
+        "a: 1\nb: 2\n<<: {x: 1}\n",
+        "a: 1\nb: 2\n? <<\n: {x: 1}\n",
+        "a: 1\nb:\n - <<: 3\n",
+    ],
+)
+def test_a_merge_key_is_refused_with_its_line_and_what_to_write(text: str, parser: Any) -> None:
+    found = _yaml.read(text.encode(), parser=parser)
+    assert found.defect is not None
+    assert found.defect.line == 3
+    assert found.defect.message == "the merge key << is not read: write out the members that it stands for"
+
+
+def test_a_quoted_key_of_two_angles_is_a_key_like_any_other() -> None:
+    assert read("a: {'<<': 1, \"b\": 2}\n").value == {"a": {"<<": 1, "b": 2}}
+    assert read("a: <<\n").value == {"a": "<<"}
 
 
 # -- repeated keys and lines --------------------------------------------------------------------------------
@@ -204,16 +217,6 @@ def test_a_repeated_key_is_left_out_and_listed() -> None:
     found = read("a: 1\nb: 2\na: 3\nc: {x: 1, 'x': 2}\na: 4\n")
     assert found.value == {"b": 2, "c": {}}
     assert found.duplicates == (Duplicate((), "a", 3), Duplicate(("c",), "x", 4), Duplicate((), "a", 5))
-
-
-def test_two_merges_are_a_repeated_key() -> None:
-    found = read("a: &a {x: 1}\nb: &b {y: 1}\nc:\n  <<: *a\n  <<: *b\n")
-    assert found.duplicates == (Duplicate(("c",), "<<", 5),)
-
-
-def test_a_key_that_repeats_a_merged_one_is_still_left_out_when_it_repeats_itself() -> None:
-    found = read("a: &a {x: 1}\nc:\n  <<: *a\n  x: 2\n  x: 3\n")
-    assert found.value["c"] == {}
 
 
 def test_every_place_has_the_line_of_its_key() -> None:

@@ -154,6 +154,10 @@ class Schemas:
         self._made: dict[str, JsonValue] = {}
         self._lost: dict[str, Lost] = {}
         self._needs: dict[str, tuple[str, ...]] = {}
+        self._in_place: dict[str, tuple[str, ...]] = {}
+        """The definitions that each of them refers to for the same value."""
+        self._ends: set[str] = set()
+        """Definitions from which such references lead to an end."""
         self._parts: dict[str, int] = {}
 
     # -- one schema -----------------------------------------------------------------------------------------
@@ -366,11 +370,11 @@ class Schemas:
         """A schema with the definitions it needs, and whether it had to be cut. Raises Lost."""
         whole = self._with_definitions(schema, parts_max=json_schema.NODES_MAX)
         if whole is not None and not json_schema.oversize(whole):
-            return whole, False
+            return self._ending(whole), False
         for distance in _CUTS:
             cut = self._with_definitions(schema, parts_max=json_schema.NODES_MAX, distance_max=distance)
             if cut is not None and not json_schema.oversize(cut):
-                return cut, True
+                return self._ending(cut), True
         flaws = json_schema.oversize(schema)
         raise Lost(
             "openapi.schema.too-large",
@@ -383,7 +387,36 @@ class Schemas:
         whole = self._with_definitions(schema, parts_max=parts_max)
         if whole is None or len(compact(whole)) > bytes_max or json_schema.oversize(whole):
             return None
-        return whole
+        return self._ending(whole)
+
+    def _ending(self, schema: JsonObject) -> JsonObject:
+        """A schema whose definitions all say something. Raises Lost.
+
+        Attack: definitions that only lead to one another, which a reader follows without end.
+        """
+        definitions = schema.get("$defs", {})
+        for first in definitions:
+            way = [(first, iter(self._in_place[first]))]
+            on_way = {first}
+            while way:
+                name, below = way[-1]
+                inner = next(below, None)
+                if inner is None:
+                    self._ends.add(name)
+                    on_way.discard(name)
+                    way.pop()
+                elif inner in on_way:
+                    place = self._pending[inner][1]
+                    raise Lost(
+                        "openapi.reference.circular",
+                        f"the schema {shown(inner)} leads back to itself and never into a part of the value",
+                        place,
+                        "a schema may refer to itself below properties or items",
+                    )
+                elif inner in definitions and inner not in self._ends:
+                    way.append((inner, iter(self._in_place[inner])))
+                    on_way.add(inner)
+        return schema
 
     def _with_definitions(
         self, schema: JsonObject, *, parts_max: int, distance_max: int | None = None
@@ -426,6 +459,7 @@ class Schemas:
                 raise
             self._made[name] = made
             self._needs[name] = tuple(dict.fromkeys(_references(made)))
+            self._in_place[name] = tuple(dict.fromkeys(_references(made, in_place=True)))
             self._parts[name] = _count(made)
         return self._needs[name]
 
@@ -488,13 +522,14 @@ def _is_leaf(target: JsonObject) -> bool:
     return True
 
 
+_SAME_VALUE: Final = frozenset({"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas"})
 _NAME_MAPS: Final = frozenset({"properties", "patternProperties", "dependentSchemas"})
 _DATA: Final = frozenset({"enum", "const", "default", "examples", "required", "dependentRequired"})
 _DEFINITIONS: Final = "#/$defs/"
 
 
-def _references(schema: JsonValue) -> Iterator[str]:
-    """The definitions that a translated schema refers to itself."""
+def _references(schema: JsonValue, *, in_place: bool = False) -> Iterator[str]:
+    """The definitions that a translated schema refers to itself; ``in_place``: for the same value only."""
     stack = [schema]
     while stack:
         one = stack.pop()
@@ -505,6 +540,8 @@ def _references(schema: JsonValue) -> Iterator[str]:
             if isinstance(reference, str):
                 yield reference[len(_DEFINITIONS) :]
             for key, item in one.items():
+                if in_place and key not in _SAME_VALUE:
+                    continue
                 if key in _NAME_MAPS:
                     stack += item.values()
                 elif key not in _DATA:

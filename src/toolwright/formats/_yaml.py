@@ -2,7 +2,8 @@
 
 Values are built in one pass over libyaml's events; no loader of PyYAML constructs anything, so no tag can
 ever name a Python object. What two readers could understand differently, or what only serves to exhaust the
-reader (alias bombs, endless nesting), is refused with line and column. Scalars mean what PyYAML's safe
+reader (alias bombs, endless nesting), is refused with line and column; so are merge keys (``<<``), which YAML
+1.2 does not have. Scalars mean what PyYAML's safe
 loader takes them to mean, because declarations in use rely on it, with two exceptions: ``1:30`` and
 ``2026-01-31`` stay strings, since JSON has neither sexagesimal numbers nor dates.
 
@@ -199,33 +200,23 @@ class _Building:
     def mapping(self, pointer: Pointer) -> JsonObject:
         members: JsonObject = {}
         repeated: set[str] = set()
-        merged: list[JsonObject] | None = None
         while type(event := self.next()) is not MappingEndEvent:
             key = self.key(event)
             line = event.start_mark.line + 1
             here = (*pointer, key)
-            value_event = self.next()
-            merges = key == "<<" and event.implicit[0]
-            value = self.value(value_event, here)
-            if key in members or key in repeated or (merges and merged is not None):
+            if key == "<<" and type(event) is ScalarEvent and event.implicit[0]:
+                # Attack: members that one reader merges and another does not see, a command among them.
+                raise _Stop("the merge key << is not read: write out the members that it stands for", event)
+            value = self.value(self.next(), here)
+            if key in members or key in repeated:
                 repeated.add(key)
                 members.pop(key, None)
                 self.duplicates.append(Duplicate(pointer, key, line))
-            elif merges:
-                merged = _to_merge(value, value_event)
             else:
                 members[key] = value
                 if len(here) <= self.lines_depth_max:
                     self.lines[here] = line
-        if merged is None:
-            return members
-        whole: JsonObject = {}
-        for source in merged:
-            for key, value in source.items():
-                whole.setdefault(key, value)
-        for key in repeated:
-            whole.pop(key, None)
-        return whole | members
+        return members
 
     def key(self, event: Any) -> str:
         """A key as the text the author wrote: ``on`` and ``404`` name members, they are no values here."""
@@ -277,13 +268,6 @@ def _measure(value: JsonValue) -> tuple[int, int]:
         below = [_measure(item) for item in value]
         return 1 + sum(size for size, _ in below), 1 + max((h for _, h in below), default=0)
     return 1, 0
-
-
-def _to_merge(value: JsonValue, event: Event) -> list[JsonObject]:
-    sources = value if isinstance(value, list) else [value]
-    if not all(isinstance(source, dict) for source in sources):
-        raise _Stop("<< can only merge mappings", event)
-    return sources
 
 
 # -- scalars ------------------------------------------------------------------------------------------------

@@ -517,7 +517,7 @@ class _Descriptor:
                     member.say(
                         "skill.root.later-keys",
                         node.with_place(f'"{key}" replaces what the tool returns'),
-                        hint="it may take out what nobody should see, so the tool is not served without it",
+                        hint="it may take secrets out of the result, so the tool is not served without it",
                     )
                 continue
             if key in _LATER and node is not self.root:
