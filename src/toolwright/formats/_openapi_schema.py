@@ -155,9 +155,9 @@ class Schemas:
         self._lost: dict[str, Lost] = {}
         self._needs: dict[str, tuple[str, ...]] = {}
         self._in_place: dict[str, tuple[str, ...]] = {}
-        """The definitions that each of them refers to for the same value."""
+        """By name, the definitions that a definition refers to for the same value."""
         self._ends: set[str] = set()
-        """Definitions from which such references lead to an end."""
+        """Definitions whose references for the same value come to an end."""
         self._parts: dict[str, int] = {}
 
     # -- one schema -----------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ class Schemas:
         hidden = self._hidden(value, pointer) if "required" in value else frozenset()
         for key, item in value.items():
             if key in _UNSUPPORTED:
-                what = f"{key} is not supported: what it stands for is left to the server"
+                what = f"{key} is not supported and left out; the server checks this part"
                 self.say("openapi.schema.unsupported", what, (*pointer, key))
                 continue
             if key == "$ref":
@@ -390,7 +390,7 @@ class Schemas:
         return self._ending(whole)
 
     def _ending(self, schema: JsonObject) -> JsonObject:
-        """A schema whose definitions all say something. Raises Lost.
+        """Return the schema if its definitions come to an end, else raise Lost.
 
         Attack: definitions that only lead to one another, which a reader follows without end.
         """
@@ -529,7 +529,7 @@ _DEFINITIONS: Final = "#/$defs/"
 
 
 def _references(schema: JsonValue, *, in_place: bool = False) -> Iterator[str]:
-    """The definitions that a translated schema refers to itself; ``in_place``: for the same value only."""
+    """List the definitions that a translated schema refers to; ``in_place``: for the same value only."""
     stack = [schema]
     while stack:
         one = stack.pop()
