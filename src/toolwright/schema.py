@@ -164,8 +164,10 @@ def _is_plain(text: bytes) -> bool:
 
 
 def _caps_and_references(schema: JsonValue) -> tuple[list[Flaw], bool, list[_Reference]]:
-    """Limits on depth and size, and references that would leave the process; whether the schema has something
-    that only compiling it can judge; and the references that it has."""
+    """Check depth, size, and references that would leave the process.
+
+    Returns the flaws, whether only compiling can judge the schema, and its references.
+    """
     found: list[Flaw] = []
     needs_compiling = False
     nodes = 0
@@ -227,7 +229,7 @@ def _caps_and_references(schema: JsonValue) -> tuple[list[Flaw], bool, list[_Ref
 
 
 def _endless(references: Sequence[_Reference]) -> Iterator[Flaw]:
-    """References that lead back to where they stand, and never into a part of the value.
+    """Find references that lead back to themselves and never into a part of the value.
 
     Attack: a schema that only refers to itself. It says nothing, and a reader that follows it never ends.
     """
@@ -246,10 +248,10 @@ def _endless(references: Sequence[_Reference]) -> Iterator[Flaw]:
                 schema, reference = waiting
                 waiting = None
                 if id(schema) in above:
-                    told = [one for one in (*left_by[above[id(schema)] + 1 :], reference) if one is not None]
+                    loop = [one for one in (*left_by[above[id(schema)] + 1 :], reference) if one is not None]
                     yield Flaw(
-                        told[0].pointer,
-                        f"{short(told[0].text)} leads back to itself and never into a part of the value",
+                        loop[0].pointer,
+                        f"{short(loop[0].text)} leads back to itself and never into a part of the value",
                         "say what the value is; a schema may refer to itself below properties or items",
                     )
                 elif id(schema) not in done:
@@ -267,7 +269,7 @@ def _endless(references: Sequence[_Reference]) -> Iterator[Flaw]:
 def _in_place(
     schema: JsonObject, references: Mapping[int, Sequence[_Reference]]
 ) -> Iterator[tuple[JsonObject, _Reference | None]]:
-    """The schemas that judge the same value as this one, each with the reference that leads to it."""
+    """List the schemas that judge the same value as this one, each with the reference that leads to it."""
     for one in references.get(id(schema), ()):
         if isinstance(one.target, dict):
             yield one.target, one

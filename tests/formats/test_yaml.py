@@ -137,7 +137,7 @@ def test_an_empty_document_is_null() -> None:
         ("a: 1.0e+999", "line 1, column 4: the number is too large"),
         ("a: 1" + "0" * 4300, "line 1, column 4: the integer has more than 4300 digits"),
         ("a: 0x" + "f" * 4000, "line 1, column 4: the integer has more than 4300 digits"),
-        ("<<: 3", "line 1, column 1: the merge key << is not read: write out the members that it stands for"),
+        ("<<: 3", "line 1, column 1: the merge key << is not read: write out the members that it merges"),
     ],
 )
 def test_what_two_readers_could_understand_differently_is_refused(text: str | bytes, said: str) -> None:
@@ -202,7 +202,7 @@ def test_a_merge_key_is_refused_with_its_line_and_what_to_write(text: str, parse
     found = _yaml.read(text.encode(), parser=parser)
     assert found.defect is not None
     assert found.defect.line == 3
-    assert found.defect.message == "the merge key << is not read: write out the members that it stands for"
+    assert found.defect.message == "the merge key << is not read: write out the members that it merges"
 
 
 def test_a_quoted_key_of_two_angles_is_a_key_like_any_other() -> None:

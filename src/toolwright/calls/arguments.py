@@ -242,7 +242,10 @@ def _without_reserved(given: JsonObject, intake: Intake) -> tuple[JsonObject, tu
 
 
 def _undeclared(schema: Schema, given: JsonObject) -> str | None:
-    """Attack: a model that guesses an argument which the author kept from it by declaring it nowhere."""
+    """Return the first argument that the schema does not declare.
+
+    Attack: a model guesses an argument that the author kept from it by leaving it out of the schema.
+    """
     properties = schema.document.get("properties")
     known = properties if isinstance(properties, dict) else {}
     return next((cut(name) for name in given if name not in known), None)

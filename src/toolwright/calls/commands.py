@@ -394,8 +394,10 @@ def _check_dash(tool: Tool, mapping: Positional, value: JsonValue, text: str) ->
 
 
 def _check_path(param: str, value: JsonValue) -> None:
-    """Attack: a path that leads out of the working directory, or into ``.git``, in a place where the author
-    expects no path. Two slashes begin a comment in many languages, and pass."""
+    """Refuse a text that is a path out of the working directory, or into ``.git``.
+
+    Attack: a path where the author expects none. Two slashes begin a comment in many languages, and pass.
+    """
     if not isinstance(value, str):
         return
     parts = _STEPS.split(value)

@@ -429,7 +429,8 @@ class _Look:
         self.add(home, [main, *beside], names, explicit=explicit)
 
     def handlers(self, path: str) -> tuple[str, ...]:
-        """Where the handlers of groups in this folder may lie: inside, beside it, or beside its parent."""
+        """List the folders that may contain the handlers of this folder's groups: in it, beside it, beside
+        its parent."""
         if self.source.handlers:
             return (self.source.handlers,)
         parent = os.path.dirname(path)
@@ -437,7 +438,7 @@ class _Look:
         return tuple(f"{folder}/handlers" for folder in above if self.is_ours(folder))
 
     def is_ours(self, folder: str) -> bool:
-        """Whether handlers in this folder belong to the source.
+        """Tell whether handlers in this folder belong to the source.
 
         Attack: code beside a clone, in a folder that anyone may write to, passes for its handlers. Above what
         a person named, only folders count that no other user may write to.

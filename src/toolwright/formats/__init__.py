@@ -92,8 +92,10 @@ def server_of(text: str) -> Server:
 
 
 def list_of_servers(path: str, content: bytes, *, is_asked_for: bool) -> Document | None:
-    """A file that may list MCP servers, read as the programs read it that keep such lists; None where it
-    cannot be one. ``is_asked_for``: a person said that it is."""
+    """Read a file that may list MCP servers, as other programs read it; None if it cannot be a list.
+
+    ``is_asked_for``: a person said that it is one.
+    """
     lists = import_module("toolwright.formats._mcp_lists")
     if not is_asked_for and not any(mark in content for mark in lists.MARKS):
         return None
@@ -104,8 +106,8 @@ def list_of_servers(path: str, content: bytes, *, is_asked_for: bool) -> Documen
 def servers_in(
     document: Document, *, is_asked_for: bool = False
 ) -> tuple[list[Server], list[str], list[Problem]] | None:
-    """The MCP servers that a document lists, the names of those that it spoils or switches off, and what is
-    wrong with it; None where it lists none."""
+    """Return the MCP servers that a document lists, the names of those that it spoils or switches off, and
+    the problems; None if it lists none."""
     root = document.parsed.value if document.parsed is not None else None
     member = import_module("toolwright.formats._mcp_lists").member_of(root, is_asked_for=is_asked_for)
     if member is None:

@@ -1,4 +1,4 @@
-"""Files that list MCP servers, as the programs write them that keep such lists.
+"""Lists of MCP servers, as other programs write them.
 
 Most are JSON; some have comments and trailing commas, and Codex writes TOML. What they say becomes one shape,
 an object of servers with the same words, which ``mcp`` reads. Nothing is started, and no value is filled in.
@@ -31,7 +31,7 @@ _TOKEN: Final = re.compile(r'"(?:\\.|[^"\\\n])*"?|//[^\n]*|/\*|[,\]}]|[^\s",/\]}
 
 
 def read(path: str, content: bytes) -> Document:
-    """The file as a document with its value, however its syntax is called."""
+    """Read the file: TOML by its name, else JSON, with or without comments."""
     return Document(path=path, content=content, parsed=_parsed(path, content))
 
 
@@ -52,8 +52,10 @@ def _parsed(path: str, content: bytes) -> Parsed:
 
 
 def without_comments(text: str) -> str:
-    """JSON with comments and trailing commas as plain JSON; blanks stand for what is left out, so that places
-    stay. A text that is neither comes out as broken as it was."""
+    """Replace comments and trailing commas by blanks, so that places stay the same.
+
+    A text that is not JSON besides comes out as broken as it was.
+    """
     made: list[str] = []
     kept = 0
     for start, end in _superfluous(text):
@@ -63,7 +65,7 @@ def without_comments(text: str) -> str:
 
 
 def _superfluous(text: str) -> Iterator[tuple[int, int]]:
-    """Comments, and commas before a closing bracket, in the order in which they begin."""
+    """Find comments, and commas before a closing bracket, in the order in which they begin."""
     comma: int | None = None
     last = "["
     behind: list[tuple[int, int]] = []  # comments behind a comma that may be one too many
@@ -90,7 +92,7 @@ def _superfluous(text: str) -> Iterator[tuple[int, int]]:
 
 
 def member_of(root: JsonValue, *, is_asked_for: bool = False) -> str | None:
-    """Under which name a document lists MCP servers; empty: it is the list itself. None: it lists none.
+    """Name the member that lists MCP servers; empty: the document is the list itself. None: it lists none.
 
     Most programs say ``mcpServers``, some only ``servers``, which other documents have as well; in a plugin
     the names of the servers stand at the root. ``is_asked_for``: a person said that it is a list.
@@ -116,7 +118,7 @@ def _is_one(entry: JsonValue) -> bool:
 
 
 def from_codex(entry: JsonObject) -> JsonObject | str:
-    """An entry of Codex in the words that other programs use, or what is wrong with it."""
+    """Write an entry of Codex in the words of other programs, or say what is wrong with it."""
     is_process = "command" in entry
     foreign = [key for key in (_OF_URLS if is_process else _OF_PROCESSES) if key in entry]
     if foreign:
@@ -139,10 +141,10 @@ def from_codex(entry: JsonObject) -> JsonObject | str:
         made["env"] = {**{name: f"${{{name}}}" for name in variables}, **own}
     headers: JsonObject = {}
     for key, template in (("http_headers", "{}"), ("env_http_headers", "${{{}}}")):
-        told = entry.get(key, {})
-        if not isinstance(told, dict) or not all(isinstance(text, str) for text in told.values()):
+        given = entry.get(key, {})
+        if not isinstance(given, dict) or not all(isinstance(text, str) for text in given.values()):
             return f"{key} must be an object of texts"
-        headers |= {name: template.format(text) for name, text in told.items()}
+        headers |= {name: template.format(text) for name, text in given.items()}
     token = entry.get("bearer_token_env_var")
     if isinstance(token, str):
         headers["Authorization"] = f"Bearer ${{{token}}}"

@@ -163,9 +163,9 @@ class Schemas:
         self._lost: dict[str, Lost] = {}
         self._needs: dict[str, tuple[str, ...]] = {}
         self._in_place: dict[str, tuple[str, ...]] = {}
-        """The definitions that each of them refers to for the same value."""
+        """By name, the definitions that a definition refers to for the same value."""
         self._ends: set[str] = set()
-        """Definitions from which such references lead to an end."""
+        """Definitions whose references for the same value come to an end."""
         self._parts: dict[str, int] = {}
 
     # -- one schema -----------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ class Schemas:
             self.undefined[pointer] = [name for _, name in _schema_lint.undefined(value)]
         for key, item in value.items():
             if key in _UNSUPPORTED:
-                what = f"{key} is not supported: what it stands for is left to the server"
+                what = f"{key} is not supported and left out; the server checks this part"
                 self.say("openapi.schema.unsupported", what, (*pointer, key), None)
                 continue
             if key == "$ref":
@@ -432,7 +432,7 @@ class Schemas:
         return self._ending(whole)
 
     def _ending(self, schema: JsonObject) -> JsonObject:
-        """A schema whose definitions all say something. Raises Lost.
+        """Return the schema if its definitions come to an end, else raise Lost.
 
         Attack: definitions that only lead to one another, which a reader follows without end.
         """
@@ -571,7 +571,7 @@ _DEFINITIONS: Final = "#/$defs/"
 
 
 def _references(schema: JsonValue, *, in_place: bool = False) -> Iterator[str]:
-    """The definitions that a translated schema refers to itself; ``in_place``: for the same value only."""
+    """List the definitions that a translated schema refers to; ``in_place``: for the same value only."""
     stack = [schema]
     while stack:
         one = stack.pop()

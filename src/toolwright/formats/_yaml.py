@@ -206,7 +206,7 @@ class _Building:
             here = (*pointer, key)
             if key == "<<" and type(event) is ScalarEvent and event.implicit[0]:
                 # Attack: members that one reader merges and another does not see, a command among them.
-                raise _Stop("the merge key << is not read: write out the members that it stands for", event)
+                raise _Stop("the merge key << is not read: write out the members that it merges", event)
             value = self.value(self.next(), here)
             if key in members or key in repeated:
                 repeated.add(key)

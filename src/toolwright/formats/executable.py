@@ -104,13 +104,13 @@ def answer_of(shown: jsontext.JsonObject) -> bytes:
 
 
 def _is_meant(document: Document) -> bool:
-    """Whether the file is meant to be a tool, by its name or because a person named it."""
+    """Tell whether the file is meant to be a tool: by its name, or because a person named it."""
     file = _file(document.path)
     return document.explicit or (file.endswith(TOOL_SUFFIX) and file != TOOL_SUFFIX)
 
 
 def _no_tool(document: Document, reader: Reader) -> Problem:
-    """What is said of a program among tools that knows no schemas, which most programs do not."""
+    """Report a program that answers no schema, as most programs do."""
     why = reader.problems[0].message if reader.problems else "it printed another object"
     return Problem(
         code="executable.discover.suffix",

@@ -217,15 +217,15 @@ def _definition(entry: JsonObject, folder: str) -> JsonObject | str:
             return f"{key} must be an object (got {kind_of(held[key])})"
     for key, names in (("enabledTools", _ENABLED), ("disabledTools", _DISABLED)):
         for name in names:
-            told = entry.get(name)
-            if told is None:
+            tools = entry.get(name)
+            if tools is None:
                 continue
-            if not isinstance(told, list) or not all(isinstance(tool, str) for tool in told):
+            if not isinstance(tools, list) or not all(isinstance(tool, str) for tool in tools):
                 # Attack: a restriction that is passed over because it is not written as one.
-                return f"{name} must be a list of names of tools (got {kind_of(told)})"
+                return f"{name} must be a list of names of tools (got {kind_of(tools)})"
             if key in held and key == "enabledTools":  # two spellings: what both let through
-                told = [tool for tool in told if tool in held[key]]
-            held[key] = told if key == "enabledTools" else [*held.get(key, []), *told]
+                tools = [tool for tool in tools if tool in held[key]]
+            held[key] = tools if key == "enabledTools" else [*held.get(key, []), *tools]
     if any("\0" in text for text in _strings(held)):
         return "a NUL character is in it"
     prompt = next((found[0] for text in _strings(held) if (found := _PROMPT.search(text))), None)

@@ -398,7 +398,7 @@ class _Api:
                 yield from self.methods(path, *item)
 
     def methods(self, path: str, item: JsonObject, place: Pointer) -> Iterator[_Operation]:
-        """The operations of one path."""
+        """List the operations of one path."""
         short = path[:SHOWN_CHARS_MAX]
         for method, value in item.items():
             if method in _METHODS:
@@ -417,8 +417,10 @@ class _Api:
                 )
 
     def object(self, value: JsonValue, pointer: Pointer, what: str) -> tuple[JsonObject, Pointer] | None:
-        """A part of the document, with its place and with what stands beside its reference; None where it
-        cannot be read, which is reported."""
+        """Follow a part of the document: its value with the members beside its reference, and its place.
+
+        None if it cannot be read, which is reported.
+        """
         try:
             found, place = self.resolver.follow(value, pointer)
         except Lost as lost:
@@ -433,7 +435,7 @@ class _Api:
         return found, place
 
     def part(self, holder: JsonObject, key: str, pointer: Pointer) -> tuple[JsonValue, Pointer]:
-        """A member, and where it really stands: a reference may stand in place of any. Raises Lost."""
+        """Follow a member: its value and its place, because any member may be a reference. Raises Lost."""
         return self.resolver.follow(holder.get(key), (*pointer, key))
 
     def is_wanted(self, operation: _Operation) -> bool:

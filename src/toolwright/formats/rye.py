@@ -166,7 +166,7 @@ def compile_document(document: Document, rules: Rules) -> Compiled:
 
 
 def _unread(document: Document) -> Tool:
-    """What keeps the id of a file that cannot be read as a tool."""
+    """Make the record that keeps the id of a file which cannot be read as a tool."""
     item = document.item or document.path.rpartition("/")[2]
     item_id = item.removesuffix(_suffix(item))
     return Tool(

@@ -717,7 +717,7 @@ class _Descriptor:
         return tuple((name, tuple(parts)) for name, parts in kept.items())
 
     def words(self, subcommand: str) -> tuple[str, ...]:
-        """The arguments that a subcommand is: in three files, blanks separate them."""
+        """Return the arguments that a subcommand is: in three files, blanks separate them."""
         if self.in_three_files:
             return tuple(subcommand.split())
         return (subcommand,) if subcommand else ()
@@ -872,7 +872,7 @@ class _Descriptor:
     def flag(
         self, node: Node, param: str, flag: str | None, newlines: bool, resolver: Resolver | None
     ) -> Flag | None:
-        """The mapping to an option and its value; in three files, the option's name decides its dashes."""
+        """Map to an option and its value; in three files, the option's name decides its dashes."""
         name, dashes = flag if flag is not None else param, "--"
         if self.in_three_files:
             name = name.lstrip("-")

@@ -41,7 +41,7 @@ FIRST_PAUSE_S: Final = 0.5
 """Between a death and the next attempt; then twice that, and so on."""
 PAUSE_S_MAX: Final = 60.0
 HINT_LINES: Final = 8
-"""Of a server's stderr, in a hint: what a program says of an error that nobody caught has as many."""
+"""Of a server's stderr, in a hint: an uncaught error of Python or Node has about as many."""
 
 _GRACE_S: Final = 0.5
 _CLOSE_S: Final = 5.0
@@ -444,7 +444,7 @@ class Server:
 
     @property
     def about_environment(self) -> str:
-        """What a program that does not start may lack, and how it gets it."""
+        """Say how a program gets a variable that it may lack."""
         pattern = f"{self.definition.key}*" if self.definition.key else self.tool.key
         return (
             "its environment is filtered: it has the base variables and those that its definition names; to "

@@ -387,7 +387,7 @@ class _Asked:
 
 
 def _after(style: PythonStyle, file: str) -> tuple[str, ...]:
-    """Where a handler also imports from, behind all else: the folder that its handlers are a package of."""
+    """List where a handler also imports from, after all else: the folder above its own."""
     above = os.path.dirname(os.path.dirname(file))
     # Attack: a module that another user puts into a folder above the handlers.
     return (above,) if style is PythonStyle.HANDLER and files.foreign(above) is None else ()
