@@ -336,7 +336,7 @@ class Engine:
         return found
 
     def _unknown(self, catalog: Catalog, call: ToolCall, door: str) -> ToolError:
-        """There is no tool of this name, or this caller must not know of it."""
+        """Return the error for a name without a tool, or with one that this caller must not know of."""
         # Attack: a caller learns by a key that it guessed which servers there are beyond its reach, and what
         # one of them wrote to stderr.
         if call.reach is None or any(fnmatchcase(call.tool, each) for each in call.reach.tools):
