@@ -427,6 +427,15 @@ def test_an_empty_payload_says_why_it_is_empty(tmp_path: Path) -> None:
     assert empty.declare("openai", message="x").note == "there are no tools to choose from"
 
 
+def test_calls_that_no_dialect_has_read_are_refused(tmp_path: Path) -> None:
+    manifest(tmp_path / "one", "a")
+    call: Any = {"id": "1", "type": "function", "function": {"name": "a", "arguments": "{}"}}
+    with toolwright.open(tmp_path, environment=surroundings(tmp_path)) as workshop:
+        assert workshop.call_all([]) == []
+        with pytest.raises(UsageError, match=r"calls must be ToolCalls \(got dict\)"):
+            workshop.call_all([call])
+
+
 def test_a_context_check_that_fails_is_told_with_what_is_declared(tmp_path: Path) -> None:
     manifest(tmp_path / "one", "a")
     group(tmp_path / "g", {"strategy": "context", "context_check": "broken"})

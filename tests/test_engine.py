@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.strategies import make_tool
+from toolwright.catalog.catalog import Catalog
 from toolwright.catalog.digests import Contents
 from toolwright.engine import Approvals, Engine, Stock
 from toolwright.errors import Kind, StoreError, Unrecorded
@@ -37,6 +38,7 @@ from toolwright.model import (
     Limits,
     NotCallable,
     Permit,
+    Reach,
     Retry,
     RunContainer,
     RunProcess,
@@ -75,6 +77,7 @@ def an_engine(
     reserve: Callable[[Sequence[Charge]], Deny | None] = lambda _charges: None,
     approvals: Approvals | None = None,
     asking: bool = False,
+    absence: Callable[[str, Catalog], ToolError | None] = lambda _name, _catalog: None,
 ) -> Engine:
     more: dict[str, Any] = {"spill": spill} if spill is not None else {}
     return Engine(
@@ -87,13 +90,14 @@ def an_engine(
         reserve=reserve,
         approvals=None if approvals is None else lambda: approvals,
         asking=(RunProcess,) if asking else (),
+        absence=absence,
         **more,
     )
 
 
 def a_call(arguments: object = None, **more: object) -> ToolCall:
     given = {"n": 1} if arguments is None else arguments
-    return ToolCall(id="c1", tool="add", arguments=given, **more)  # type: ignore[arg-type]
+    return ToolCall(**{"id": "c1", "tool": "add", "arguments": given, **more})  # type: ignore[arg-type]
 
 
 class AskingRuntime(ScriptedRuntime):
@@ -839,6 +843,22 @@ def test_a_button_can_be_pressed_by_a_signal_while_its_own_thread_is_in_it() -> 
     threading.Thread(target=work, daemon=True).start()
     assert over.wait(30)
     assert cancel.wait(0)
+
+
+def test_why_a_tool_is_absent_is_told_only_within_the_callers_reach() -> None:
+    """Attack: a key that was guessed, to hear of a server beyond a caller's reach, and its last words."""
+    told = ToolError(kind=Kind.UNAVAILABLE, message="the MCP server 'pay' has not listed its tools")
+    engine = an_engine(a_tool(), ScriptedRuntime([]), RecordingAudit(), absence=lambda _name, _catalog: told)
+
+    def kind(reach: Reach | None) -> Kind:
+        error = engine.call(a_call(tool="mcp:pay/send", reach=reach), Cancel()).error
+        assert error is not None
+        assert (error.kind is Kind.UNKNOWN_TOOL) != ("pay' has" in error.message)
+        return error.kind
+
+    assert kind(None) is Kind.UNAVAILABLE
+    assert kind(Reach(tools=("mcp:pay/*",))) is Kind.UNAVAILABLE
+    assert kind(Reach(tools=("mcp:mail/*", "python:*"))) is Kind.UNKNOWN_TOOL
 
 
 def test_a_long_result_is_kept_aside_and_can_be_paged(tmp_path: object) -> None:

@@ -1125,6 +1125,11 @@ class Workshop:
 
         if not calls:
             return []
+        given: Sequence[object] = calls
+        for each in given:
+            if not isinstance(each, ToolCall):
+                got = f"calls must be ToolCalls (got {type(each).__name__})"
+                raise UsageError(got, "hand over what `read_calls` of a dialect gave")
         stop = cancel or Cancel()
 
         def one(call: ToolCall) -> ToolResult:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Final, Protocol
 
 from toolwright import jsontext
@@ -263,8 +264,7 @@ class Engine:
         interrupt: BaseException | None = None
         try:
             if known is None:
-                catalog, door = begun.stock.catalog, begun.facts.door
-                raise _Refused(self._absence(call.tool, catalog) or self._unknown(catalog, call, door))
+                raise _Refused(self._unknown(begun.stock.catalog, call, begun.facts.door))
             result = self._through(known, call, begun.facts, cancel)
         except _Refused as refused:
             result = replace(self._refusal(call, refused.error, refused.tool), rule=refused.rule)
@@ -336,7 +336,13 @@ class Engine:
         return found
 
     def _unknown(self, catalog: Catalog, call: ToolCall, door: str) -> ToolError:
-        """There is no tool of this name, or this caller must not know of it."""
+        """Return the error for a name without a tool, or with one that this caller must not know of."""
+        # Attack: a caller learns by a key that it guessed which servers there are beyond its reach, and what
+        # one of them wrote to stderr.
+        if call.reach is None or any(fnmatchcase(call.tool, each) for each in call.reach.tools):
+            absent = self._absence(call.tool, catalog)
+            if absent is not None:
+                return absent
 
         def may(tool: Tool) -> bool:
             # Attack: a caller learns from suggestions which tools there are that it is not offered.

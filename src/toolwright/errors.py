@@ -195,7 +195,7 @@ KINDS: dict[Kind, KindRow] = {
 
 
 def did_you_mean(words: Sequence[str]) -> str:
-    """The one sentence that every face says of words that were probably meant."""
+    """Return the sentence that every face prints for words that were probably meant."""
     return f"did you mean {' or '.join(words)}?"
 
 

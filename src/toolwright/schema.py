@@ -628,7 +628,7 @@ def _properties(schema: JsonValue, path: list[str | int]) -> list[str]:
 
 
 def _advice(unexpected: list[str], known: list[str]) -> str:
-    """The name that an unknown one probably stands for; if none is like it, the names that there are."""
+    """Return the name that was meant by an unknown one; if none is near, the names that there are."""
     for word in unexpected[:5]:
         meant = _nearest(word, known) or next((name for name in known if _are_short_for(word, name)), "")
         if meant:
@@ -638,7 +638,7 @@ def _advice(unexpected: list[str], known: list[str]) -> str:
 
 
 def _are_short_for(word: str, name: str) -> bool:
-    """Whether one of two names leaves out letters of the other: ``tz`` and ``timezone``."""
+    """Return whether one of two names leaves out letters of the other: ``tz`` and ``timezone``."""
     less, more = sorted((word[:_WORD_CHARS], name[:_WORD_CHARS]), key=len)
     letters = iter(more.casefold())
     return len(less) > 1 and less[0] == more[0] and all(letter in letters for letter in less.casefold())

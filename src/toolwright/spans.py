@@ -125,7 +125,7 @@ def _logged(call: ToolCall) -> Iterator[None]:
     try:
         yield
     except Exception:  # noqa: BLE001 - as above
-        _LOG.exception("the end of %s could not be told", call.id)
+        _LOG.exception("the end of %s cannot be traced", call.id)
 
 
 def set_up(provider: TracerProvider | None = None) -> GenAiSpans | None:

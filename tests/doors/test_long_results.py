@@ -94,7 +94,7 @@ def test_json_that_was_cut_stays_json_and_names_the_resource(served: Served) -> 
 
 @pytest.mark.parametrize("era", ["older", "newer"])
 def test_one_client_never_reads_what_another_one_was_given(served: Served, era: str) -> None:
-    """Attack: a client shows the address of somebody else's result, seen in a log or guessed."""
+    """Attack: a client shows the address of another caller's result, seen in a log or guessed."""
     content = ask(served, era, "tools/call", {"name": "long", "arguments": {}})["result"]["content"]
     uri = content[1]["uri"]
     for token in OTHERS:

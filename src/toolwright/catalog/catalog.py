@@ -118,7 +118,7 @@ class Catalog:
         return found
 
     def look(self, name: str) -> Tool | None:
-        """The tool of a key or a bare name; None for none and for several."""
+        """Return the tool of a key or a bare name; None for none and for several."""
         by_key = self._keys()
         if name in by_key:
             return self._shelf.tool(by_key[name])
@@ -126,7 +126,7 @@ class Catalog:
         return self._shelf.tool(found[0]) if len(found) == 1 else None
 
     def unknown(self, name: str, may: Callable[[Tool], bool] | None = None) -> UnknownTool:
-        """What to say of a name that belongs to no tool, or to several. ``may``: which tools may be named.
+        """Return the error for a name of no tool, or of several. ``may``: which tools it may name.
 
         Attack: a caller reads in a suggestion which tools there are that it must not know of.
         """
@@ -152,7 +152,7 @@ class Catalog:
         return UnknownTool(f"there is no tool {name!r}", hint, near=near)
 
     def _named(self, name: str) -> list[int]:
-        """The tools that a bare name may mean, by the rule of their format.
+        """Return the tools that a bare name may mean, by the rule of their format.
 
         Attack: a server that calls its tool by the key of another's, to get its calls while that one is down.
         What looks like a key is one.

@@ -117,7 +117,7 @@ def _is_chat_call(value: JsonValue) -> bool:
 
 
 def is_chunk(value: JsonValue) -> bool:
-    """Whether this is a part of a stream, or a list of such parts."""
+    """Return whether this is a part of a stream, or a list of parts."""
     if isinstance(value, list):
         return any(is_chunk(item) for item in items(value) if isinstance(item, dict))
     if not isinstance(value, dict):
@@ -155,7 +155,7 @@ def _dialect_of(value: JsonValue, depth: int = 0) -> str:
 
 
 def _described(message: object, value: JsonValue) -> str:
-    """What was handed over, by its type and the names of its members. Never by its contents."""
+    """Describe what was handed over by its type and the names of its members, never by its contents."""
     if message is None:
         return "None"
     if isinstance(value, dict):

@@ -236,8 +236,8 @@ def text_of(result: ToolResult, blocks: Iterable[Block] | None = None) -> str:
 
 
 def advice(result: ToolResult) -> list[str]:
-    """What was probably meant, for a model that called a tool by a wrong name. Formats promise their own
-    text for such a call, so this follows it."""
+    """Return what was probably meant, for a model that called a tool by a wrong name. Formats promise an
+    exact text for the call, so this follows it."""
     details = result.error.details if result.error is not None else None
     near = details.get("did_you_mean") if isinstance(details, dict) else None
     return [did_you_mean(near)] if isinstance(near, list) and near else []

@@ -164,7 +164,7 @@ def _calls(value: JsonValue) -> list[JsonValue] | None:
 
 
 def _content_calls(content: JsonValue) -> list[JsonValue] | None:
-    """The calls of a content, which is empty where the model was stopped before it said anything."""
+    """Return the calls of a content; it is empty if the model was stopped before it said anything."""
     if content is not None and member(content, "role") not in (None, "model"):
         return None
     parts = member(content, "parts")

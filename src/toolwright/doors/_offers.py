@@ -141,7 +141,7 @@ def offers(workshop: Workshop, more: Offers, *, caller: str, reach: Reach | None
 
 
 def kept_results(workshop: Workshop, guest: Guest) -> Resource:
-    """What the link in a cut result leads to: the next part of it, for the caller that made the call."""
+    """Return the resource that the link in a cut result leads to, for the caller that made the call."""
 
     def read(marks: Mapping[str, str]) -> str:
         call_id, offset = marks["call_id"], marks["offset"]

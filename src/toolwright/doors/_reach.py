@@ -53,8 +53,8 @@ def problems(workshop: Workshop, reach: Reach | None) -> tuple[Problem, ...]:
 def result_part(workshop: Workshop, guest: Guest, call_id: str, offset: int, limit: int) -> JsonObject | None:
     """Return a part of a kept result; None if there is none that this caller may read.
 
-    Attack: somebody else's result, by an id that was seen or guessed. A caller reads its own results, or with
-    the right to read the records of all calls those within its reach.
+    Attack: another caller's result, by an id that was seen or guessed. A caller reads its own results. With
+    the right to read the records of all calls, it reads those within its reach.
     """
     state = workshop.config.state
     folder = _accounts.journal_of(state) if state is not None else None

@@ -459,8 +459,8 @@ _Term: TypeAlias = Callable[[str], bool]
 def search(
     tools: Sequence[Tool], query: str | None = None, item_id: str | None = None, limit: int = 10
 ) -> tuple[Choice, ...]:
-    """The tools that a query finds, best first, then by space in the order given, then by name; or the one of
-    an id.
+    """Return the tools that a query finds, or the one of an id. The best come first, then they are in the
+    order of the spaces given, then of the names.
 
     Words (parts of words count), "phrases", ``*`` for any letters of a word, AND, OR, NOT, parentheses; words
     side by side are joined by AND. The query must hold for the record as a whole; a field in which it holds
