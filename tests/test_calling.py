@@ -197,6 +197,19 @@ def test_a_manifest_program_is_stopped_with_all_its_children(project: Path, leve
     assert marker.read_text(encoding="utf-8") == first
 
 
+@pytest.mark.requirement("manifest.run.not-json")
+def test_text_that_is_no_json_is_given_and_the_record_says_so(project: Path, level: Level) -> None:
+    manifest(project, "greet", "#!/bin/sh\necho hello\n")
+    manifest(project, "honest", "#!/bin/sh\necho '{\"a\": 1}'\n")
+    with workshop(project, level) as opened:
+        broken, kept = opened.call("greet", {}), opened.call("honest", {})
+    assert (broken.ok, broken.content, kept.content) == (True, "hello", '{"a": 1}')
+    ends = {record["call"]: record for record in records(project) if record["what"] == "end"}
+    (note,) = (each for each in ends[broken.call_id]["notes"] if "not JSON" in each)
+    assert note in broken.notes
+    assert not any("JSON" in each for each in ends[kept.call_id].get("notes", ()))
+
+
 @pytest.mark.requirement("manifest.timeout.default")
 def test_without_a_limit_of_its_own_the_hosts_counts(project: Path, level: Level) -> None:
     manifest(project, "hang", "#!/bin/sh\nsleep 60\n")
@@ -499,6 +512,23 @@ def test_a_resolver_script_that_is_a_link_to_elsewhere_does_not_run(project: Pat
         result = opened.call("t", {"date": "d"})
     assert result.content == "<x><d>"
     assert result.runs[0].note == "leads out of the scripts folder; the value is kept"
+
+
+@pytest.mark.requirement("skill.resolve.script-contained")
+def test_a_resolver_script_that_is_a_link_to_another_file_of_the_skill_does_not_run(
+    project: Path, level: Level
+) -> None:
+    """The folder of the skill also holds files that nobody wrote to be run."""
+    home, env = resolving_skill(project, RESOLVED)
+    (home / "scripts").mkdir()
+    (home / "scripts-old").mkdir()
+    for name in ("beside", "scripts-old/resolve"):
+        (home / "scripts" / "resolve").unlink(missing_ok=True)
+        (home / "scripts" / "resolve").symlink_to(program(home / name, "echo ran\n"))
+        with workshop(project, level, env=env, allow_scripts=True) as opened:
+            result = opened.call("t", {"date": "d"})
+        assert result.content == "<x><d>", name
+        assert result.runs[0].note == "leads out of the scripts folder; the value is kept"
 
 
 def test_a_resolver_script_that_is_a_link_within_its_folder_runs(project: Path, level: Level) -> None:

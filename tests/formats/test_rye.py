@@ -227,6 +227,28 @@ def test_a_user_tool_cannot_chain_to_a_runtime_of_the_project() -> None:
     ]
 
 
+SPACES = ("project", "user", "system")
+
+
+@pytest.mark.requirement("rye.executor.space-rule")
+@pytest.mark.parametrize("tool", range(3), ids=SPACES)
+@pytest.mark.parametrize("executor", range(3), ids=SPACES)
+def test_a_tool_depends_on_items_of_its_own_space_and_of_those_below_it(tool: int, executor: int) -> None:
+    """Attack: an item of the user that a system tool runs by, or one of the project under either."""
+    found = linked(("my/fast.yaml", executor, yaml("my", tool_type="runtime")),
+                   ("a/t.py", tool, python("a", "my/fast")))  # fmt: skip
+    may = tool <= executor
+    assert ("a/t" in [each.name for each in found.tools]) == may
+    assert (
+        errors(found.problems) == []
+        if may
+        else [
+            f"rye.executor.space-rule: Tool 'a/t' from {SPACES[tool]} space cannot depend on 'my/fast' from "
+            f"{SPACES[executor]} space. Lower precedence spaces cannot depend on higher precedence spaces."
+        ]
+    )
+
+
 @pytest.mark.requirement("rye.executor.aliases")
 @pytest.mark.parametrize(
     ("short", "whole"),

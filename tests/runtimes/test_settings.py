@@ -282,6 +282,28 @@ def test_the_first_file_counts_whole(world: World) -> None:
     assert world.prepared().arguments == {"resolved_config": {"user": [1]}}
 
 
+@pytest.mark.requirement("rye.resolve.first-match")
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("b.yaml", ""), ("b.yaml", "# nothing yet\n"), ("b.yaml", "{}\n"), ("b.json", "{}"), ("b.json", "null")],
+)
+def test_an_empty_first_file_counts_too(world: World, name: str, text: str) -> None:
+    """Attack: settings that the project took away on purpose come back from the user or the system."""
+    world.python(CONFIG_RESOLVE={"path": f"a/{name}", "mode": "first_match"})
+    world.write(world.bundles[1], f"config/a/{name}", {"system": 1})
+    world.write(world.user, f"config/a/{name}", {"user": 1})
+    world.write(world.project, f"config/a/{name}", text)
+    assert world.prepared().arguments == {"resolved_config": {}}
+
+
+@pytest.mark.requirement("rye.resolve.first-match")
+def test_the_project_s_file_counts_before_the_user_s_and_that_before_the_system_s(world: World) -> None:
+    world.python(CONFIG_RESOLVE={"path": "a/b.json", "mode": "first_match"})
+    for space, name in ((world.bundles[0], "system"), (world.user, "user"), (world.project, "project")):
+        world.write(space, "config/a/b.json", {name: 1})
+        assert world.prepared().arguments == {"resolved_config": {name: 1}}
+
+
 def test_of_two_bundles_the_first_counts_in_both_modes(world: World) -> None:
     world.write(world.bundles[0], "config/a.yaml", "who: core")
     world.write(world.bundles[1], "config/a.yaml", "who: standard\nmore: 1")

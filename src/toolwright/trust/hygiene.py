@@ -9,6 +9,7 @@ for, never while loading.
 
 from __future__ import annotations
 
+import base64
 import re
 import unicodedata
 from collections import Counter
@@ -220,8 +221,8 @@ def _is_needed(text: str, at: int, is_right_to_left: bool) -> bool:
     if char in "\u200c\u200d":
         # Joiners shape Persian, Arabic and Indian words, and put emoji together.
         return _joins(before) or (char == "\u200d" and _is_pictured(before) and _is_pictured(after))
-    if char == "\u200b":  # where a line may break, in scripts that write no spaces
-        return _is_within(before, _UNSPACED) and _is_within(after, _UNSPACED)
+    if char == "\u200b":  # where a line may break: in scripts that write no spaces, and in paths
+        return after == "/" or (_is_within(before, _UNSPACED) and _is_within(after, _UNSPACED))
     if "\ufe00" <= char <= "\ufe0f" or "\U000e0100" <= char <= "\U000e01ef":
         # One selector behind something that has variants. Attack: a row of them carries any bytes unseen.
         return _has_variants(before) and not _unseen().match(after if after != "\u200d" else " ")
@@ -338,6 +339,52 @@ _STRONG: Final = (
 )
 _PERSON: Final = "(?:the|your|any|this) (?:end )?(?:users?|humans?|persons?|operators?|customers?)"
 
+_HANDING: Final = (
+    "send|pass|include|append|copy|put|provide|forward|post|upload|attach|insert|write|encode|leak|exfiltrate"
+    "|transmit|embed|share|give|add|paste|dump"
+)
+_LEAKING: Final = "send|leak|exfiltrate|transmit|encode|smuggle"
+"""What nobody does with keys and variables of an API that manages them."""
+_BETWEEN: Final = r"[\w'`./~(-]{0,39}[\w'`/~)-],?"
+"""A word in the middle of a sentence."""
+_TALK: Final = (
+    "(?:(?:entire|full|whole|complete|previous|prior|current) (?:conversations?|chats?|dialogues?)"
+    "|(?:entire|full|whole|complete|previous|prior) messages? (?:of|from|by) (?:the|your|this) (?:end )?user"
+    "|(?:conversation|chat|message) history|(?:system|developer) prompt)"
+)
+"""What was said to the model and by it."""
+_INTO: Final = "(?:to|into|onto|in|within)(?: (?:the|a|an|your|this|its|our|each|every|my))?"
+_TALK_BETWEEN: Final = (
+    # To add a message to a chat history, or a text to a system prompt, takes nothing out of it.
+    rf"(?:(?:everything|anything|all|whatever|text) (?:that is )?in|(?!{_INTO} {_TALK}\b){_BETWEEN})"
+)
+_KEPT: Final = r"(?:ssh (?:private )?keys?|private keys?|environment variables?(?! names?\b))"
+"""What lies on the user's machine, and is also what many honest tools manage for their own service."""
+_WHOSE: Final = (
+    "(?:(?:all|every|each|local|current)(?: of)?(?: the| your)?"
+    "|(?:the|this|your) (?:users?|humans?|hosts?|machines?|systems?|process|computers?)(?:'s|')?"
+    "|contents? of(?: the| your| all| every){0,2}(?: users?'?s?)?(?= ssh)"
+    "|(?:full|complete|whole) (?:list|dump|set) of(?: the| your| all){0,2})"
+)
+_FOUND: Final = (
+    " (?:found|that (?:you|it) (?:can )?(?:finds?|sees?)|on (?:this|the|your) (?:machine|computer|host|disk)"
+    "|of (?:this|the) (?:users?|machine|host|process|computer|agent|client|shell)"
+    "|from (?:this|the|your) (?:machine|keychain|computer|disk|user))"
+)
+_CHANNEL: Final = (
+    " (?:in|into|to|as|within|inside|via|through|for|under)(?: the| this| a| an| its| our)?"
+    "(?: parameter| argument| field| input)? [`'\"(]?(?:notes?|side ?notes?|debug\\w*|telemetry|metadata"
+    "|feedback|comments?|context|reasons?|logs?|scratchpad|memory|webhooks?|urls?|quer(?:y|ies)|messages?"
+    "|descriptions?|extra|https?)"
+)
+"""Where data goes that has no place: no honest tool asks for a key there."""
+_DATA: Final = (
+    r"(?:=(?=[) &]|$|\.\.)|(?<![a-z])(?:data|conversations?|chats?|messages?|histor(?:y|ies)|secrets?|keys?"
+    r"|tokens?|passwords?|prompts?|results?|answers?|inputs?|contents?|context|summary|summaries|texts?|env"
+    r"|info|user)(?![a-z]))"
+)
+"""In the query of an address: a place for data, or nothing where the model is to put some."""
+
 _FAMILIES: Final = (
     _Family(
         "asks to set other instructions aside",
@@ -411,8 +458,10 @@ _FAMILIES: Final = (
     _Family(
         "is marked up as a message of the host",
         ("<", "inst]"),
-        r"</?(?:important|critical|secret|hidden|sudo|admin|override)(?:_instructions?)?>"
-        r"|</?system[_ -]?(?:prompt|message|instructions?|override)>|<\|[a-z_]{1,30}\|>|\[/?inst\]|<</?sys>>"
+        # Not the generic types of languages (List<Secret>), nor a word for the end of a text alone.
+        r"(?:(?<!\w)<|</)(?:important|critical|secret|hidden|sudo|admin|override)(?:_instructions?)?>"
+        r"|</?system[_ -]?(?:prompt|message|instructions?|override)>|<\|(?!endoftext\|)[a-z_]{1,30}\|>"
+        r"|\[/?inst\]|<</?sys>>"
         r"|</system>",
     ),
     _Family(
@@ -440,21 +489,31 @@ _FAMILIES: Final = (
             "/etc/",
             "~/.",
             ".json",
+            ".env",
+            ".netrc",
+            "shell history",
+            "keychain",
+            "keyring",
+            "cookies",
         ),
-        r"\b(?:send|pass|include|append|copy|put|provide|forward|post|upload|attach|insert|write|encode|leak"
-        r"|exfiltrate|transmit|embed|share|give|add)(?: [\w'./~,-]{1,40}){0,6}? "
-        r"(?:(?:entire|full|whole|complete|previous|prior|current) "
-        r"(?:conversations?|chats?|dialogues?|messages?)"
-        r"|conversation history|chat history|(?:system|developer) prompt|ssh (?:private )?keys?|private keys?"
-        r"|environment variables)\b"
-        r"|\b(?:read|reading|open|opening|cat|fetch|get|load|contents? of|copy|include|access|from|send)"
-        r"(?: [\w',-]{1,30}){0,5}? [\"'`(]?(?:~/\.(?:ssh|aws|cursor|netrc|gnupg)\b"
+        rf"\b(?:{_HANDING})(?: {_TALK_BETWEEN}){{0,6}}? (?:{_TALK})\b"
+        rf"|\b(?:{_HANDING})(?: {_BETWEEN}){{0,6}}? (?:(?:{_WHOSE}) (?:{_KEPT})\b"
+        rf"|(?:{_KEPT})(?:{_FOUND}|(?: [\w',-]{{1,20}}){{0,2}}?{_CHANNEL})\b)"
+        rf"|\b(?:{_LEAKING})(?: {_BETWEEN}){{0,6}}? (?:{_KEPT})\b"
+        rf"|\b(?:argument|parameter|field)(?: [\w'`\"]{{1,30}}){{0,3}}? (?:include|contain|hold|carry)"
+        rf" (?:your|{_WHOSE}) (?:{_KEPT})\b"
+        r"|\b(?:read|reading|open|opening|cat|fetch|get|load|contents? of|copy|include|access|from|send|dump)"
+        r"(?: [\w',-]{1,30}){0,5}? [\"'`(*]{0,3}(?:~/\.(?:ssh|aws|cursor|netrc|gnupg|config/gh)\b"
+        r"|(?:the|your) users?'s? (?:shell history|keychains?|keyring|browser cookies|\.env|\.netrc)\b"
         r"|[\w/~.]{0,60}id[_ ](?:rsa|ed25519)\b|/etc/(?:shadow|passwd)\b|[\w/~.-]{0,60}\bmcp\.json\b)",
     ),
     _Family(
         "has an image or a link that carries data out",
         ("](", "<img"),
-        r"!\[[^\]]{0,300}\]\( ?(?:https?:)?//[^) ]{0,200}[?{$<]|\]\( ?https?://[^) ]{0,200}[{$<]"
+        # What follows # is not sent to any server, and a picture may have a size.
+        r"!\[[^\]]{0,300}\]\( ?(?:https?:)?//"
+        rf"(?:[^) #]{{0,200}}[{{$<]|[^) #?]{{0,200}}\?[^) #]{{0,300}}?{_DATA})"
+        r"|\]\( ?https?://[^) #]{0,200}[{$<]"
         r"|<img [^>]{0,300}src ?= ?[\"']?(?:https?:)?//[^>]{0,200}[?{$]",
     ),
 )
@@ -498,13 +557,41 @@ def _has_long_word(text: str) -> bool:
 
 
 def _encoded(text: str) -> Iterator[tuple[str, str]]:
-    """A word of base64 that is long enough to be a message."""
+    """Yield a word of base64 that is long enough to be a message, and is one."""
     if _has_long_word(text):
         for match in _encoding().finditer(text):
             word = match.group()
-            if len(word) >= _ENCODED_CHARS_MIN and word.count("/") < len(word) / 16 and _is_varied(word):
+            if len(word) >= _ENCODED_CHARS_MIN and _is_varied(word) and _is_message(word):
                 yield "holds a long text that only a machine can read", word
                 return
+
+
+_DECODED_CHARS_MAX: Final = 20_000
+"""So much of a word is decoded: pictures are long, and a model reads a message from its beginning."""
+_WORDS_IN_ROW: Final = re.compile(rb"[\t\n\r -~]{40,}")
+
+
+def _is_message(word: str) -> bool:
+    """Return whether a word of base64 says something: keys, pictures and paths decode to no text.
+
+    Attack: a message that begins one letter later, so that it decodes to noise from the start of the word, or
+    that follows the first bytes of a picture.
+    """
+    plain = word[:_DECODED_CHARS_MAX].replace("-", "+").replace("_", "/")
+    for start in range(4):
+        part = plain[start:]
+        decoded = base64.b64decode(part[: len(part) // 4 * 4])
+        if _WORDS_IN_ROW.search(decoded) or _reads(decoded):
+            return True
+    return False
+
+
+def _reads(decoded: bytes) -> bool:
+    """Return whether bytes are text in any alphabet, but for a letter that was cut at either end."""
+    return len(decoded) - len(decoded.decode("utf-8", "ignore").encode("utf-8")) <= _CUT_BYTES_MAX
+
+
+_CUT_BYTES_MAX: Final = 6
 
 
 @cache
