@@ -57,6 +57,7 @@ from toolwright.store import private
 from toolwright.trust.secrets import Secrets, Withheld
 
 if TYPE_CHECKING:
+    from toolwright.catalog.unconfirmed import Unconfirmed
     from toolwright.functions import Function
     from toolwright.runtimes.container import ContainerTools
     from toolwright.runtimes.functions import FunctionTools, Own
@@ -76,6 +77,8 @@ _DEVELOPMENT: Final = (
     "development mode: tools run though their signatures are missing, wrong or nobody's "
     "(RYE_DEV_MODE=1 and [rye] dev_mode)"
 )
+_KEPT: Final = (CallPython, CallJavaScript)
+"""What an interpreter is kept for between calls."""
 _FETCHED_AT_ONCE: Final = 16
 _SETTLE_S: Final = 2.0
 
@@ -123,6 +126,7 @@ class Hands:
         sandbox: Sandbox | None,
         lists: ServerLists,
         gate: Gate,
+        unconfirmed: Unconfirmed,
     ) -> None:
         if config.state is None:
             raise UsageError(
@@ -139,6 +143,7 @@ class Hands:
         self._state = config.state
         self._user = environment.user
         self._gate = gate
+        self._unconfirmed = unconfirmed
         assert gate.keep is not None
         self.keep = gate.keep
         self.audit = open_audit(
@@ -188,9 +193,15 @@ class Hands:
             decide=gate.decide,
             reserve=gate.reserve,
             runtimes={
-                kind: around.Once(
-                    around.Limited(around.Retrying(around.Watched(runtime)), config.calls_per_tool, runtime),
-                    self.keep.opened,
+                kind: around.Noted(
+                    around.Once(
+                        around.Limited(
+                            around.Retrying(around.Watched(runtime)), config.calls_per_tool, runtime
+                        ),
+                        self.keep.opened,
+                    ),
+                    unconfirmed,
+                    stays=kind in _KEPT,
                 )
                 for kind, runtime in (
                     (RunProcess, processes),
@@ -352,6 +363,8 @@ class Hands:
             with self._recorded(start.what, key) as record:
                 if record is None:
                     return self._unrecorded()
+                if start.permit.write:
+                    self._unconfirmed.begins(key, stays=True)
                 opened = self.sandbox.open(start)
                 why = opened.reason if isinstance(opened, Ending) else None
                 record.result = replace(
