@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +18,15 @@ import pytest
 
 import toolwright
 from tests.levels import sandbox_of
+from tests.program import WAIT_S, Said
+from tests.program import toolwright as command
+from tests.test_watching import watched
 from toolwright.app import Workshop
 from toolwright.config import Environment, resolve
+from toolwright.errors import ConfigError
 from toolwright.model import Grant, Level
 
+ROOT = Path(__file__).parent.parent
 SECRET = "hunter2-of-the-journal"
 
 WRITER = """
@@ -192,8 +200,8 @@ def laid_out(project: Path) -> None:
     }
     rye = (
         "__version__ = '1.0.0'\n__tool_type__ = 'python'\n"
-        "__executor_id__ = 'rye/core/runtimes/python/script'\n__tool_description__ = 'd'\n"
-        "__category__ = 'x'\n"
+        "__executor_id__ = 'rye/core/runtimes/python/script'\n"
+        "__tool_description__ = 'd'\n__category__ = 'x'\n"
     )
     javascript = (
         'export const __version__ = "1.0.0";\nexport const __tool_type__ = "javascript";\n'
@@ -352,3 +360,274 @@ def test_a_folder_of_programs_and_one_of_handlers_that_a_file_names_are_held(pro
         assert recalled(workshop) == HONEST
         for name in ("code/helper/__init__.py", "code/journals.py", "programs/evil-tool"):
             assert plant(workshop, written(project / name)) is not None
+
+
+# -- names that were not there -------------------------------------------------------------------------------
+
+
+def problems(workshop: Workshop) -> list[str]:
+    return [problem.message for problem in workshop.problems if problem.code == "source.unconfirmed"]
+
+
+def names(workshop: Workshop) -> list[str]:
+    return sorted(tool.name for tool in workshop.tools)
+
+
+DECLARATIONS = {
+    "evil_tools.json": group("evil", "evil", "evil"),
+    "evil.json": group("evil", "evil", "evil"),
+    "tools.json": json.dumps(
+        {
+            "tools": [
+                {"name": "evil", "description": "d", "schema": {"type": "object"}, "command": ["/bin/sh"]}
+            ]
+        }
+    ),
+    "SKILL.md": "---\nname: evil\ndescription: d\n---\ntext\n",
+    "evil/SKILL.md": "---\nname: evil\ndescription: d\n---\ntext\n",
+    "docs/evil_tools.json": group("evil", "evil", "evil"),
+    "skills/evil/SKILL.md": "---\nname: evil\ndescription: d\n---\ntext\n",
+    ".ai/tools/evil.sh": "#!/bin/sh\n# rye: evil\n",
+}
+
+
+@pytest.mark.parametrize("name", DECLARATIONS)
+def test_a_declaration_that_a_tool_made_in_the_project_is_not_offered_by_any_host(
+    project: Path, name: str
+) -> None:
+    (project / "docs").mkdir()
+    grants = (Grant(pattern="capability:notes/*", needs=("fs.read", "fs.write")),)
+    with opened(project, ".", grants=grants) as workshop:
+        before = (names(workshop), [skill.name for skill in workshop.skills])
+        assert plant(workshop, written(project / name, DECLARATIONS[name])) is None
+        workshop.reload()
+        assert (names(workshop), [skill.name for skill in workshop.skills]) == before
+        assert [name.partition("/")[0] in each for each in problems(workshop)]
+    with opened(project, ".") as workshop:
+        assert (names(workshop), [skill.name for skill in workshop.skills]) == before
+        (message,) = problems(workshop)
+        assert "capability:notes/write_note" in message
+
+
+@pytest.mark.parametrize("name", ["evil_tools.json", "evil/SKILL.md", "docs/evil_tools.json"])
+def test_what_a_tool_made_is_written_down_when_its_host_ends(project: Path, name: str) -> None:
+    """Nothing loaded it meanwhile: one command made it, and the next one would offer it."""
+    (project / "docs").mkdir()
+    with opened(project, ".") as workshop:
+        before = names(workshop)
+        assert plant(workshop, written(project / name, DECLARATIONS[name])) is None
+    with opened(project, ".") as workshop:
+        assert names(workshop) == before
+        assert len(problems(workshop)) == 1
+
+
+def test_what_a_tool_makes_is_not_offered_by_another_host_while_the_tool_runs(project: Path) -> None:
+    planting = written(project / "evil_tools.json", DECLARATIONS["evil_tools.json"])
+    with opened(project, ".") as workshop, ThreadPoolExecutor(1) as pool:
+        running = pool.submit(
+            plant,
+            workshop,
+            f"{planting}\nimport time\nwhile not os.path.exists('go'): time.sleep(0.01)",
+        )
+        until(lambda: (project / "evil_tools.json").exists())
+        with opened(project, ".") as other:
+            assert names(other) == ["recall", "write_note"]
+            assert len(problems(other)) == 1
+        (project / "go").write_text("")
+        assert running.result() is None
+
+
+def test_what_a_tool_made_is_not_offered_although_its_host_was_killed(project: Path) -> None:
+    script = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from tests.test_planted import opened, plant, written, DECLARATIONS\n"
+        "project = Path(sys.argv[1])\n"
+        "with opened(project, '.') as workshop:\n"
+        "    path = project / 'evil_tools.json'\n"
+        "    assert plant(workshop, written(path, DECLARATIONS['evil_tools.json'])) is None\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script, str(project)], check=False, cwd=ROOT)
+    assert ended.returncode == -9
+    for _ in range(2):
+        with opened(project, ".") as workshop:
+            assert names(workshop) == ["recall", "write_note"]
+            assert len(problems(workshop)) == 1
+    assert not list((project.parent / "state" / "open").iterdir())
+
+
+def test_a_file_that_was_no_declaration_and_becomes_one_is_not_offered(project: Path) -> None:
+    (project / "data.json").write_text("{}", "utf-8")
+    with opened(project, ".") as workshop:
+        before = names(workshop)
+        assert plant(workshop, written(project / "data.json", group("evil", "evil", "evil"))) is None
+        workshop.reload()
+        assert names(workshop) == before
+    with opened(project, ".") as workshop:
+        assert names(workshop) == before
+        assert len(problems(workshop)) == 1
+
+
+def test_what_an_author_makes_while_nothing_runs_is_offered_at_once(project: Path) -> None:
+    with opened(project, ".") as workshop:
+        assert plant(workshop, written(project / "out.json", "{}")) is None
+    (project / "mine_tools.json").write_text(group("mine", "mine", "mine"), "utf-8")
+    (project / "skills" / "new").mkdir(parents=True)
+    (project / "skills" / "new" / "SKILL.md").write_text(
+        "---\nname: new\ndescription: d\n---\ntext\n", "utf-8"
+    )
+    with opened(project, ".") as workshop:
+        assert "mine" in names(workshop)
+        assert [skill.name for skill in workshop.skills] == ["new"]
+        assert problems(workshop) == []
+
+
+def test_a_handler_that_a_tool_made_where_there_was_none_is_not_run(project: Path) -> None:
+    (project / "root_tools.json").write_text(group("root", "r", "root"), "utf-8")
+    (project / "handlers").rename(project / "code")
+    (project / "toolwright.toml").write_text(
+        '[[source]]\npath = "groups"\nhandlers = "code"\n[[source]]\npath = "root_tools.json"\n', "utf-8"
+    )
+    file = str(project / "toolwright.toml")
+    with opened(project, file=file) as workshop:
+        assert plant(workshop, written(project / "handlers" / "root.py", ROOT_HANDLER)) is None
+        result = workshop.call("r", {})
+        assert not result.ok
+        assert result.error is not None
+        assert "handlers appeared" in result.error.message
+        assert "toolwright trust" in (result.error.hint or "")
+    with opened(project, file=file) as workshop:
+        assert not workshop.call("r", {}).ok
+        assert [left.tool for left in workshop.declare("anthropic").left_out] == ["capability:root/r"]
+
+
+ROOT_HANDLER = "def execute_root_tool(name, given):\n    return {'success': True, 'result': 'planted'}\n"
+IMPORTING = {
+    "a module that it names": ("import beside\n", "beside.py"),
+    "a package before the module": ("import beside\n", "beside/__init__.py"),
+    "one of the standard library": ("import json\n", "json.py"),
+    "compiled code": ("import beside\n", "beside.pyc"),
+    "an extension": ("import beside\n", "beside.so"),
+}
+
+
+@pytest.mark.parametrize("what", IMPORTING)
+@pytest.mark.parametrize("how", ["script", "module", "text"])
+def test_a_program_does_not_import_what_a_tool_made_beside_it(project: Path, what: str, how: str) -> None:
+    text, name = IMPORTING[what]
+    (project / "run.py").write_text(f"{text}print('{{}}')\n", "utf-8")
+    command = {
+        "script": [sys.executable, "run.py"],
+        "module": [sys.executable, "-m", "run"],
+        "text": [sys.executable, "-c", f"{text}print('{{}}')"],
+    }[how]
+    tool = {"name": "runs", "description": "d", "schema": {"type": "object"}, "command": command}
+    (project / "tools.json").write_text(json.dumps({"tools": [tool]}), "utf-8")
+    if what == "a package before the module":
+        (project / "beside.py").write_text("", "utf-8")
+    with opened(project, ".") as workshop:
+        assert plant(workshop, written(project / name)) is None
+        result = workshop.call("runs", {})
+        assert result.error is not None
+        assert f"{project}/{name.partition('/')[0]} appeared" in result.error.message
+    with opened(project, ".") as workshop:
+        result = workshop.call("runs", {})
+        assert result.error is not None
+        assert "appeared" in result.error.message
+
+
+def test_a_module_that_people_add_between_calls_is_imported(project: Path) -> None:
+    (project / "run.py").write_text("print('{}')\n", "utf-8")
+    tools = [
+        {"name": name, "description": "d", "schema": {"type": "object"}, "command": command}
+        for name, command in (
+            ("runs", [sys.executable, "run.py"]),
+            ("writes", ["/usr/bin/touch", "made.txt"]),
+        )
+    ]
+    (project / "tools.json").write_text(json.dumps({"tools": tools}), "utf-8")
+    with opened(project, ".") as workshop:
+        assert workshop.call("writes", {}).ok
+        (project / "beside.py").write_text("", "utf-8")
+        (project / "run.py").write_text("import beside\nprint('{}')\n", "utf-8")
+        result = workshop.call("runs", {})
+        assert result.ok, result.error
+
+
+def test_a_configuration_that_a_tool_made_is_neither_followed_nor_passed_over(project: Path) -> None:
+    with opened(project, ".") as workshop:
+        assert plant(workshop, written(project / "toolwright.toml", '[[source]]\npath = "evil"\n')) is None
+    with pytest.raises(ConfigError, match=r"toolwright\.toml appeared"), opened(project):
+        pass
+    assert confirmed(project, "toolwright.toml").status == 0
+    with opened(project) as workshop:
+        assert names(workshop) == []
+
+
+def confirmed(project: Path, path: str) -> Said:
+    state = str(project.parent / "state")
+    return command("--state", state, "trust", "--yes", path, cwd=project, home=project.parent / "home")
+
+
+@pytest.mark.parametrize("path", ["evil_tools.json", "evil", "evil/SKILL.md"])
+def test_a_person_confirms_what_appeared_and_it_is_used(project: Path, path: str) -> None:
+    name = "evil_tools.json" if path.endswith(".json") else "evil/SKILL.md"
+    with opened(project, ".") as workshop:
+        assert plant(workshop, written(project / name, DECLARATIONS[name])) is None
+    with opened(project, ".") as workshop:
+        assert len(problems(workshop)) == 1
+        said = confirmed(project, path)
+        assert said.status == 0, said
+        workshop.reload()
+        assert problems(workshop) == []
+        assert plant(workshop, written(project / name)) is not None, "it is held from now on"
+    with opened(project, ".") as workshop:
+        assert ("evil" in names(workshop)) is (name == "evil_tools.json")
+        assert [skill.name for skill in workshop.skills] == (["evil"] if name != "evil_tools.json" else [])
+    (project / name).write_text(DECLARATIONS[name].replace("evil", "mine", 1), "utf-8")
+    with opened(project, ".") as workshop:
+        assert problems(workshop) == [], "its author goes on to edit it"
+
+
+def test_attack_what_was_confirmed_is_exchanged_before_a_host_uses_it(project: Path) -> None:
+    path = project / "evil_tools.json"
+    with opened(project, ".") as workshop:
+        assert plant(workshop, written(path, DECLARATIONS["evil_tools.json"])) is None
+        workshop.reload()
+        assert confirmed(project, "evil_tools.json").status == 0
+        path.write_text(group("evil", "other", "evil"), "utf-8")
+        workshop.reload()
+        assert names(workshop) == ["recall", "write_note"]
+        assert len(problems(workshop)) == 1
+    with opened(project, ".") as workshop:
+        assert names(workshop) == ["recall", "write_note"]
+
+
+def test_while_serving_a_declaration_in_a_shared_folder_waits_and_one_in_a_folder_of_tools_does_not(
+    project: Path,
+) -> None:
+    with opened(project, ".") as workshop, watched(workshop) as told:
+        (project / "groups" / "more_tools.json").write_text(group("more", "more", "more"), "utf-8")
+        until(lambda: "more" in names(workshop))
+        (project / "mine_tools.json").write_text(group("mine", "mine", "mine"), "utf-8")
+        until(lambda: problems(workshop) != [])
+        assert "mine" not in names(workshop)
+        assert confirmed(project, "mine_tools.json").status == 0
+        until(lambda: "mine" in names(workshop))
+        assert told.failed.empty()
+
+
+def test_while_serving_tools_that_write_nothing_every_declaration_is_offered_at_once(project: Path) -> None:
+    (project / "groups" / "notes_tools.json").unlink()
+    with opened(project, ".") as workshop, watched(workshop):
+        (project / "mine_tools.json").write_text(group("mine", "mine", "mine"), "utf-8")
+        until(lambda: "mine" in names(workshop))
+        assert problems(workshop) == []
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    ends = time.monotonic() + WAIT_S
+    while not is_so():
+        assert time.monotonic() < ends
+        time.sleep(0.01)

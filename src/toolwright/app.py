@@ -67,6 +67,7 @@ from toolwright.servers import ServerLists
 from toolwright.store.keep import STORE_NAME, Keep
 
 if TYPE_CHECKING:
+    from toolwright.catalog.unconfirmed import Unconfirmed
     from toolwright.dialects import Dialect
     from toolwright.engine import Begun
     from toolwright.formats.capability import Migration
@@ -84,6 +85,8 @@ if TYPE_CHECKING:
     from toolwright.trust.pinning import Pins
     from toolwright.trust.vetting import Vetter
 
+APPEARED = ("appeared", "open")
+"""Folders of the state folder that say that something may have appeared (``catalog/appeared.py``)."""
 ContextCheck = Callable[[Mapping[str, object]], object]
 
 
@@ -270,6 +273,8 @@ class Workshop:
         self._lock = threading.Lock()
         self._hands: Hands | None = None
         self._gate: Gate | None = None
+        self._closing: Gate | None = None
+        """The gate while the workshop closes: what tools made is looked at when all have ended."""
         self._is_closed = False
         self._loading = threading.Lock()
         self._is_loaded = False
@@ -307,6 +312,32 @@ class Workshop:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(self.close)
 
+    @cached_property
+    def unconfirmed(self) -> Unconfirmed:
+        """What appeared where tools may write, and is not used before a person confirms it."""
+        from toolwright.catalog.unconfirmed import Unconfirmed
+
+        return Unconfirmed(
+            self.config.state,
+            cwd=current_folder(),
+            places=lambda: (self._closing or self.gate).places(),
+            may_write=lambda folder: (self._closing or self.gate).may_write(folder),
+            imports=lambda path, text: (self._closing or self.gate).imported(path, text),
+            settings=lambda tool: (self._closing or self.gate).settings_of(tool),
+        )
+
+    def _unconfirmed(self) -> Unconfirmed | None:
+        """The same, where anything can have appeared: most hosts that only look import nothing for it."""
+        if "unconfirmed" in self.__dict__:
+            return self.unconfirmed
+        state = self.config.state
+        is_there = state is not None and any(os.path.lexists(f"{state}/{name}") for name in APPEARED)
+        return self.unconfirmed if is_there else None
+
+    def _barred(self, found: sources.Listing) -> Mapping[str, Problem]:
+        unconfirmed = self._unconfirmed()
+        return {} if unconfirmed is None else unconfirmed.problems(found)
+
     def close(self) -> None:
         """End what was started, finish the records, and write down what makes the next start faster."""
         self._end()
@@ -322,6 +353,9 @@ class Workshop:
         try:
             if hands is not None:
                 hands.close()
+            if gate is not None and "unconfirmed" in self.__dict__:
+                self._closing = gate
+                self.unconfirmed.close(self.catalog.tools)
         finally:
             if gate is not None:
                 gate.close()
@@ -492,6 +526,7 @@ class Workshop:
     def changed(self) -> bool:
         """Whether the sources look different from when they were last read. Reads and runs nothing."""
         found = sources.listing(self._wanted(), rye_spaces=self._rye_spaces, changed=self._lists.changed_at)
+        found.barred = self._barred(found)
         return found.stamp != self._report.stamp
 
     def _has_changed(self) -> bool:
@@ -900,7 +935,12 @@ class Workshop:
             from toolwright.gate import Gate
 
             self._gate = Gate(
-                self.config, self._environment, lambda: self._report, pins=self._pins, vetter=self._vetter
+                self.config,
+                self._environment,
+                lambda: self._report,
+                pins=self._pins,
+                vetter=self._vetter,
+                unconfirmed=self._unconfirmed,
             )
         return self._gate
 
@@ -1185,6 +1225,7 @@ class Workshop:
                     sandbox=self._sandbox,
                     lists=self._lists,
                     gate=gate,
+                    unconfirmed=self.unconfirmed,
                 )
             return self._hands
 
@@ -1226,6 +1267,7 @@ class Workshop:
                 rests=self._lists.rests,
                 know=self._lists.know,
                 progress=self._progress,
+                barred=self._barred,
             ),
             rye_spaces=self._rye_spaces,
             keep=Cache(folder),

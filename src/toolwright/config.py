@@ -506,6 +506,7 @@ def _found(base: Config, path: str) -> Config:
 
     Attack: a file that is swapped between the look at its digest and its reading. It is read once.
     """
+    _refuse_planted(base.state, path)
     content = _content(path)
     table, text = _table(path, content), content.decode("utf-8")
     reading = _Reading(base, path, trusted=False, text=text)
@@ -516,6 +517,18 @@ def _found(base: Config, path: str) -> Config:
     if why is None:
         return _Reading(base, path, trusted=True, text=text).read(table)
     return reading.told(narrow, why)
+
+
+def _refuse_planted(state: str | None, path: str) -> None:
+    """Attack: a tool that makes a configuration where there was none, so that other tools are listed, or the
+    user's own are not. Neither to follow it nor to leave it out is safe."""
+    if state is None or not os.path.isdir(os.path.join(state, "appeared")):
+        return
+    # By name: it is seldom that something appeared.
+    record = import_module("toolwright.catalog.appeared").bars_configuration(state, path)
+    if record is not None:
+        words = import_module("toolwright.catalog.unconfirmed").words_of(record)
+        raise ConfigError(*words, file=path)
 
 
 def _why_untrusted(state: str | None, path: str, content: bytes) -> str | None:

@@ -26,14 +26,20 @@ from toolwright.model import (
     Allow,
     Approval,
     Ask,
+    CallJavaScript,
+    CallMcp,
+    CallPython,
     Charge,
     Decision,
     Deny,
     Disabled,
     Grant,
     Permit,
+    RunContainer,
+    RunProcess,
     Tool,
     ToolCall,
+    Trust,
     Vetted,
 )
 from toolwright.paths import is_below
@@ -44,6 +50,7 @@ from toolwright.trust.budgets import Tally, budgets_of
 from toolwright.trust.rules import Answer, Rule, rules_of
 
 if TYPE_CHECKING:
+    from toolwright.catalog.unconfirmed import Unconfirmed
     from toolwright.sandbox.ground import Grounds
     from toolwright.trust.lock import Entry
     from toolwright.trust.pinning import Pins
@@ -53,6 +60,8 @@ if TYPE_CHECKING:
 _ANSWERS_MAX: Final = 4096
 _MODULE_PATHS: Final = ("PYTHONPATH", "NODE_PATH", "PERL5LIB", "RUBYLIB")
 _UNVETTED: Final = Vetted()
+_STARTING: Final = (RunProcess, CallPython, CallJavaScript, CallMcp, RunContainer)
+"""What starts something of the tool's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,15 +117,21 @@ class Gate:
         *,
         pins: Callable[[Gate], Pins],
         vetter: Callable[[Gate], Vetter],
+        unconfirmed: Callable[[], Unconfirmed | None] = lambda: None,
     ) -> None:
-        """``pins`` and ``vetter`` make the lock and what verifies signatures, once they are needed."""
+        """``pins`` and ``vetter`` make the lock and what verifies signatures, once they are needed.
+        ``unconfirmed``: what appeared where tools may write; None where nothing can have."""
         self._report = report
         self.contents = Contents()
         self._pins = LaterPins(lambda: pins(self), config, environment)
         self._make_vetter = vetter
+        self._unconfirmed = unconfirmed
         # Attack: any environment variable that switches verifying off. The host must have opted in.
         self.is_development = config.dev_mode and environment.variables.get("RYE_DEV_MODE") == "1"
         self._guarded: loading.LoadReport | None = None
+        self._others: tuple[str, ...] = ()
+        """What is guarded for other hosts."""
+        self._placed: tuple[loading.LoadReport, Places] | None = None
         self._places: dict[str, tuple[str, bool]] = {}
         """Each declaration's project, and whether a person named its source: neither changes."""
         self.cwd = current_folder()
@@ -183,7 +198,9 @@ class Gate:
         """
         at, keep, report = time.monotonic(), self.keep, self._report()
         switched = 0 if keep is None else keep.switched
-        if call is not None and vetted is None:
+        unconfirmed = self._unconfirmed()
+        is_shared = unconfirmed is not None and unconfirmed.matters(tool)
+        if call is not None and vetted is None and not is_shared:
             last = self._lately.get((tool.key, call.caller, call.timeout_s))
             if (
                 last is not None
@@ -208,7 +225,8 @@ class Gate:
         if not disabled and call is not None:
             standing = self._policy.standing(tool, call.caller, call.timeout_s, vetted, stands)
             if standing is not None:
-                if is_bare and self._pins.found is None:  # what is signed or locked is looked at each time
+                # What is signed or locked, or may be planted, is looked at each time.
+                if is_bare and self._pins.found is None and not is_shared:
                     if len(self._lately) >= _ANSWERS_MAX:
                         self._lately.clear()
                     answer = _Answer(at, tool, report, switched, standing)
@@ -267,7 +285,13 @@ class Gate:
         """What is known about a tool's bytes, by its signatures and by the lock."""
         # Most tools have no signature: nothing about signatures is imported for them.
         vetted = _UNVETTED if tool.signature is None else self.vetter.vet(tool, call)
-        return self._pins.vet(tool, call, vetted)
+        vetted = self._pins.vet(tool, call, vetted)
+        unconfirmed = self._unconfirmed()
+        # Attack: code that a tool put where another one looks for it, and that gets what this one is granted.
+        if unconfirmed is not None and (record := unconfirmed.bars(tool)) is not None:
+            message, hint = import_module("toolwright.catalog.unconfirmed").words_of(record)
+            return replace(vetted, trust=Trust.UNTRUSTED, message=message, hint=hint, waived="")
+        return vetted
 
     def locked(self, path: str, format: str) -> Entry | None:
         """What was locked of the tool of a format that a file declares."""
@@ -410,16 +434,44 @@ class Gate:
 
     def _ground(self, tool: Tool, *, project: str, named: bool) -> policy.Ground:
         report = self._report()
-        if report is not self._guarded:
-            self._grounds.guard(self.places(report).held)
-            self._guarded = report
+        unconfirmed = self._unconfirmed()
+        others = () if unconfirmed is None else unconfirmed.guarded()
+        if report is not self._guarded or others != self._others:
+            self._grounds.guard((*self.places()[1].held, *others))
+            self._guarded, self._others = report, others
         return (self._made or self._grounds).of(tool, project=project, cwd=self.cwd, named=named)
 
-    def places(self, report: loading.LoadReport) -> Places:
-        """What on this machine belongs to the tools of a load."""
-        return places.find(report.listing, self._around, report.catalog.tools, self._imported)
+    def places(self) -> tuple[sources.Listing, Places]:
+        """What is listed now, and what on this machine belongs to the tools that are loaded."""
+        report, known = self._report(), self._placed
+        if known is None or known[0] is not report:
+            found = places.find(report.listing, self._around, report.catalog.tools, self.imported)
+            known = self._placed = (report, found)
+        return report.listing, known[1]
 
-    def _imported(self, path: str, text: bytes | None) -> list[str]:
+    def may_write(self, folder: str) -> str | None:
+        """The key of a loaded tool that could write in a folder (a real path), if there is one."""
+        for tool in self._report().catalog.tools:
+            project, named = self._place(tool)
+            ground = policy.Ground(
+                project=os.path.realpath(project),
+                cwd=os.path.realpath(self.cwd),
+                temporary=(os.path.realpath(self._environment.temporary_folder),),
+                named=named,
+            )
+            if isinstance(tool.invocation, _STARTING) and self._policy.writes(tool, folder, ground=ground):
+                return tool.key
+        return None
+
+    def settings_of(self, tool: Tool) -> tuple[str, ...]:
+        """What besides its code decides what a tool with a chain runs."""
+        if not tool.chain:
+            return ()
+        project = self._place(tool)[0]
+        dotenv = (os.path.join(project, ".env"),) if self._config.load_dotenv else ()
+        return (*dotenv, os.path.join(project, ".ai", "config"))
+
+    def imported(self, path: str, text: bytes | None) -> list[str]:
         shadows = import_module("toolwright.runtimes._dependencies").shadows
         return [held.path for held in shadows(path, self.contents, text=text)]
 

@@ -58,6 +58,7 @@ from toolwright.store.leases import Leases
 from toolwright.trust.secrets import Secrets, Withheld
 
 if TYPE_CHECKING:
+    from toolwright.catalog.unconfirmed import Unconfirmed
     from toolwright.functions import Function
     from toolwright.runtimes.container import ContainerTools
     from toolwright.runtimes.functions import FunctionTools, Own
@@ -77,6 +78,8 @@ _DEVELOPMENT: Final = (
     "development mode: tools run though their signatures are missing, wrong or nobody's "
     "(RYE_DEV_MODE=1 and [rye] dev_mode)"
 )
+_KEPT: Final = (CallPython, CallJavaScript)
+"""What an interpreter is kept for between calls."""
 _FETCHED_AT_ONCE: Final = 16
 _SETTLE_S: Final = 2.0
 
@@ -124,6 +127,7 @@ class Hands:
         sandbox: Sandbox | None,
         lists: ServerLists,
         gate: Gate,
+        unconfirmed: Unconfirmed,
     ) -> None:
         if config.state is None:
             raise UsageError(
@@ -140,6 +144,7 @@ class Hands:
         self._state = config.state
         self._user = environment.user
         self._gate = gate
+        self._unconfirmed = unconfirmed
         assert gate.keep is not None
         self.keep = gate.keep
         self.audit = open_audit(
@@ -190,10 +195,16 @@ class Hands:
             decide=gate.decide,
             reserve=gate.reserve,
             runtimes={
-                kind: around.Once(
-                    around.Limited(around.Retrying(around.Watched(runtime)), config.calls_per_tool, runtime),
-                    self.keep.opened,
-                    leases,
+                kind: around.Noted(
+                    around.Once(
+                        around.Limited(
+                            around.Retrying(around.Watched(runtime)), config.calls_per_tool, runtime
+                        ),
+                        self.keep.opened,
+                        leases,
+                    ),
+                    unconfirmed,
+                    stays=kind in _KEPT,
                 )
                 for kind, runtime in (
                     (RunProcess, processes),
@@ -356,6 +367,8 @@ class Hands:
             with self._recorded(start.what, key) as record:
                 if record is None:
                     return self._unrecorded()
+                if start.permit.write:
+                    self._unconfirmed.begins(key, stays=True)
                 opened = self.sandbox.open(start)
                 why = opened.reason if isinstance(opened, Ending) else None
                 record.result = replace(

@@ -5,7 +5,7 @@ Nothing is looked at, so links and ``..`` are the asker's business: ``catalog/fi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 TEMPORARY_FOLDER: Final = "/tmp"
@@ -24,6 +24,16 @@ def is_below(path: str, roots: Sequence[str]) -> bool:
     Nothing is below a root that is not known (""), though every absolute path begins like it.
     """
     return any(root and (path == root or path.startswith(f"{root.rstrip('/')}/")) for root in roots)
+
+
+def upwards(path: str) -> Iterator[str]:
+    """An absolute path, and every folder above it."""
+    while True:
+        yield path
+        above = path.rpartition("/")[0] or "/"
+        if above == path:
+            return
+        path = above
 
 
 def is_settled(changed_ns: int, looked_ns: int, *, by_our_clock: bool = False) -> bool:

@@ -67,6 +67,7 @@ class Watch:
     def start(self, *, after_s: float = 0.0) -> None:
         """Watch from now on, or from a little later; what changes meanwhile is noticed then."""
         self._after_s = after_s
+        self._workshop.unconfirmed.watch()
         self._thread.start()
 
     def wait_armed(self, timeout_s: float) -> bool:
@@ -148,6 +149,7 @@ class Watch:
             yield os.path.dirname(config.file)
         with suppress(ToolwrightError):
             yield os.path.dirname(self._workshop.pins().path)
+        yield self._workshop.unconfirmed.records.folder
 
     def _note_files(self, paths: frozenset[str]) -> None:
         config = self._workshop.config.file
@@ -157,6 +159,8 @@ class Watch:
     def _matters(self, folders: frozenset[str], paths: frozenset[str]) -> bool:
         if not paths:
             return self._failing != "" or self._has_changed()
+        if any(os.path.dirname(path) == self._workshop.unconfirmed.records.folder for path in paths):
+            return self._failing != "" or self._has_changed()  # a person confirmed something
         roots = {source.path for source in self._workshop.config.sources}
         if any(os.path.dirname(path) in folders or path in folders or path in roots for path in paths):
             return True

@@ -47,6 +47,8 @@ _AGAIN_S_MAX: Final = 86_400.0
 _SHARED_MAX: Final = 5
 _UNREADABLE: Final = (Damaged, OSError, ValueError, TypeError, LookupError)
 """What reading a damaged cache ends with."""
+UNCONFIRMED: Final = "source.unconfirmed"
+"""The code of a declaration that appeared where tools may write, and waits for a person."""
 _LOADS: Final = count()
 _Answer = TypeVar("_Answer")
 
@@ -69,6 +71,8 @@ class Machine:
     """Told what the sources hold, before anything of it is read or asked."""
     progress: Callable[[int, int], None] | None = None
     """Told, from time to time, how many documents of how many have been read."""
+    barred: Callable[[Listing], Mapping[str, Problem]] = lambda _found: {}
+    """The documents that are left alone until a person confirms them, and why."""
 
 
 class Fresh:
@@ -395,7 +399,10 @@ def newly_wrong(before: LoadReport, after: LoadReport) -> tuple[Problem, ...]:
     """The errors of a load that the one before did not have."""
     known = {(problem.code, problem.path, problem.message) for problem in before.errors}
     return tuple(
-        problem for problem in after.errors if (problem.code, problem.path, problem.message) not in known
+        problem
+        for problem in after.errors
+        # What waits to be confirmed must not keep what was changed beside it from counting.
+        if problem.code != UNCONFIRMED and (problem.code, problem.path, problem.message) not in known
     )
 
 
@@ -448,6 +455,7 @@ def _load(
     stated: Sequence[StatedEffect],
 ) -> LoadReport:
     found = sources.listing(wanted, rye_spaces=rye_spaces, changed=machine.changed)
+    found.barred = machine.barred(found)
     machine.know(found)
     # By digest: a definition may hold secrets, and what is kept must not.
     identity = (tuple(replace(source, server=_mark_of(source)) for source in wanted), rules, stated)
@@ -496,7 +504,9 @@ def _cold(
     units: list[Kept] = []
     standing: dict[str, list[Unit]] = {}
     for candidate, kept in zip(found.candidates, compiled, strict=True):
-        stands = True
+        stands = candidate.path not in found.barred
+        if not stands:
+            problems.append(found.barred[candidate.path])
         for condition in kept.compiled.conditions:
             missing = _missing(condition, machine, programs) if condition.drops else None
             if missing is not None:

@@ -11,14 +11,14 @@ Nothing is read but names and links, and nothing here decides what a tool may do
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 from toolwright import jsontext
-from toolwright.catalog import digests
 from toolwright.catalog.sources import SKILL_FILES, Listing
 from toolwright.model import CallFunction, CallJavaScript, CallMcp, CallPython, RunProcess, Tool
+from toolwright.paths import upwards
 from toolwright.records import dataclass
 
 CONFIGURATION: Final = ("toolwright.toml", "toolwright.lock")
@@ -95,12 +95,14 @@ class _Finding:
         projects = {home.project for home in found.homes if home.place == "rye" and not home.space}
         self.worked_in = tuple({*map(os.path.realpath, filter(None, (around.cwd, *projects)))})
         """Where tools run: these folders, and all above them, are mixed."""
-        self.above = {at for folder in self.worked_in for at in _upwards(folder)}
+        self.above = {at for folder in self.worked_in for at in upwards(folder)}
         self.folders: dict[str, None] = {}
         self.spelled: set[str] = set()
         """The same as they are named, links and all."""
         self.files: dict[str, None] = {}
         self.mixed: dict[str, None] = dict.fromkeys(self.worked_in)
+        self.ours = {*self.worked_in}
+        """Folders whose programs are tools, and not the machine's."""
         self.code_in: dict[str, None] = {}
         """Mixed folders that hold code, which imports from them."""
         self.known: dict[str, str | None] = {}
@@ -119,11 +121,11 @@ class _Finding:
     def is_spelled(self, path: str) -> bool:
         """Whether a path is one of those folders by its name alone, or below one: most are, and following
         every link on the way to ten thousand of them takes longer than everything else here."""
-        return any(at in self.spelled for at in _upwards(path))
+        return any(at in self.spelled for at in upwards(path))
 
     def covers(self, path: str) -> bool:
         """Whether a real path is, or lies below, a folder that is held whole."""
-        return any(at in self.folders for at in _upwards(path))
+        return any(at in self.folders for at in upwards(path))
 
     def real(self, folder: str) -> str | None:
         """The real path of a folder; None where there is none."""
@@ -232,7 +234,7 @@ class _Finding:
         """A folder of PATH or of modules. Attack: a program or module put into one that lies in the project.
         What lies elsewhere is the user's, as it is without us."""
         real = self.real(folder)
-        if real is None or not any(at in self.worked_in for at in _upwards(real)):
+        if real is None or not any(at in self.worked_in for at in upwards(real)):
             return
         prefix = os.path.dirname(real)
         is_whole = os.path.basename(real) in ("bin", ".bin") and (
@@ -278,6 +280,7 @@ class _Finding:
         for folder in self.found.folders:
             if self.is_spelled(folder) or (real := self.real(folder)) is None or self.covers(real):
                 continue
+            self.ours.add(real)
             if real not in self.above and self.is_of_tools(real):
                 self.home(folder)
             else:
@@ -306,16 +309,20 @@ class _Finding:
                 self.folder(invocation.skill_dir)
             if invocation.beneath is not None:
                 self.folder(invocation.beneath)
-            if os.path.isabs(invocation.program):
-                self.program(invocation.program)
-            self.command((invocation.program, *invocation.fixed), self.around.cwd)
-        elif isinstance(invocation, CallPython | CallJavaScript):
-            for path in digests.own_files(tool):
-                self.code(path)
-            if isinstance(invocation, CallPython) and invocation.file is None:
-                self.handlers(tool, invocation)
-            if isinstance(invocation, CallJavaScript):
-                self.modules(invocation.file)
+        self.runs(code_of(tool, self.around.cwd))
+        if isinstance(invocation, CallPython) and invocation.file is None:
+            self.handlers(code_of(tool, self.around.cwd).files)
+
+    def runs(self, code: Code) -> None:
+        """What a tool or a server runs."""
+        for path in code.files:
+            self.program(path)
+        for folder, text in code.texts:
+            real = self.real(folder)
+            if real is not None and not self.covers(real):
+                self.imports_from(real, os.path.join(real, "-c.py"), text)
+        for at in code.modules:
+            self.modules(at)
 
     def declared(self, path: str) -> None:
         if not self.is_spelled(path):
@@ -324,17 +331,19 @@ class _Finding:
                 self.file(path)
 
     def program(self, path: str) -> None:
-        """A program: those of the machine are held alone, those of a source with their folder."""
+        """A file that is run: one of the machine is held alone, one of a source with its folder."""
         real = os.path.realpath(path)
-        if any(at in self.folders or at in self.mixed for at in _upwards(os.path.dirname(real))):
+        if any(at in self.folders or at in self.ours for at in upwards(os.path.dirname(real))):
             self.code(path)
-        elif os.path.lexists(real):
+        elif not os.path.lexists(path):
+            self.absent(path)
+        elif real.endswith(CODE):
+            self.code(path)
+        else:
             self.files[real] = None
 
-    def handlers(self, tool: Tool, invocation: CallPython) -> None:
+    def handlers(self, paths: Iterable[str]) -> None:
         """Where the handler may lie. Attack: one in a place that is looked at first, put there later."""
-        settings = jsontext.loads_own(invocation.settings)
-        paths = settings.get("files", ()) if isinstance(settings, dict) else ()
         for path in paths:
             real = self.real(os.path.dirname(path))
             if real is None:
@@ -342,15 +351,17 @@ class _Finding:
             elif not self.covers(real):
                 self.folder(real)
 
-    def modules(self, file: str) -> None:
-        """Where Node looks for a tool's packages, and for what kind of module its file is."""
-        for at in _upwards(os.path.dirname(os.path.realpath(file))):
-            if os.path.isdir(path := os.path.join(at, "node_modules")):
-                self.folder(path)
-        for at in _upwards(os.path.dirname(os.path.realpath(file))):
-            if os.path.isfile(path := os.path.join(at, "package.json")):
-                self.file(path)
-                return
+    def modules(self, at: str) -> None:
+        """Where Node looks for packages, and for what kind of module a file is."""
+        real = self.real(at)
+        if real is None or self.covers(real):
+            return
+        if any(up in self.worked_in for up in upwards(real)):
+            self.mixed[real] = None
+        if os.path.isdir(path := os.path.join(real, "node_modules")):
+            self.folder(path)
+        if os.path.isfile(path := os.path.join(real, "package.json")):
+            self.file(path)
 
     def server(self, told: Any, folder: str) -> None:
         """The code that a list of MCP servers starts."""
@@ -361,44 +372,63 @@ class _Finding:
             listed = arguments if isinstance(arguments, list) else ()
             words = [word for word in listed if isinstance(word, str)]
             base = os.path.join(folder, cwd) if isinstance(cwd, str) else folder
-            if "/" in command and os.path.isfile(path := os.path.join(base, command)):
-                self.program(path)
-            self.command((command, *words), base)
+            self.runs(command_code((command, *words), base))
 
-    def command(self, words: Sequence[str], cwd: str) -> None:
-        """What an interpreter is told to run: a file, a module or a text."""
-        name = os.path.basename(words[0]).rstrip("0123456789.")
-        if not name.endswith(_INTERPRETERS):
-            return
-        folder = self.real(cwd)
-        for at, word in enumerate(words[1:], 1):
-            told = words[at + 1] if at + 1 < len(words) else ""
-            if "\0" in word + told:
-                return
-            if not word.startswith("-"):
-                if os.path.isfile(path := os.path.normpath(os.path.join(cwd, word))):
-                    self.code(path)
-                return
-            if name.endswith("python") and word[1:2] != "-":
-                if "I" in word or "P" in word:
-                    folder = None  # it imports nothing from where it runs
-                if word[-1] in "cm" and folder is not None and not self.covers(folder):
-                    text = told if word[-1] == "c" else f"import {told}"
-                    self.imports_from(folder, os.path.join(folder, "-c.py"), text.encode("utf-8", "replace"))
-                    return
+
+# -- what one tool runs -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    """What a tool runs, as its record says: whether it is there is not looked at."""
+
+    files: tuple[str, ...] = ()
+    """Programs and scripts: of some that may stand for one another, all."""
+    texts: tuple[tuple[str, bytes], ...] = ()
+    """Folders that code is run in and imports from, each with the text of that code."""
+    modules: tuple[str, ...] = ()
+    """Folders above its files in which an interpreter looks for packages and settings."""
+
+
+def code_of(tool: Tool, cwd: str) -> Code:
+    """The code of a tool that is run in a folder."""
+    match tool.invocation:
+        case RunProcess(program=program, fixed=fixed):
+            return command_code((program, *fixed), cwd)
+        case CallPython(file=str() as file):
+            return Code(files=(file,))
+        case CallPython(settings=settings):
+            candidates = jsontext.loads_own(settings)
+            paths = candidates.get("files", ()) if isinstance(candidates, dict) else ()
+            return Code(files=tuple(path for path in paths if isinstance(path, str)))
+        case CallJavaScript(file=file):
+            return Code(files=(file,), modules=tuple(upwards(os.path.dirname(file))))
+    return Code()
+
+
+def command_code(words: Sequence[str], cwd: str) -> Code:
+    """The program of a command, and what an interpreter is told to run: a file, a module or a text."""
+    own = (os.path.normpath(os.path.join(cwd, words[0])),) if "/" in words[0] else ()
+    name = os.path.basename(words[0]).rstrip("0123456789.")
+    if not name.endswith(_INTERPRETERS):
+        return Code(files=own)
+    is_isolated = False
+    for at, word in enumerate(words[1:], 1):
+        told = words[at + 1] if at + 1 < len(words) else ""
+        if "\0" in word + told:
+            break
+        if not word.startswith("-"):
+            return Code(files=(*own, os.path.normpath(os.path.join(cwd, word))))
+        if name.endswith("python") and word[1:2] != "-":
+            is_isolated |= "I" in word or "P" in word  # then it imports nothing from where it runs
+            if word[-1] in "cm":
+                text = told if word[-1] == "c" else f"import {told}"
+                texts = () if is_isolated else ((cwd, text.encode("utf-8", "replace")),)
+                return Code(files=own, texts=texts)
+    return Code(files=own)
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
     with suppress(OSError), os.scandir(folder) as entries:
         return list(entries)
     return []
-
-
-def _upwards(path: str) -> Iterator[str]:
-    """A path and every folder above it."""
-    while True:
-        yield path
-        above = os.path.dirname(path)
-        if above == path:
-            return
-        path = above

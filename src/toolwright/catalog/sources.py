@@ -41,7 +41,7 @@ from toolwright.records import dataclass, replace
 if TYPE_CHECKING:
     from toolwright.formats.mcp import Server
 
-_SKIPPED: Final = frozenset({"node_modules", "__pycache__", "venv", "site-packages", "build", "dist"})
+SKIPPED: Final = frozenset({"node_modules", "__pycache__", "venv", "site-packages", "build", "dist"})
 _SKIPPED_BELOW_RYE: Final = frozenset({"__pycache__", "node_modules", ".git", ".venv"})
 _LEADS_OUT: Final = "a link that leads out of the source is not followed"
 PROGRAMS_MAX: Final = 256
@@ -163,6 +163,8 @@ class Listing:
         self.servers = dict(servers or {})
         """MCP servers, each with the file that names it, by the digest of its definition. Not part of the
         stamp: a definition may hold secrets."""
+        self.barred: Mapping[str, Problem] = {}
+        """The documents that are left alone until a person confirms them, and why: part of the stamp."""
         self.owners: dict[tuple[str, str], str] = {}
         """The path of the source that named a server or an API first, by format and name."""
 
@@ -196,9 +198,13 @@ class Listing:
             self.fetched[home.fetched] if home.fetched else "",
         )
 
-    @cached_property
+    @property
     def stamp(self) -> bytes:
         """What was seen, as text: the same stamp means that nothing has changed."""
+        return self._stamp if not self.barred else self._stamp + orjson.dumps(sorted(self.barred))
+
+    @cached_property
+    def _stamp(self) -> bytes:
         return orjson.dumps([[tuple(home) for home in self.homes], self.rows])
 
     @property
@@ -337,7 +343,7 @@ class _Look:
             return
         self.look_into(path, names)
         for name in sorted(name for name in names if not name.endswith(".json")):
-            if name.startswith(".") or name in _SKIPPED or not _is_folder(names[name]):
+            if name.startswith(".") or name in SKIPPED or not _is_folder(names[name]):
                 continue
             inner = os.path.join(path, name)
             if not self.contained(inner, names[name]):

@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from typing import Final
+from typing import Final, Protocol
 
 from toolwright import jsontext
 from toolwright.catalog import cache
@@ -189,6 +189,37 @@ class Watched:
         left = [path for path in made if os.path.lexists(path)]
         reason = f"it made {', '.join(made)}, which {'could not be' if left else 'was'} removed"
         return replace(ending, end=End.DENIED, reason=reason, value=None, blocks=None)
+
+
+class Noted:
+    """Says when a tool that may write files runs: what appears meanwhile is not used (``Unconfirmed``)."""
+
+    def __init__(self, inner: Runtime, notes: Writing, *, stays: bool) -> None:
+        """``stays``: something of the tool may run between its calls, too."""
+        self._inner = inner
+        self._notes = notes
+        self._stays = stays
+
+    def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+        if not permit.write:
+            return self._inner.run(tool, call, permit, cancel)
+        try:
+            self._notes.begins(tool.key, stays=self._stays)
+        except StoreError as error:
+            # Attack: a state folder that is broken on purpose, so that what a tool plants goes unnoticed.
+            reason = f"what tools may change cannot be noted: {error.message}"
+            return Ending(end=End.UNAVAILABLE, reason=reason, hint=error.hint)
+        try:
+            return self._inner.run(tool, call, permit, cancel)
+        finally:
+            self._notes.ended()
+
+
+class Writing(Protocol):
+    """Who is told that tools write."""
+
+    def begins(self, tool: str, *, stays: bool) -> None: ...
+    def ended(self) -> None: ...
 
 
 def _taken_away(path: str) -> bool:

@@ -216,6 +216,14 @@ class Policy:
         """What the tool would get if nothing refused it and nobody had to be asked."""
         return self._of(tool, named=ground.named).allow(self.house, ground, None, vetted).permit
 
+    def writes(self, tool: Tool, folder: str, *, ground: Ground) -> bool:
+        """Whether the tool could get a permit to write in a folder (a real path)."""
+        known = self._known.get(tool.key)
+        if known is None or known.tool is not tool or known.named is not ground.named:
+            known = _know(tool, self.house, self._rules, ground.named)
+        permit, _ = _permit(known.asked, self.house, ground)
+        return is_below(folder, permit.write)
+
     def charges(
         self, tool: Tool, call: ToolCall | None, *, trust: Trust, cwd: str, named: bool, caller: str = ""
     ) -> tuple[Charge, ...]:

@@ -28,6 +28,16 @@ def is_project(path: str) -> bool:
     return os.path.isdir(path) or os.path.basename(path) in (config.FILE_NAME, LOCK_NAME)
 
 
+def has_some(path: str) -> bool:
+    """Whether there is something to trust of a project: its configuration, its lock or keys of its own."""
+    if not is_project(path):
+        return False
+    folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
+    names = (config.FILE_NAME, LOCK_NAME)
+    is_there = any(os.path.lexists(os.path.join(folder, name)) for name in names)
+    return is_there or bool(trusted.key_files(folder))
+
+
 def trust(shared: Shared, path: str, *, yes: bool, as_json: bool) -> int:
     """Show what a project's files would widen, ask, and remember them as they were shown."""
     _refuse_open_state(shared)

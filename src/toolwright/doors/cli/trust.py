@@ -10,7 +10,7 @@ import click
 
 from toolwright.catalog import files
 from toolwright.config import current_folder
-from toolwright.doors.cli import Shared, _projects, _render, _spaces, examples, shared_options
+from toolwright.doors.cli import Shared, _confirm, _projects, _render, _spaces, examples, shared_options
 from toolwright.errors import SigningError, SourceError
 from toolwright.trust import keys
 
@@ -22,6 +22,7 @@ from toolwright.trust import keys
         "toolwright trust colleague.pem --owner ada",
         "toolwright trust --remove 6ea18199041a1ea8",
         "toolwright trust .",
+        "toolwright trust skills/new",
         "toolwright trust --list",
     ),
 )
@@ -36,11 +37,12 @@ from toolwright.trust import keys
 def command(
     shared: Shared, what: str | None, owner: str, yes: bool, is_list: bool, remove: bool, as_json: bool
 ) -> int:
-    """Trust KEY, a public key, or the project at PATH.
+    """Trust KEY, a public key, or the project at PATH; or confirm what appeared at PATH.
 
     KEY is a file (PEM, or a key file of rye's in TOML), or the id of a key that a project here brings along.
     What it signed runs from then on, so know whose it is. PATH is a folder or a toolwright.toml: what it and
-    the lock file beside it would widen is shown first, and counts until one of them changes.
+    the lock file beside it would widen is shown first, and counts until one of them changes. Where a
+    declaration or code appeared at PATH while tools could write there, that is shown and confirmed.
     """
     if is_list:
         return _projects.list_trusted(shared, as_json=as_json)
@@ -48,6 +50,11 @@ def command(
         raise click.UsageError("KEY or PATH is missing.")
     if owner and not owner.isprintable():
         raise click.UsageError("--owner must be one line of plain text.")
+    waiting = [] if remove else _confirm.waiting(shared, what)
+    if waiting:
+        status = _confirm.confirm(shared, waiting, yes=yes, as_json=as_json)
+        if status or not _projects.has_some(what):
+            return status
     if keys.is_key_id(what) and not os.path.lexists(what):
         answer = _forget_key(shared, what) if remove else _trust_key(shared, _brought(shared, what), owner)
     elif remove and not os.path.lexists(what):

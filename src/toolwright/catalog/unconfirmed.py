@@ -1,0 +1,452 @@
+"""What a host leaves alone because it appeared where tools may write, until a person confirms it.
+
+A snapshot of the folders that people and tools share is taken before the first tool that may write runs, and,
+by a server, as soon as it serves. From then on a name that a format would load there, or that a tool's code
+would import, and that was not there, is written down (``appeared.py``) and kept from being used. What other
+hosts of the same state folder saw counts as well. While nothing that may write runs, only people can have
+made a name that a tool's code imports, so that name becomes part of the snapshot.
+
+Nothing here decides what a tool may write: ``places.py`` says where, and the policy who.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from shlex import quote
+from typing import Final
+
+from toolwright import formats
+from toolwright.catalog import appeared, sources
+from toolwright.catalog.appeared import Appearance, OpenHost, OpenHosts, Records, Seen
+from toolwright.catalog.loading import UNCONFIRMED
+from toolwright.catalog.places import (
+    CODE,
+    CONFIGURATION,
+    DECLARATIONS,
+    OF_SPACES,
+    Code,
+    Imports,
+    Places,
+    code_of,
+)
+from toolwright.catalog.sources import Listing, Source
+from toolwright.model import Problem, Rules, Tool
+from toolwright.paths import is_below, upwards
+from toolwright.records import dataclass, replace
+from toolwright.store import private
+
+_RAN_MAX: Final = 64
+_TOLD_MAX: Final = 3
+_KNOWN_MAX: Final = 4096
+_SHARED_MAX: Final = 512
+"""Folders that people and tools share: those that sources and tools name come first."""
+_NAMED_SO: Final = (*CONFIGURATION, *DECLARATIONS)
+_RULES: Final = Rules()
+
+
+@dataclass(frozen=True, slots=True)
+class _Code:
+    """The code of a tool, as far as names in shared folders matter to it."""
+
+    tool: Tool
+    places: Places
+    every: tuple[str, ...]
+    """All of its files, wherever they lie."""
+    files: tuple[str, ...]
+    """Those in shared folders."""
+    imports: tuple[tuple[str, str, bytes | None], ...]
+    """Folders that it imports from, each with the file of code or the text that does."""
+
+
+class Unconfirmed:
+    """What appeared, for one host. Any thread may ask."""
+
+    def __init__(
+        self,
+        state: str | None,
+        *,
+        cwd: str,
+        places: Callable[[], tuple[Listing, Places]],
+        may_write: Callable[[str], str | None],
+        imports: Imports,
+        settings: Callable[[Tool], tuple[str, ...]] = lambda _tool: (),
+    ) -> None:
+        """``places``: what is loaded now. ``may_write``: the key of a tool that may write in a folder.
+        ``settings``: files and folders besides its code that decide what a tool runs."""
+        self.records = Records(state)
+        self.hosts = OpenHosts(state)
+        self._cwd = cwd
+        self._places = places
+        self._may_write = may_write
+        self._imports = imports
+        self._settings = settings
+        self._lock = threading.RLock()
+        self._seen: Seen | None = None
+        self._of: Places | None = None
+        self._running = 0
+        self._stays = False
+        """Something runs between calls as well: a server, or an interpreter that is kept."""
+        self._ran_since = False
+        self._ran: OrderedDict[str, float] = OrderedDict()
+        """When tools that may write began to run last."""
+        self._after: dict[str, tuple[object, frozenset[str]]] = {}
+        """Folders of code as they were when nothing ran any more."""
+        self._looked: dict[str, tuple[object, frozenset[str]]] = {}
+        self._judged: dict[str, object] = {}
+        self._codes: dict[str, _Code] = {}
+        self._others: tuple[float, Sequence[OpenHost]] = (-1.0, ())
+
+    # -- before and after tools run -------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """From now on whatever appears in a folder that a loaded tool may write has to be confirmed."""
+        with self._lock:
+            self._look()
+            if self.records.folder:
+                private.folder(self.records.folder)  # what a person confirms is noticed there
+
+    def begins(self, tool: str, *, stays: bool = False) -> None:
+        """A tool that may write files starts. Raises StoreError: then it must not."""
+        with self._lock:
+            _, places = self._places()
+            if self._seen is None or self._of is not places or not self._ran:
+                self._look()
+                assert self._seen is not None
+                self._ran[tool] = time.time()
+                self.hosts.tell(self._seen, places.held, self._ran)
+            elif places.code and not self._running and not self._stays:
+                self._take_over()
+            self._running += 1
+            self._stays |= stays
+            self._ran_since = True
+            if tool in self._ran:
+                self._ran.move_to_end(tool)
+            self._ran[tool] = time.time()
+            if len(self._ran) > _RAN_MAX:
+                self._ran.popitem(last=False)
+
+    def ended(self) -> None:
+        """It ended."""
+        with self._lock:
+            self._running -= 1
+            if self._of is not None and self._of.code and not self._running and not self._stays:
+                for folder in self._of.code:
+                    self._after[folder] = (appeared.stamp_of(folder), self._names(folder))
+
+    def _take_over(self) -> None:
+        """What came into folders of code while nothing ran that may write: people made it."""
+        if self._seen is None or self._of is None or not self._after:
+            return
+        names = dict(self._seen.names)
+        for folder in self._of.code:
+            stamp, known = self._after.get(folder, (None, frozenset()))
+            if stamp is not None and stamp != appeared.stamp_of(folder):
+                now = self._names(folder)
+                names[folder] = (names.get(folder, frozenset()) | (now - known)) & now
+        self._seen = replace(self._seen, names=names)
+
+    def _look(self) -> None:
+        """Take the snapshot, or add to it what was loaded since. What is in it stays as it was."""
+        listing, places = self._places()
+        if self._of is places and self._seen is not None:
+            return
+        before = self._seen or Seen()
+        names = dict(before.names)
+        for folder in (*places.mixed[:_SHARED_MAX], *places.code):
+            if folder not in names and before.newest(folder) is None:
+                names[folder] = appeared.names_in(folder)
+        for folder in upwards(os.path.realpath(self._cwd)):  # where configuration is looked for
+            names.setdefault(folder, appeared.names_in(folder))
+        marks = dict(before.marks)
+        for path in _documents(listing, places):
+            if path not in marks and before.newest(path) is None:
+                marks[path] = appeared.mark_of(path)
+        self._seen = Seen(names=names, marks=marks, held=frozenset(places.files), code=frozenset(places.code))
+        self._of = places
+
+    def _names(self, folder: str) -> frozenset[str]:
+        """The names in a folder: looked at again only where its times changed, and are not those of now."""
+        stamp = appeared.stamp_of(folder)
+        known = self._looked.get(folder)
+        if known is not None and known[0] == stamp:
+            return known[1]
+        names = appeared.names_in(folder)
+        is_settled = stamp is not None and time.time_ns() - stamp[2] > 2_000_000_000
+        self._looked[folder] = (stamp if is_settled else None, names)
+        return names
+
+    # -- documents ------------------------------------------------------------------------------------------
+
+    def problems(self, found: Listing) -> dict[str, Problem]:
+        """The documents of a listing that are left alone, by their paths as they are listed, and why."""
+        self.judge()
+        records = self.records.all()
+        for path in [path for path in records if not os.path.lexists(path)]:
+            self.records.remove(path)
+        if not records:
+            return {}
+        barred: dict[str, Problem] = {}
+        real: dict[str, str] = {}
+        for row in found.rows:
+            folder = found.homes[row[0]].folder
+            for name in row[1]:
+                if folder not in real:
+                    real[folder] = os.path.realpath(folder)
+                record = self._bars(os.path.join(real[folder], name))
+                if record is not None:
+                    barred[f"{folder}/{row[1][0]}"] = problem_of(record, f"{folder}/{row[1][0]}")
+        return barred
+
+    def _bars(self, path: str) -> Appearance | None:
+        record = self.records.bars(path)
+        if record is None and (used := self.records.above(path)) is not None and not used.is_used:
+            self.records.put(replace(used, is_used=True))
+            self._accept(used.path)
+        return record
+
+    def _accept(self, path: str) -> None:
+        with self._lock:
+            if self._seen is not None:
+                folder, name = os.path.split(path)
+                names = {**self._seen.names, folder: self._seen.names.get(folder, frozenset()) | {name}}
+                self._seen = replace(self._seen, names=names)
+
+    def judge(self) -> None:
+        """Write down what appeared since the snapshots: ours, and those of other hosts."""
+        with self._lock:
+            if self._seen is not None:
+                self._judge(self._seen, self._told(), is_ours=True)
+                if not self._running and not self._stays:
+                    self._ran_since = False
+        for host in self._others_now():
+            self._judge(host.seen, host.tools, is_ours=False)
+            if not host.is_alive:
+                for folder in host.seen.code:
+                    for name in self._names(folder) - host.seen.names.get(folder, frozenset()):
+                        path = os.path.join(folder, name)
+                        if name.endswith(CODE) or os.path.isdir(path):
+                            self._write_down(path, host.tools)
+                self.hosts.forget(host)
+
+    def _judge(self, seen: Seen, tools: tuple[str, ...], *, is_ours: bool) -> None:
+        known = dict(seen.names)
+        for folder, names in seen.names.items():
+            for name in sorted(self._names(folder) - names):
+                path = os.path.join(folder, name)
+                if not self._declares(folder, name):
+                    continue
+                who = tools or tuple(filter(None, (self._may_write(folder),) if is_ours else ()))
+                if who or not is_ours:
+                    self._write_down(path, who)
+                else:  # no tool that is loaded could have made it
+                    known[folder] |= {name}
+        marks = dict(seen.marks)
+        for path, mark in seen.marks.items():
+            now = appeared.mark_of(path)
+            if now == mark:
+                continue
+            folder, name = os.path.split(path)
+            could_write = path not in seen.held or (is_ours and self._ran_since)
+            if now and could_write and (tools or not is_ours) and self._declares(folder, name):
+                self._write_down(path, tools)
+            else:
+                marks[path] = now
+        if is_ours:
+            self._seen = replace(seen, names=known, marks=marks)
+
+    def _told(self) -> tuple[str, ...]:
+        return tuple(reversed([*self._ran][-_TOLD_MAX:]))
+
+    def _write_down(self, path: str, tools: tuple[str, ...]) -> None:
+        known = self.records.above(path)
+        if known is not None and (known.path != path or known.is_used or not known.confirmed):
+            return
+        digest = appeared.digest_of(path)
+        if known is None or known.confirmed != digest:
+            at = appeared.changed_at(path)
+            self.records.put(Appearance(path=path, at=at, tools=tools[:_TOLD_MAX], digest=digest))
+
+    def _declares(self, folder: str, name: str) -> bool:
+        """Whether a name that appeared is a declaration, or holds some."""
+        path = os.path.join(folder, name)
+        if name in _NAMED_SO:
+            return True
+        if os.path.basename(folder) == ".ai" and name in OF_SPACES:
+            return True
+        if os.path.isdir(path):
+            if name == ".ai":
+                return any(os.path.lexists(os.path.join(path, each)) for each in OF_SPACES)
+            return not name.startswith(".") and name not in sources.SKIPPED and self._holds_some(path)
+        return name.endswith(".json") and self._holds_some(path)
+
+    def _holds_some(self, path: str) -> bool:
+        mark = appeared.mark_of(path)
+        if self._judged.get(path) == mark and not os.path.isdir(path):
+            return False
+        found = sources.listing([Source(path=path)])
+        for candidate in found.candidates:
+            mark = appeared.mark_of(candidate.path)
+            if self._judged.get(candidate.path) == mark:
+                continue
+            for _, document in sources.documents([candidate], lambda paths: []):
+                name, compiled = formats.compile_document(document, _RULES)
+                if name is not None or any(each.code == "source.not-probed" for each in compiled.problems):
+                    return True
+            if len(self._judged) >= _KNOWN_MAX:
+                self._judged.clear()
+            self._judged[candidate.path] = mark
+        return any(problem.code == "source.not-probed" for problem in found.problems)
+
+    # -- code -----------------------------------------------------------------------------------------------
+
+    def matters(self, tool: Tool) -> bool:
+        """Whether names that appear could be part of what a tool runs."""
+        if self._seen is None and not self.records.all() and not self._others_now():
+            return False
+        code = self._code(tool)
+        return bool(code.files or code.imports or (code.every and self.records.all()))
+
+    def bars(self, tool: Tool) -> Appearance | None:
+        """What keeps a tool from running: part of its code appeared, and no person confirmed it."""
+        if not self.matters(tool):
+            return None
+        code = self._code(tool)
+        if self.records.all():
+            for path in code.every:
+                if os.path.lexists(path) and (record := self._bars(path)) is not None:
+                    return record
+        for path in code.files:
+            if (record := self._appeared(path)) is not None:
+                return record
+        if code.imports:
+            with self._lock:
+                if not self._running and not self._stays:
+                    self._take_over()
+        for folder, file, text in code.imports:
+            if self._has_new(folder):
+                for path in self._imports(file, text):
+                    if (record := self._appeared(os.path.realpath(path))) is not None:
+                        return record
+        return None
+
+    def _has_new(self, folder: str) -> bool:
+        """Whether there are names in a folder of code that were not there before tools ran."""
+        names = self._names(folder)
+        if any(is_below(path, (folder,)) for path in self.records.all()):
+            return True
+        return any(names - seen.names[folder] for seen in self._all_seen() if folder in seen.names)
+
+    def _all_seen(self) -> Iterator[Seen]:
+        if self._seen is not None:
+            yield self._seen
+        for host in self._others_now():
+            yield host.seen
+
+    def _appeared(self, path: str) -> Appearance | None:
+        if not os.path.lexists(path):
+            return None
+        record = self._bars(path)
+        if record is not None:
+            return record
+        if (known := self.records.above(path)) is not None and known.is_used:
+            return None
+        for seen in self._all_seen():
+            top = seen.newest(path)
+            if top is not None:
+                self._write_down(top, self._told())
+                return self._bars(path)
+        return None
+
+    def _code(self, tool: Tool) -> _Code:
+        _, places = self._places()
+        known = self._codes.get(tool.key)
+        if known is None or known.tool is not tool or known.places is not places:
+            if len(self._codes) >= _KNOWN_MAX:
+                self._codes.clear()
+            code = code_of(tool, self._cwd)
+            code = replace(code, files=(*code.files, *self._settings(tool)))
+            known = self._codes[tool.key] = _shared(tool, places, code)
+        return known
+
+    def _others_now(self) -> Sequence[OpenHost]:
+        now = time.monotonic()
+        at, found = self._others
+        if not at <= now < at + 1.0:
+            found = self.hosts.others() if appeared.stamp_of(self.hosts.folder) is not None else ()
+            self._others = (now, found)
+        return found
+
+    def guarded(self) -> tuple[str, ...]:
+        """What belongs to tools of other hosts that are open."""
+        return tuple(path for host in self._others_now() if host.is_alive for path in host.guarded)
+
+    # -- the end --------------------------------------------------------------------------------------------
+
+    def close(self, tools: Iterable[Tool]) -> None:
+        """Look a last time at what our tools made, and tell other hosts that they are gone."""
+        with self._lock:
+            if self._seen is None or not self._ran:
+                return
+            self._judge(self._seen, self._told(), is_ours=True)
+            if any(self._names(folder) - names for folder, names in self._seen.names.items()):
+                for tool in tools:
+                    self.bars(tool)
+            self.hosts.end()
+
+
+def problem_of(record: Appearance, path: str) -> Problem:
+    """What a person is told about a declaration that is left alone."""
+    message, hint = words_of(record)
+    return Problem(code=UNCONFIRMED, message=message, path=path, hint=hint)
+
+
+def words_of(record: Appearance) -> tuple[str, str]:
+    """What happened, and what to do."""
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.at))
+    who = ", ".join(record.tools) or "a tool that may write there"
+    message = f"{record.path} appeared at {at}, while {who} could write there; it is not used"
+    return message, f"read it, and if it is yours, confirm it: toolwright trust {quote(record.path)}"
+
+
+def _documents(listing: Listing, places: Places) -> Iterator[str]:
+    """The documents that lie in shared folders."""
+    real: dict[str, str] = {}
+    for row in listing.rows:
+        home = listing.homes[row[0]]
+        if home.fetched or is_below(home.folder, places.folders):
+            continue
+        if home.folder not in real:
+            real[home.folder] = os.path.realpath(home.folder)
+        if not is_below(real[home.folder], places.folders):
+            for name in row[1]:
+                yield os.path.join(real[home.folder], name)
+
+
+def _shared(tool: Tool, places: Places, code: Code) -> _Code:
+    """What of a tool's code lies, or would lie, in shared folders."""
+    shared = {*places.mixed, *places.code}
+    every: list[str] = []
+    files: list[str] = []
+    imports: list[tuple[str, str, bytes | None]] = []
+    for path in code.files:
+        folder = os.path.realpath(os.path.dirname(path))
+        every.append(os.path.join(folder, os.path.basename(path)))
+        if is_below(folder, places.folders):
+            continue
+        if any(at in shared for at in upwards(folder)):
+            files.append(every[-1])
+            if folder in shared and path.endswith(CODE):
+                imports.append((folder, files[-1], None))
+    for at, text in code.texts:
+        folder = os.path.realpath(at)
+        if folder in shared:
+            imports.append((folder, os.path.join(folder, "-c.py"), text))
+    for at in code.modules:
+        folder = os.path.realpath(at)
+        if folder in shared:
+            files += (os.path.join(folder, name) for name in ("node_modules", "package.json"))
+    return _Code(tool, places, tuple(every), tuple(files), tuple(imports))
