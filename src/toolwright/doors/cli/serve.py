@@ -256,7 +256,8 @@ def build(
     offers: Offers | None = None,
 ) -> Served:
     """All doors of an open workshop as one ASGI app. ``guest`` is who comes in without a token; None: nobody
-    does. ``offers`` are resources and prompts of the host's, besides those that skills are."""
+    does. Under a server other than ours (``_limits.py``), that is everybody who reaches it. ``offers`` are
+    resources and prompts of the host's, besides those that skills are."""
     serving = serving or workshop.config.serve
     return Served(workshop, serving=serving, guest=guest, tokens=tokens, spans=spans, offers=offers)
 
