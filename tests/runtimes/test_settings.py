@@ -656,6 +656,40 @@ def test_the_projects_dotenv_is_loaded_only_when_the_host_allows_it(world: World
     assert prepared.notes == (".env: LD_PRELOAD is left out: it makes programs load code",)
 
 
+@pytest.mark.requirement("rye.run.env")
+@pytest.mark.parametrize("name", ["a/command", "a/function"])
+def test_that_a_project_is_trusted_does_not_load_its_dotenv(world: World, name: str) -> None:
+    world.data("a/command", config={"command": "x"})
+    world.python("a/function")
+    (world.project / ".env").write_text("A=1\n", encoding="utf-8")
+    trusted = frozenset({str(world.project)})
+    assert "A" not in world.prepared(name=name, trusted_projects=trusted).env
+    assert "A" not in world.prepared(name=name).env
+    assert world.prepared(name=name, load_dotenv=True).env["A"] == "1"
+    assert world.prepared(name=name, load_dotenv=True, trusted_projects=trusted).env["A"] == "1"
+
+
+@pytest.mark.requirement("rye.run.env")
+@pytest.mark.parametrize("name", ["a/command", "a/function"])
+def test_a_process_sees_a_small_base_and_nothing_else_until_it_is_granted(world: World, name: str) -> None:
+    base = {
+        **world.variables, "USER": "ada", "LOGNAME": "ada", "LANG": "C.UTF-8", "LANGUAGE": "en", "TZ": "UTC",
+        "LC_ALL": "C.UTF-8", "XDG_RUNTIME_DIR": "/run/user/1",
+    }  # fmt: skip
+    others = (
+        "OPENAI_API_KEY", "TOKEN", "LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONPATH", "NODE_OPTIONS", "BASH_ENV",
+        "IFS", "EDITOR", "SSH_AUTH_SOCK", "VIRTUAL_ENV", "LANGUAGES", "PATHS", "HOMEPAGE", "TZDIR", "LC",
+        "XDG",
+    )  # fmt: skip
+    world.variables = {**base, **dict.fromkeys(others, "hunter2")}
+    world.data("a/command", config={"command": "x", "env": ["TOKEN"]})
+    world.python("a/function")
+    tool, host = world.tool(name), world.host()
+    assert environment(host, tool, Permit()) == base
+    assert environment(host, tool, Permit(env=("TOKEN",))) == {**base, "TOKEN": "hunter2"}
+    assert "hunter2" not in str(world.prepared(name=name, permit=Permit()).env)
+
+
 def test_a_dotenv_that_is_a_link_out_of_the_project_is_refused(world: World) -> None:
     world.data(config={"command": "x"})
     (world.root / "other.env").write_text("A=1", encoding="utf-8")
