@@ -536,6 +536,21 @@ def test_a_list_of_names_takes_values_from_the_host(world: World) -> None:
     assert world.prepared().env == {}
 
 
+@pytest.mark.requirement("rye.yaml.config-env-forms")
+def test_a_request_is_filled_in_from_the_values_of_its_env(world: World) -> None:
+    world.data(
+        tool_type="http",
+        executor_id="rye/core/primitives/http_client",
+        config={
+            "url": "https://example.com/${A}", "headers": {"X": "${A}-${B}"}, "env": {"A": "a", "B": "${A}b"},
+        },
+        env_config={"env": {"A": "less", "B": "less"}},
+    )  # fmt: skip
+    request = world.prepared().http
+    assert request is not None
+    assert (request.url, request.headers) == ("https://example.com/a", (("X", "a-ab"),))
+
+
 def test_a_relative_command_lies_in_the_project(world: World) -> None:
     world.data(config={"command": "bin/deploy", "args": ["now"]})
     assert world.prepared().argv == (f"{world.project}/bin/deploy", "now")
