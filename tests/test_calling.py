@@ -252,6 +252,32 @@ def test_failures_of_a_manifest_program_have_the_formats_texts(project: Path, le
         assert opened.call("args", {}).content == f"$HOME|*|x y|{os.path.realpath(project)}"
 
 
+@pytest.mark.requirement("manifest.run.failure")
+def test_what_a_failed_manifest_program_printed_is_no_part_of_the_answer(project: Path, level: Level) -> None:
+    manifest(project, "two", "#!/bin/sh\necho '{\"a\":1}'\nprintf 'no zone\\nask again\\n' >&2\nexit 1\n")
+    with workshop(project, level) as opened:
+        result = opened.call("two", {})
+    assert json.loads(result.content) == {"error": "no zone\nask again"}
+    assert (kind(result), result.data) == (Kind.FAILED, None)
+
+
+@pytest.mark.requirement("manifest.run.stdin-invalid")
+def test_a_manifest_program_is_not_started_for_arguments_that_are_no_object(
+    project: Path, level: Level
+) -> None:
+    marker = a_marker(project)
+    manifest(project, "t", f"#!/bin/sh\necho ran >> {marker}\ncat\n")
+    others, broken = ("[]", "5", '"{}"', "null"), ("{bad", "bad", "'{}'", '{"a":1,}', '{"a":1} {"a":1}')
+    with workshop(project, level) as opened:
+        for text in others + broken:
+            result = opened.call_text("t", text)
+            assert kind(result) is Kind.INVALID_ARGUMENTS, text
+            assert ("invalid JSON" in json.loads(result.content)["error"]) is (text in broken), text
+        assert marker.read_text(encoding="utf-8") == ""
+        assert opened.call_text("t", "{}").content == "{}"
+    assert marker.read_text(encoding="utf-8") == "ran\n"
+
+
 def test_arguments_far_too_deep_for_python_are_refused_and_recorded(project: Path, level: Level) -> None:
     manifest(project, "t", "#!/bin/sh\necho ran\n")
     deep: list[Any] = []
@@ -418,6 +444,40 @@ def test_a_skill_sees_a_small_environment(project: Path, level: Level) -> None:
     everything = (Grant(pattern="skill:*", needs=("fs.read", "shell.execute"), env=("*",)),)
     with workshop(project, level, env=env, grants=everything) as opened:
         assert "OPENAI_API_KEY=[secret OPENAI_API_KEY]" in opened.call("t", {}).content
+
+
+@pytest.mark.requirement("skill.resolve.script-wins")
+@pytest.mark.parametrize("body", ["echo wrong; exit 1", "kill -9 $$", "printf ' \\n'", None])
+def test_the_binary_never_runs_in_place_of_a_script_that_failed(
+    body: str | None, project: Path, level: Level
+) -> None:
+    program(project / "bin" / "notes", "#!/bin/sh\nprintf '<%s>' \"$@\"\n")
+    program(project / "bin" / "other", "#!/bin/sh\necho by-the-binary\n")
+    resolver = {"script": "today", "binary": "other", "subcommand": "find", "args": ["$param"]}
+    args = [{"param": "date", "kind": "positional", "resolveCommand": resolver}]
+    home = skill(
+        project, {"binary": "notes", "subcommand": "x", "args": args}, {"notes": ["x"], "other": ["find"]}
+    )
+    (home / "scripts").mkdir()
+    if body is not None:
+        program(home / "scripts" / "today", f"{body}\n")
+    env = {"PATH": f"{project}/bin:{HOST['PATH']}"}
+    with workshop(project, level, env=env, allow_scripts=True) as opened:
+        assert opened.call("t", {"date": "2026-02-26"}).content == "<x><2026-02-26>"
+    with workshop(project, level, env=env) as opened:
+        assert opened.call("t", {"date": "2026-02-26"}).content == "<x><by-the-binary>"
+
+
+@pytest.mark.requirement("skill.flagbool.true")
+def test_a_switch_takes_everything_that_counts_as_true(project: Path, level: Level) -> None:
+    program(project / "bin" / "notes", "#!/bin/sh\nprintf '<%s>' \"$@\"\n")
+    switch = {"param": "replace", "kind": "flagifboolean", "flagIfTrue": "--overwrite", "flagIfFalse": "--no"}
+    home = skill(project, {"binary": "notes", "subcommand": "x", "args": [switch]}, {"notes": ["x"]})
+    text = (home / "tools.json").read_text(encoding="utf-8")
+    (home / "tools.json").write_text(text.replace('"string"', '"boolean"'), encoding="utf-8")
+    with workshop(project, level, env={"PATH": f"{project}/bin:{HOST['PATH']}"}) as opened:
+        for value in (True, "true", "TRUE", "True", 1, 2, -3):
+            assert opened.call("t", {"replace": value}).content == "<x><--overwrite>", value
 
 
 @pytest.mark.requirement(
@@ -613,6 +673,7 @@ def test_an_executable_answers_in_its_envelope(project: Path, level: Level) -> N
         assert json.loads(result.content) == {"tool_success": True, "result": {"city": "Oslo"}}, result
         refused = json.loads(opened.call("weather", {}).content)
         assert (refused["tool_success"], refused["error_code"]) == (False, "INVALID_PARAMS")
+        assert opened.call("weather", {}).runs == ()
         assert json.loads(opened.call("nope", {}).content) == {
             "tool_success": False, "error": "Tool not found in registry", "error_code": "TOOL_NOT_FOUND",
         }  # fmt: skip
@@ -620,6 +681,10 @@ def test_an_executable_answers_in_its_envelope(project: Path, level: Level) -> N
     with executables(project, level) as opened:
         told = json.loads(opened.call("weather", {"city": "x"}).content)
         assert told == {"tool_success": True, "result": {"error": "no file", "error_code": "FILE_NOT_FOUND"}}
+    executable(project, "echo slowly >&2; cat\n")
+    with executables(project, level) as opened:
+        told = json.loads(opened.call("weather", {"city": "x"}).content)
+        assert told == {"tool_success": True, "result": {"city": "x"}}
 
 
 @pytest.mark.requirement(

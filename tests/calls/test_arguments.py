@@ -84,6 +84,8 @@ def arguments(of: Tool, given: object) -> object:
         ("x", '"x"', "arguments must be an object"),
         (None, "5", "arguments must be an object"),
         (None, "{bad", "invalid JSON: line 1, column 2: "),
+        (None, "bad", "invalid JSON: line 1, column 1: "),
+        (None, "{} {}", "invalid JSON: line 1, column 4: "),
         (None, '{"a":1,"a":2}', 'invalid JSON: line 1: "a" stands there twice'),
         (None, '{"a":NaN}', "invalid JSON: line 1, column 6: NaN is not a JSON number"),
         (None, '{"a":"\\u0000"}', "NUL"),
@@ -233,6 +235,20 @@ def test_defaults_are_filled_in_only_where_the_format_says_so() -> None:
     assert given == {"query": "a", "filter": {}}, "the caller's own value is left alone"
 
 
+@pytest.mark.requirement("capability.tool.input-default", "rye.schema.defaults")
+@pytest.mark.parametrize("default", [False, 0, "", None, [], {}])
+def test_a_default_that_is_false_is_filled_in_as_any_other(default: object) -> None:
+    of = tool({"type": "object", "properties": {"x": {"default": default}}}, fill_defaults=True)
+    assert arguments(of, {}) == {"x": default}
+
+
+@pytest.mark.requirement("capability.tool.input-default", "rye.schema.defaults")
+@pytest.mark.parametrize("given", [None, False, 0, "", [], {}])
+def test_a_value_that_was_given_is_kept_though_it_is_false(given: object) -> None:
+    of = tool({"type": "object", "properties": {"x": {"default": 10}}}, fill_defaults=True)
+    assert arguments(of, {"x": given}) == {"x": given}
+
+
 @pytest.mark.requirement("rye.schema.defaults")
 def test_the_documents_own_defaults_are_filled_in() -> None:
     schema = {
@@ -266,6 +282,16 @@ def test_null_for_an_optional_name_counts_as_absent_where_the_format_says_so() -
     }
     found = fitting(tool(edit, drop_null_optional=True), {"file_path": "a", "replace_all": None})
     assert (found.arguments, found.raw) == ({"file_path": "a"}, '{"file_path":"a"}')
+
+
+@pytest.mark.requirement("executable.call.null-optional", "executable.call.validated")
+@pytest.mark.parametrize("value", [False, 0, "", [], {}])
+def test_nothing_but_null_counts_as_absent(value: object) -> None:
+    given = {"x": value, "left_out": None}
+    anything = {"type": "object", "properties": {"x": {}}}
+    assert arguments(tool(anything, drop_null_optional=True), given) == {"x": value}
+    bounded = {"type": "object", "properties": {"x": {"type": "number", "minimum": 1}}}
+    assert message(checked(tool(bounded, drop_null_optional=True), given)).startswith("x: ")
 
 
 @pytest.mark.requirement("skill.tools.arguments-validated")
@@ -346,6 +372,26 @@ def test_violations_have_the_shapes_of_the_field(
 ) -> None:
     of = tool({"type": "object", "properties": {name: part}}, words=Words.FIELDS)
     assert message(checked(of, {name: value})) == f"Parameter validation failed: {told}"
+
+
+@pytest.mark.requirement("rye.schema.array")
+@pytest.mark.parametrize(
+    ("part", "good", "bad"),
+    [
+        ({"minItems": 1}, [1], []),
+        ({"maxItems": 1}, [1], [1, 2]),
+        ({"items": {"type": "string"}}, ["a", "b"], ["a", 5]),
+        ({"items": {"type": "array", "maxItems": 1}}, [[], [1]], [[1], [1, 2]]),
+    ],
+)
+def test_a_list_is_checked_to_its_limits_also_where_it_came_as_a_text(
+    part: dict[str, Any], good: list[Any], bad: list[Any]
+) -> None:
+    of = tool({"type": "object", "properties": {"p": {"type": "array", **part}}}, words=Words.FIELDS)
+    for value in (good, json.dumps(good)):
+        assert arguments(of, {"p": value}) == {"p": good}
+    for value in (bad, json.dumps(bad)):
+        assert message(checked(of, {"p": value})).startswith("Parameter validation failed: p")
 
 
 @pytest.mark.requirement("rye.schema.validated", "rye.schema.messages")

@@ -103,6 +103,15 @@ def test_argv_is_binary_subcommand_and_values_each_one_literal_element():
     assert found == Command(argv=("notesmd-cli", "search", "; rm -rf ~"), cwd="/srv/vault")
 
 
+@pytest.mark.requirement("skill.execution.argv")
+@pytest.mark.parametrize("text", ["", " ", " a b ", "\n", "a\nb", "*", "$HOME", "\"a\" 'b'", "a,b", "é"])
+def test_a_value_is_one_element_whatever_it_contains(text: str) -> None:
+    tool = skill_tool(QUERY, CONTENT)
+    assert built(tool, {"query": text, "content": text}).argv == (
+        "notesmd-cli", "search", text, "--content", text,
+    )  # fmt: skip
+
+
 @pytest.mark.requirement("skill.execution.args-optional")
 def test_without_mappings_argv_is_binary_and_subcommand():
     assert built(skill_tool(subcommand="daily"), {}).argv == ("notesmd-cli", "daily")
@@ -303,10 +312,17 @@ def test_a_flag_value_may_begin_with_a_dash():
 
 @pytest.mark.requirement("skill.flagbool.true")
 @pytest.mark.battery("B07")
-@pytest.mark.parametrize("value", [True, "true", "TRUE", 1, -3])
+@pytest.mark.parametrize("value", [True, "true", "TRUE", "True", "tRuE", 1, 2, -3, 10**20])
 def test_what_counts_as_true_emits_the_flag_verbatim(value):
     tool = skill_tool({**REPLACE, "flagIfTrue": "--overwrite", "flagIfFalse": "--append"})
     assert added(tool, {"replace": value}) == ["--overwrite"]
+
+
+@pytest.mark.requirement("skill.flagbool.true")
+@pytest.mark.parametrize("flag", ["--mode fast", "-x", "+e", "--a=b c", " --padded ", "$HOME"])
+def test_the_flag_of_a_true_value_is_one_element_as_the_author_wrote_it(flag: str) -> None:
+    tool = skill_tool({**REPLACE, "flagIfTrue": flag})
+    assert added(tool, {"replace": True}) == [flag]
 
 
 @pytest.mark.requirement("skill.flagbool.false")
@@ -483,6 +499,16 @@ def test_a_script_that_is_allowed_is_never_replaced_by_the_binary():
     assert script.argv[0] == "sh"
     (binary,) = resolving(both, "x")
     assert (binary.argv, binary.script) == (("git", "rev-parse", "x"), None)
+
+
+@pytest.mark.requirement("skill.resolve.script-wins")
+def test_a_binary_with_an_empty_subcommand_runs_where_the_script_is_not_allowed():
+    pair = {"binary": "notesmd-cli", "subcommand": ""}
+    mapping = {**QUERY, "resolveCommand": {**SCRIPT, **pair}}
+    (binary,) = resolving(mapping, "x", subcommand="")
+    assert (binary.argv, binary.script) == (("notesmd-cli", "x"), None)
+    (script,) = resolving(mapping, "x", allow_scripts=True, subcommand="")
+    assert script.argv[0] == "sh"
 
 
 @pytest.mark.requirement("skill.resolve.keep-on-failure")

@@ -218,6 +218,7 @@ def test_an_escaped_nul_is_data_of_the_tool_and_stays_escaped_in_the_text() -> N
     [
         (2, b"no zone", "no zone"),
         (2, b" no zone\n", "no zone"),
+        (255, b"no zone\n\n  ask again\n", "no zone\n\n  ask again"),
         (1, b'{"error":"bad tz"}', "bad tz"),
         (1, b'{"error":"bad tz"}\n', "bad tz"),
         (1, b'{"error":5}', '{"error":5}'),
@@ -229,6 +230,7 @@ def test_an_escaped_nul_is_data_of_the_tool_and_stays_escaped_in_the_text() -> N
 def test_a_failed_line_is_stderr_as_an_error(status: int, stderr: bytes, message: str) -> None:
     found = failure(MANIFEST, exited(status, b'{"ignored":true}', stderr), Kind.FAILED)
     assert json.loads(found) == {"error": message}
+    assert reply(MANIFEST, exited(status, b'{"ignored":true}', stderr)).data is None
 
 
 def test_a_line_names_the_signal_that_killed_a_silent_program() -> None:
@@ -268,6 +270,17 @@ def test_an_envelope_holds_whatever_json_came(result: object) -> None:
     found = reply(PROGRAM, exited(0, json.dumps(result).encode() + b"\n"))
     assert json.loads(found.content) == {"tool_success": True, "result": result}
     assert (found.data, found.error) == (result, None)
+
+
+@pytest.mark.requirement("executable.call.success")
+def test_an_envelope_is_a_success_by_the_exit_status_alone() -> None:
+    printed = b' \t\r\n{"temperature":72} \r\n'
+    found = reply(PROGRAM, exited(0, printed, b"Traceback: error: warning: the cache is old\n"))
+    assert json.loads(found.content) == {"tool_success": True, "result": {"temperature": 72}}
+    assert (found.data, found.error) == ({"temperature": 72}, None)
+    for status in (1, 2, 255):
+        told = json.loads(failure(PROGRAM, exited(status, printed), Kind.FAILED))
+        assert (told["tool_success"], "result" in told) == (False, False)
 
 
 @pytest.mark.requirement("executable.call.nonzero")
@@ -425,6 +438,14 @@ def test_an_item_names_itself_and_its_chain() -> None:
         "metadata": {"duration_ms": 12, "version": "1.0.0"},
     }
     assert (found.data, found.error) == (value, None)
+
+
+@pytest.mark.requirement("rye.call.stdout-protected")
+@pytest.mark.parametrize("value", [{"success": True, "path": "a.txt"}, {"success": False, "error": "no"}, {}])
+def test_what_a_function_printed_is_no_part_of_its_result(value: object) -> None:
+    silent = returned(value)
+    loud = replace(silent, stdout=b'debug\n{"success": true, "data": 1}\n', stderr=b"warned\n")
+    assert reply(RYE_FUNCTION, loud) == reply(RYE_FUNCTION, silent)
 
 
 @pytest.mark.requirement("rye.call.returns-dict")

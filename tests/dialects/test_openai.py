@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -162,6 +163,36 @@ def test_format_is_removed_at_every_depth(options: DeclareOptions) -> None:
     assert parameters["properties"]["url"] == {"type": "string"}
     assert parameters["properties"]["list"]["items"] == {"type": "string"}
     assert parameters["properties"]["format"]["properties"] == {"inner": {"type": "string"}}
+
+
+@pytest.mark.requirement("executable.declare.openai-format")
+@pytest.mark.parametrize("dialect", ["openai", "openai-responses"])
+@pytest.mark.parametrize("options", [PLAIN, STRICT, RECORDED])
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda url: {"type": "object", "additionalProperties": url},
+        lambda url: {"type": "object", "additionalProperties": {"type": "object", "properties": {"a": url}}},
+        lambda url: {"type": "object", "patternProperties": {"^a": url}},
+        lambda url: {"type": "object", "propertyNames": url},
+        lambda url: {"type": "object", "properties": {"a": {"type": "object", "properties": {"b": url}}}},
+        lambda url: {"type": "array", "items": {"type": "array", "items": url}},
+        lambda url: {"type": "array", "items": {"type": "string"}, "contains": url},
+        lambda url: {"type": "array", "items": {"type": "string"}, "prefixItems": [{"type": "string"}, url]},
+        lambda url: {"type": "string", "not": url},
+    ],
+)
+def test_format_is_removed_from_every_place_that_holds_a_schema(
+    around: Callable[[Any], Any], options: DeclareOptions, dialect: str
+) -> None:
+    def declared(url: dict[str, Any]) -> Any:
+        schema = {"type": "object", "properties": {"p": around(url)}, "required": ["p"]}
+        [declaration] = DIALECTS[dialect].declare([make_tool("t", schema)], options).payload
+        return declaration.get("function", declaration)["parameters"]
+
+    found = declared({"type": "string", "format": "uri"})
+    assert '"format"' not in json.dumps(found)
+    assert found == declared({"type": "string"}), "and nothing else is"
 
 
 @pytest.mark.requirement("executable.declare.openai-strict", "executable.declare.added-properties")

@@ -254,6 +254,56 @@ def test_an_estimate_is_one_of_three_words(key: str, known: list[str], others: l
     assert [told(value) for value in others] == [[code]] * len(others)
 
 
+@pytest.mark.requirement("capability.meta.cost", "capability.meta.latency")
+@pytest.mark.parametrize("key", ["cost_estimate", "latency_estimate"])
+@pytest.mark.parametrize("value", [5, 0, False, [], ["low"], {}, {"usd": 1}])
+def test_an_estimate_that_is_no_word_is_a_warning_and_drops_nothing(key: str, value: object) -> None:
+    one = group("g", "a") | {"description": "A group"}
+    one["tools"][0]["metadata"][key] = value
+    found = compiled(one)
+    assert names(found.tools) == ["a"]
+    notes = found.tools[0].notes
+    assert (notes.cost, notes.latency) == (None, None)
+    told = [(problem.code, problem.severity) for problem in found.problems if "estimate" in problem.message]
+    code = {"cost_estimate": "capability.meta.cost", "latency_estimate": "capability.meta.latency"}[key]
+    assert told == [(code, Severity.WARNING)]
+
+
+@pytest.mark.requirement("capability.tool.input-default")
+def test_a_handler_sees_the_defaults_of_what_was_left_out(tmp_path: Path) -> None:
+    one = group("g", "a")
+    one["tools"][0]["input_schema"] = {
+        "type": "object",
+        "properties": {
+            "query": {"type": "string"},
+            "limit": {"type": ["integer", "null"], "default": 10},
+            "all": {"type": "boolean", "default": False},
+            "filter": {"type": "object", "properties": {"kind": {"type": "string", "default": "any"}}},
+        },
+    }
+    (tmp_path / "g_tools.json").write_text(json.dumps(one), encoding="utf-8")
+    seen: list[object] = []
+
+    def handler(_: str, given: dict[str, Any]) -> dict[str, Any]:
+        seen.append(given)
+        return {"success": True, "result": None}
+
+    settings = Config(state=str(tmp_path / "state"))
+    with app.open(str(tmp_path), config=settings, handlers={"demo": handler}) as workshop:
+        calls: list[dict[str, Any]] = [
+            {},
+            {"limit": 3, "all": True},
+            {"limit": None, "query": "", "filter": {}},
+        ]
+        for call in calls:
+            assert workshop.call("a", call).ok
+    assert seen == [
+        {"limit": 10, "all": False},
+        {"limit": 3, "all": True},
+        {"limit": None, "all": False, "query": "", "filter": {"kind": "any"}},
+    ]
+
+
 @pytest.mark.requirement("capability.select.order")
 def test_tools_come_by_group_file_and_then_as_the_file_has_them(tmp_path: Path) -> None:
     workshop = opened(

@@ -15,9 +15,11 @@ from toolwright import jsontext, schema
 from toolwright.catalog import loading, sources
 from toolwright.catalog.cache import Cache
 from toolwright.catalog.sources import Source
+from toolwright.dialects import DIALECTS
 from toolwright.formats import executable
 from toolwright.model import (
     Compiled,
+    DeclareOptions,
     Document,
     Permit,
     ProbeOutcome,
@@ -26,6 +28,7 @@ from toolwright.model import (
     Schema,
     Severity,
     Tool,
+    ToolMode,
     Unit,
 )
 from toolwright.sandbox import Cancel, Start, discovery, portable
@@ -185,6 +188,68 @@ def test_further_keywords_are_checked():
     assert found.problems == ()
     assert schema.complaints(parameters_of(found), {"count": 1}) == ()
     assert [str(complaint) for complaint in schema.complaints(parameters_of(found), {"count": 0})] != []
+
+
+@pytest.mark.requirement("executable.params.extra-keywords")
+@pytest.mark.parametrize(
+    ("kind", "keywords", "good", "bad"),
+    [
+        ("integer", {"minimum": 1}, 1, 0),
+        ("integer", {"maximum": 9}, 9, 10),
+        ("number", {"exclusiveMinimum": 0}, 0.5, 0),
+        ("number", {"exclusiveMaximum": 9}, 8.5, 9),
+        ("number", {"multipleOf": 2}, 4, 3),
+        ("string", {"minLength": 2}, "ab", "a"),
+        ("string", {"maxLength": 2}, "ab", "abc"),
+        ("string", {"const": "x"}, "x", "y"),
+        ("array", {"minItems": 1}, ["a"], []),
+        ("array", {"maxItems": 1}, ["a"], ["a", "b"]),
+        ("array", {"uniqueItems": True}, ["a", "b"], ["a", "a"]),
+        ("array", {"contains": {"const": "a"}}, ["b", "a"], ["b"]),
+        ("array", {"contains": {"const": "a"}, "minContains": 2}, ["a", "a"], ["a", "b"]),
+        ("array", {"contains": {"const": "a"}, "maxContains": 1}, ["a", "b"], ["a", "a"]),
+        ("object", {"minProperties": 1}, {"a": 1}, {}),
+        ("object", {"maxProperties": 1}, {"a": 1}, {"a": 1, "b": 1}),
+        ("object", {"propertyNames": {"maxLength": 1}}, {"a": 1}, {"ab": 1}),
+        ("object", {"dependentRequired": {"a": ["b"]}}, {"a": 1, "b": 1}, {"a": 1}),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
+)
+def test_every_further_keyword_is_checked_without_a_warning(
+    kind: str, keywords: dict, good: object, bad: object
+):
+    part = {"type": kind, "description": "P", **keywords}
+    part |= {"items": {"type": "string"}} if kind == "array" else {}
+    part |= {"properties": {}} if kind == "object" else {}
+    found = compiled({**WEATHER, "parameters": {"type": "object", "properties": {"p": part}}})
+    assert found.problems == ()
+    assert schema.complaints(parameters_of(found), {"p": good}) == ()
+    assert schema.complaints(parameters_of(found), {"p": bad}) != ()
+
+
+@pytest.mark.requirement("executable.declare.openai-format")
+@pytest.mark.parametrize("dialect", ["openai", "openai-responses"])
+@pytest.mark.parametrize("mode", ToolMode)
+def test_a_programs_format_never_reaches_openai_and_is_kept_on_the_record(dialect: str, mode: ToolMode):
+    url = {"type": "string", "description": "Address", "format": "uri"}
+    when = {"type": "string", "description": "Day", "format": "date"}
+    properties = {"url": url, "format": when}
+    tool = only_tool(
+        compiled(
+            {
+                **WEATHER,
+                "parameters": {"type": "object", "properties": properties, "required": ["url", "format"]},
+            }
+        )
+    )
+    [declared] = DIALECTS[dialect].declare([tool], DeclareOptions(mode=mode)).payload
+    declared = declared.get("function", declared)
+    assert declared["parameters"]["properties"] == {
+        "url": {"type": "string", "description": "Address"},
+        "format": {"type": "string", "description": "Day"},
+    }
+    assert tool.input_schema is not None
+    assert tool.input_schema.document["properties"] == properties
 
 
 def test_the_order_of_the_authors_keys_is_kept():

@@ -521,6 +521,21 @@ def test_network_and_processes_want_a_timeout_or_a_retry_policy(need: str) -> No
 
 
 @pytest.mark.requirement("rye.lint.error-handling")
+@pytest.mark.parametrize("requires", [["net.http"], ["fs.read", "net.http"], ["fs.read", "fs.write", "net"]])
+def test_any_need_of_any_file_that_reaches_out_wants_a_limit(requires: list[str]) -> None:
+    told = [("rye.lint.error-handling", "requires net and has neither timeout nor retry_policy")]
+
+    def found(text: str, item: str) -> list[tuple[str, str]]:
+        problems = compiled(item, text).problems
+        return [(each.code, each.message) for each in problems if each.code == told[0][0]]
+
+    assert found(python("a", __requires__=requires), "a/t.py") == told
+    assert found(python("a", __requires__=requires, __timeout__=5), "a/t.py") == []
+    assert found(yaml("a", requires=requires), "a/t.yaml") == told
+    assert found(yaml("a", requires=requires, timeout=5), "a/t.yaml") == []
+
+
+@pytest.mark.requirement("rye.lint.error-handling")
 def test_other_needs_want_none() -> None:
     found = of_type("yaml", "rye/core/primitives/execute", requires=["fs.write", "network"])
     assert codes(found, "rye.lint.error") == []

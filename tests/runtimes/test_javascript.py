@@ -434,6 +434,7 @@ def test_packages_beside_a_tool_are_its_own_even_where_nothing_is_readable(bench
     assert ending.value == 2, ending
 
 
+@pytest.mark.requirement("rye.call.stdout-protected")
 def test_prints_stay_out_of_the_result(bench: Bench) -> None:
     tool = bench.function(
         "console.log('one'); console.error('two'); process.stdout.write('three\\n');"

@@ -558,6 +558,21 @@ def test_a_list_of_names_takes_values_from_the_host(world: World) -> None:
     assert world.prepared().env == {}
 
 
+@pytest.mark.requirement("rye.yaml.config-env-forms")
+def test_a_request_is_filled_in_from_the_values_of_its_env(world: World) -> None:
+    world.data(
+        tool_type="http",
+        executor_id="rye/core/primitives/http_client",
+        config={
+            "url": "https://example.com/${A}", "headers": {"X": "${A}-${B}"}, "env": {"A": "a", "B": "${A}b"},
+        },
+        env_config={"env": {"A": "less", "B": "less"}},
+    )  # fmt: skip
+    request = world.prepared().http
+    assert request is not None
+    assert (request.url, request.headers) == ("https://example.com/a", (("X", "a-ab"),))
+
+
 def test_a_relative_command_lies_in_the_project(world: World) -> None:
     world.data(config={"command": "bin/deploy", "args": ["now"]})
     assert world.prepared().argv == (f"{world.project}/bin/deploy", "now")
@@ -676,6 +691,40 @@ def test_the_projects_dotenv_is_loaded_only_when_the_host_allows_it(world: World
     prepared = world.prepared(load_dotenv=True)
     assert prepared.env == {"A": "1", "B": "two words", "D": "x=y", "C": "1"}
     assert prepared.notes == (".env: LD_PRELOAD is left out: it makes programs load code",)
+
+
+@pytest.mark.requirement("rye.run.env")
+@pytest.mark.parametrize("name", ["a/command", "a/function"])
+def test_that_a_project_is_trusted_does_not_load_its_dotenv(world: World, name: str) -> None:
+    world.data("a/command", config={"command": "x"})
+    world.python("a/function")
+    (world.project / ".env").write_text("A=1\n", encoding="utf-8")
+    trusted = frozenset({str(world.project)})
+    assert "A" not in world.prepared(name=name, trusted_projects=trusted).env
+    assert "A" not in world.prepared(name=name).env
+    assert world.prepared(name=name, load_dotenv=True).env["A"] == "1"
+    assert world.prepared(name=name, load_dotenv=True, trusted_projects=trusted).env["A"] == "1"
+
+
+@pytest.mark.requirement("rye.run.env")
+@pytest.mark.parametrize("name", ["a/command", "a/function"])
+def test_a_process_sees_a_small_base_and_nothing_else_until_it_is_granted(world: World, name: str) -> None:
+    base = {
+        **world.variables, "USER": "ada", "LOGNAME": "ada", "LANG": "C.UTF-8", "LANGUAGE": "en", "TZ": "UTC",
+        "LC_ALL": "C.UTF-8", "XDG_RUNTIME_DIR": "/run/user/1",
+    }  # fmt: skip
+    others = (
+        "OPENAI_API_KEY", "TOKEN", "LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONPATH", "NODE_OPTIONS", "BASH_ENV",
+        "IFS", "EDITOR", "SSH_AUTH_SOCK", "VIRTUAL_ENV", "LANGUAGES", "PATHS", "HOMEPAGE", "TZDIR", "LC",
+        "XDG",
+    )  # fmt: skip
+    world.variables = {**base, **dict.fromkeys(others, "hunter2")}
+    world.data("a/command", config={"command": "x", "env": ["TOKEN"]})
+    world.python("a/function")
+    tool, host = world.tool(name), world.host()
+    assert environment(host, tool, Permit()) == base
+    assert environment(host, tool, Permit(env=("TOKEN",))) == {**base, "TOKEN": "hunter2"}
+    assert "hunter2" not in str(world.prepared(name=name, permit=Permit()).env)
 
 
 def test_a_dotenv_that_is_a_link_out_of_the_project_is_refused(world: World) -> None:

@@ -376,6 +376,35 @@ def test_a_changed_mode_is_refused(project: Project) -> None:
         assert "has 4755" in pins.vet(tool, None, NOTHING).message
 
 
+@pytest.mark.requirement("rye.sign.lock-digest")
+def test_a_changed_mode_of_a_signed_file_is_refused(project: Project) -> None:
+    name = "rye/.ai/tools/files/largest-files.sh"
+    path = project.write(name, LINE + (project.folder / name).read_text(encoding="utf-8"))
+    path.chmod(0o755)
+    vet = vetter_of(project, "rye:files/largest-files")
+    for mode in (0o644, 0o655, 0o4755, 0o2755, 0o1755):
+        path.chmod(mode)
+        assert vet().trust is Trust.DRIFTED, oct(mode)
+        assert f"{name} had the mode 0755 and has " in vet().message
+    path.chmod(0o755)
+    assert vet() is SIGNED
+
+
+@pytest.mark.requirement("manifest.trust.program-digest")
+def test_the_end_of_a_program_that_is_too_long_to_be_kept_is_locked_as_well(project: Project) -> None:
+    name = "manifest/tools/bin/get_time"
+    whole = project.write(name, b"#!/bin/sh\n#" + b"x" * digests.KEPT_BYTES_MAX).read_bytes()
+    project.lock()
+    with project.opened() as workshop:
+        pins, tool = workshop.pins(), workshop.find("get_time")
+        assert pins.vet(tool, None, NOTHING).trust is Trust.PINNED
+        for other in (whole[:-1] + b"y", whole[:-1], whole + b"x"):
+            project.write(name, other)
+            assert pins.vet(tool, None, NOTHING).trust is Trust.DRIFTED
+        project.write(name, whole)
+        assert pins.vet(tool, None, NOTHING).trust is Trust.PINNED
+
+
 LINE = "# rye:signed:2026-02-10T03:00:00Z:" + "a" * 64 + ":" + "c2ln" * 4 + ":0123456789abcdef\n"
 
 

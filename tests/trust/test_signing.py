@@ -248,6 +248,14 @@ def test_an_unsigned_marker_is_body() -> None:
     assert signed.decode("utf-8").splitlines()[1] == "# rye:unsigned"
     assert check(signed).trust is Trust.SIGNED
     assert said(check(signed.replace(b"# rye:unsigned\n", b""))) == "modified"
+    assert ADA.sign(signed) == signed, "signing again leaves it where it is"
+    assert ADA.sign(BODY) != signed
+    for other in (b"# rye:unsigned \n", b"#rye:unsigned\n", b"# rye:unsigned\r\n\n"):
+        assert said(check(signed.replace(b"# rye:unsigned\n", other))) == "modified"
+
+
+@pytest.mark.requirement("rye.sign.unsigned-marker")
+def test_the_unsigned_marker_of_a_real_file_is_hashed() -> None:
     (real,) = (shared("corpus") / "rye").glob("2026-*/**/python/function.yaml")
     assert real.read_text(encoding="utf-8").splitlines()[1] == "# rye:unsigned"
     assert check(real.read_bytes(), ".yaml", real_keys()).trust is Trust.SIGNED

@@ -18,6 +18,7 @@ from tests.signed import BASH, EXECUTE, FUNCTION, SHELL, Place, answer, javascri
 from tests.trust.races import runs_typescript
 from toolwright.app import Workshop
 from toolwright.catalog.sources import Source
+from toolwright.config import Environment
 from toolwright.errors import Kind
 from toolwright.model import Deny, Level, ToolCall, ToolResult, Trust
 from toolwright.runtimes.javascript import find_node
@@ -241,6 +242,49 @@ def test_a_variable_alone_never_switches_verifying_off(place: Place, opted_in: b
     with place.open(dev_mode=opted_in, env={"RYE_DEV_MODE": variable}) as workshop:
         assert refusal(workshop.call("a/t")).startswith("Content modified since signing")
         assert not any("development mode" in line for line in workshop.warnings())
+
+
+@pytest.mark.requirement("rye.sign.dev-mode")
+def test_only_the_hosts_own_configuration_opts_in_to_development(place: Place) -> None:
+    """Attack: a clone whose configuration switches verifying off, on a machine of a developer."""
+    touched(place.write("tools/a/t.py", answer("good")), b"'good'", b"'evil'")
+    opting_in = "[rye]\ndev_mode = true\n"
+    (place.project / "toolwright.toml").write_text(opting_in, encoding="utf-8")
+    with place.open(env={"RYE_DEV_MODE": "1"}) as workshop:
+        assert refusal(workshop.call("a/t")).startswith("Content modified since signing")
+    (place.project / "toolwright.toml").unlink()
+    users = Path(Environment.read({"HOME": str(place.home)}).user_config)
+    users.parent.mkdir(parents=True)
+    users.write_text(opting_in, encoding="utf-8")
+    with place.open(env={"RYE_DEV_MODE": "1"}) as workshop:
+        assert said(workshop.call("a/t")) == "evil"
+
+
+@pytest.mark.requirement("rye.sign.dev-mode")
+@pytest.mark.parametrize(
+    ("amiss", "words"),
+    [
+        ("unsigned", "Unsigned item"),
+        ("changed", "Content modified since signing"),
+        ("foreign", "Untrusted key"),
+        ("forged", "Ed25519 signature verification failed"),
+    ],
+)
+def test_development_mode_makes_a_warning_of_every_failure(place: Place, amiss: str, words: str) -> None:
+    stranger = place.new_key("stranger") if amiss == "foreign" else None
+    path = place.write("tools/a/t.py", answer("mine"), key=stranger, signed=amiss != "unsigned")
+    if amiss == "changed":
+        touched(path, b"'mine'", b"'ours'")
+    elif amiss == "forged":
+        signature = path.read_bytes().split(b"\n", 1)[0].split(b":")[-2]
+        touched(path, signature, (b"B" if signature[:1] == b"A" else b"A") + signature[1:])
+    with place.open() as workshop:
+        assert refusal(workshop.call("a/t")).startswith(words)
+    with place.open(dev_mode=True, env={"RYE_DEV_MODE": "1"}) as workshop:
+        result = workshop.call("a/t")
+    assert said(result) == ("ours" if amiss == "changed" else "mine")
+    (note,) = (note for note in result.notes if words in note)
+    assert note.startswith("development mode: not verified")
 
 
 @pytest.mark.requirement("rye.sign.dev-mode")
