@@ -68,9 +68,12 @@ _DISCOURAGED: Final = frozenset({"format", "default", "pattern"})
 # Where further schemas lie inside a schema, besides properties and items. A refused keyword must not hide
 # in one of them.
 _SCHEMAS: Final = frozenset(
-    {"additionalProperties", "unevaluatedProperties", "unevaluatedItems", "propertyNames", "contains", "not"}
-)
-_MAPS_OF_SCHEMAS: Final = frozenset({"patternProperties", "dependentSchemas"})
+    {
+        "additionalProperties", "additionalItems", "unevaluatedProperties", "unevaluatedItems",
+        "propertyNames", "contains", "contentSchema", "not",
+    }
+)  # fmt: skip
+_MAPS_OF_SCHEMAS: Final = frozenset({"patternProperties", "dependentSchemas", "dependencies", "definitions"})
 _LISTS_OF_SCHEMAS: Final = frozenset({"prefixItems"})
 
 

@@ -145,7 +145,7 @@ _LATER_SIGNATURE: Final = re.compile(r"(?:#!/[^\n]*\n)?(?:#|//)[ \t]*ryeos:signe
 _HEAD_CHARS: Final = 200
 _SIGNATURE_WITHIN: Final = 1000
 _ABSOLUTE: Final = r"(?:/(?:home|Users|root|tmp|var|etc|usr|opt|srv|mnt|media|private|Volumes)/|[A-Za-z]:\\)"
-_HARD_PATH: Final = re.compile(rf"""(?P<quote>["'])(?P<path>{_ABSOLUTE}[^"'\n]*)(?P=quote)""")
+_HARD_PATH: Final = re.compile(rf"""(?P<quote>["'`])(?P<path>{_ABSOLUTE}[^"'`\n]*)(?P=quote)""")
 _HARD_PATH_VALUE: Final = re.compile(rf"{_ABSOLUTE}.*")
 _CONTAINMENT: Final = {
     ".py": ("is_relative_to", "relative_to(", "commonpath", "commonprefix"),
@@ -1246,7 +1246,7 @@ class _Item:
         for number, line in enumerate(self.text.split("\n"), 1):
             if self.reader.is_full:
                 return
-            if "/" not in line or line.lstrip().startswith(("#", "//", "*")):
+            if not ("/" in line or "\\" in line) or line.lstrip().startswith(("#", "//", "*")):
                 continue
             for match in islice(_HARD_PATH.finditer(line), _PATHS_PER_LINE_MAX):
                 self.reader.add(
