@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -231,6 +232,85 @@ def test_attack_streams_of_many_callers_leave_none_for_the_owner(tmp_path: Path)
         assert opened[200] >= 256
         assert opened.keys() == {200, 429}
         server.is_well()
+
+
+def answered(client: socket.socket) -> int:
+    answer = heard(client)
+    assert answer is not None
+    return answer.status
+
+
+def test_attack_silent_connections_close_one_whose_request_was_not_read_yet(tmp_path: Path) -> None:
+    with served(tmp_path / "project", connections_max=60) as server, ExitStack() as stack:
+        server.is_well()
+        server.process.send_signal(signal.SIGSTOP)
+        client = stack.enter_context(connected(server.port))
+        client.sendall(server.call("quick"))
+        for _ in range(200):
+            stack.enter_context(connected(server.port))
+        server.process.send_signal(signal.SIGCONT)
+        assert answered(client) == 200
+
+
+CHURN = """
+import socket, sys
+held = []
+for number in range(300):
+    one = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+    try:
+        one.sendall(b"GET / HTTP/1.1\\r\\nX-Slow: ")
+    except ConnectionError:
+        pass
+    held.append(one)
+print("done", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user; run the tests as root")
+def test_attack_connections_of_another_user_close_those_on_which_the_owner_has_not_asked_yet(
+    tmp_path: Path,
+) -> None:
+    with served(tmp_path / "project", connections_max=60) as server, ExitStack() as stack:
+        clients = [stack.enter_context(connected(server.port)) for _ in range(10)]
+        other = subprocess.Popen(
+            ["/usr/bin/python3", "-c", CHURN, str(server.port)],
+            cwd="/",
+            env={},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            user=65534,
+            group=65534,
+            extra_groups=(),
+        )
+        try:
+            assert other.stdout is not None
+            with bounded(other):
+                assert other.stdout.readline() == b"done\n"
+            for client in clients:
+                client.sendall(server.call("quick"))
+                assert answered(client) == 200
+        finally:
+            other.communicate(timeout=WAIT_S)
+
+
+def test_attack_a_caller_with_most_connections_closes_those_on_which_others_have_not_asked_yet(
+    tmp_path: Path,
+) -> None:
+    with served(tmp_path / "project", connections_max=60) as server, ExitStack() as stack:
+
+        def fill(count: int) -> None:
+            for _ in range(count):
+                client = stack.enter_context(connected(server.port))
+                client.sendall(request("GET", "/v1/tools", server.port, bearer(0)))
+                assert answered(client) == 200
+
+        fill(60)
+        clients = [stack.enter_context(connected(server.port)) for _ in range(5)]
+        fill(40)
+        for client in clients:
+            client.sendall(server.call("quick"))
+            assert answered(client) == 200
 
 
 def test_attack_calls_of_a_slow_tool_over_a_pipe_delay_no_other_tool(tmp_path: Path) -> None:

@@ -10,11 +10,12 @@ import pytest
 import toolwright
 from tests.program import PATH
 from toolwright.app import Workshop
-from toolwright.config import Config, Environment, named_source
+from toolwright.config import Config, Environment, named_source, resolve
 from toolwright.doors._crew import Crew
 from toolwright.doors._events import EventKind, Events
 from toolwright.doors._health import Health
 from toolwright.journal.segments import Trouble
+from toolwright.records import replace
 
 
 @toolwright.tool
@@ -77,6 +78,51 @@ def test_attack_where_the_state_folder_lies_is_told_where_it_is_itself_at_fault(
             _, why = health(opened)[0].ready()
             assert "the journal cannot be written: " in why["reasons"][0]
             assert str(tmp_path) not in why["reasons"][0]
+
+
+BAD_SCHEMA = '{"tools": [{"name": "a", "description": "A.", "command": ["x"], "schema": {"type": 7}}]}'
+FAILED = {
+    "no JSON": ("secret/tools.json", '{"tools": ['),
+    "no tool that can be used": ("secret/tools.json", BAD_SCHEMA),
+    "a server that ends": ("secret/.mcp.json", '{"mcpServers": {"x": {"command": "/bin/false"}}}'),
+    "nothing there": ("secret", ""),
+}
+
+
+@pytest.mark.parametrize("name", FAILED)
+def test_it_is_not_ready_when_every_source_failed(tmp_path: Path, name: str) -> None:
+    path, text = FAILED[name]
+    if text:
+        (tmp_path / "secret").mkdir()
+        (tmp_path / path).write_text(text, encoding="utf-8")
+    file = tmp_path / "mine.toml"
+    file.write_text(f'[[source]]\npath = "{path}"\n', encoding="utf-8")
+    environment = Environment.read({"HOME": str(tmp_path), "PATH": PATH})
+    found = resolve(environment, cwd=str(tmp_path), file=str(file))
+    with toolwright.open(replace(found, state=str(tmp_path / "state")), environment=environment) as opened:
+        ready, why = health(opened)[0].ready()
+    assert not ready
+    assert (why["status"], why["tools"]) == ("not ready", 0)
+    assert "every source failed" in why["reasons"][0]
+    assert str(tmp_path) not in str(why)
+    assert "secret" not in str(why)
+
+
+def test_it_is_ready_where_there_is_nothing_to_serve_and_nothing_failed(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    environment = Environment.read({"HOME": str(tmp_path), "PATH": PATH})
+    config = Config(state=str(tmp_path / "state"), sources=(named_source("here", str(tmp_path)),))
+    with toolwright.open(config, environment=environment) as opened:
+        assert health(opened)[0].ready() == (True, {"status": "ok", "reasons": [], "tools": 0})
+
+
+def test_one_source_that_failed_beside_another_is_no_reason(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "tools.json").write_text('{"tools": [', encoding="utf-8")
+    environment = Environment.read({"HOME": str(tmp_path), "PATH": PATH})
+    config = Config(state=str(tmp_path / "state"), sources=(named_source("here", str(tmp_path)),))
+    with toolwright.open(config, environment=environment, tools=[echo]) as opened:
+        assert health(opened)[0].ready()[0]
 
 
 def test_the_report_tells_isolation_sources_journal_and_the_last_reload(

@@ -9,7 +9,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
@@ -45,7 +45,7 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
         for number in range(4096):
             await send({"type": "http.response.body", "body": LONG, "more_body": number < 4095})
         return
-    if scope["path"] == "/long":
+    if scope["path"] in ("/long", "/static/long"):
         await send({"type": "http.response.start", "status": 200, "headers": []})
         for _ in range(200):  # once the client is gone, what is sent goes nowhere and takes no time
             await send({"type": "http.response.body", "body": LONG, "more_body": True})
@@ -317,6 +317,46 @@ def test_when_there_are_too_many_connections_the_one_that_waits_longest_makes_ro
         for _ in range(5):
             assert asked(port, "POST", "/", body=b"{}").body == b"2"
         assert all(ended(client) for client in held)
+
+
+@contextmanager
+def kept(port: int, count: int) -> Iterator[list[socket.socket]]:
+    """Connections of the owner, on each of which something was answered."""
+    with ExitStack() as stack:
+        clients = [stack.enter_context(connected(port)) for _ in range(count)]
+        for client in clients:
+            client.sendall(request("GET", "/", port))
+            assert heard(client) is not None
+        yield clients
+
+
+def assert_kept(port: int, clients: list[socket.socket]) -> None:
+    for client in clients:
+        client.sendall(request("POST", "/", port, body=b"{}"))
+        answer = heard(client)
+        assert answer is not None
+        assert answer.body == b"2"
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nX-Slow: "], ids=["silent", "half a head"])
+def test_attack_connections_one_after_the_other_close_those_of_the_owner(patient: int, said: bytes) -> None:
+    with kept(patient, 8) as clients, ExitStack() as stack:
+        for _ in range(200):
+            other = stack.enter_context(connected(patient))
+            with suppress(ConnectionError):
+                other.sendall(said)
+        assert_kept(patient, clients)
+
+
+def test_attack_answers_for_everybody_that_nobody_reads_hold_all_connections(patient: int) -> None:
+    with kept(patient, 3) as clients, ExitStack() as stack:
+        for _ in range(2 * QUICK.connections_max):
+            other = stack.enter_context(connected(patient))
+            with suppress(ConnectionError):
+                other.sendall(request("GET", "/static/long", patient))
+                other.recv(1)
+        assert asked(patient, "POST", "/", body=b"{}").body == b"2"
+        assert_kept(patient, clients)
 
 
 def test_requests_on_one_connection_are_answered_one_after_the_other(patient: int) -> None:

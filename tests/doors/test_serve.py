@@ -274,6 +274,18 @@ def test_a_changed_file_is_seen_by_clients_and_a_broken_one_changes_nothing(fold
         assert b'toolwright_reloads_total{outcome="failed"} 1\n' in body
 
 
+def test_it_is_ready_again_when_a_source_that_failed_is_repaired(folder: Path) -> None:
+    (folder / "tools.json").write_text('{"tools": [', encoding="utf-8")
+    with serving(folder) as server:
+        status, body = server.ask("GET", "/readyz")
+        assert (status, json.loads(body)["status"]) == (503, "not ready")
+        assert str(folder).encode() not in body
+        assert server.ask("GET", "/healthz")[0] == 200
+        declare(folder, "echo")
+        server.wait_for("reloaded: 1 added")
+        assert server.ask("GET", "/readyz")[0] == 200
+
+
 def test_reloads_are_told_to_whoever_listens_to_events(folder: Path) -> None:
     with serving(folder) as server:
         connection = http.client.HTTPConnection(server.address, timeout=WAIT_S)

@@ -18,11 +18,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from ipaddress import IPv6Address, ip_address
+from ipaddress import ip_address
 from typing import Final
 
 from toolwright import jsontext
-from toolwright.doors._peers import Peer, Peers
+from toolwright.doors._peers import Peer, Peers, network_of
 from toolwright.doors._shares import Shares, share_of
 from toolwright.doors._web import (
     BODY_BYTES_MAX,
@@ -153,7 +153,7 @@ class Failures:
 
     def count(self, address: str, now: float) -> float:
         """Count one; in how many seconds the next may come, or 0."""
-        block = _block(address)
+        block = network_of(address)
         bucket = self._buckets.pop(block, None) or Bucket(FAILURES, now)
         if len(self._buckets) >= ADDRESSES_MAX:
             # Attack: a table that grows with every address. The one that was quiet for longest goes.
@@ -163,18 +163,6 @@ class Failures:
 
     def __len__(self) -> int:
         return len(self._buckets)
-
-
-def _block(address: str) -> str:
-    """Attack: one machine with as many IPv6 addresses as it likes. Its network counts as one, however short
-    its addresses are written."""
-    if ":" not in address:
-        return address
-    try:
-        at = IPv6Address(address)
-    except ValueError:
-        return address
-    return str(at.ipv4_mapped or IPv6Address(int(at) >> 64 << 64))
 
 
 # -- sessions of browsers -----------------------------------------------------------------------------------
@@ -363,6 +351,9 @@ class Entrance:
             # Attack: one caller's requests, each of which takes its time, until there is no connection left.
             await self._refuse(scope, send, _later(1.0, "too many requests of this caller are under way"))
             return
+        peer: Peer | None = scope.get("peer")
+        if peer is not None:
+            peer.share = share
         self._shares.take(share)
         try:
             await self._held_in(scope, receive, send, guest, is_chunked=is_chunked)

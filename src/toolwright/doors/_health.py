@@ -11,12 +11,16 @@ import time
 from typing import Final
 
 from toolwright.app import Workshop
+from toolwright.catalog.catalog import Catalog
 from toolwright.doors._crew import Crew
 from toolwright.doors._events import Event, EventKind, Events
 from toolwright.errors import StoreError, ToolwrightError
 from toolwright.jsontext import JsonObject
+from toolwright.model import Problem, Severity
 from toolwright.sandbox import probe
 
+_FAILED: Final = frozenset(("mcp.server.unavailable", "source.link", "source.missing", "source.unreadable"))
+"""Warnings that say that a source, or a part of it, could not be read at all."""
 _RELOADS: Final = (EventKind.RELOADED, EventKind.RELOAD_FAILED)
 
 
@@ -30,6 +34,7 @@ class Health:
         self._reload: JsonObject | None = None
         self._failed: JsonObject | None = None
         self._layers: JsonObject | None = None
+        self._looked: tuple[Catalog, bool] | None = None
         self._probing = threading.Lock()
         self.is_draining = False
         events.hook(self._told)
@@ -57,11 +62,24 @@ class Health:
             why.append(unwritable)
         if self._unread() is not None:
             why.append("the store cannot be read, so nothing runs")
+        if self._has_no_source():
+            # No path, and no text of a problem, which quotes the files.
+            why.append("there is no tool: every source failed (`toolwright check` says why)")
         return not why, {
             "status": "not ready" if why else "ok",
             "reasons": list(why),
             "tools": self._workshop.catalog.counted,
         }
+
+    def _has_no_source(self) -> bool:
+        """Whether there are sources, and none has anything to serve because of what is wrong with them."""
+        workshop = self._workshop
+        catalog, looked = workshop.catalog, self._looked
+        if looked is None or looked[0] is not catalog:  # once for each: there may be thousands of problems
+            has_none = bool(workshop.config.sources) and not catalog.counted and not workshop.skills
+            is_wrong = has_none and any(_is_failure(problem) for problem in workshop.problems)
+            looked = self._looked = (catalog, is_wrong)
+        return looked[1]
 
     def _unwritable(self) -> str | None:
         state = self._workshop.config.state
@@ -162,6 +180,10 @@ class Health:
             "why": trouble.why if trouble is not None else "",
             "hint": trouble.hint if trouble is not None else "",
         }
+
+
+def _is_failure(problem: Problem) -> bool:
+    return problem.severity is Severity.ERROR or problem.code in _FAILED
 
 
 def _without_folders(text: str, state: str | None) -> str:

@@ -2,8 +2,9 @@
 
 uvicorn waits for ever for the head of a request, reads one of any length, and refuses everybody once there
 are too many connections. Here each phase of a connection has a deadline, looked at once a second for all of
-them together, so that a request pays two looks at the clock; and where there are too many connections, the
-one that has kept us waiting for longest makes room. What a request asks for is no business of this file's.
+them together, so that a request pays two looks at the clock; and where there are too many connections, one
+makes room: of the user or address that has most, and on which nobody was let in. What a request asks for is
+no business of this file's.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import resource
 import select
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -131,6 +132,8 @@ _BUSY: Final = 0
 _IDLE: Final = 1
 _HEAD: Final = 2
 _BODY: Final = 3
+_AT_ONCE: Final = 16
+"""Which part of all connections makes room at once."""
 
 
 class Guarded(HttpToolsProtocol):
@@ -154,10 +157,12 @@ class Guarded(HttpToolsProtocol):
     """Whether what came last is no good: nothing more is read, and the connection ends with the last answer
     to what came before."""
     stalled_at: float | None = None
+    born: float = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.phase, self.since = _HEAD, self.loop.time()
+        self.born = self.since
         self.peer = Peer(self.client, self.server)
         self.watch.add(self)
 
@@ -326,6 +331,18 @@ class Guarded(HttpToolsProtocol):
         looking.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
         return bool(looking.poll(0))
 
+    @property
+    def is_dispensable(self) -> bool:
+        """Whether no call or answer is lost with the connection."""
+        return self.phase != _BUSY or self.transport.is_closing()
+
+    def rank(self, is_readable: bool) -> int:
+        """How much would be lost with a connection on which nobody was let in: nothing, a request, an answer
+        that everybody may have."""
+        if not self.is_dispensable:
+            return 2
+        return 1 if is_readable or self.head_bytes > 0 or self.phase == _BODY else 0
+
     def look(self, now: float) -> None:
         """End the connection where its time is over."""
         limits = self.limits
@@ -415,16 +432,56 @@ class Watch:
 
     def _make_room(self, newest: Guarded) -> None:
         """Attack: connections that ask for nothing, until nobody else gets one."""
-        waiting = [one for one in self.held if one.phase != _BUSY and not one.transport.is_closing()]
-        longest = min(waiting, key=lambda one: one.since, default=newest)
-        self.held.discard(longest)
-        longest.transport.abort()
+        for one in self._dispensable() or (newest,):
+            self.held.discard(one)
+            one.transport.abort()
+
+    def _dispensable(self) -> Sequence[Guarded]:
+        """The connections that make room for another one.
+
+        Attack: connections one after the other, without a token, until those of the owner are closed. Those
+        on which nobody was let in go first: of the user or address that has most of them, the ones that say
+        nothing, and of these the oldest. Then those that rest, of the caller who has most.
+        """
+        most = self._limits.connections_max
+        strangers = _by(self.held, lambda one: None if one.peer.share is not None else one.peer.user)
+        resting = _by(self.held, lambda one: one.peer.share if one.is_dispensable else None)
+        if resting and (not strangers or len(resting[0]) > most // 2):
+            return sorted(resting[0], key=lambda one: one.since or one.born)[:1]
+        if not strangers:
+            return ()
+        readable = _readable(strangers[0])
+        ranked = sorted(strangers[0], key=lambda one: (one.rank(one in readable), one.since or one.born))
+        # Several at once: looking at all of them for each that comes would take all our time.
+        same = [one for one in ranked if one.rank(one in readable) == ranked[0].rank(ranked[0] in readable)]
+        return same[: max(1, most // _AT_ONCE)]
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()
         for connection in tuple(self.held):
             connection.look(now)
         self._timer = loop.call_later(self._limits.look_every_s, self._look, loop) if self.held else None
+
+
+def _by(connections: Iterable[Guarded], key: Callable[[Guarded], str | None]) -> list[list[Guarded]]:
+    """Connections grouped, the largest group first. Those whose key is None are left out."""
+    groups: dict[str, list[Guarded]] = {}
+    for one in connections:
+        if (name := key(one)) is not None:
+            groups.setdefault(name, []).append(one)
+    return sorted(groups.values(), key=len, reverse=True)
+
+
+def _readable(connections: Iterable[Guarded]) -> set[Guarded]:
+    """Those of which something has arrived that was not read yet."""
+    waiting: dict[int, Guarded] = {}
+    looking = select.poll()
+    for one in connections:
+        number = one.transport.get_extra_info("socket").fileno()
+        if number >= 0:
+            waiting[number] = one
+            looking.register(number, select.POLLIN)
+    return {waiting[number] for number, _ in looking.poll(0)}
 
 
 def guarded(limits: Limits) -> type[Guarded]:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from typing import Final, NamedTuple
 
 from toolwright.sandbox import marks
@@ -42,6 +42,8 @@ _WAIT_S: Final = 0.5
 _ANCESTORS_MAX: Final = 256
 _KNOWN_MAX: Final = 16
 
+_LOOPBACK: Final = frozenset(("127.0.0.0/8", "::1"))
+
 Address = tuple[str, int]
 
 
@@ -61,7 +63,7 @@ _GONE: Final = _Socket(-1, 0, 0)
 class Peer:
     """The other end of one connection."""
 
-    __slots__ = ("_client", "_server", "_socket", "verdict")
+    __slots__ = ("_client", "_server", "_socket", "share", "verdict")
 
     def __init__(self, client: Address | None, server: tuple[str, int | None] | None) -> None:
         self._client = client
@@ -69,15 +71,18 @@ class Peer:
         self._socket: _Socket | None = None
         self.verdict: bool | None = None
         """Whether it is a program of the owner; None: that was not looked up yet."""
+        self.share: str | None = None
+        """Who was let in on the connection last (``_shares.py``); None: nobody was."""
 
     @property
     def user(self) -> str:
-        """The user at the other end if it is on this machine, else its address."""
+        """The user at the other end if it is on this machine, else its address or network."""
         if self._client is None:
             return ""
-        if not is_asked() or not ip_address(self._client[0]).is_loopback:
-            return self._client[0]
-        return f"uid {self.socket.uid}"
+        network = network_of(self._client[0])
+        if is_asked() and network in _LOOPBACK:
+            return f"user {self.socket.uid}"
+        return network
 
     @property
     def socket(self) -> _Socket:
@@ -87,6 +92,23 @@ class Peer:
             except (OSError, ValueError, struct.error):
                 self._socket = _GONE  # the kernel does not say
         return self._socket
+
+
+def network_of(address: str) -> str:
+    """Return the address, or the network that counts as one address.
+
+    Attack: one machine with as many addresses as it likes: of IPv6 in its network, however short they are
+    written, and of loopback.
+    """
+    try:
+        at = ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(at, IPv6Address):
+        if at.ipv4_mapped is None:
+            return str(at if at.is_loopback else IPv6Address(int(at) >> 64 << 64))
+        at = at.ipv4_mapped
+    return "127.0.0.0/8" if at.is_loopback else str(at)
 
 
 def is_asked() -> bool:
