@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 _ANSWERS_MAX: Final = 4096
 _MODULE_PATHS: Final = ("PYTHONPATH", "NODE_PATH", "PERL5LIB", "RUBYLIB")
 _UNVETTED: Final = Vetted()
+_DOTENV: Final = ".env"
 _STARTING: Final = (RunProcess, CallPython, CallJavaScript, CallMcp, RunContainer)
 """What starts something of the tool's own."""
 
@@ -158,9 +159,11 @@ class Gate:
         self.spaces = sources.Spaces.installed(environment.user_space)
         self._around = places.Around(
             cwd=self.cwd,
+            home=environment.home,
             user=environment.user_space,
             search=_searched(environment, config.grants),
             handlers=tuple(source.handlers for source in config.sources if source.handlers),
+            names=(_DOTENV,) if config.load_dotenv else (),
         )
         self.named = (
             # Attack: a project whose tools get a wider profile because its configuration is left out.
@@ -435,7 +438,7 @@ class Gate:
     def _ground(self, tool: Tool, *, project: str, named: bool) -> policy.Ground:
         report = self._report()
         unconfirmed = self._unconfirmed()
-        others = () if unconfirmed is None else unconfirmed.guarded()
+        others = () if unconfirmed is None else unconfirmed.guarded(self.places()[1].roots)
         if report is not self._guarded or others != self._others:
             self._grounds.guard((*self.places()[1].held, *others))
             self._guarded, self._others = report, others
@@ -451,14 +454,13 @@ class Gate:
 
     def may_write(self, folder: str) -> str | None:
         """The key of a loaded tool that could write in a folder (a real path), if there is one."""
+        cwd, temporary = map(os.path.realpath, (self.cwd, self._environment.temporary_folder))
+        projects: dict[str, str] = {self.cwd: cwd}
         for tool in self._report().catalog.tools:
             project, named = self._place(tool)
-            ground = policy.Ground(
-                project=os.path.realpath(project),
-                cwd=os.path.realpath(self.cwd),
-                temporary=(os.path.realpath(self._environment.temporary_folder),),
-                named=named,
-            )
+            if project not in projects:
+                projects[project] = os.path.realpath(project)
+            ground = policy.Ground(project=projects[project], cwd=cwd, temporary=(temporary,), named=named)
             if isinstance(tool.invocation, _STARTING) and self._policy.writes(tool, folder, ground=ground):
                 return tool.key
         return None
@@ -468,7 +470,7 @@ class Gate:
         if not tool.chain:
             return ()
         project = self._place(tool)[0]
-        dotenv = (os.path.join(project, ".env"),) if self._config.load_dotenv else ()
+        dotenv = (os.path.join(project, _DOTENV),) if self._config.load_dotenv else ()
         return (*dotenv, os.path.join(project, ".ai", "config"))
 
     def imported(self, path: str, text: bytes | None) -> list[str]:

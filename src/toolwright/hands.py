@@ -38,6 +38,7 @@ from toolwright.model import (
     Deny,
     End,
     Ending,
+    Invocation,
     Level,
     Permit,
     Run,
@@ -195,7 +196,8 @@ class Hands:
             decide=gate.decide,
             reserve=gate.reserve,
             runtimes={
-                kind: around.Noted(
+                kind: self._noted(
+                    kind,
                     around.Once(
                         around.Limited(
                             around.Retrying(around.Watched(runtime)), config.calls_per_tool, runtime
@@ -203,8 +205,6 @@ class Hands:
                         self.keep.opened,
                         leases,
                     ),
-                    unconfirmed,
-                    stays=kind in _KEPT,
                 )
                 for kind, runtime in (
                     (RunProcess, processes),
@@ -229,6 +229,12 @@ class Hands:
             # Attack: a host's own sandbox that knows nothing of leave, and starts what is not on record yet.
             asking=(RunProcess,) if getattr(self.sandbox, "asks_for_leave", False) else (),
         )
+
+    def _noted(self, kind: type[Invocation], runtime: Runtime) -> Runtime:
+        """A runtime that says when something of a tool's own may write. Servers say so when they start."""
+        if kind not in (RunProcess, CallPython, CallJavaScript, RunContainer):
+            return runtime
+        return around.Noted(runtime, self._unconfirmed, stays=kind in _KEPT)
 
     @property
     def approvals(self) -> Approvals:

@@ -184,6 +184,7 @@ class Watch:
         except Exception as error:  # noqa: BLE001 - one catch-all per thread boundary, no other
             self._tell_failed(f"reading the sources broke: {type(error).__name__}")
         else:
+            self._workshop.unconfirmed.watch()
             if wrong:
                 self._tell_failed(_reason(wrong))
             elif self._failing:

@@ -17,7 +17,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
 from typing import Any, Final
@@ -25,18 +25,21 @@ from typing import Any, Final
 from toolwright import jsontext
 from toolwright.catalog.files import fingerprint
 from toolwright.errors import StoreError
-from toolwright.paths import is_settled, upwards
+from toolwright.paths import is_settled
 from toolwright.records import dataclass
 from toolwright.store import private
 
 APPEARED: Final = "appeared"
 OPEN: Final = "open"
 """Folders of the state folder."""
+FRESH_S: Final = 0.005
+"""So old may be what a look at what was written down by other programs found."""
 RECORDS_MAX: Final = 10_000
 TREE_FILES_MAX: Final = 10_000
 TREE_BYTES_MAX: Final = 64 << 20
 """A folder with more cannot be confirmed: name the folder itself as a source, or move out what is no tool."""
 _TOLD_MAX: Final = 3
+_STEPS_MAX: Final = 1000
 _RECORD_BYTES_MAX: Final = 64 << 10
 
 
@@ -65,6 +68,12 @@ class Seen:
 
     names: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """All names in the folders in which tools may make some, and from which something would be loaded."""
+    declaring: frozenset[str] = frozenset()
+    """Those of these folders in which a declaration may appear."""
+    narrow: frozenset[str] = frozenset()
+    """Those of these in which new folders count for nothing."""
+    above: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Folders in which configuration is looked for, each with the names of what was there."""
     marks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Documents in them, with what tells that one changed."""
     held: frozenset[str] = frozenset()
@@ -73,11 +82,12 @@ class Seen:
     """Folders of ``names`` that hold code of tools, which imports from them."""
 
     def newest(self, path: str) -> str | None:
-        """The outermost part of a path that was not there; None: all was, or no one looked."""
-        for at in upwards(path):
-            names = self.names.get(os.path.dirname(at))
-            if names is not None:
-                return at if os.path.basename(at) not in names else None
+        """The part of a path that was not there; None: all of it was, or no one looked."""
+        for at in steps(path):
+            folder, name = os.path.split(at)
+            names = self.names.get(folder)
+            if names is not None and name not in names:
+                return at
         return None
 
 
@@ -90,6 +100,7 @@ class Records:
     def __init__(self, state: str | None) -> None:
         self._folder = os.path.join(state, APPEARED) if state is not None else ""
         self._known: tuple[object, Mapping[str, Appearance]] = (None, {})
+        self._looked = -1.0
 
     @property
     def folder(self) -> str:
@@ -97,10 +108,14 @@ class Records:
 
     def all(self) -> Mapping[str, Appearance]:
         """Every record, by its path."""
+        known, now = self._known, time.monotonic()
+        if self._looked <= now < self._looked + FRESH_S:
+            return known[1]
         stamp = stamp_of(self._folder)
+        self._looked = now
         if stamp is None:
+            self._known = (None, {})
             return {}
-        known = self._known
         if known[0] != stamp:
             now_ns = time.time_ns()
             found = [self._read(os.path.join(self._folder, name)) for name in _names(self._folder)]
@@ -110,9 +125,9 @@ class Records:
         return known[1]
 
     def above(self, path: str) -> Appearance | None:
-        """The record of a real path, or of a folder that it lies in; None: nothing was written down."""
+        """The record of a path, or of a folder or link on the way to it; None: nothing was written down."""
         records = self.all()
-        return next((records[at] for at in upwards(path) if at in records), None) if records else None
+        return next((records[at] for at in steps(path) if at in records), None) if records else None
 
     def bars(self, path: str) -> Appearance | None:
         """The record that keeps a path from being used; None: it may be."""
@@ -134,12 +149,12 @@ class Records:
             "confirmed": found.confirmed, "by": found.by, "is_used": found.is_used,
         }  # fmt: skip
         private.replace(self._place(found.path), jsontext.compact(body))
-        self._known = (None, {})
+        self._looked = -1.0
 
     def remove(self, path: str) -> None:
         with suppress(OSError):
             os.unlink(self._place(path))
-        self._known = (None, {})
+        self._looked = -1.0
 
     def _place(self, path: str) -> str:
         name = hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()[:32]
@@ -164,8 +179,7 @@ class Records:
 
 def bars_configuration(state: str | None, path: str) -> Appearance | None:
     """The record that keeps a configuration file from being used."""
-    records = Records(state)
-    return records.bars(os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path)))
+    return Records(state).bars(path)
 
 
 def digest_of(path: str) -> str:
@@ -254,6 +268,9 @@ class OpenHosts:
         body = jsontext.compact(
             {
                 "names": {folder: sorted(names) for folder, names in seen.names.items()},
+                "declaring": sorted(seen.declaring),
+                "narrow": sorted(seen.narrow),
+                "above": {folder: sorted(names) for folder, names in seen.above.items()},
                 "marks": {path: list(mark) for path, mark in seen.marks.items()},
                 "held": sorted(seen.held),
                 "code": sorted(seen.code),
@@ -301,6 +318,9 @@ def _host(place: str, plain: Mapping[str, Any]) -> OpenHost | None:
     try:
         seen = Seen(
             names={str(folder): frozenset(map(str, names)) for folder, names in plain["names"].items()},
+            declaring=frozenset(map(str, plain["declaring"])),
+            narrow=frozenset(map(str, plain["narrow"])),
+            above={str(folder): frozenset(map(str, names)) for folder, names in plain["above"].items()},
             marks={str(path): tuple(map(int, mark)) for path, mark in plain["marks"].items()},
             held=frozenset(map(str, plain["held"])),
             code=frozenset(map(str, plain["code"])),
@@ -326,6 +346,32 @@ def _is_locked(place: str) -> bool:
 
 
 # -- parts --------------------------------------------------------------------------------------------------
+
+
+def steps(path: str) -> Iterator[str]:
+    """Every place that an absolute path leads through, the outermost first, links followed one by one.
+
+    Attack: a link that a tool puts on the way, so that a name leads to where it may write.
+    """
+    at, rest = "/", path.split("/")
+    for _ in range(_STEPS_MAX):
+        if not rest:
+            return
+        name, *rest = rest
+        if name in ("", "."):
+            continue
+        if name == "..":
+            at = os.path.dirname(at)
+            continue
+        place = os.path.join(at, name)
+        yield place
+        try:
+            target = os.readlink(place)
+        except OSError:
+            at = place
+        else:
+            at = "/" if target.startswith("/") else at
+            rest = [*target.split("/"), *rest]
 
 
 def names_in(folder: str) -> frozenset[str]:

@@ -46,26 +46,38 @@ class Around:
     """What of a host matters to where its tools are."""
 
     cwd: str
+    home: str = ""
+    """The user's own folder."""
     user: str = ""
     """The root of rye's user space."""
     search: tuple[str, ...] = ()
     """Where programs and modules are looked for: PATH, and what a grant hands over of its like."""
     handlers: tuple[str, ...] = ()
     """Folders of handlers that a configuration names."""
+    names: tuple[str, ...] = ()
+    """What else is read by its name in a project."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
     """What belongs to tools. Every path is real."""
 
+    roots: tuple[str, ...] = ()
+    """Where tools run."""
     folders: tuple[str, ...] = ()
     """Read-only for tools, whole. None lies in another one."""
     files: tuple[str, ...] = ()
     """In mixed folders: read-only for tools, themselves alone."""
     mixed: tuple[str, ...] = ()
     """Folders in which tools may make files, and a format or a program may find one."""
+    declaring: tuple[str, ...] = ()
+    """Those of them in which a declaration may appear: a source looks through them, or people work there."""
+    narrow: tuple[str, ...] = ()
+    """Those of these in which folders count for nothing: the user's home, and what lies above it."""
     code: tuple[str, ...] = ()
-    """Those of them that hold code, which imports from them."""
+    """Mixed folders that hold code, which imports from them."""
+    shared: frozenset[str] = frozenset()
+    """The keys of tools whose code lies, or would lie, in mixed folders."""
 
     @property
     def held(self) -> tuple[str, ...]:
@@ -100,7 +112,11 @@ class _Finding:
         self.spelled: set[str] = set()
         """The same as they are named, links and all."""
         self.files: dict[str, None] = {}
-        self.mixed: dict[str, None] = dict.fromkeys(self.worked_in)
+        self.mixed: dict[str, None] = {}
+        self.declaring: dict[str, None] = dict.fromkeys(self.worked_in)
+        self.ours_by_name: set[str] = set()
+        """Folders that a source looks through."""
+        self.shared: dict[str, None] = {}
         self.ours = {*self.worked_in}
         """Folders whose programs are tools, and not the machine's."""
         self.code_in: dict[str, None] = {}
@@ -109,11 +125,18 @@ class _Finding:
 
     def places(self) -> Places:
         folders = tuple(folder for folder in self.folders if not self.covers(os.path.dirname(folder)))
+        declaring = tuple(path for path in self.declaring if not self.covers(path))
+        home = set(upwards(os.path.realpath(self.around.home))) if self.around.home else set()
+        mixed = {**self.mixed, **self.declaring, **self.code_in}
         return Places(
+            roots=self.worked_in,
             folders=folders,
             files=tuple(path for path in self.files if not self.covers(path)),
-            mixed=tuple(path for path in {**self.mixed, **self.code_in} if not self.covers(path)),
+            mixed=tuple(path for path in mixed if not self.covers(path)),
+            declaring=declaring,
+            narrow=tuple(path for path in declaring if path in home and path not in self.ours_by_name),
             code=tuple(path for path in self.code_in if not self.covers(path)),
+            shared=frozenset(self.shared),
         )
 
     # -- kinds of folders -----------------------------------------------------------------------------------
@@ -216,12 +239,12 @@ class _Finding:
     def spaces(self) -> None:
         """Configuration, declarations and keys by their names, where tools run and in rye's spaces."""
         for root in self.worked_in:
-            for name in (*CONFIGURATION, *DECLARATIONS):
+            for name in (*CONFIGURATION, *DECLARATIONS, *self.around.names):
                 self.file(os.path.join(root, name))
         for root in dict.fromkeys((*self.worked_in, self.around.user)):
             space = os.path.join(root, ".ai")
             if root and (real := self.real(space)) is not None:
-                self.mixed[real] = None
+                self.declaring[real] = None
                 for name in OF_SPACES:
                     if os.path.isdir(os.path.join(space, name)):
                         self.folder(os.path.join(space, name))
@@ -281,10 +304,10 @@ class _Finding:
             if self.is_spelled(folder) or (real := self.real(folder)) is None or self.covers(real):
                 continue
             self.ours.add(real)
+            self.ours_by_name.add(real)
             if real not in self.above and self.is_of_tools(real):
                 self.home(folder)
-            else:
-                self.mixed[real] = None
+            self.declaring[real] = None
 
     def is_of_tools(self, folder: str) -> bool:
         """Whether every folder in a folder is one of tools, and there is one."""
@@ -309,9 +332,12 @@ class _Finding:
                 self.folder(invocation.skill_dir)
             if invocation.beneath is not None:
                 self.folder(invocation.beneath)
-        self.runs(code_of(tool, self.around.cwd))
+        code = code_of(tool, self.around.cwd)
+        self.runs(code)
         if isinstance(invocation, CallPython) and invocation.file is None:
-            self.handlers(code_of(tool, self.around.cwd).files)
+            self.handlers(code.files)
+        if tool.chain or code.texts or code.modules or not all(map(self.is_spelled, code.files)):
+            self.shared[tool.key] = None
 
     def runs(self, code: Code) -> None:
         """What a tool or a server runs."""

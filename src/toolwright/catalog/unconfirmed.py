@@ -35,31 +35,30 @@ from toolwright.catalog.places import (
 )
 from toolwright.catalog.sources import Listing, Source
 from toolwright.model import Problem, Rules, Tool
-from toolwright.paths import is_below, upwards
+from toolwright.paths import SETTLED_NS, is_below, upwards
 from toolwright.records import dataclass, replace
 from toolwright.store import private
 
 _RAN_MAX: Final = 64
 _TOLD_MAX: Final = 3
 _KNOWN_MAX: Final = 4096
-_SHARED_MAX: Final = 512
-"""Folders that people and tools share: those that sources and tools name come first."""
+_OTHERS_S: Final = 1.0
+"""So old may be what another host said about itself after it had begun."""
 _NAMED_SO: Final = (*CONFIGURATION, *DECLARATIONS)
 _RULES: Final = Rules()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Code:
-    """The code of a tool, as far as names in shared folders matter to it."""
+    """The code of a tool, as far as names that appear matter to it."""
 
     tool: Tool
     places: Places
-    every: tuple[str, ...]
-    """All of its files, wherever they lie."""
     files: tuple[str, ...]
-    """Those in shared folders."""
     imports: tuple[tuple[str, str, bytes | None], ...]
     """Folders that it imports from, each with the file of code or the text that does."""
+    looked: object = None
+    """What the folders looked like when nothing of it had appeared."""
 
 
 class Unconfirmed:
@@ -98,16 +97,25 @@ class Unconfirmed:
         self._looked: dict[str, tuple[object, frozenset[str]]] = {}
         self._judged: dict[str, object] = {}
         self._codes: dict[str, _Code] = {}
-        self._others: tuple[float, Sequence[OpenHost]] = (-1.0, ())
+        self._others: tuple[float, object, Sequence[OpenHost]] = (-1.0, None, ())
+        """When the other hosts were read last, what their folder looked like, and they."""
 
     # -- before and after tools run -------------------------------------------------------------------------
 
     def watch(self) -> None:
         """From now on whatever appears in a folder that a loaded tool may write has to be confirmed."""
         with self._lock:
+            _, places = self._places()
+            if self._seen is not None and self._of is places:
+                return
             self._look()
             if self.records.folder:
                 private.folder(self.records.folder)  # what a person confirms is noticed there
+                self._tell(places)
+
+    def _tell(self, places: Places) -> None:
+        assert self._seen is not None
+        self.hosts.tell(self._seen, places.held, self._ran)
 
     def begins(self, tool: str, *, stays: bool = False) -> None:
         """A tool that may write files starts. Raises StoreError: then it must not."""
@@ -117,7 +125,7 @@ class Unconfirmed:
                 self._look()
                 assert self._seen is not None
                 self._ran[tool] = time.time()
-                self.hosts.tell(self._seen, places.held, self._ran)
+                self._tell(places)
             elif places.code and not self._running and not self._stays:
                 self._take_over()
             self._running += 1
@@ -156,16 +164,26 @@ class Unconfirmed:
             return
         before = self._seen or Seen()
         names = dict(before.names)
-        for folder in (*places.mixed[:_SHARED_MAX], *places.code):
+        for folder in places.mixed:
             if folder not in names and before.newest(folder) is None:
                 names[folder] = appeared.names_in(folder)
-        for folder in upwards(os.path.realpath(self._cwd)):  # where configuration is looked for
-            names.setdefault(folder, appeared.names_in(folder))
+        above = dict(before.above)
+        for folder in upwards(os.path.realpath(self._cwd)):
+            if folder not in above:
+                above[folder] = _configuration(folder)
         marks = dict(before.marks)
         for path in _documents(listing, places):
             if path not in marks and before.newest(path) is None:
                 marks[path] = appeared.mark_of(path)
-        self._seen = Seen(names=names, marks=marks, held=frozenset(places.files), code=frozenset(places.code))
+        self._seen = Seen(
+            names=names,
+            declaring=before.declaring | frozenset(places.declaring),
+            narrow=before.narrow | frozenset(places.narrow),
+            above=above,
+            marks=marks,
+            held=frozenset(places.files),
+            code=frozenset(places.code),
+        )
         self._of = places
 
     def _names(self, folder: str) -> frozenset[str]:
@@ -175,7 +193,7 @@ class Unconfirmed:
         if known is not None and known[0] == stamp:
             return known[1]
         names = appeared.names_in(folder)
-        is_settled = stamp is not None and time.time_ns() - stamp[2] > 2_000_000_000
+        is_settled = stamp is not None and time.time_ns() - stamp[2] > SETTLED_NS
         self._looked[folder] = (stamp if is_settled else None, names)
         return names
 
@@ -190,13 +208,13 @@ class Unconfirmed:
         if not records:
             return {}
         barred: dict[str, Problem] = {}
-        real: dict[str, str] = {}
+        folders: dict[str, Appearance | None] = {}
         for row in found.rows:
             folder = found.homes[row[0]].folder
-            for name in row[1]:
-                if folder not in real:
-                    real[folder] = os.path.realpath(folder)
-                record = self._bars(os.path.join(real[folder], name))
+            if folder not in folders:
+                folders[folder] = self._bars(folder) if folder.startswith("/") else None
+            for name in row[1] if folder.startswith("/") else ():
+                record = folders[folder] or self._bars(os.path.join(folder, name))
                 if record is not None:
                     barred[f"{folder}/{row[1][0]}"] = problem_of(record, f"{folder}/{row[1][0]}")
         return barred
@@ -222,8 +240,10 @@ class Unconfirmed:
                 self._judge(self._seen, self._told(), is_ours=True)
                 if not self._running and not self._stays:
                     self._ran_since = False
+        self._others = (-1.0, None, ())
         for host in self._others_now():
-            self._judge(host.seen, host.tools, is_ours=False)
+            if host.tools:
+                self._judge(host.seen, host.tools, is_ours=False)
             if not host.is_alive:
                 for folder in host.seen.code:
                     for name in self._names(folder) - host.seen.names.get(folder, frozenset()):
@@ -234,16 +254,19 @@ class Unconfirmed:
 
     def _judge(self, seen: Seen, tools: tuple[str, ...], *, is_ours: bool) -> None:
         known = dict(seen.names)
-        for folder, names in seen.names.items():
-            for name in sorted(self._names(folder) - names):
+        for folder in seen.declaring:
+            for name in sorted(self._names(folder) - seen.names.get(folder, frozenset())):
                 path = os.path.join(folder, name)
-                if not self._declares(folder, name):
+                if not self._declares(folder, name, is_narrow=folder in seen.narrow):
                     continue
                 who = tools or tuple(filter(None, (self._may_write(folder),) if is_ours else ()))
-                if who or not is_ours:
+                if who:
                     self._write_down(path, who)
                 else:  # no tool that is loaded could have made it
                     known[folder] |= {name}
+        for folder, names in seen.above.items():
+            for name in _configuration(folder) - names if tools else ():
+                self._write_down(os.path.join(folder, name), tools)
         marks = dict(seen.marks)
         for path, mark in seen.marks.items():
             now = appeared.mark_of(path)
@@ -251,7 +274,7 @@ class Unconfirmed:
                 continue
             folder, name = os.path.split(path)
             could_write = path not in seen.held or (is_ours and self._ran_since)
-            if now and could_write and (tools or not is_ours) and self._declares(folder, name):
+            if now and could_write and tools and self._declares(folder, name):
                 self._write_down(path, tools)
             else:
                 marks[path] = now
@@ -270,7 +293,7 @@ class Unconfirmed:
             at = appeared.changed_at(path)
             self.records.put(Appearance(path=path, at=at, tools=tools[:_TOLD_MAX], digest=digest))
 
-    def _declares(self, folder: str, name: str) -> bool:
+    def _declares(self, folder: str, name: str, *, is_narrow: bool = False) -> bool:
         """Whether a name that appeared is a declaration, or holds some."""
         path = os.path.join(folder, name)
         if name in _NAMED_SO:
@@ -280,7 +303,8 @@ class Unconfirmed:
         if os.path.isdir(path):
             if name == ".ai":
                 return any(os.path.lexists(os.path.join(path, each)) for each in OF_SPACES)
-            return not name.startswith(".") and name not in sources.SKIPPED and self._holds_some(path)
+            is_passed_over = is_narrow or name.startswith(".") or name in sources.SKIPPED
+            return not is_passed_over and self._holds_some(path)
         return name.endswith(".json") and self._holds_some(path)
 
     def _holds_some(self, path: str) -> bool:
@@ -305,20 +329,20 @@ class Unconfirmed:
 
     def matters(self, tool: Tool) -> bool:
         """Whether names that appear could be part of what a tool runs."""
-        if self._seen is None and not self.records.all() and not self._others_now():
+        if self.records.all():
+            return True
+        if self._seen is None and not self._others_now():
             return False
-        code = self._code(tool)
-        return bool(code.files or code.imports or (code.every and self.records.all()))
+        return tool.key in self._places()[1].shared
 
     def bars(self, tool: Tool) -> Appearance | None:
         """What keeps a tool from running: part of its code appeared, and no person confirmed it."""
         if not self.matters(tool):
             return None
         code = self._code(tool)
-        if self.records.all():
-            for path in code.every:
-                if os.path.lexists(path) and (record := self._bars(path)) is not None:
-                    return record
+        looked = self._looks(code)
+        if code.looked == looked:
+            return None
         for path in code.files:
             if (record := self._appeared(path)) is not None:
                 return record
@@ -329,9 +353,23 @@ class Unconfirmed:
         for folder, file, text in code.imports:
             if self._has_new(folder):
                 for path in self._imports(file, text):
-                    if (record := self._appeared(os.path.realpath(path))) is not None:
+                    if (record := self._appeared(path)) is not None:
                         return record
+        code.looked = looked
         return None
+
+    def _looks(self, code: _Code) -> object:
+        """What differs whenever a name came that could be part of a tool's code: all that most calls ask."""
+        seen = self._seen
+        folders = {folder for folder, *_ in code.imports}
+        if seen is not None:
+            folders |= {at for path in code.files for at in upwards(path) if at in seen.names}
+        stamps = tuple((folder, appeared.stamp_of(folder)) for folder in sorted(folders))
+        now_ns = time.time_ns()
+        is_settled = all(stamp is None or now_ns - stamp[2] > SETTLED_NS for _, stamp in stamps)
+        others = self._others_now()
+        links = tuple(os.path.realpath(os.path.dirname(path)) for path in code.files) if not seen else ()
+        return (stamps, others, self.records.all(), links) if is_settled else object()
 
     def _has_new(self, folder: str) -> bool:
         """Whether there are names in a folder of code that were not there before tools ran."""
@@ -344,7 +382,8 @@ class Unconfirmed:
         if self._seen is not None:
             yield self._seen
         for host in self._others_now():
-            yield host.seen
+            if host.tools:
+                yield host.seen
 
     def _appeared(self, path: str) -> Appearance | None:
         if not os.path.lexists(path):
@@ -356,10 +395,13 @@ class Unconfirmed:
             return None
         for seen in self._all_seen():
             top = seen.newest(path)
-            if top is not None:
-                self._write_down(top, self._told())
+            if top is not None and (tools := self._told() or self._tools_of(seen)):
+                self._write_down(top, tools)
                 return self._bars(path)
         return None
+
+    def _tools_of(self, seen: Seen) -> tuple[str, ...]:
+        return next((host.tools for host in self._others_now() if host.seen is seen), ())
 
     def _code(self, tool: Tool) -> _Code:
         _, places = self._places()
@@ -374,28 +416,43 @@ class Unconfirmed:
 
     def _others_now(self) -> Sequence[OpenHost]:
         now = time.monotonic()
-        at, found = self._others
-        if not at <= now < at + 1.0:
-            found = self.hosts.others() if appeared.stamp_of(self.hosts.folder) is not None else ()
-            self._others = (now, found)
+        at, stamp, found = self._others
+        if at <= now < at + appeared.FRESH_S:
+            return found
+        seen = appeared.stamp_of(self.hosts.folder)
+        if seen != stamp or not at <= now < at + _OTHERS_S:
+            found = self.hosts.others() if seen is not None else ()
+            self._others = (now, seen, found)
         return found
 
-    def guarded(self) -> tuple[str, ...]:
-        """What belongs to tools of other hosts that are open."""
-        return tuple(path for host in self._others_now() if host.is_alive for path in host.guarded)
+    def guarded(self, roots: Sequence[str]) -> tuple[str, ...]:
+        """What belongs to tools of other hosts that are open. ``roots``: where ours work: a folder that holds
+        one of them is shared for us."""
+        hosts = self._others_now()
+        if not hosts:
+            return ()
+        return tuple(
+            path
+            for host in hosts
+            for path in (host.guarded if host.is_alive else ())
+            if not any(is_below(root, (path,)) for root in roots)
+        )
 
     # -- the end --------------------------------------------------------------------------------------------
 
     def close(self, tools: Iterable[Tool]) -> None:
         """Look a last time at what our tools made, and tell other hosts that they are gone."""
         with self._lock:
-            if self._seen is None or not self._ran:
-                return
-            self._judge(self._seen, self._told(), is_ours=True)
-            if any(self._names(folder) - names for folder, names in self._seen.names.items()):
-                for tool in tools:
-                    self.bars(tool)
-            self.hosts.end()
+            try:
+                if self._seen is not None and self._ran:
+                    self._judge(self._seen, self._told(), is_ours=True)
+                    shared = self._places()[1].shared
+                    if shared and any(self._names(at) - names for at, names in self._seen.names.items()):
+                        for tool in tools:
+                            if tool.key in shared:
+                                self.bars(tool)
+            finally:
+                self.hosts.end()
 
 
 def problem_of(record: Appearance, path: str) -> Problem:
@@ -426,27 +483,24 @@ def _documents(listing: Listing, places: Places) -> Iterator[str]:
                 yield os.path.join(real[home.folder], name)
 
 
+def _configuration(folder: str) -> frozenset[str]:
+    return frozenset(name for name in CONFIGURATION if os.path.lexists(os.path.join(folder, name)))
+
+
 def _shared(tool: Tool, places: Places, code: Code) -> _Code:
-    """What of a tool's code lies, or would lie, in shared folders."""
-    shared = {*places.mixed, *places.code}
-    every: list[str] = []
-    files: list[str] = []
+    """A tool's code, and the folders that it shares with people and imports from."""
+    shared = {*places.mixed}
+    files = [*code.files]
     imports: list[tuple[str, str, bytes | None]] = []
     for path in code.files:
         folder = os.path.realpath(os.path.dirname(path))
-        every.append(os.path.join(folder, os.path.basename(path)))
-        if is_below(folder, places.folders):
-            continue
-        if any(at in shared for at in upwards(folder)):
-            files.append(every[-1])
-            if folder in shared and path.endswith(CODE):
-                imports.append((folder, files[-1], None))
+        if folder in shared and path.endswith(CODE):
+            imports.append((folder, os.path.join(folder, os.path.basename(path)), None))
     for at, text in code.texts:
         folder = os.path.realpath(at)
         if folder in shared:
             imports.append((folder, os.path.join(folder, "-c.py"), text))
     for at in code.modules:
-        folder = os.path.realpath(at)
-        if folder in shared:
-            files += (os.path.join(folder, name) for name in ("node_modules", "package.json"))
-    return _Code(tool, places, tuple(every), tuple(files), tuple(imports))
+        if os.path.realpath(at) in shared:
+            files += (os.path.join(at, name) for name in ("node_modules", "package.json"))
+    return _Code(tool, places, tuple(files), tuple(imports))
