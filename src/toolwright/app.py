@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import field
 from functools import cached_property, partial
 from types import TracebackType
@@ -446,6 +446,17 @@ class Workshop:
             return ()
         return tuple(pins.problems([*self.tools, *self.server_records()], self.gate.vet_signature))
 
+    def signature_problems(self) -> tuple[Problem, ...]:
+        """Signed tools that are older than what ran here, or have the signed text of another tool. Reads the
+        files of every signed tool."""
+        from toolwright.trust import placing
+
+        tools = [tool for tool in self.tools if tool.signature is not None and tool.signature.key]
+        held = ((tool, self.gate.contents.file(tool.origin.path)) for tool in tools)
+        texts = [(tool, file.content) for tool, file in held if file is not None and file.content is not None]
+        older = ((tool, self.gate.older(tool)) for tool in tools)
+        return (*placing.older(older), *placing.copies(texts))
+
     def rule_problems(self) -> list[Problem]:
         """The rules, budgets and grants of the project's file that name no tool there is.
 
@@ -728,7 +739,12 @@ class Workshop:
         if any(item.location is not items.Location.SYSTEM for item in found.values()):
             key = keys.load_signing_key(keys.signing_folder(user, environment.variables))
         now = time.time()
-        return tuple(items.sign_checked(item, key, now, self.problems) for item in found.values())
+        signed = tuple(items.sign_checked(item, key, now, self.problems) for item in found.values())
+        if self.gate.memory is not None:  # who signs an older text again wants it
+            lines = (items.signed_file(each) for each in signed)
+            with suppress(StoreError):  # it is refused then, and says how to have it back
+                self.gate.memory.remember([line for line in lines if line is not None], accepts=True)
+        return signed
 
     @cached_property
     def _skills(self) -> Skills:
