@@ -24,6 +24,7 @@ NODE = "rye/core/runtimes/node/node"
 BASH = "rye/core/runtimes/bash/bash"
 EXECUTE = "rye/core/primitives/execute"
 
+TIME = "2026-04-09T00:59:52Z"
 PYTHON = """__version__ = "1.0.0"
 __tool_type__ = "{kind}"
 __executor_id__ = "{executor}"
@@ -88,14 +89,22 @@ class Place:
         assert not isinstance(text, str), text
         return Path(keys.trust(str(self.home), text))
 
-    def write(self, name: str, text: str, *, key: keys.SigningKey | None = None, signed: bool = True) -> Path:
+    def write(
+        self,
+        name: str,
+        text: str,
+        *,
+        key: keys.SigningKey | None = None,
+        signed: bool = True,
+        time: str = TIME,
+    ) -> Path:
         """One file below ``.ai``, signed by our key unless it says otherwise."""
         path = self.project / ".ai" / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(self.signed(name, text, key) if signed else text.encode())
+        path.write_bytes(self.signed(name, text, key, time) if signed else text.encode())
         return path
 
-    def signed(self, name: str, text: str, key: keys.SigningKey | None = None) -> bytes:
+    def signed(self, name: str, text: str, key: keys.SigningKey | None = None, time: str = TIME) -> bytes:
         key = key or self.key
         suffix = "." + name.rpartition(".")[2]
         kind, _, below = name.partition("/")
@@ -104,7 +113,7 @@ class Place:
             text.encode(),
             suffix,
             item,
-            time="2026-04-09T00:59:52Z",
+            time=time,
             key_id=key.id,
             signature_of=key.sign,
         )

@@ -55,10 +55,9 @@ SERVE = SOURCE / "doors" / "cli" / "serve.py"
 
 PURE = (
     "jsontext.py", "model.py", "errors.py", "paths.py", "schema.py", "catalog/catalog.py",
-    "catalog/effects.py", "trust/policy.py", "trust/hygiene.py",
-    "trust/naming.py", "trust/lock.py", "trust/rules.py", "trust/budgets.py",
-    "trust/signing.py", "journal/chain.py", "journal/redaction.py", "sandbox/rules.py", "doors/_visible.py",
-    "doors/console/_forms.py",
+    "catalog/effects.py", "trust/policy.py", "trust/hygiene.py", "trust/naming.py", "trust/lock.py",
+    "trust/rules.py", "trust/budgets.py", "trust/signing.py", "trust/placing.py", "journal/chain.py",
+    "journal/redaction.py", "sandbox/rules.py", "doors/_visible.py", "doors/console/_forms.py",
 )  # fmt: skip
 PURE_ROOMS = ("formats", "dialects", "calls", "selection")
 PURE_IMPORTS = {

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import field
 from functools import cached_property, partial
@@ -335,6 +335,9 @@ class Workshop:
         return self.unconfirmed if is_there else None
 
     def _barred(self, found: sources.Listing) -> Mapping[str, Problem]:
+        if not self._is_loaded:
+            # Attack: a server that is started to load its tools, and that plants a declaration meanwhile.
+            self._report = loading.listed(found)
         unconfirmed = self._unconfirmed()
         return {} if unconfirmed is None else unconfirmed.problems(found)
 
@@ -482,6 +485,17 @@ class Workshop:
         if not pins.exists:
             return ()
         return tuple(pins.problems([*self.tools, *self.server_records()], self.gate.vet_signature))
+
+    def signature_problems(self) -> tuple[Problem, ...]:
+        """Signed tools that are older than what ran here, or have the signed text of another tool. Reads the
+        files of every signed tool."""
+        from toolwright.trust import placing
+
+        tools = [tool for tool in self.tools if tool.signature is not None and tool.signature.key]
+        held = ((tool, self.gate.contents.file(tool.origin.path)) for tool in tools)
+        texts = [(tool, file.content) for tool, file in held if file is not None and file.content is not None]
+        older = ((tool, self.gate.older(tool)) for tool in tools)
+        return (*placing.older(older), *placing.copies(texts))
 
     def rule_problems(self) -> list[Problem]:
         """Return what the project's file says of tools that do not exist: rules, budgets, grants, effects.
@@ -769,7 +783,12 @@ class Workshop:
         if any(item.location is not items.Location.SYSTEM for item in found.values()):
             key = keys.load_signing_key(keys.signing_folder(user, environment.variables))
         now = time.time()
-        return tuple(items.sign_checked(item, key, now, self.problems) for item in found.values())
+        signed = tuple(items.sign_checked(item, key, now, self.problems) for item in found.values())
+        if self.gate.memory is not None:  # who signs an older text again wants it
+            lines = (items.signed_file(each) for each in signed)
+            with suppress(StoreError):  # it is refused then, and says how to have it back
+                self.gate.memory.remember([line for line in lines if line is not None], accepts=True)
+        return signed
 
     @cached_property
     def _skills(self) -> Skills:

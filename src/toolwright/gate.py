@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from toolwright.sandbox.ground import Grounds
     from toolwright.trust.lock import Entry
     from toolwright.trust.pinning import Pins
+    from toolwright.trust.seen import Memory, Older, SignedFile
     from toolwright.trust.spending import Spending
     from toolwright.trust.vetting import Vetter
 
@@ -187,6 +189,9 @@ class Gate:
         self._lately: dict[tuple[str, str, float | None], _Answer] = {}
         self._made: Grounds | None = None
         self._vetter: Vetter | None = None
+        self._newest: dict[str, tuple[SignedFile, ...]] = {}
+        """Of each tool the files that are known to be no older than what ran here."""
+        self._remembered: dict[str, tuple[SignedFile, ...]] = {}
 
     # -- calling --------------------------------------------------------------------------------------------
 
@@ -196,9 +201,21 @@ class Gate:
         """Whether a tool may run now, and with what. Without a call: whether it might. ``vetted``: what is
         known about its bytes, from whoever has just looked.
 
-        Every call asks: what it needs of ``disabled`` and ``_grounds`` is written out here and below, which
-        takes a tenth off, and the answer to the last one like it is good for a moment.
+        What is signed and may run now is kept in mind as the newest of its place.
         """
+        if tool.signature is None or vetted is not None or call is None or call.dry_run:
+            return self._decide(tool, call, caller, vetted)
+        vetted = self.vet(tool, call)
+        decision = self._decide(tool, call, caller, vetted)
+        if vetted.trust is Trust.SIGNED and isinstance(decision, Allow):
+            return self._remember(tool) or decision
+        return decision
+
+    def _decide(
+        self, tool: Tool, call: ToolCall | None, caller: str | None, vetted: Vetted | None
+    ) -> Decision:
+        """As ``decide``. Every call asks: what it needs of ``disabled`` and ``_grounds`` is written out here,
+        which takes a tenth off, and the answer to the last one like it is good for a moment."""
         at, keep, report = time.monotonic(), self.keep, self._report()
         switched = 0 if keep is None else keep.switched
         unconfirmed = self._unconfirmed()
@@ -288,13 +305,66 @@ class Gate:
         """What is known about a tool's bytes, by its signatures and by the lock."""
         # Most tools have no signature: nothing about signatures is imported for them.
         vetted = _UNVETTED if tool.signature is None else self.vetter.vet(tool, call)
-        vetted = self._pins.vet(tool, call, vetted)
+        found = self._pins.vet(tool, call, vetted)
         unconfirmed = self._unconfirmed()
         # Attack: code that a tool put where another one looks for it, and that gets what this one is granted.
         if unconfirmed is not None and (record := unconfirmed.bars(tool)) is not None:
             message, hint = import_module("toolwright.catalog.unconfirmed").words_of(record)
-            return replace(vetted, trust=Trust.UNTRUSTED, message=message, hint=hint, waived="")
+            return replace(found, trust=Trust.UNTRUSTED, message=message, hint=hint, waived="")
+        if found.trust is Trust.SIGNED and self.memory is not None and not self._pins.holds(tool):
+            return self._unless_older(tool, found, self.memory)
+        return found
+
+    def older(self, tool: Tool) -> Vetted | None:
+        """Why a signed tool is older than what ran here, where it is; by its files as they are now."""
+        if tool.signature is None or self.memory is None:
+            return None
+        found = self._pins.vet(tool, None, self.vetter.vet(tool, None))
+        if found.trust is not Trust.SIGNED or self._pins.holds(tool):
+            return None
+        vetted = self._unless_older(tool, found, self.memory)
+        return None if vetted is found else vetted
+
+    def _unless_older(self, tool: Tool, vetted: Vetted, memory: Memory) -> Vetted:
+        """What is known about a signed tool, once it was asked what has run here before."""
+        files = self.vetter.signed_files(tool)
+        if self._newest.get(tool.key) is files:
+            return vetted
+        try:
+            older = memory.older(files)
+        except StoreError as error:
+            return self.vetter.waived(Vetted(trust=Trust.DRIFTED, message=error.message, hint=error.hint))
+        # Attack: an older version of a signed file, with a fault that was fixed since: its signature is good.
+        if older is not None:
+            return self.vetter.waived(_older(older, files[0].path))
+        if len(self._newest) >= _ANSWERS_MAX:
+            self._newest.clear()
+        self._newest[tool.key] = files
         return vetted
+
+    def _remember(self, tool: Tool) -> Deny | None:
+        """Keep in mind what runs now; else why it does not."""
+        files = self.vetter.signed_files(tool)
+        if self.memory is None or self._remembered.get(tool.key) is files:
+            return None
+        try:
+            older = self.memory.remember(files, accepts=self._pins.holds(tool))
+        except StoreError as error:
+            return _unread("what runs cannot be kept in mind, so it does not run", error)
+        if older is not None:  # another program ran a newer one just now
+            refused = _older(older, files[0].path)
+            return Deny(message=refused.message, because=str(refused.trust), hint=refused.hint)
+        if len(self._remembered) >= _ANSWERS_MAX:
+            self._remembered.clear()
+        self._remembered[tool.key] = files
+        return None
+
+    @cached_property
+    def memory(self) -> Memory | None:
+        """What signed files ran here; None without a state folder."""
+        state = self._config.state
+        made: Memory | None = import_module("toolwright.trust.seen").Memory(state) if state else None
+        return made
 
     def locked(self, path: str, format: str) -> Entry | None:
         """What was locked of the tool of a format that a file declares."""
@@ -494,6 +564,14 @@ def _strangers(tool: Tool, rules: Sequence[Rule]) -> Iterator[str]:
                 yield f"{rule.place} asks for the argument {name!r}, which the tool does not declare"
 
 
+def _older(older: Older, own: str) -> Vetted:
+    message, hint = import_module("toolwright.trust.seen").shown(older)
+    path = older.file.path
+    if path == own:
+        return Vetted(trust=Trust.DRIFTED, message=message, hint=hint)
+    return Vetted(trust=Trust.BLOCKED, message=message, hint=hint, blocked_by=path)
+
+
 def _unread(message: str, error: StoreError) -> Deny:
     return Deny(kind=Kind.UNAVAILABLE, message=message, because=error.message, hint=error.hint)
 
@@ -544,6 +622,9 @@ class LaterPins:
                 self._looked = now
                 return vetted
         return self.made.vet(tool, call, vetted)
+
+    def holds(self, tool: Tool) -> bool:
+        return self.found is not None and self.found.holds(tool)
 
     def entry_of(self, path: str, format: str) -> Entry | None:
         if self.found is None and self._is_absent():

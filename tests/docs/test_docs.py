@@ -25,17 +25,20 @@ from tests.levels import tried
 from tests.program import PATH, PROGRAM, WAIT_S
 from tests.syntax import tree
 from toolwright import config
+from toolwright.catalog import files
 from toolwright.dialects import DIALECTS
 from toolwright.doors import cli
 from toolwright.doors.http import ROUTES
 from toolwright.errors import KINDS
 from toolwright.formats import FORMATS
+from toolwright.journal import audit, chain, usage
 from toolwright.journal.redaction import DIGITS_MIN, GUESSED_CHARS_MIN, VALUE_CHARS_MIN
-from toolwright.journal.segments import Bounds
+from toolwright.journal.segments import ROOM_BYTES, Bounds
 from toolwright.model import Level, Limits, Profile
+from toolwright.runtimes import _dependencies
 from toolwright.runtimes.around import LEDGER_MAX, LEDGER_S
-from toolwright.store import private
-from toolwright.trust import approvals, vault
+from toolwright.store import private, sqlite
+from toolwright.trust import approvals, lock, pinning, seen, signing, vault
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
@@ -45,6 +48,7 @@ ISOLATION = DOCS / "concepts" / "isolation.md"
 AUDIT = DOCS / "concepts" / "audit.md"
 CONFIGURATION = DOCS / "reference" / "configuration.md"
 HTTP = DOCS / "reference" / "http.md"
+LIMITS = DOCS / "reference" / "limits.md"
 PROBLEMS = DOCS / "reference" / "problems.md"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
 
@@ -168,7 +172,7 @@ def test_the_numbers_that_the_concepts_name_are_those_of_the_code() -> None:
         1000,
         5,
     )  # "after a second", "at most five seconds"
-    audit = text(AUDIT)
+    told = text(AUDIT)
     for words in (
         f"after {bounds.segment_bytes_max // mib} MiB or a day",
         f"older than `audit.retention_days` ({config.Config().retention_days})",
@@ -178,8 +182,59 @@ def test_the_numbers_that_the_concepts_name_are_those_of_the_code() -> None:
         f"for {LEDGER_S / 3600:.0f} hours, at most of the newest {LEDGER_MAX:,}",
         "Values of fewer than four characters",
     ):
-        assert words in audit, words
+        assert words in told, words
     assert VALUE_CHARS_MIN == 4
+
+
+def test_the_limits_of_the_journal_and_of_trust_are_those_of_the_code() -> None:
+    page, bounds = text(LIMITS), Bounds()
+    mib, hour = 1 << 20, 3600
+    for row in (
+        f"| one text in a record | {audit.TEXT_CHARS_MAX:,} characters |",
+        f"| elements of argv, names of arguments, notes | {audit.ITEMS_MAX} of each |",
+        f"| names of variables | {audit.ITEMS_MAX * 4} |",
+        f"| programs started for one call that are recorded | the last {audit.RUNS_MAX} |",
+        f"| a whole record | {audit._BODY_BYTES_MAX:,} bytes |",
+        f"| ends that wait in memory while the journal cannot be written | {audit.OWED_MAX:,} |",
+        f"| time until an end is synced | {bounds.flush_s * 1000:.0f} ms |",
+        f"one is due after {bounds.signed_every}, or after {bounds.signed_within_s:.0f} seconds in a host "
+        f"that goes on; {chain.UNSIGNED_MAX:,} at most |",
+        f"| a segment | {bounds.segment_bytes_max // mib} MiB or a day |",
+        f"| a segment of a host that is gone | {bounds.continued_bytes_max // 1024} KiB, or a day |",
+        f"| names of removed segments that are remembered | {bounds.retired_names_max:,} |",
+        f"| a value that is looked for in texts, to redact it | at least {VALUE_CHARS_MIN} characters |",
+        f"| the last {usage.EVENTS_MAX:,}, of {usage.WINDOW_S // hour:.0f} hours |",
+        f"| calls of a tool before its median counts as slow | {usage.REGULARLY} |",
+        f"are remembered | {seen.PAST_MAX}, and the newest of {seen.KEYS_MAX} keys |",
+        f"| the memory of one project's signed files | {seen.BYTES_MAX // mib} MiB |",
+        f"| files and folders below the anchor of a rye tool | {_dependencies.DEPENDENCIES_MAX:,}, and "
+        f"{files.DEPTH_MAX} levels |",
+        f"files below an anchor that are digested | {_dependencies.DEPENDENCIES_BYTES_MAX:,} |",
+        f"| {approvals.WAITING_PER_CALLER_MAX} of one caller, {approvals.WAITING_MAX} in all |",
+        f"| arguments that a person is asked about, or edits | {approvals.ARGUMENTS_BYTES_MAX:,} bytes |",
+        f"who asked; the reason of an answer | {approvals.TEXT_CHARS_MAX} characters |",
+        f"| an approval that lasts (`--for`) | {approvals.FOR_S_MAX / 86_400:.0f} days |",
+        f"| approvals that are over | a week, the newest {approvals.KEPT_MAX:,} |",
+        f"| how long a change of the store waits for another program's | {sqlite.BUSY_S:.0f} seconds |",
+        f"| `toolwright.lock` | {lock.BYTES_MAX:,} bytes, {lock.ENTRIES_MAX:,} tools |",
+        f"| files of one tool | {lock.FILES_MAX:,}, scripts at most {pinning._DEPTH_MAX} folders deep |",
+        f"{pinning.TEXT_BYTES_MAX:,} bytes each, {pinning.TEXTS_BYTES_MAX:,} bytes for a lock |",
+        f"| a change of a program on PATH is noticed | after {pinning._FRESH_S * 1000:.0f} ms |",
+    ):
+        assert row in page, row
+    assert (bounds.segment_age_s_max, approvals.KEPT_S, approvals.DENIED_S) == (86_400, 7 * 86_400, hour)
+    assert approvals.WAITING_S == approvals.APPROVED_S == 86_400
+    told = text(AUDIT)
+    for words in (
+        f"up to {ROOM_BYTES // 1024} KiB of zeros",
+        f"A host that has written {bounds.room_after} times keeps room",
+        f"at most {chain.UNSYNCED_BYTES_MAX // mib} MiB and no call that began and ended",
+        f"A host never writes a {chain.UNSIGNED_MAX + 1:,}th record without one",
+        f"put at most {chain.UNSIGNED_MAX:,} records of his own",
+        f"notices within {bounds.flush_s * 1000:.0f} ms that its journal was taken away",
+    ):
+        assert words in told, words
+    assert f"Key ids have {signing.KEY_ID_CHARS * 4} bits" in text(DOCS / "concepts" / "signatures.md")
 
 
 def test_every_configuration_key_is_described() -> None:

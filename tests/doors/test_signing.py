@@ -103,6 +103,7 @@ def test_signing_answers_with_item_path_place_signature_and_warnings(desk: Desk)
         "blocked_by": None,
         "message": None,
         "hint": None,
+        "warnings": [],
     }
 
 
@@ -252,6 +253,97 @@ def test_a_tool_whose_dependency_was_changed_is_blocked_by_it_on_every_face(desk
     helper.write_text("SAID = 1\n", encoding="utf-8")
     desk("sign", "tool:a/helper")
     assert set(desk.statuses().values()) == {"signed"}
+
+
+def test_a_signed_file_in_anothers_place_is_warned_of_by_check_and_verify(desk: Desk) -> None:
+    write = desk.write("a/write.py")
+    desk.generate()
+    assert desk("sign", "tool:a/write").status == 0
+    assert [row["warnings"] for row in desk("verify", "--json").json] == [[]]
+    read, moved = (desk.project / ".ai/tools" / name for name in ("a/read.py", "b/write.py"))
+    moved.parent.mkdir()
+    for copy in (read, moved):
+        shutil.copyfile(write, copy)
+    copied = "{} has the signed text of {}; no signature covers a name"
+    warnings = {
+        ".ai/tools/a/write.py": [copied.format("a/write", "a/read")],
+        ".ai/tools/a/read.py": [copied.format("a/read", "a/write")],
+        ".ai/tools/b/write.py": ["Field 'category' value 'a' must match path category 'b'"],
+    }
+    said = desk("verify", "--json")
+    assert said.status == 0
+    assert {row["path"]: row["warnings"] for row in said.json} == warnings
+    assert {row["status"] for row in said.json} == {"signed"}
+    (row,) = desk("verify", "--json", read).json
+    assert row["warnings"] == warnings[".ai/tools/a/read.py"]
+    assert f"    warning: {warnings['.ai/tools/b/write.py'][0]}" in desk("verify").out.splitlines()
+    found = {
+        (each["code"], each["severity"], each["path"]) for each in desk("check", "--json").json["problems"]
+    }
+    assert {("trust.copied", "warning", f".ai/tools/a/{name}.py") for name in ("read", "write")} <= found
+    assert ("rye.yaml.category-path", "error", ".ai/tools/b/write.py") in found
+    # A copy in another space has the same name, and that is how items are taken over.
+    for path in (read, moved):
+        path.unlink()
+    user = desk.home / ".ai/tools/a/write.py"
+    user.parent.mkdir(parents=True)
+    shutil.copyfile(write, user)
+    assert not any(row["warnings"] for row in desk("verify", "--json").json)
+
+
+def test_an_older_version_is_refused_by_every_command_until_a_person_takes_it_back(desk: Desk) -> None:
+    path = desk.write("a/t.py")
+    desk.generate()
+    desk("sign", "tool:a/t")
+    old = path.read_bytes()
+    assert desk("call", "a/t").status == 0
+    desk.write("a/t.py", TOOL.replace('"1.0.0"', '"1.1.0"'))
+    desk("sign", "tool:a/t")
+    assert desk.statuses() == {".ai/tools/a/t.py": "signed"}  # which is remembered
+    path.write_bytes(old)
+    assert desk.statuses() == {".ai/tools/a/t.py": "drifted"}
+    assert desk.statuses(path) == {".ai/tools/a/t.py": "drifted"}
+    assert f"Older than what was seen here: {path}" in desk("verify").out
+    refused = desk("call", "a/t")
+    assert refused.status == 77
+    assert f"toolwright trust {path}" in refused.err
+    assert [row["trust"] for row in desk("list", "--json").json] == ["drifted"]
+    (problem,) = [one for one in desk("check", "--json").json["problems"] if one["code"] == "trust.older"]
+    assert (problem["severity"], problem["path"]) == ("error", ".ai/tools/a/t.py")
+    assert f"toolwright trust {path}" in problem["hint"]
+    said = desk("trust", path, "--json")
+    assert (said.status, said.json["status"]) == (0, "accepted")
+    assert desk("call", "a/t").status == 0
+    assert desk.statuses() == {".ai/tools/a/t.py": "signed"}
+    assert any('"trust"' in line and "t.py" in line for line in desk("audit", "export").out.splitlines())
+    assert desk("trust", "--remove", path).status == 66
+
+
+def test_only_a_file_that_verifies_can_be_taken_back(desk: Desk, tmp_path: Path) -> None:
+    path = desk.write("a/t.py")
+    desk.env["RYE_SIGNING_KEY_DIR"] = str(tmp_path / "other")
+    desk.generate("--no-trust")
+    desk("sign", "tool:a/t")
+    said = desk("trust", path)
+    assert (said.status, said.out) == (77, "")
+    assert "Untrusted key" in said.err
+    desk.write("a/u.py")
+    assert desk("trust", ".ai/tools/a/u.py").status == 66
+
+
+def test_signing_an_older_text_again_takes_it_back(desk: Desk) -> None:
+    path = desk.write("a/t.py")
+    desk.generate()
+    desk("sign", "tool:a/t")
+    old = path.read_bytes()
+    assert desk("call", "a/t").status == 0
+    desk.write("a/t.py", TOOL.replace('"1.0.0"', '"1.1.0"'))
+    desk("sign", "tool:a/t")
+    assert desk("call", "a/t").status == 0
+    path.write_bytes(old)
+    assert desk("call", "a/t").status == 77
+    desk("sign", "tool:a/t")
+    assert desk("call", "a/t").status == 0
 
 
 @pytest.mark.battery("G06")

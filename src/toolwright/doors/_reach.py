@@ -45,7 +45,8 @@ def problems(workshop: Workshop, reach: Reach | None) -> tuple[Problem, ...]:
     """What is wrong. Attack: a guest who reads in the problems what tools there are beyond its reach, in
     other files, in the same, in the lock or in rules: only what names one of its own tools is for it."""
     if reach is None:
-        return (*workshop.problems, *workshop.lock_problems(), *workshop.rule_problems())
+        about_files = (*workshop.lock_problems(), *workshop.signature_problems())
+        return (*workshop.problems, *about_files, *workshop.rule_problems())
     own = {(tool.origin.path, tool.name) for tool in near(workshop, reach)}
     return tuple(problem for problem in workshop.problems if (problem.path, problem.name) in own)
 

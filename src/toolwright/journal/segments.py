@@ -603,12 +603,18 @@ class Segments:
                 self._wake.wait(self._bounds.signed_within_s)
                 if self._stop.wait(self._bounds.flush_s):
                     return
-                self._wake.clear()
-                if self._stop.is_set():  # since the line above the last: its waking is what was just cleared
+                is_woken = self._wake.is_set()
+                if is_woken:
+                    self._wake.clear()
+                if self._stop.is_set():  # since we waited for it: its waking is what was just cleared
                     return
                 # The next append meets the same trouble, and tells.
                 with suppress(Trouble, OSError, MemoryError):
-                    self._tend_once()
+                    if is_woken:
+                        self._tend_once()
+                    elif (segment := self._segment) is not None:
+                        self._sign_when_due(segment)
+                        segment.pen.sync()
 
     def _tend_once(self) -> None:
         segment = self._segment

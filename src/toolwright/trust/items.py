@@ -21,6 +21,7 @@ from toolwright.model import RYE_SUFFIXES, Problem, Severity
 from toolwright.records import dataclass
 from toolwright.trust import signing
 from toolwright.trust.keys import SigningKey
+from toolwright.trust.seen import SignedFile
 
 SYSTEM_IMMUTABLE: Final = (
     "System space items are immutable and cannot be signed. Copy to project or user space first."
@@ -212,6 +213,14 @@ def sign_checked(item: Item, key: SigningKey | None, now: float, problems: Itera
             for each in own
             if each.severity is Severity.WARNING and each.code != _ABOUT_SIGNATURES
         ],
+    )
+
+
+def signed_file(signed: Signed) -> SignedFile | None:
+    """What an item's new signature line says; None where it was not signed."""
+    line = signing.read_line(f"{signed.signature}\n", signed.item.suffix)
+    return (
+        SignedFile(path=signed.item.path, key=line.key, digest=line.digest, time=line.time) if line else None
     )
 
 

@@ -257,6 +257,11 @@ class Pins:
         hint = f"look at it, then `toolwright lock --update {tool.key}` approves it"
         return Vetted(trust=Trust.UNSIGNED, message=found.message, hint=hint)
 
+    def holds(self, tool: Tool) -> bool:
+        """Whether the tool was as it was approved, when it was last vetted."""
+        found = self._found.get(tool.key)
+        return found is not None and found.tool is tool and found.trust is Trust.PINNED
+
     def _is_swapped(self, call: ToolCall | None, watched: Watched, look: _Look | None) -> bool:
         return call is not None and self._runs(watched, look) != call.runs_digest
 

@@ -20,6 +20,7 @@ from typing import Final, Protocol
 from toolwright.model import Signature, Tool, ToolCall, Trust, Vetted
 from toolwright.records import dataclass, replace
 from toolwright.trust import signing
+from toolwright.trust.seen import SignedFile
 
 _KNOWN_MAX: Final = 4096
 _CHECKED_MAX: Final = 16384
@@ -83,6 +84,8 @@ class _Known:
     loaded: Sequence[File]
     runs: str | None
     vetted: Vetted
+    signed: tuple[SignedFile, ...]
+    """All files that were verified, its own first, where the tool is signed."""
 
 
 class Vetter:
@@ -103,11 +106,16 @@ class Vetter:
         self._around = around
         self.is_development = is_development
         self._known: dict[str, _Known] = {}
-        self._checked: dict[str, tuple[File, signing.Keys, Vetted]] = {}
+        self._checked: dict[str, tuple[File, signing.Keys, Vetted, SignedFile | None]] = {}
 
     def vet(self, tool: Tool, call: ToolCall | None) -> Vetted:
         """What is known about the bytes that a call would run; without a call, about those that lie there."""
         return _NOTHING if tool.signature is None else self._signed(tool, tool.signature, call)
+
+    def signed_files(self, tool: Tool) -> tuple[SignedFile, ...]:
+        """The files that were verified when the tool was last vetted; none where it is not signed."""
+        known = self._known.get(tool.key)
+        return known.signed if known is not None and known.tool is tool else ()
 
     def is_verified(self, tool: Tool, call: ToolCall) -> bool:
         """Whether a format's signatures, where it has any, vouch for what this call runs."""
@@ -119,7 +127,7 @@ class Vetter:
         """What is known about the bytes of a configuration file. ``item`` is its address: ``config:ID``."""
         suffix = "." + path.rpartition(".")[2]
         keys = self._keys(path)
-        return self._waived(signing.check(content, path=path, suffix=suffix, item=item, keys=keys))
+        return self.waived(signing.check(content, path=path, suffix=suffix, item=item, keys=keys))
 
     def _signed(self, tool: Tool, signature: Signature, call: ToolCall | None) -> Vetted:
         known = self._known.get(tool.key)
@@ -131,7 +139,7 @@ class Vetter:
         # Attack: bytes that were recorded for this call, swapped for signed ones while these are verified,
         # and swapped back before they run. What was verified must be what was recorded.
         if call is not None and call.runs_digest != known.runs and known.vetted.trust is Trust.SIGNED:
-            return self._waived(
+            return self.waived(
                 Vetted(
                     trust=Trust.TAMPERED,
                     message="the tool's files changed between being recorded and being verified",
@@ -172,8 +180,10 @@ class Vetter:
             counted.setdefault(id(keys), (path, keys))
             return keys
 
+        verified: dict[str, SignedFile] = {}
         own_file, *others = [
-            self._element(element, by_path[element.path], keys_of(element.path)) for element in elements
+            self._element(element, by_path[element.path], keys_of(element.path), verified)
+            for element in elements
         ]
         needed = list(zip((element.path for element in signature.others), others, strict=True))
         vetted = _whole(own_file, needed)
@@ -184,20 +194,33 @@ class Vetter:
             vetted = loads if vetted.trust is Trust.SIGNED else vetted
         elif loads is not None:
             loaded = loads.files
-            found = ((file.path, self._check(file, _item(file.path), keys_of(file.path))) for file in loaded)
+            found = (
+                (file.path, self._check(file, _item(file.path), keys_of(file.path), verified))
+                for file in loaded
+            )
             vetted = _whole(vetted, found)
             if vetted.trust is Trust.SIGNED:
                 vetted = replace(vetted, loads=loads.digest())
         runs = self._around.runs(tool, [by_path[path] for path in own])
         keys = tuple(counted.values())
-        return _Known(tool, keys, paths, held, asked, loaded, runs, self._waived(vetted))
+        signed: tuple[SignedFile, ...] = ()
+        if vetted.trust is Trust.SIGNED:
+            first, *rest = verified.values()
+            signed = (replace(first, version=tool.version or ""), *rest)
+        return _Known(tool, keys, paths, held, asked, loaded, runs, self.waived(vetted), signed)
 
-    def _element(self, element: Signature, file: File | None, keys: signing.Keys) -> Vetted:
+    def _element(
+        self,
+        element: Signature,
+        file: File | None,
+        keys: signing.Keys,
+        verified: dict[str, SignedFile],
+    ) -> Vetted:
         """One file that the record was compiled from."""
         if file is None or file.content is None:
             why = "cannot be read" if file is None else "is too long to be verified"
             return Vetted(trust=Trust.TAMPERED, message=f"{element.path} {why}", hint="load the tools again")
-        found = self._check(file, element.item, keys)
+        found = self._check(file, element.item, keys, verified)
         # Attack: a declaration that nobody signed is loaded, then replaced by the signed one before the call.
         if found.trust is Trust.SIGNED and file.digest != element.digest:
             return Vetted(
@@ -207,17 +230,23 @@ class Vetter:
             )
         return found
 
-    def _check(self, file: File, item: str, keys: signing.Keys) -> Vetted:
+    def _check(self, file: File, item: str, keys: signing.Keys, verified: dict[str, SignedFile]) -> Vetted:
+        """What a file's signature is worth; one that holds is put into ``verified``."""
         known = self._checked.get(file.path)
-        if known is not None and known[0] is file and known[1] is keys:
-            return known[2]
-        found = _check(file, item, keys)
-        if len(self._checked) >= _CHECKED_MAX:
-            self._checked.clear()
-        self._checked[file.path] = (file, keys, found)
-        return found
+        if known is None or known[0] is not file or known[1] is not keys:
+            found = _check(file, item, keys)
+            signed = None
+            if found.trust is Trust.SIGNED and file.content is not None:
+                signed = signed_file(file.content, file.path)
+            if len(self._checked) >= _CHECKED_MAX:
+                self._checked.clear()
+            known = self._checked[file.path] = (file, keys, found, signed)
+        if known[3] is not None:
+            verified[file.path] = known[3]
+        return known[2]
 
-    def _waived(self, vetted: Vetted) -> Vetted:
+    def waived(self, vetted: Vetted) -> Vetted:
+        """The same, noted as run nevertheless in development mode."""
         if not self.is_development or vetted.trust is Trust.SIGNED:
             return vetted
         what = vetted.message.partition("\n")[0]
@@ -230,6 +259,12 @@ def _check(file: File, item: str, keys: signing.Keys) -> Vetted:
         return Vetted(trust=Trust.TAMPERED, message=f"{file.path} is too long to be verified")
     suffix = "." + file.path.rpartition(".")[2]
     return check(content, path=file.path, suffix=suffix, item=item, keys=keys)
+
+
+def signed_file(content: bytes, path: str) -> SignedFile | None:
+    """What the signature line of a file says, which the caller has verified."""
+    line = signing.read_line(content.decode("utf-8", "replace"), "." + path.rpartition(".")[2])
+    return SignedFile(path=path, key=line.key, digest=line.digest, time=line.time) if line else None
 
 
 def check(content: bytes, *, path: str, suffix: str, item: str, keys: signing.Keys) -> Vetted:

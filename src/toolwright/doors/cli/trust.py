@@ -10,7 +10,16 @@ import click
 
 from toolwright.catalog import files
 from toolwright.config import current_folder
-from toolwright.doors.cli import Shared, _confirm, _projects, _render, _spaces, examples, shared_options
+from toolwright.doors.cli import (
+    Shared,
+    _confirm,
+    _projects,
+    _render,
+    _signed,
+    _spaces,
+    examples,
+    shared_options,
+)
 from toolwright.errors import SigningError, SourceError
 from toolwright.trust import keys
 
@@ -23,6 +32,7 @@ from toolwright.trust import keys
         "toolwright trust --remove 6ea18199041a1ea8",
         "toolwright trust .",
         "toolwright trust skills/new",
+        "toolwright trust .ai/tools/text/outline-markdown.py",
         "toolwright trust --list",
     ),
 )
@@ -37,12 +47,13 @@ from toolwright.trust import keys
 def command(
     shared: Shared, what: str | None, owner: str, yes: bool, is_list: bool, remove: bool, as_json: bool
 ) -> int:
-    """Trust KEY, a public key, or the project at PATH; or confirm what appeared at PATH.
+    """Trust KEY or the project at PATH, confirm what appeared at PATH, or accept an older signed file PATH.
 
     KEY is a file (PEM, or a key file of rye's in TOML), or the id of a key that a project here brings along.
     What it signed runs from then on, so know whose it is. PATH is a folder or a toolwright.toml: what it and
-    the lock file beside it would widen is shown first, and counts until one of them changes. Where a
-    declaration or code appeared at PATH while tools could write there, that is shown and confirmed.
+    the lock file beside it would widen is shown first, and counts until one of them changes. If a declaration
+    or code appeared at PATH while tools could write there, that is shown and confirmed. If PATH is a signed
+    file older than the one that ran here, it runs again.
     """
     if is_list:
         return _projects.list_trusted(shared, as_json=as_json)
@@ -59,6 +70,8 @@ def command(
         answer = _forget_key(shared, what) if remove else _trust_key(shared, _brought(shared, what), owner)
     elif remove and not os.path.lexists(what):
         return _projects.remove(shared, what, as_json=as_json)  # a project that is gone
+    elif not remove and (content := _signed.item_of(what)) is not None:
+        answer = _signed.accept(shared, what, content)
     elif (content := _key_file(what)) is not None:
         key = keys.read_key(content)
         if isinstance(key, str):

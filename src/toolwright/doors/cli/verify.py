@@ -12,13 +12,14 @@ import click
 
 from toolwright.app import Workshop
 from toolwright.catalog import files
-from toolwright.doors.cli import Shared, _render, _spaces, as_far_as_read, examples, shared_options
+from toolwright.doors.cli import Shared, _render, _signed, _spaces, as_far_as_read, examples, shared_options
 from toolwright.errors import SourceError
 from toolwright.model import Trust, Vetted
 from toolwright.paths import is_below
-from toolwright.records import dataclass
-from toolwright.trust import items, signing, vetting
+from toolwright.records import dataclass, replace
+from toolwright.trust import items, placing, signing, vetting
 from toolwright.trust.keys import Keyring
+from toolwright.trust.seen import Memory, SignedFile
 
 _UNVERIFIED = 77
 _HINTS = {True: "take the link away", False: "make it readable"}
@@ -31,6 +32,9 @@ class _Row:
     vetted: Vetted
     name: str
     """The tool's key, or the item's reference."""
+    warnings: tuple[str, ...] = ()
+    verified: tuple[SignedFile, ...] = ()
+    """The files that were verified for it."""
 
 
 @click.command(
@@ -57,6 +61,7 @@ def command(shared: Shared, paths: tuple[str, ...], as_json: bool) -> int:
     if others or not paths:
         workshop = shared.workshop(others)
         rows += _of_workshop(shared, workshop)
+        _signed.remember(shared, [file for row in rows for file in row.verified])
         if not shared.quiet:
             rings = _spaces.keyrings(shared, workshop.rye_projects)
             with as_far_as_read(sys.stderr):
@@ -77,6 +82,8 @@ def command(shared: Shared, paths: tuple[str, ...], as_json: bool) -> int:
 def _of_workshop(shared: Shared, workshop: Workshop) -> Iterator[_Row]:
     """Every file of rye's spaces, then the tools of the formats that have no signatures."""
     tools = {tool.origin.path: tool for tool in workshop.tools if tool.signature is not None}
+    warnings = _warnings(workshop)
+    known = _signed.memory(shared)
     seen: set[str] = set()
     for space in _spaces.spaces(shared, workshop):
         if space.location is not items.Location.PROJECT and not workshop.rye_projects:
@@ -87,24 +94,39 @@ def _of_workshop(shared: Shared, workshop: Workshop) -> Iterator[_Row]:
                 seen.add(item.path)
                 tool = tools.get(item.path)
                 if tool is None:  # a library, or a file that is wrong
-                    yield _of_item(item, keyring)
+                    row = _of_item(item, keyring, known)
                 else:
-                    yield _Row(path=item.path, vetted=workshop.vet(tool), name=tool.key)
+                    vetted = workshop.vet(tool)
+                    verified = workshop.gate.vetter.signed_files(tool) if vetted.trust is Trust.SIGNED else ()
+                    row = _Row(path=item.path, vetted=vetted, name=tool.key, verified=verified)
+                is_signed = row.vetted.trust is not Trust.UNSIGNED
+                yield replace(row, warnings=warnings.get(item.path, ())) if is_signed else row
     for tool in workshop.tools:
         if tool.origin.path not in seen:
             yield _Row(path=tool.origin.path, vetted=workshop.vet(tool), name=tool.key)
 
 
-def _of_item(item: items.Item, keyring: Keyring) -> _Row:
+def _warnings(workshop: Workshop) -> dict[str, tuple[str, ...]]:
+    """What says that a file is not in its own place, by path."""
+    found: dict[str, tuple[str, ...]] = {}
+    for problem in (*workshop.problems, *workshop.signature_problems()):
+        if problem.code in placing.PLACE_CODES:
+            found[problem.path] = (*found.get(problem.path, ()), problem.message)
+    return found
+
+
+def _of_item(item: items.Item, keyring: Keyring, known: Memory | None) -> _Row:
     # Attack: a link in a clone that makes whoever looks at it read a file of his own. Such a file is no item:
     # nothing loads it, and `sign` refuses it in the same words.
     escapes = not is_below(os.path.realpath(item.path), (os.path.realpath(item.root),))
     content, why = (None, "Symlink escape: it leads out of its space") if escapes else files.read(item.path)
     if content is None:
         vetted = Vetted(trust=Trust.TAMPERED, message=f"{item.path}: {why}", hint=_HINTS[escapes])
-    else:
-        vetted = vetting.check(content, path=item.path, suffix=item.suffix, item=item.ref, keys=keyring.now())
-    return _Row(path=item.path, vetted=vetted, name=item.ref)
+        return _Row(path=item.path, vetted=vetted, name=item.ref)
+    vetted = vetting.check(content, path=item.path, suffix=item.suffix, item=item.ref, keys=keyring.now())
+    vetted = _signed.unless_older(known, item.path, content, vetted)
+    file = vetting.signed_file(content, item.path) if vetted.trust is Trust.SIGNED else None
+    return _Row(path=item.path, vetted=vetted, name=item.ref, verified=(file,) if file is not None else ())
 
 
 def _is_item(path: str) -> bool:
@@ -142,7 +164,12 @@ def _of_file(shared: Shared, path: str) -> _Row:
         item=f"{kind}:{below}",
         keys=_spaces.keyring(shared, None if own else project).now(),
     )
-    return _Row(path=os.path.abspath(path), vetted=vetted, name=f"{kind}:{below}")
+    place = os.path.abspath(path)
+    vetted = _signed.unless_older(_signed.memory(shared), place, content, vetted)
+    warnings: tuple[str, ...] = ()
+    if project is not None and kind == "tool" and vetted.trust is not Trust.UNSIGNED:
+        warnings = _warnings(shared.workshop([os.path.join(project, ".ai", "tools")])).get(place, ())
+    return _Row(path=place, vetted=vetted, name=f"{kind}:{below}", warnings=warnings)
 
 
 # -- the answer ---------------------------------------------------------------------------------------------
@@ -157,6 +184,7 @@ def _record(row: _Row) -> dict[str, Any]:
         "blocked_by": _render.shown_path(row.vetted.blocked_by) if row.vetted.blocked_by else None,
         "message": row.vetted.message or None,
         "hint": row.vetted.hint,
+        "warnings": list(row.warnings),
     }
 
 
@@ -173,3 +201,5 @@ def _write(rows: Iterable[_Row]) -> None:
             click.echo(f"    it needs {_render.printable(what)}, which does not verify:")
         for line in row.vetted.message.split("\n") if row.vetted.message else ():
             click.echo(f"    {_render.printable(line)}")
+        for warning in row.warnings:
+            click.echo(f"    {click.style('warning', fg='yellow')}: {_render.printable(warning)}")

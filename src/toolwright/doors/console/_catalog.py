@@ -211,7 +211,8 @@ class CatalogPages:
             return Counter()
         if whole is None:
             return workshop.severities
-        told = (*workshop.wrong_about(None, whole), *workshop.lock_problems(), *workshop.rule_problems())
+        about_files = (*workshop.lock_problems(), *workshop.signature_problems())
+        told = (*workshop.wrong_about(None, whole), *about_files, *workshop.rule_problems())
         return Counter(problem.severity for problem in told)
 
     def tool(self, request: Request) -> Response:
