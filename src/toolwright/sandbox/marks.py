@@ -1,7 +1,6 @@
-"""The mark of a tool's processes: a limit that they inherit, cannot raise, and that the kernel shows.
+"""The mark of a tool's processes: a limit that they inherit and cannot raise, and that the kernel shows.
 
-Whoever has to know whether a process belongs to a tool, of whatever host, reads it: the server does before it
-takes a program on loopback for its owner. Linux only.
+The server reads it to tell tools, of any host, from programs of the owner on loopback. Linux only.
 """
 
 from __future__ import annotations
