@@ -321,7 +321,7 @@ def test_when_there_are_too_many_connections_the_one_that_waits_longest_makes_ro
 
 @contextmanager
 def kept(port: int, count: int) -> Iterator[list[socket.socket]]:
-    """Connections of the owner, on each of which something was answered."""
+    """Open connections of the owner, each with an answered request."""
     with ExitStack() as stack:
         clients = [stack.enter_context(connected(port)) for _ in range(count)]
         for client in clients:

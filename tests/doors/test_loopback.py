@@ -312,7 +312,7 @@ def refused(server: Server) -> int:
 
 
 def test_a_program_of_the_owner_that_hides_needs_a_token(server: Server) -> None:
-    """As one that was forwarded by ssh, or that runs where nobody may look."""
+    """As one that ssh forwards, or that cannot be inspected."""
     program = """
 import ctypes, socket, sys
 assert ctypes.CDLL(None).prctl(4, 0, 0, 0, 0) == 0  # PR_SET_DUMPABLE
@@ -333,7 +333,7 @@ print(held.recv(12).decode())
 
 
 def test_the_owner_is_known_whatever_it_uses(server: Server) -> None:
-    """A program that nobody started for a tool, while tools of other hosts run."""
+    """This process is no tool, and tools of other hosts run meanwhile."""
     found: list[Any] = []
     calling = threading.Thread(target=lambda: found.append(knocked(server, "tools")))
     calling.start()

@@ -81,7 +81,7 @@ if os.fork():
 os.setsid()
 os.execv(sys.executable, [sys.executable, "-c", *sys.argv[1:]])
 """
-"""A program that is below nobody: its parent is gone."""
+"""A program whose parent is gone."""
 CONNECTED = """
 import os, resource, socket, sys
 if sys.argv[3] == "tool":

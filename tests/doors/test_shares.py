@@ -1,4 +1,4 @@
-"""What callers share: each has something left by the others, and nobody waits in a thread."""
+"""What callers share: something is left for each of them, and no thread waits."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Answers:
             heard.set()
 
     async def _look(self) -> None:
-        """Attack: calls that wait without number, each of which looks for itself."""
+        """Look for all of them. Attack: many calls that wait, each reading the store for itself."""
         try:
             while self._waiting:
                 await asyncio.sleep(LOOK_EVERY_S)

@@ -278,8 +278,8 @@ class Crew:
     def _is_next(self, order: _Order) -> bool:
         """Whether a call need not wait. Under the lock.
 
-        Attack: hundreds of calls of one slow tool, each of which waits in a thread, until there is none left
-        for the calls of others.
+        Attack: hundreds of calls of one slow tool, each waiting in a thread, until none is left for the calls
+        of others.
         """
         tool = _shown(order.call)
         return (

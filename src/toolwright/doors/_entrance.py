@@ -348,7 +348,7 @@ class Entrance:
             return
         share = share_of(guest)
         if not self._shares.may(share):
-            # Attack: one caller's requests, each of which takes its time, until there is no connection left.
+            # Attack: so many slow requests of one caller that no connection is left for others.
             await self._refuse(scope, send, _later(1.0, "too many requests of this caller are under way"))
             return
         peer: Peer | None = scope.get("peer")

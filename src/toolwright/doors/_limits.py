@@ -3,8 +3,8 @@
 uvicorn waits for ever for the head of a request, reads one of any length, and refuses everybody once there
 are too many connections. Here each phase of a connection has a deadline, looked at once a second for all of
 them together, so that a request pays two looks at the clock; and where there are too many connections, one
-makes room: of the user or address that has most, and on which nobody was let in. What a request asks for is
-no business of this file's.
+makes room: one without an accepted request, of the user or address that has most of them. What a request
+asks for is no business of this file's.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class Guarded(HttpToolsProtocol):
 
     def _count_body(self, size: int) -> None:
         if self.headers:
-            # Attack: fields without end behind a chunked body, of which the parser keeps every byte.
+            # Attack: fields without end behind a chunked body: the parser keeps every byte.
             self.trailer_bytes += size
         if self.is_answered:
             # Attack: a gigabyte behind a request that was answered already, whoever refused it.
@@ -243,7 +243,7 @@ class Guarded(HttpToolsProtocol):
         if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > (
             self.limits.head_bytes_max
         ):
-            # Attack: the same behind another request, where nobody knows at which byte of a piece it begins.
+            # Attack: the same behind another request, where the byte at which it begins is not known.
             self.is_head_long = True
             raise ValueError(_LONG_HEAD)
         if self.url[:1] != b"/" and self.url != b"*":
@@ -337,8 +337,8 @@ class Guarded(HttpToolsProtocol):
         return self.phase != _BUSY or self.transport.is_closing()
 
     def rank(self, is_readable: bool) -> int:
-        """How much would be lost with a connection on which nobody was let in: nothing, a request, an answer
-        that everybody may have."""
+        """Return how much is lost if a connection without an accepted request ends: 0 nothing, 1 a request,
+        2 a public answer."""
         if not self.is_dispensable:
             return 2
         return 1 if is_readable or self.head_bytes > 0 or self.phase == _BODY else 0
@@ -437,11 +437,11 @@ class Watch:
             one.transport.abort()
 
     def _dispensable(self) -> Sequence[Guarded]:
-        """The connections that make room for another one.
+        """Return the connections that make room for another one.
 
-        Attack: connections one after the other, without a token, until those of the owner are closed. Those
-        on which nobody was let in go first: of the user or address that has most of them, the ones that say
-        nothing, and of these the oldest. Then those that rest, of the caller who has most.
+        Attack: connections one after the other, without a token, until those of the owner are closed.
+        Connections without an accepted request go first: of the user or address that has most of them, the
+        silent ones, the oldest first. Then idle ones of the caller that has most.
         """
         most = self._limits.connections_max
         strangers = _by(self.held, lambda one: None if one.peer.share is not None else one.peer.user)
@@ -473,7 +473,7 @@ def _by(connections: Iterable[Guarded], key: Callable[[Guarded], str | None]) ->
 
 
 def _readable(connections: Iterable[Guarded]) -> set[Guarded]:
-    """Those of which something has arrived that was not read yet."""
+    """Return those with bytes in the kernel that were not read yet."""
     waiting: dict[int, Guarded] = {}
     looking = select.poll()
     for one in connections:

@@ -72,7 +72,7 @@ class Peer:
         self.verdict: bool | None = None
         """Whether it is a program of the owner; None: that was not looked up yet."""
         self.share: str | None = None
-        """Who was let in on the connection last (``_shares.py``); None: nobody was."""
+        """The caller of the last accepted request (``_shares.py``), or None."""
 
     @property
     def user(self) -> str:
@@ -131,7 +131,7 @@ def can_tell(address: str) -> bool:
 class Peers:
     """Looks up peers for one event loop, in a thread: all that wait are looked up together.
 
-    Attack: connections without number, each of which has all processes of the machine looked through.
+    Attack: many connections, each of them a reason to look through all processes of the machine.
     """
 
     def __init__(self) -> None:
@@ -190,7 +190,7 @@ def _holders(inodes: set[int]) -> dict[int, int]:
     of_tools: set[int] = set()
     for process in _processes():
         # Attack: a tool with the network calls other tools, or answers the question that its own call waits
-        # for. Also a tool of another host of the same user, and what such a tool has left behind.
+        # for. Also a tool of another host of the same user, and what that tool has left behind.
         may_be_owner = not marks.is_marked(process) and not _is_below_us(process)
         if may_be_owner and len(found) == len(inodes):
             continue

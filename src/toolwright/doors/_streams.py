@@ -52,7 +52,7 @@ class Streams:
         event that the guest has. Raises Wrong where there is no room for another stream."""
         share = share_of(guest)
         if not self._open.may(share) or self._open.held(share) >= STREAMS_PER_GUEST_MAX:
-            # Attack: one caller's streams, or a few callers', until there is no room for anybody else's.
+            # Attack: streams of one caller, or of a few, until there is no room for others.
             raise Wrong(429, "too many streams of this caller are open", "close one of them", again_s=60)
         after = self._last_heard(heard)
         self._open.take(share)

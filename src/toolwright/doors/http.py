@@ -600,7 +600,7 @@ class Api:
         if state is None:
             raise Wrong(503, "there is no state folder, so there is no journal")
         async with self._verifying.turn(share_of(request.guest)):
-            # Attack: many verifications at once, each of which reads everything.
+            # Attack: many verifications at once, each reading the whole journal.
             verdict = await self._work(request, _accounts.verdict_of, state)
         return json_answer(_accounts.verdict_document(verdict), headers=NO_STORE)
 

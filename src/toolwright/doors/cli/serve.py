@@ -338,7 +338,7 @@ def _serve_http(
 
 
 def _warn_of_strangers(shared: Shared, address: str) -> None:
-    """Say so if nobody can come in without a token after all."""
+    """Print a warning if every request needs a token on this machine."""
     from toolwright.doors._peers import can_tell
 
     with suppress(OSError):

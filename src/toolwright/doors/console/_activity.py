@@ -225,7 +225,7 @@ class Activity:
     async def verify(self, request: Request) -> Response:
         require(request, Right.AUDIT)
         began = time.perf_counter()
-        # Attack: many verifications at once, each of which reads everything.
+        # Attack: many verifications at once, each reading the whole journal.
         async with self._verifying.turn(share_of(guest_of(request))):
             verdict = await asyncio.to_thread(_accounts.verdict_of, self._state())
         values = {"verdict": verdict, "took": _charts.duration_text((time.perf_counter() - began) * 1000)}
@@ -285,8 +285,8 @@ class Activity:
             with Index(folder) as index:
                 return question(index)
 
-        # One at a time, callers in turn: the first to come may have to make the index, and whoever waits for
-        # that should not hold a thread.
+        # One at a time, callers in turn: the first question may have to build the index, and the others
+        # should not hold a thread meanwhile.
         async with self._asking.turn(share_of(guest_of(request))):
             return await asyncio.to_thread(ask)
 
