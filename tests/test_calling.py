@@ -1031,11 +1031,17 @@ def test_what_git_would_obey_cannot_be_made_where_it_was_missing(project: Path, 
     grants = (Grant(pattern="manifest:*", needs=("fs.read", "git.write", "shell.execute")),)
     with workshop(project, level, grants=grants) as opened:
         result = opened.call("make", {})
+        assert kind(result) is Kind.FAILED, "they are held"
+        assert not {"hooks", "commondir"} & set(os.listdir(git))
+        assert opened.call("fine", {}).content == "{}"
+    # Beside a `commondir`, git does not believe where the work tree is: nothing can hold that name here.
+    (git / "config").write_text("[core]\n\tworktree = ..\n", encoding="utf-8")
+    manifest(project, "elsewhere", "#!/bin/sh\necho evil > .git/commondir && echo '{}'\n")
+    with workshop(project, level, grants=grants) as opened:
+        result = opened.call("elsewhere", {})
         assert kind(result) is Kind.DENIED
         assert "which was removed" in result.content
-        assert not (git / "hooks").exists()
-        assert not (git / "commondir").exists()
-        assert opened.call("fine", {}).content == "{}"
+        assert not {"hooks", "commondir"} & set(os.listdir(git))
 
 
 def test_a_program_that_is_missing_is_tried_again_as_its_tool_says(tmp_path: Path, level: Level) -> None:

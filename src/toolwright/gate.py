@@ -468,6 +468,7 @@ class Gate:
                     ],
                     temporary=[environment.temporary_folder],
                     git_settings=environment.git_settings(),
+                    home=environment.home,
                 )
         return made
 

@@ -510,7 +510,8 @@ class Permit:
     protected: tuple[str, ...] = ()
     """Stays read-only wherever a writable root holds it."""
     forbidden: tuple[str, ...] = ()
-    """Must not come to be: what is missing cannot be held read-only, so it is looked for after the call."""
+    """Must not come to be. Where the level can, placeholders hold these names during the call; else they are
+    looked for after it."""
     unprotected: bool = False
     """The host accepts that protected paths cannot be held where there are no mount namespaces."""
     hidden: tuple[str, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -342,11 +343,33 @@ def test_a_forbidden_folder_goes_however_deep_it_is_and_whatever_locks_it(tmp_pa
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fdinfo"), reason="there is no /proc; run on Linux")
-def test_a_forbidden_folder_that_does_not_go_is_said_to_be_there() -> None:
-    permit = Permit(forbidden=("/proc/self/fdinfo",))
-    ending = Watched(ScriptedRuntime([GOOD])).run(TOOL, asked("k"), permit, Cancel())
+def test_a_forbidden_name_that_does_not_go_is_said_to_be_there() -> None:
+    number = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 500)
+    os.close(number)
+
+    class Making:
+        def run(self, tool: Tool, call: ToolCall, permit: Permit, cancel: Cancel) -> Ending:
+            os.dup2(0, number)
+            return GOOD
+
+    path = f"/proc/self/fdinfo/{number}"
+    try:
+        ending = Watched(Making()).run(TOOL, asked("k"), Permit(forbidden=(path,)), Cancel())
+    finally:
+        os.close(number)
     assert ending.end is End.DENIED
-    assert ending.reason == "it made /proc/self/fdinfo, which could not be removed"
+    assert ending.reason == f"it made {path}, which could not be removed"
+
+
+def test_what_was_there_before_the_call_is_left_alone(tmp_path: Path) -> None:
+    """The user may have made it since the tool's ground was looked at."""
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    assert (
+        Watched(ScriptedRuntime([GOOD])).run(TOOL, asked("k"), Permit(forbidden=(str(hooks),)), Cancel())
+        is GOOD
+    )
+    assert hooks.is_dir()
 
 
 def test_every_call_that_is_repeated_or_watched_goes_through_what_does_so() -> None:

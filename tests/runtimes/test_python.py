@@ -985,6 +985,24 @@ def test_attack_folders_without_end_are_answered_in_time(warm: Bench) -> None:
     assert warm.call(tool).value == []
 
 
+def test_names_that_do_not_exist_are_held_as_long_as_a_zygote_lives(tmp_path: Path) -> None:
+    """Attack: a tool makes a ``commondir`` between two calls, while its zygote waits."""
+    place = tmp_path.resolve() / "git"
+    place.mkdir()
+    with bench_at(tmp_path.resolve(), Level.SUPERVISED) as warm:
+        tool = warm.function(
+            "def execute(params, project_path):\n"
+            f"    try: open('{place}/commondir', 'w').write('evil')\n"
+            "    except OSError as error: return type(error).__name__\n"
+        )
+        roots = (str(tmp_path.resolve()),)
+        permit = replace(warm.permit, read=roots, write=roots, forbidden=(f"{place}/commondir",))
+        for _ in range(3):
+            assert warm.call(tool, permit=permit).value in ("OSError", "PermissionError")
+        assert (place / "commondir").read_text(encoding="ascii") == "./\n"
+    assert os.listdir(place) == []
+
+
 def test_a_call_does_not_see_the_scratch_folder_of_another(warm: Bench) -> None:
     """Attack: two callers of one tool; one looks for the files of the other."""
     ready, go = warm.root / "ready", warm.root / "go"

@@ -89,7 +89,6 @@ class Unconfirmed:
         self._running = 0
         self._stays = False
         """Something runs between calls as well: a server, or an interpreter that is kept."""
-        self._ran_since = False
         self._ran: OrderedDict[str, float] = OrderedDict()
         """When tools that may write began to run last."""
         self._after: dict[str, tuple[object, frozenset[str]]] = {}
@@ -130,7 +129,6 @@ class Unconfirmed:
                 self._take_over()
             self._running += 1
             self._stays |= stays
-            self._ran_since = True
             if tool in self._ran:
                 self._ran.move_to_end(tool)
             self._ran[tool] = time.time()
@@ -238,8 +236,6 @@ class Unconfirmed:
         with self._lock:
             if self._seen is not None:
                 self._judge(self._seen, self._told(), is_ours=True)
-                if not self._running and not self._stays:
-                    self._ran_since = False
         self._others = (-1.0, None, ())
         for host in self._others_now():
             if host.tools:
@@ -273,8 +269,7 @@ class Unconfirmed:
             if now == mark:
                 continue
             folder, name = os.path.split(path)
-            could_write = path not in seen.held or (is_ours and self._ran_since)
-            if now and could_write and tools and self._declares(folder, name):
+            if now and path not in seen.held and tools and self._declares(folder, name):
                 self._write_down(path, tools)
             else:
                 marks[path] = now

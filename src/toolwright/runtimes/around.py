@@ -38,7 +38,7 @@ from toolwright.model import (
 )
 from toolwright.records import replace
 from toolwright.runtimes import Runtime
-from toolwright.sandbox import Cancel
+from toolwright.sandbox import Cancel, _placeholders
 from toolwright.sandbox._scratch import remove
 from toolwright.store import ABSENT, Conflict, Store, Versioned, private
 from toolwright.store.leases import Leases
@@ -170,7 +170,8 @@ class Watched:
     """Takes away what a call made although it must not exist, and refuses the call's result.
 
     Attack: a tool that may write the repository makes a ``hooks`` folder or a ``commondir`` where there was
-    none, and the user's next git command runs what it says.
+    none, and the user's next git command runs what it says. At the level ``supervised`` such names are held
+    while it runs (``sandbox/_placeholders.py``); this is for those that cannot be, and for the other levels.
     """
 
     def __init__(self, inner: Runtime) -> None:
@@ -180,10 +181,11 @@ class Watched:
         if not permit.forbidden:
             return self._inner.run(tool, call, permit, cancel)
         made: list[str] = []
+        absent = [path for path in permit.forbidden if not os.path.lexists(path)]
         try:
             ending = self._inner.run(tool, call, permit, cancel)
         finally:
-            made += [path for path in permit.forbidden if _taken_away(path)]
+            made += [path for path in absent if _taken_away(path)]
         if not made:
             return ending
         left = [path for path in made if os.path.lexists(path)]
@@ -223,7 +225,7 @@ class Writing(Protocol):
 
 
 def _taken_away(path: str) -> bool:
-    if not os.path.lexists(path):
+    if not os.path.lexists(path) or _placeholders.is_one(path):  # another call holds it so
         return False
     if os.path.isdir(path) and not os.path.islink(path):
         remove(path)

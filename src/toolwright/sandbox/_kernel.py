@@ -37,6 +37,8 @@ _SEAL_EVERYTHING: Final = 0x1 | 0x2 | 0x4 | 0x8
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LONG_BLOCK_BYTES: Final = 1 << 20
 
+_RENAMEAT2: Final = {"x86_64": 316, "aarch64": 276}
+_RENAME_NOREPLACE: Final = 1
 # setgroups, setresgid, setresuid, capset. Raw, because libc's change the user of every thread.
 _CREDENTIALS: Final = {"x86_64": (116, 119, 117, 126), "aarch64": (159, 149, 147, 91)}
 
@@ -99,7 +101,7 @@ def landlock_ruleset(rules: KernelRules) -> int:
 
 def _allow(ruleset: int, path: str, bits: int) -> None:
     try:
-        at = _open_real(path)
+        at = open_real(path)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.ENAMETOOLONG):
             return
@@ -119,7 +121,7 @@ def allow_file(ruleset: int, file: int, bits: int) -> None:
         _syscall(_LANDLOCK_ADD, ruleset, _RULE_PATH_BENEATH, struct.pack("=Qi", bits, file), 0)
 
 
-def _open_real(path: str) -> int:
+def open_real(path: str) -> int:
     """Open a path of which no part is a link.
 
     Attack: between finding a path and giving rights to it, a tool that still runs puts a link in its place
@@ -133,6 +135,13 @@ def _open_real(path: str) -> int:
             raise
     # An outer sandbox that does not know the call: the last part, at least, is checked.
     return os.open(path, _O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+
+def rename_to_nothing(folder: int, name: str, to: str) -> None:
+    """Rename what lies in a folder. Raises FileExistsError if something has the new name, also an empty
+    folder."""
+    old, new = os.fsencode(name), os.fsencode(to)
+    _syscall(_RENAMEAT2[architecture()], folder, old, folder, new, _RENAME_NOREPLACE)
 
 
 # -- restricting a thread -----------------------------------------------------------------------------------

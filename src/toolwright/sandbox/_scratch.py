@@ -75,14 +75,14 @@ class Scratch:
         return path
 
     def empty(self, path: str) -> bool:
-        """Remove what a call left, and keep the folder; False where that would take long."""
-        return _empty(path, remove=False, until=time.monotonic() + EMPTYING_S)
+        """Remove what a call left, and keep the folder. False if that would take long, or a tool removed it."""
+        return _empty(path, remove=False, until=time.monotonic() + EMPTYING_S) and os.path.isdir(path)
 
     def give_back(self, path: str) -> None:
         """The call is over: the folder is emptied and used again, or put aside when it holds too much."""
         clean = False
         with suppress(OSError):
-            clean = self.empty(path) and os.path.isdir(path)  # a tool may have removed it
+            clean = self.empty(path)
         with self._lock:
             (self._free if clean else self._aside).append(path)
         if not clean:

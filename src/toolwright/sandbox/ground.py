@@ -22,7 +22,7 @@ from toolwright.catalog import files
 from toolwright.catalog.places import CONFIGURATION, DECLARATIONS, OF_SPACES
 from toolwright.model import CallJavaScript, CallPython, Permit, RunProcess, Tool
 from toolwright.records import dataclass, replace
-from toolwright.sandbox import Start, _exchange, _kernel
+from toolwright.sandbox import Start, _exchange, _git, _kernel
 from toolwright.sandbox.rules import DEVICES, NOBODY, Facts, KernelRules, folders_to_carve, kernel_rules
 from toolwright.trust.policy import Ground
 
@@ -34,9 +34,6 @@ most 1,024 in one namespace."""
 
 _NAMES: Final = (*CONFIGURATION, *DECLARATIONS, *(os.path.join(".ai", name) for name in OF_SPACES))
 """What a format loads in a folder that people work in, by its name alone."""
-_GIT_CONFIG: Final = "config"
-_GIT_CODE: Final = ("hooks", _GIT_CONFIG, f"{_GIT_CONFIG}.worktree", "modules", "commondir")
-_GIT_FILE_BYTES_MAX: Final = 4096
 _KEPT_MAX: Final = 256
 
 
@@ -53,10 +50,12 @@ class Grounds:
         guarded: Sequence[str] = (),
         temporary: Sequence[str] = (),
         git_settings: Sequence[str] = (),
+        home: str = "",
     ) -> None:
         """``hidden``: our state. ``guarded``: what must stay read-only wherever it lies: the configuration
         in force, keys, the declarations of other tools. ``temporary``: the system's temporary folders.
-        ``git_settings``: the user's own settings for git."""
+        ``git_settings``: the user's own settings for git. ``home``: the folder that ``~`` means there."""
+        self._home = home
         self._hidden = tuple(map(os.path.realpath, hidden))
         self._guarded = tuple(map(os.path.realpath, guarded))
         self._temporary = tuple(dict.fromkeys(map(os.path.realpath, temporary)))
@@ -89,9 +88,7 @@ class Grounds:
 
     def _find(self, tool: Tool, project: str, cwd: str, named: bool, looked_at: dict[str, None]) -> Ground:
         real_project, real_cwd = os.path.realpath(project), os.path.realpath(cwd)
-        git: dict[str, None] = {}
-        for folder in dict.fromkeys((real_project, real_cwd)):
-            git |= dict.fromkeys(_repositories(folder, looked_at))
+        git = _git.find((real_project, real_cwd), looked_at, home=self._home)
         protected: dict[str, None] = {}
         for root in dict.fromkeys((real_project, real_cwd)):
             looked_at |= dict.fromkeys((root, os.path.join(root, ".ai")))
@@ -100,20 +97,17 @@ class Grounds:
         protected |= dict.fromkeys(_own_declarations(tool))
         protected |= dict.fromkeys(self._guarded)
         protected |= dict.fromkeys(self._declared)
-        git_code = [os.path.join(folder, name) for folder in git for name in _GIT_CODE]
         return Ground(
             project=real_project,
             cwd=real_cwd,
-            protected=_bounded(
-                [path for path in protected if os.path.lexists(path)], (real_project, real_cwd)
+            protected=(
+                *_bounded([path for path in protected if os.path.lexists(path)], (real_project, real_cwd)),
+                *git.elsewhere,
             ),
-            git=tuple(git),
-            git_code=tuple(path for path in git_code if os.path.lexists(path)),
-            git_absent=tuple(
-                path
-                for path in git_code
-                if not os.path.lexists(path) and os.path.isdir(os.path.dirname(path))
-            ),
+            git=git.folders,
+            git_code=git.code,
+            git_absent=git.absent,
+            absent=git.elsewhere_absent,
             git_settings=tuple(path for path in self._git_settings if os.path.isfile(path)),
             hidden=tuple(path for path in self._hidden if os.path.lexists(path)),
             temporary=self._temporary,
@@ -146,40 +140,6 @@ def _stamp(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_ino, status.st_mtime_ns
-
-
-def _repositories(folder: str, looked_at: dict[str, None]) -> Iterator[str]:
-    """The repository folders of the repository around a folder: its own, and the one it shares, if any."""
-    while True:
-        looked_at[folder] = None
-        place = os.path.join(folder, ".git")
-        if os.path.isdir(place):
-            yield os.path.realpath(place)
-            return
-        if os.path.isfile(place):  # a worktree or submodule: the file names the folder
-            yield os.path.realpath(place)
-            inside = _named_in(place, "gitdir: ", folder)
-            if inside is not None:
-                yield inside
-                shared = _named_in(os.path.join(inside, "commondir"), "", inside)
-                if shared is not None:
-                    yield shared
-            return
-        above = os.path.dirname(folder)
-        if above == folder:
-            return
-        folder = above
-
-
-def _named_in(path: str, prefix: str, base: str) -> str | None:
-    try:
-        text = files.head(path, _GIT_FILE_BYTES_MAX).decode("utf-8", "surrogateescape").strip()
-    except OSError:
-        return None
-    if not text.startswith(prefix) or "\0" in text:
-        return None
-    real = os.path.realpath(os.path.join(base, text.removeprefix(prefix)))
-    return real if os.path.isdir(real) else None
 
 
 def _above(folder: str) -> Iterator[str]:

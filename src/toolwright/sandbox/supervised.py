@@ -41,10 +41,12 @@ from toolwright.sandbox import (
     _exchange,
     _kernel,
     _orphans,
+    _placeholders,
     _standing,
 )
 from toolwright.sandbox._connection import GRACE_S, Connection, Gone
 from toolwright.sandbox._pipes import LARGE_BYTES, PIPE_BYTES, QUICK_S, Ends, Exchange, new_ends
+from toolwright.sandbox._placeholders import Held
 from toolwright.sandbox._scratch import Scratch
 from toolwright.sandbox._wire import (
     LEAVE_SLOT,
@@ -163,6 +165,8 @@ class _Slot:
     seen: tuple[object, ...]
     """Which files the watched paths were when the rules were made."""
     namespace: _Namespace | None = None
+    held: Held | None = None
+    """Names that are held by placeholders. Such a slot serves one call: they go with it."""
     fds: tuple[int, ...] = ()
     """Of the ruleset and the sealed program, as far as there are any."""
     flags: int = 0
@@ -299,6 +303,8 @@ class Supervised:
         self._kits = itertools.count(1)
         self._alike: dict[int, tuple[Permit, int]] = {}
         self._numbers: dict[Permit, int] = {}
+        self._kept: list[Held] = []
+        """Of calls that may have left a process."""
         self._is_closed = False
         self._renew_locks()
         IN_FORKS.add(self)
@@ -621,6 +627,8 @@ class Supervised:
                 self._mounts = None
         if connection is not None:
             connection.close()
+        while self._kept:
+            self._kept.pop().close()
         self._scratch.close()
 
     # -- slots ----------------------------------------------------------------------------------------------
@@ -673,14 +681,19 @@ class Supervised:
     def _make(self, start: Start, key: object, seen: tuple[object, ...], now: float) -> _Slot:
         scratch = self._scratch.take()
         slot: _Slot | None = None
+        held: Held | None = None
         fds: list[int] = []
         try:
+            if start.permit.forbidden and self._namespaces_work:
+                held = _placeholders.hold(start.permit.forbidden)
+                protected = (*start.permit.protected, *held.paths)
+                start = replace(start, permit=replace(start.permit, protected=protected))
             rules = self._rules(start, scratch)
             if rules.unavailable:
                 raise Refused(End.UNAVAILABLE, rules.unavailable, rules.hint)
             if rules.uid is not None:
                 os.chown(scratch, rules.uid, rules.uid if rules.gid is None else rules.gid)
-            slot = _Slot(key, scratch, rules, (self.level.value, *rules.layers), now, seen)
+            slot = _Slot(key, scratch, rules, (self.level.value, *rules.layers), now, seen, held=held)
             program, shown = self._sealed(start, rules)
             if rules.binds or shown or rules.own_ipc:
                 slot.namespace = self._namespace(rules.binds, shown)
@@ -710,6 +723,8 @@ class Supervised:
             _kernel.close_all(fds)
             if slot is not None:
                 self._leave(slot.namespace)
+            if held is not None:
+                held.close()
             self._scratch.give_back(scratch)
             raise
 
@@ -743,7 +758,7 @@ class Supervised:
         except OSError:
             pass
         out: _Slot | None = slot
-        if is_clean:
+        if is_clean and slot.held is None:
             with self._lock:
                 if not self._is_closed:
                     out = self._oldest() if self._idle >= self._slots_max else None
@@ -786,6 +801,8 @@ class Supervised:
         _kernel.close_all(slot.fds)
         slot.fds = ()
         self._leave(slot.namespace)
+        if slot.held is not None:
+            self._kept.append(slot.held)
 
     def _wake(self) -> None:
         connection = self._connection
@@ -809,7 +826,11 @@ class Supervised:
     def _drop(self, slot: _Slot) -> None:
         _kernel.close_all(slot.fds)
         slot.fds = ()
+        if slot.held is not None and slot.namespace is not None:
+            slot.namespace.is_stale = True  # its mounts go with the placeholders
         self._leave(slot.namespace)
+        if slot.held is not None:
+            slot.held.close()
         self._scratch.give_back(slot.scratch)
 
     # -- namespaces -----------------------------------------------------------------------------------------

@@ -108,6 +108,8 @@ class Ground:
     """What git runs or obeys inside them: hooks and configuration."""
     git_settings: tuple[str, ...] = ()
     """The user's own settings for git, without which git refuses to do anything."""
+    absent: tuple[str, ...] = ()
+    """What git would run or obey outside of them if it were there."""
     hidden: tuple[str, ...] = ()
     """Our own state, keys and journal."""
     temporary: tuple[str, ...] = ()
@@ -726,7 +728,7 @@ def _permit(asked: _Asked, house: HouseRules, ground: Ground) -> tuple[Permit, s
         replace(
             permit,
             protected=protected if permit.write else (),
-            forbidden=ground.git_absent if has("git.write") and permit.write else (),
+            forbidden=_forbidden(permit, ground, with_git=has("git.write")),
             unprotected=has("fs.write.unprotected"),
             hidden=ground.hidden,
             env=asked.env,
@@ -735,6 +737,12 @@ def _permit(asked: _Asked, house: HouseRules, ground: Ground) -> tuple[Permit, s
         ),
         because,
     )
+
+
+def _forbidden(permit: Permit, ground: Ground, *, with_git: bool) -> tuple[str, ...]:
+    """Return what must not come to be where the tool may write."""
+    absent = (*ground.absent, *(ground.git_absent if with_git else ()))
+    return tuple(path for path in absent if is_below(path, permit.write))
 
 
 def _profile(house: HouseRules, named: bool) -> Profile:

@@ -1,0 +1,289 @@
+"""What git would run or obey, found in real repositories; and that placeholders mean nothing to git."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import struct
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolwright.sandbox import _git, _placeholders
+
+pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed; install it")
+
+DATE = "2024-01-01T00:00:00Z"
+
+
+def git(folder: Path, *arguments: str, check: bool = True) -> str:
+    env = {
+        "PATH": os.environ["PATH"], "HOME": "/nowhere", "GIT_CONFIG_NOSYSTEM": "1", "LC_ALL": "C",
+        **{f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER")
+           for what, value in (("NAME", "n"), ("EMAIL", "e"), ("DATE", DATE))},
+    }  # fmt: skip
+    options = ["-c", "protocol.file.allow=always", "-c", "init.defaultBranch=main", "-c", "gc.auto=0"]
+    done = subprocess.run(
+        ["git", *options, *arguments], cwd=folder, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 or not check, done.stderr
+    return done.stdout + done.stderr
+
+
+def repository(folder: Path, *more: str) -> Path:
+    folder.mkdir(parents=True)
+    git(folder, "init", "-q", *more)
+    (folder / "a").write_text("a\n", encoding="utf-8")
+    git(folder, "add", "a")
+    git(folder, "commit", "-qm", "a")
+    return folder
+
+
+def find(folder: Path) -> _git.Found:
+    return _git.find([os.path.realpath(folder)], {})
+
+
+def inside(found: tuple[str, ...], folder: Path) -> set[str]:
+    root = os.path.realpath(folder)
+    return {os.path.relpath(path, root) for path in found}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return Path(os.path.realpath(tmp_path))
+
+
+# -- what is found ------------------------------------------------------------------------------------------
+
+
+def test_of_a_repository_what_exists_and_what_does_not(place):
+    top = repository(place / "r")
+    found = find(top)
+    assert inside(found.folders, top) == {".git"}
+    assert inside(found.code, top) == {".git/hooks", ".git/config"}
+    assert inside(found.absent, top) == {".git/config.worktree", ".git/modules", ".git/commondir"}
+    assert found.elsewhere == found.elsewhere_absent == ()
+    with_placeholders = _placeholders.hold(found.absent)
+    try:
+        assert find(top) == found, "placeholders are not there"
+    finally:
+        with_placeholders.close()
+
+
+def test_of_linked_worktrees_everything_that_leads_elsewhere(place):
+    top = repository(place / "r")
+    git(top, "worktree", "add", "-q", "../w")
+    git(top, "worktree", "add", "-q", "below/x")
+    found = find(top)
+    for name in ("w", "x"):
+        assert {f".git/worktrees/{name}/{part}" for part in ("commondir", "gitdir")} <= inside(
+            found.code, top
+        )
+        absent = {f".git/worktrees/{name}/{part}" for part in ("config.worktree", "modules")}
+        assert absent <= inside(found.absent, top)
+    assert inside(found.elsewhere, top) == {"../w/.git", "below/x/.git"}
+    from_there = find(place / "w")
+    assert inside(from_there.folders, place) == {"w/.git", "r/.git/worktrees/w", "r/.git"}
+    assert {"w/.git", "r/.git/worktrees/w/commondir", "r/.git/hooks"} <= inside(from_there.code, place)
+
+
+def test_of_many_worktrees_their_folder(place):
+    top = repository(place / "r")
+    for number in range(_git.WORKTREES_MAX + 1):
+        (top / ".git" / "worktrees" / str(number)).mkdir(parents=True)
+    found = find(top)
+    assert ".git/worktrees" in inside(found.code, top)
+    assert not any("worktrees/" in path for path in inside((*found.code, *found.absent), top))
+
+
+@pytest.mark.parametrize("version", ["2", "3", "4"])
+@pytest.mark.parametrize("form", ["sha1", "sha256"])
+@pytest.mark.parametrize("split", [False, True])
+def test_submodules_are_found_in_every_form_of_the_index(place, version, form, split):
+    top = place / "r"
+    top.mkdir()
+    git(top, "init", "-q", f"--object-format={form}")
+    git(top, "config", "index.version", version)
+    names = ["a/b/one", "a/b/two", "z", "ü"]
+    for name in ("a/a", "a/b/other", "last", "x" * 70):
+        (top / name).parent.mkdir(parents=True, exist_ok=True)
+        (top / name).touch()
+    git(top, "add", ".")
+    if version == "3":
+        (top / "intended").touch()
+        git(top, "add", "-N", "intended")
+    if split:
+        git(top, "update-index", "--split-index")
+    number = "1" * (40 if form == "sha1" else 64)
+    for name in names:
+        git(top, "update-index", "--add", "--cacheinfo", f"160000,{number},{name}")
+    for name in names[:3]:
+        (top / name).mkdir(parents=True)
+    (top / "z" / ".git").touch()
+    found = find(top)
+    assert inside(found.elsewhere, top) == {"a/b/one", "a/b/two", "z/.git"}
+    assert inside(found.elsewhere_absent, top) == {"ü/.git"}
+
+
+def test_submodules_of_submodules_are_found(place):
+    inner = repository(place / "inner")
+    middle = repository(place / "middle")
+    git(middle, "submodule", "-q", "add", str(inner), "inner")
+    git(middle, "commit", "-qm", "s")
+    top = repository(place / "r")
+    git(top, "submodule", "-q", "add", str(middle), "middle")
+    git(top, "submodule", "-q", "update", "--init", "--recursive")
+    found = find(top)
+    assert inside(found.elsewhere, top) == {"middle/.git", "middle/inner/.git"}
+    assert ".git/modules" in inside(found.code, top)
+    below = find(top / "middle")
+    assert inside(below.folders, top) == {"middle/.git", ".git/modules/middle"}
+    assert {"middle/.git", ".git/modules/middle/config"} <= inside(below.code, top)
+
+
+def test_included_configuration_and_another_folder_of_hooks_are_found(place):
+    top = repository(place / "r")
+    (top / "shared.config").write_text("[include]\n\tpath = more.config\n", encoding="utf-8")
+    (top / "more.config").write_text("[core]\n\thooksPath = .husky\n", encoding="utf-8")
+    (top / ".husky").mkdir()
+    git(top, "config", "include.path", "../shared.config")
+    git(top, "config", "includeIf.gitdir:/x/.path", "~/none.config")
+    found = _git.find([str(top)], {}, home=str(place))
+    assert inside(found.elsewhere, top) == {"shared.config", "more.config", ".husky"}
+    assert inside(found.elsewhere_absent, top) == {"../none.config"}
+
+
+def test_hooks_in_the_project_itself_do_not_close_it(place):
+    top = repository(place / "r")
+    git(top, "config", "core.hooksPath", ".")
+    assert find(top).elsewhere == ()
+
+
+def test_a_folder_without_repository_has_nothing(place):
+    (place / "none").mkdir()
+    assert find(place / "none") == _git.Found()
+
+
+@pytest.mark.parametrize("text", ["", "gitdir: ", "gitdir: /gone", "gitdir: \0", "nonsense"])
+def test_a_file_that_names_no_repository_is_protected_itself(place, text):
+    (place / ".git").write_text(text, encoding="utf-8")
+    found = find(place)
+    assert inside(found.folders, place) == inside(found.code, place) == {".git"}
+
+
+@given(st.binary(max_size=300), st.sampled_from([2, 3, 4, 5]), st.integers(0, 1 << 32 - 1))
+def test_no_bytes_of_an_index_break_the_search(data, version, count):
+    with_head = b"DIRC" + version.to_bytes(4, "big") + (count & 0xFFFFFFFF).to_bytes(4, "big") + data
+    with suppress(IndexError, ValueError, struct.error):
+        list(_git._gitlinks_in(with_head, 20))
+
+
+@given(st.text(max_size=200))
+def test_no_text_breaks_reading_settings(text):
+    for name, value in _git.settings(text):
+        assert "." in name
+        assert "\n" not in value
+
+
+# -- placeholders mean nothing ------------------------------------------------------------------------------
+
+LOOKS = (
+    "status", "status --porcelain=v2 --branch", "log --oneline", "branch -a", "worktree list",
+    "config --list", "stash list", "reflog", "fsck", "describe --always", "diff HEAD", "submodule status",
+    "for-each-ref", "count-objects", "ls-files -s", "show-ref --head", "rev-parse HEAD --show-toplevel",
+    "rev-parse --is-bare-repository --is-inside-work-tree --git-dir", "grep a", "blame a",
+)  # fmt: skip
+CHANGES = (
+    "gc -q", "pack-refs --all", "prune", "checkout -q -b other", "commit -q --allow-empty -m more",
+    "stash -q", "stash pop -q", "reset -q --hard HEAD~1", "worktree add -q ../new", "worktree prune",
+    "worktree remove --force ../new", "branch -q -D new", "rebase -q HEAD", "tag t", "fetch -q .",
+    "merge -q t",
+)  # fmt: skip
+
+
+def plain(place: Path) -> tuple[Path, Path]:
+    top = repository(place / "r")
+    shutil.rmtree(top / ".git" / "hooks")
+    return top, top
+
+
+def main_worktree(place: Path) -> tuple[Path, Path]:
+    top, _ = plain(place)
+    git(top, "worktree", "add", "-q", "../w")
+    return top, top
+
+
+def linked_worktree(place: Path) -> tuple[Path, Path]:
+    main_worktree(place)
+    return place / "w", place / "w"
+
+
+def superproject(place: Path) -> tuple[Path, Path]:
+    repository(place / "x")
+    top, _ = plain(place)
+    git(top, "submodule", "-q", "add", str(place / "x"), "sub")
+    git(top, "commit", "-qm", "s")
+    return top, top
+
+
+def submodule(place: Path) -> tuple[Path, Path]:
+    top, _ = superproject(place)
+    return top / "sub", top / "sub"
+
+
+def work_tree_elsewhere(place: Path) -> tuple[Path, Path]:
+    top, _ = plain(place)
+    (place / "w").mkdir()
+    (top / "a").rename(place / "w" / "a")
+    git(top, "config", "core.worktree", "../../w")
+    return top, top
+
+
+def bare_beside_worktrees(place: Path) -> tuple[Path, Path]:
+    repository(place / "origin")
+    (place / "r").mkdir()
+    git(place, "clone", "-q", "--bare", "origin", "r/.bare")
+    (place / "r" / ".git").write_text("gitdir: ./.bare\n", encoding="utf-8")
+    git(place / "r", "worktree", "add", "-q", "w")
+    return place / "r", place / "r" / "w"
+
+
+def with_worktree_config(place: Path) -> tuple[Path, Path]:
+    top, _ = plain(place)
+    git(top, "sparse-checkout", "set", "--no-cone", "/*")
+    return top, top
+
+
+KINDS = (
+    plain, main_worktree, linked_worktree, superproject, submodule, work_tree_elsewhere,
+    bare_beside_worktrees, with_worktree_config,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_git_says_and_does_the_same_with_placeholders_in_place(place, kind):
+    said = []
+    for with_placeholders in (False, True):
+        shutil.rmtree(place)
+        place.mkdir()
+        held_in, runs_in = kind(place)
+        held = _placeholders.hold(find(held_in).absent if with_placeholders else ())
+        assert bool(held.paths) is with_placeholders
+        commands = (*LOOKS, *CHANGES, *LOOKS)
+        found = {
+            f"{number} {each}": git(runs_in, *each.split(), check=False)
+            for number, each in enumerate(commands)
+        }
+        held.close()
+        # With its own folder as the common one, git names files by their whole path.
+        said.append(
+            {name: re.sub(rf"(file:)?{place}/\S*?/\.git", ".git", text) for name, text in found.items()}
+        )
+        assert not any(_placeholders.is_one(os.path.join(at, name))
+                       for at, folders, files in os.walk(place) for name in (*folders, *files))  # fmt: skip
+    assert said[0] == said[1]

@@ -1,0 +1,145 @@
+"""Names that do not exist, held while they are needed: shared between hosts, and gone afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from toolwright.sandbox import _placeholders
+from toolwright.sandbox._placeholders import hold, is_one
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="they are held by mounts, which are Linux'")
+
+NAMES = ("commondir", "config", "config.worktree", "hooks", "modules")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    folder = tmp_path / ".git"
+    folder.mkdir()
+    return folder
+
+
+def paths(repository: Path) -> list[str]:
+    return [str(repository / name) for name in NAMES]
+
+
+def test_what_is_missing_lies_there_while_it_is_held_and_nothing_afterwards(repository):
+    held = hold(paths(repository))
+    assert held.paths == tuple(paths(repository))
+    assert sorted(os.listdir(repository)) == sorted(NAMES)
+    assert all(map(is_one, held.paths))
+    assert (repository / "commondir").read_text(encoding="ascii") == "./\n"
+    held.close()
+    assert os.listdir(repository) == []
+    held.close()
+
+
+def test_names_that_mean_something_else_are_not_made(repository):
+    assert hold([str(repository / "HEAD"), str(repository / "gone" / "hooks")]).paths == ()
+    assert os.listdir(repository) == []
+
+
+def test_what_is_there_after_all_is_left_alone(repository):
+    (repository / "hooks").mkdir()  # as empty as a placeholder
+    (repository / "config").write_text("[core]\n", encoding="utf-8")
+    (repository / "modules").symlink_to("/etc")
+    held = hold(paths(repository))
+    assert held.paths == tuple(paths(repository))
+    assert not is_one(str(repository / "hooks"))
+    held.close()
+    assert sorted(os.listdir(repository)) == ["config", "hooks", "modules"]
+
+
+def test_the_last_one_that_needs_them_takes_them_away(repository):
+    first, second = hold(paths(repository)), hold(paths(repository))
+    first.close()
+    assert sorted(os.listdir(repository)) == sorted(NAMES), "the second call needs them still"
+    third = hold(paths(repository))
+    second.close()
+    assert sorted(os.listdir(repository)) == sorted(NAMES)
+    third.close()
+    assert os.listdir(repository) == []
+
+
+def test_what_a_killed_host_left_is_taken_over(repository):
+    code = (
+        "import os, signal, sys\nfrom toolwright.sandbox._placeholders import hold\n"
+        "held = hold(sys.argv[1:])\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, *paths(repository)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert all(map(is_one, paths(repository)))
+    held = hold(paths(repository))
+    held.close()
+    assert os.listdir(repository) == []
+
+
+def test_hosts_that_hold_and_let_go_at_once_leave_nothing(repository):
+    code = (
+        "import sys\nfrom toolwright.sandbox._placeholders import hold, is_one\n"
+        "for _ in range(300):\n"
+        "    held = hold(sys.argv[1:])\n"
+        "    assert len(held.paths) == len(sys.argv) - 1, held.paths\n"
+        "    assert all(map(is_one, held.paths)), 'somebody took them away'\n"
+        "    held.close()\n"
+    )
+    hosts = [subprocess.Popen([sys.executable, "-c", code, *paths(repository)]) for _ in range(4)]
+    assert [host.wait(120) for host in hosts] == [0] * 4
+    assert os.listdir(repository) == []
+
+
+def test_what_the_user_makes_of_one_is_kept(repository):
+    held = hold(paths(repository))
+    (repository / "hooks").chmod(0o755)
+    (repository / "hooks" / "pre-commit").touch()
+    (repository / "config").unlink()
+    (repository / "config").write_text("[core]\n", encoding="utf-8")
+    held.close()
+    assert sorted(os.listdir(repository)) == ["config", "hooks"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_attack_something_of_a_tool_passes_for_one(repository, name):
+    """Its time of change is not enough: what lies there must mean nothing."""
+    path = repository / name
+    if name in ("hooks", "modules"):
+        path.mkdir()
+        (path / "evil").touch()
+    else:
+        path.write_text("../evil\n" if name == "commondir" else "[core]\n", encoding="ascii")
+    os.utime(path, ns=(_placeholders._MADE_NS, _placeholders._MADE_NS))
+    assert not is_one(str(path))
+    hold([str(path)]).close()
+    assert path.exists()
+
+
+def test_attack_a_link_in_the_place_of_the_folder_leads_elsewhere(repository, tmp_path):
+    (tmp_path / "link").symlink_to(repository)
+    assert hold([str(tmp_path / "link" / "hooks")]).paths == ()
+    assert os.listdir(repository) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "is_held"),
+    [
+        ("[core]\n\tbare = false\n", True),
+        ("[core]\n\tworktree = ../../w\n", False),
+        ("[core]\n\tbare = true\n", False),
+        ("[core] bare\n", False),
+        ("[worktree]\n\tguess = true\n", True),
+        ("", True),
+    ],
+)
+def test_a_repository_that_says_where_its_work_tree_is_gets_no_commondir(repository, config, is_held):
+    """Beside a `commondir` git does not believe that, so there a placeholder would mean something."""
+    (repository / "config").write_text(config, encoding="utf-8")
+    path = str(repository / "commondir")
+    held = hold([path])
+    assert held.paths == ((path,) if is_held else ())
+    held.close()
