@@ -21,6 +21,7 @@ from toolwright.config import Config, Environment, resolve
 from toolwright.dialects import DIALECTS
 from toolwright.errors import SourceError, UnknownTool, UsageError
 from toolwright.journal.reading import entries
+from toolwright.model import Effect, Reach
 
 
 def surroundings(folder: Path) -> Environment:
@@ -460,6 +461,26 @@ def test_a_named_part_of_another_tool_is_left_out_with_its_reason(tmp_path: Path
     assert [left.because for left in found.left_out] == ["it is a part of other tools"]
     found = workshop.declare("openai", names=["rye:web/words", "manifest:one/a"])
     assert (len(found.payload), found.note) == (1, "")
+
+
+def test_named_tools_that_are_not_declared_are_told_in_the_order_of_their_names(tmp_path: Path) -> None:
+    rye(tmp_path, "web", "deploy")
+    for name in ("words", "signs", "forms", "lists"):
+        (tmp_path / ".ai" / "tools" / "web" / f"{name}.yaml").write_text(
+            "tool_type: library\nexecutor_id: null\ncategory: web\nversion: 1.0.0\ndescription: words\n",
+            encoding="utf-8",
+        )
+    workshop = toolwright.open(tmp_path, environment=surroundings(tmp_path))
+    names = ["rye:web/words", "rye:web/signs", "rye:web/forms", "rye:web/lists"]
+    assert [left.tool for left in workshop.declare("openai", names=names).left_out] == names
+
+
+def test_a_named_tool_out_of_reach_is_not_counted_and_not_named(tmp_path: Path) -> None:
+    manifest(tmp_path / "one", "a", "b")
+    workshop = toolwright.open(tmp_path, environment=surroundings(tmp_path))
+    reach = Reach(tools=("manifest:one/a",), effects=frozenset(Effect))
+    found = workshop.declare("openai", names=["manifest:one/b"], reach=reach)
+    assert (found.payload, found.left_out, found.note) == ([], (), "no named tool is within reach")
 
 
 def test_names_do_not_move_while_the_selection_does(tmp_path: Path) -> None:

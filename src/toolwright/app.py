@@ -901,9 +901,10 @@ class Workshop:
         if names is not None:
             wanted = {tool.key: tool for tool in map(self.find, names)}
             chosen = [tool for tool in offered if tool.key in wanted]
-            for key in wanted.keys() - {tool.key for tool in offered}:
-                if reach is None or is_within(reach, wanted[key]):
-                    is_tool = wanted[key].role is Role.TOOL
+            there = {tool.key for tool in offered}
+            for key, tool in wanted.items():
+                if key not in there and (reach is None or is_within(reach, tool)):
+                    is_tool = tool.role is Role.TOOL
                     because = "only servers offer it" if is_tool else "it is a part of other tools"
                     barred.append(LeftOut(tool=key, because=because))
             note = note or ("" if wanted else "no tool was named")
@@ -927,7 +928,9 @@ class Workshop:
         )
         left_out = (*declared.left_out, *barred)
         if not declared.payload and not note:
-            note = f"every tool was left out ({len(left_out)})"
+            note = (
+                f"every tool was left out ({len(left_out)})" if left_out else "no named tool is within reach"
+            )
         return replace(declared, left_out=left_out, note=note)
 
     @staticmethod

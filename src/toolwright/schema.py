@@ -137,6 +137,11 @@ def oversize(schema: JsonValue) -> tuple[Flaw, ...]:
     return tuple(_caps_and_references(schema)[0])
 
 
+def endless(schema: JsonValue) -> tuple[Flaw, ...]:
+    """Only the flaws of references that lead back to themselves and never into a part of the value."""
+    return tuple(_endless(_caps_and_references(schema)[2]))
+
+
 @dataclass(frozen=True, slots=True)
 class _Reference:
     """A reference inside a schema."""

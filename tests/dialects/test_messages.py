@@ -162,6 +162,14 @@ def test_another_providers_message_names_its_dialect() -> None:
     assert raised.value.hint == 'read it with workshop.dialect("anthropic")'
 
 
+def test_a_response_of_ollama_is_not_taken_for_one_of_openai() -> None:
+    calls = [{"function": {"name": "f", "arguments": {}}}]
+    response = {"model": "m", "message": {"role": "assistant", "tool_calls": calls}, "done": True}
+    with pytest.raises(UsageError, match="the message holds calls in the form of ollama") as raised:
+        DIALECTS["anthropic"].read_calls(response, NAMES)
+    assert raised.value.hint == 'read it with workshop.dialect("ollama")'
+
+
 def as_json(value: Any, *, by_alias: bool) -> Any:
     if isinstance(value, (list, tuple)):
         return [as_json(item, by_alias=by_alias) for item in value]

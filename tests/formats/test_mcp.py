@@ -76,6 +76,13 @@ def test_no_part_of_a_definition_is_in_its_tools() -> None:
     assert Server.read(secret.text) == secret
 
 
+@pytest.mark.parametrize("filtered", [{"enabledTools": ["plain"]}, {"disabledTools": ["odd"]}])
+def test_a_tool_that_its_list_leaves_out_is_not_reported(filtered: dict[str, Any]) -> None:
+    odd = {"name": "odd", "inputSchema": {"type": "object", "propertys": {"x": {}}}}
+    found = compiled([odd, {"name": "plain"}], Server(name="s", definition={"command": "x", **filtered}))
+    assert ([tool.name for tool in found.tools], codes(found)) == (["plain"], [])
+
+
 @pytest.mark.battery("I10")
 @pytest.mark.parametrize(
     ("hints", "effect", "repeatable"),

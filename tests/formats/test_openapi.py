@@ -628,6 +628,37 @@ def test_attack_definitions_that_only_lead_to_one_another_cost_their_operations_
     assert codes(outcome) == ["openapi.reference.circular"] * 2
 
 
+def test_attack_definitions_that_lead_to_one_another_and_were_cut_apart_in_operations_before() -> None:
+    """Attack: before the operation that has both, each of two others has one definition without the other."""
+
+    def named(name: str) -> dict[str, Any]:
+        return {"$ref": f"#/components/schemas/{name}"}
+
+    leaves = {f"p{number}": {"type": "string"} for number in range(200)}
+    wide = {f"p{number}": {"type": "object", "properties": leaves} for number in range(60)}
+    schemas: dict[str, Any] = {
+        "A": {"allOf": [named("B")]},
+        "B": {"allOf": [named("A")]},
+        "Wide": {"type": "object", "properties": wide},
+        "Far": {"type": "object", "properties": {"wide": named("Wide")}},
+    }
+    for name in ("A", "B"):
+        for number in range(3):
+            inner = (
+                {"in": named(f"{name}{number + 1}")}
+                if number < 2
+                else {"in": named(name), "far": named("Far")}
+            )
+            schemas[f"{name}{number}"] = {"type": "object", "properties": inner}
+    paths = {}
+    for name in ("A0", "B0", "A"):
+        body = {"type": "object", "properties": {"x": named(name)}}
+        paths[f"/{name}"] = {"post": {"requestBody": {"content": {"application/json": {"schema": body}}}}}
+    outcome = compiled(api(paths, version="3.1.0", components={"schemas": schemas}))
+    assert [tool.name for tool in outcome.tools] == ["post_A0", "post_B0"]
+    assert codes(outcome) == ["openapi.schema.cut", "openapi.schema.cut", "openapi.reference.circular"]
+
+
 @pytest.mark.parametrize("method", ["GET", "Post", "query", "additionalOperations"])
 def test_a_method_that_is_not_read_is_told(method: str) -> None:
     outcome = compiled(api({"/a": {method: {}, "get": {}}}, version="3.2.0"))

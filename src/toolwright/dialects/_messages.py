@@ -144,8 +144,10 @@ def _dialect_of(value: JsonValue, depth: int = 0) -> str:
     kind = value.get("type")
     if isinstance(kind, str) and kind in _CALL_TYPES:
         return _CALL_TYPES[kind]
+    if "done" in value and items(member(value.get("message"), "tool_calls")):
+        return "ollama"
     if items(value.get("tool_calls")) or _is_chat_call(value):
-        return "ollama" if "done" in value else "openai"
+        return "openai"
     for key in ("functionCall", "function_call"):
         call = member(value, key)
         if isinstance(call, dict) and "arguments" not in call:

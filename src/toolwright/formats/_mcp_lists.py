@@ -154,7 +154,6 @@ def from_codex(entry: JsonObject) -> JsonObject | str:
         made["headers"] = headers
     for key, word in (
         ("tool_timeout_sec", "timeout"),
-        ("enabled", "enabled"),
         ("enabled_tools", "enabled_tools"),
         ("disabled_tools", "disabled_tools"),
     ):

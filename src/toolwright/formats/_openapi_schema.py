@@ -162,10 +162,6 @@ class Schemas:
         self._made: dict[str, JsonValue] = {}
         self._lost: dict[str, Lost] = {}
         self._needs: dict[str, tuple[str, ...]] = {}
-        self._in_place: dict[str, tuple[str, ...]] = {}
-        """By name, the definitions that a definition refers to for the same value."""
-        self._ends: set[str] = set()
-        """Definitions whose references for the same value come to an end."""
         self._parts: dict[str, int] = {}
 
     # -- one schema -----------------------------------------------------------------------------------------
@@ -436,28 +432,14 @@ class Schemas:
 
         Attack: definitions that only lead to one another, which a reader follows without end.
         """
-        definitions = schema.get("$defs", {})
-        for first in definitions:
-            way = [(first, iter(self._in_place[first]))]
-            on_way = {first}
-            while way:
-                name, below = way[-1]
-                inner = next(below, None)
-                if inner is None:
-                    self._ends.add(name)
-                    on_way.discard(name)
-                    way.pop()
-                elif inner in on_way:
-                    place = self._pending[inner][1]
-                    raise Lost(
-                        "openapi.reference.circular",
-                        f"the schema {shown(inner)} leads back to itself and never into a part of the value",
-                        place,
-                        "a schema may refer to itself below properties or items",
-                    )
-                elif inner in definitions and inner not in self._ends:
-                    way.append((inner, iter(self._in_place[inner])))
-                    on_way.add(inner)
+        for flaw in json_schema.endless(schema) if "$defs" in schema else ():
+            name = str(flaw.pointer[1])  # only definitions are referred to
+            raise Lost(
+                "openapi.reference.circular",
+                f"the schema {shown(name)} leads back to itself and never into a part of the value",
+                self._pending[name][1],
+                "a schema may refer to itself below properties or items",
+            )
         return schema
 
     def _with_definitions(
@@ -501,7 +483,6 @@ class Schemas:
                 raise
             self._made[name] = made
             self._needs[name] = tuple(dict.fromkeys(_references(made)))
-            self._in_place[name] = tuple(dict.fromkeys(_references(made, in_place=True)))
             self._parts[name] = _count(made)
         return self._needs[name]
 
@@ -564,14 +545,13 @@ def _is_leaf(target: JsonObject) -> bool:
     return True
 
 
-_SAME_VALUE: Final = frozenset({"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas"})
 _NAME_MAPS: Final = frozenset({"properties", "patternProperties", "dependentSchemas"})
 _DATA: Final = frozenset({"enum", "const", "default", "examples", "required", "dependentRequired"})
 _DEFINITIONS: Final = "#/$defs/"
 
 
-def _references(schema: JsonValue, *, in_place: bool = False) -> Iterator[str]:
-    """List the definitions that a translated schema refers to; ``in_place``: for the same value only."""
+def _references(schema: JsonValue) -> Iterator[str]:
+    """List the definitions that a translated schema refers to."""
     stack = [schema]
     while stack:
         one = stack.pop()
@@ -582,8 +562,6 @@ def _references(schema: JsonValue, *, in_place: bool = False) -> Iterator[str]:
             if isinstance(reference, str):
                 yield reference[len(_DEFINITIONS) :]
             for key, item in one.items():
-                if in_place and key not in _SAME_VALUE:
-                    continue
                 if key in _NAME_MAPS:
                     stack += item.values()
                 elif key not in _DATA:

@@ -328,8 +328,11 @@ class _Reading:
             if number >= TOOLS_MAX:
                 self.say("mcp.tool.too-many", f"more than {TOOLS_MAX} tools: the others are left out")
                 break
+            name = entry.get("name") if isinstance(entry, dict) else None
+            if name in without or (only is not None and isinstance(name, str) and name not in only):
+                continue
             tool = self.tool(number, entry)
-            if tool is None or (only is not None and tool.name not in only) or tool.name in without:
+            if tool is None:
                 continue
             if tool.name in self.tools:
                 # Attack: a second tool of the same name that takes the first one's calls.
