@@ -75,7 +75,7 @@ class Scratch:
         return path
 
     def empty(self, path: str) -> bool:
-        """Remove what a call left, and keep the folder. False if that would take long, or a tool removed it."""
+        """Remove what a call left, and keep the folder. False if that takes long, or a tool removed it."""
         return _empty(path, remove=False, until=time.monotonic() + EMPTYING_S) and os.path.isdir(path)
 
     def give_back(self, path: str) -> None:
