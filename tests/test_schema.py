@@ -254,6 +254,11 @@ def test_no_value_makes_the_check_raise(value: Any) -> None:
             ['unknown name "x", "timezone"; did you mean "tz"?'],
         ),
         (
+            {"properties": {"include_deleted": {}, "identifier": {}}, "additionalProperties": False},
+            {"ID": 1},
+            ['unknown name "ID"; did you mean "identifier"?'],
+        ),
+        (
             {"properties": {f"p{number:02}": {} for number in range(12)}, "additionalProperties": False},
             {"x": 1},
             ['unknown name "x"; it takes "' + '", "'.join(f"p{number:02}" for number in range(10)) + '", …'],

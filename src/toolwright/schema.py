@@ -635,7 +635,9 @@ def _properties(schema: JsonValue, path: list[str | int]) -> list[str]:
 def _advice(unexpected: list[str], known: list[str]) -> str:
     """Return the name that was meant by an unknown one; if none is near, the names that there are."""
     for word in unexpected[:5]:
-        meant = _nearest(word, known) or next((name for name in known if _are_short_for(word, name)), "")
+        meant = _nearest(word, known)
+        if not meant:  # of several that it may be short for, the shortest
+            meant = min((name for name in known if _are_short_for(word, name)), key=len, default="")
         if meant:
             return f'did you mean "{meant}"?'
     more = ", …" if len(known) > _NAMES_LISTED else ""
@@ -644,9 +646,9 @@ def _advice(unexpected: list[str], known: list[str]) -> str:
 
 def _are_short_for(word: str, name: str) -> bool:
     """Return whether one of two names leaves out letters of the other: ``tz`` and ``timezone``."""
-    less, more = sorted((word[:_WORD_CHARS], name[:_WORD_CHARS]), key=len)
-    letters = iter(more.casefold())
-    return len(less) > 1 and less[0] == more[0] and all(letter in letters for letter in less.casefold())
+    less, more = sorted((text[:_WORD_CHARS].casefold() for text in (word, name)), key=len)
+    letters = iter(more)
+    return len(less) > 1 and less[0] == more[0] and all(letter in letters for letter in less)
 
 
 def _meant(word: object, known: list[Any]) -> str:

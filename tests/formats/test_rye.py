@@ -371,6 +371,54 @@ def test_a_chain_does_not_pass_by_a_runtime_that_is_broken() -> None:
     ]
 
 
+@pytest.mark.requirement("rye.id.spaces")
+@pytest.mark.parametrize("asker", [0, 1])
+@pytest.mark.parametrize("in_project", [False, True])
+def test_a_chain_does_not_pass_by_a_broken_runtime_of_another_space(asker: int, in_project: bool) -> None:
+    runtime = yaml("my", tool_type="runtime", config={"command": "sh"})
+    more = [("my/fast.yaml", 0, runtime)] if in_project and asker == 1 else []
+    found = linked(
+        ("a/t.yaml", asker, yaml("a", executor_id="my/fast")),
+        *more,
+        ("my/fast.yaml", 1, yaml("my", tool_type="runtime", version=1, config={"command": "sh"})),
+        ("my/fast.yaml", 2, runtime),
+    )
+    assert "a/t" not in [tool.name for tool in found.tools]
+    assert errors(found.problems) == ["rye.executor.unknown: Executor not found: my/fast"]
+
+
+@pytest.mark.requirement("rye.id.spaces")
+def test_a_broken_file_with_the_id_of_a_documented_runtime_keeps_it() -> None:
+    found = linked(
+        ("a/t.py", 0, python("a")),
+        ("rye/core/runtimes/python/function.yaml", 0, "version: ["),
+    )
+    assert found.tools == ()
+    assert errors(found.problems) == [
+        "rye.executor.unknown: Executor not found: rye/core/runtimes/python/function"
+    ]
+
+
+@pytest.mark.requirement("rye.yaml.mcp-server-ref")
+def test_a_server_with_errors_is_not_used_and_no_other_takes_its_place() -> None:
+    server = {
+        "tool_type": "mcp_server",
+        "executor_id": None,
+        "config": {"transport": "stdio", "command": "x"},
+    }
+    found = linked(
+        (
+            "a/t.yaml",
+            0,
+            yaml("a", tool_type="mcp", executor_id="mcp/http", config={"server": "a/s", "tool_name": "ask"}),
+        ),
+        ("a/s.yaml", 1, yaml("a", tool_id="s", version=1, **server)),
+        ("a/s.yaml", 2, yaml("a", tool_id="s", **server)),
+    )
+    assert "a/t" not in [tool.name for tool in found.tools]
+    assert errors(found.problems) == ['rye.yaml.mcp-server-ref: config.server: "a/s" has errors']
+
+
 def test_items_of_two_projects_do_not_serve_each_other() -> None:
     one = document("a/t.py", python("a", "my/fast"))
     two = Document(path="/srv/q/.ai/tools/my/fast.yaml", item="my/fast.yaml", place="rye", content=b"")

@@ -342,10 +342,8 @@ def _mapped(
                 if printed:
                     value = text = _element(printed, f"parameter {mapping.param}")
         if isinstance(mapping, Flag):
-            argv += [
-                f"{mapping.dashes}{mapping.flag}",
-                text,
-            ]  # the option before it consumes the value, dash or not
+            # The option before it consumes the value, dash or not.
+            argv += [f"{mapping.dashes}{mapping.flag}", text]
         else:
             _check_dash(tool, mapping, value, text)
             argv.append(text)

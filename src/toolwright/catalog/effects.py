@@ -19,8 +19,8 @@ def applied(tool: Tool, stated: Sequence[StatedEffect]) -> Tool:
     """Return the tool with the effect that the configuration gives it.
 
     What a trusted file states replaces the tool's own effect. Of several patterns that match, the strongest
-    effect counts. Attack: a project that calls its destructive tool harmless in a file it brings along. Such
-    a file can only raise the effect.
+    effect counts. Attack: a project whose own file calls its destructive tool harmless. A file that is not
+    trusted can only raise the effect.
     """
     matching = [each for each in stated if fnmatchcase(tool.key, each.pattern)] if stated else []
     if not matching:

@@ -95,7 +95,7 @@ def member_of(root: JsonValue, *, is_asked_for: bool = False) -> str | None:
     """Name the member that lists MCP servers; empty: the document is the list itself. None: it lists none.
 
     Most programs say ``mcpServers``, some only ``servers``, which other documents have as well; in a plugin
-    the names of the servers stand at the root. ``is_asked_for``: a person said that it is a list.
+    the root contains the names of the servers. ``is_asked_for``: a person said that it is a list.
     """
     if not isinstance(root, dict):
         return None

@@ -324,7 +324,7 @@ class Schemas:
                     self._compose(one, (*pointer, name))
                 return key, {name: self.translated(one, (*pointer, name)) for name, one in item.items()}
         else:
-            # Extensions, annotations for other readers, keywords that nobody knows.
+            # Extensions, annotations for other readers, unknown keywords.
             meant = _schema_lint.keywords_meant(key, item, value, self._guesses)
             if meant:
                 what, hint = _schema_lint.misspelt_words(meant)

@@ -187,7 +187,14 @@ class _Item:
     tool: Tool
     space: int
     root: str
-    """The ``.ai/tools`` it lies in."""
+    """The ``.ai/tools`` that contains it."""
+    is_broken: bool = False
+    """Errors of its own leave it out. It keeps its id, so that nothing else takes its place."""
+
+    @property
+    def correction(self) -> str:
+        """What to do about an item that is broken."""
+        return f"correct the errors of {self.tool.origin.path} first"
 
     @property
     def executor(self) -> str | None:
@@ -226,8 +233,8 @@ class _Linking:
         self.problems: list[Problem] = []
         self.items: list[_Item] = []
         """Those that an id leads to."""
-        self.broken: dict[tuple[str, str], _Item] = {}
-        """The same by root and id, where errors of their own leave them out."""
+        self.broken: list[_Item] = []
+        """The same, where errors of their own leave them out."""
         self.by_id: dict[str, list[_Item]] = {}
         self.gather(units)
 
@@ -238,7 +245,7 @@ class _Linking:
                 tools.append(self.resolved(item))
             except _Stop as stop:
                 self.stopped(item, stop)
-        for item in self.broken.values():  # its author gets all problems at once
+        for item in self.broken:  # its author gets all problems at once
             try:
                 self.resolved(item)
             except _Stop as stop:
@@ -283,10 +290,11 @@ class _Linking:
         for unit in sorted(meant, key=lambda unit: unit.space):
             root, item_id = _root(unit), _item_id(unit)
             winner = winners[root, item_id]
-            if winner is unit and first_of.setdefault(item_id, unit) is unit:
-                self.broken |= {
-                    (root, tool.name): _Item(tool, unit.space, root) for tool in unit.compiled.broken
-                }
+            for tool in unit.compiled.broken if winner is unit else ():
+                item = _Item(tool, unit.space, root, is_broken=True)
+                self.by_id.setdefault(item_id, []).append(item)
+                if first_of.setdefault(item_id, unit) is unit:
+                    self.broken.append(item)
             for tool in unit.compiled.tools:
                 if winner is not unit:
                     self.say(
@@ -310,10 +318,8 @@ class _Linking:
                     )
 
     def find(self, wanted: str, asker: _Item) -> _Item | None:
-        """The item that an id means for ``asker``: of its own root, then of the spaces below it."""
+        """Return the item that an id means for ``asker``: of its own root, then of the spaces below it."""
         candidates = self.by_id.get(wanted, [])
-        if (asker.root, wanted) in self.broken:
-            return None  # nothing else takes its place
         for found in candidates:
             if found.root == asker.root:
                 return found
@@ -450,6 +456,8 @@ class _Linking:
         asker: _Item | None = item
         while wanted is not None:
             found = self.find(wanted, asker) if asker is not None else None
+            if found is not None and found.is_broken:
+                raise _Stop("rye.executor.unknown", f"Executor not found: {wanted}", found.correction)
             if found is None and wanted not in _KNOWN:
                 if wanted in ALIASES:
                     if len(chain) == 1:
@@ -494,18 +502,18 @@ class _Linking:
                 f"{_space(above[0].space)} space. Lower precedence spaces cannot depend on higher precedence "
                 "spaces.",
             )
-        broken = self.broken.get((asker.root, wanted)) if asker is not None else None
         return _Stop(
             "rye.executor.unknown",
             f"Executor not found: {wanted}",
-            "name an item below .ai/tools or one of the documented runtimes"
-            if broken is None
-            else f"correct the errors of {broken.tool.origin.path} first",
+            "name an item below .ai/tools or one of the documented runtimes",
         )
 
     def with_server(self, item: _Item, tool: Tool, call: CallMcp) -> Tool:
         """The connection goes into the call's settings, so that one record is all that runs need."""
         server = self.find(call.server, item)
+        if server is not None and server.is_broken:
+            message = f'config.server: "{call.server}" has errors'
+            raise _Stop("rye.yaml.mcp-server-ref", message, server.correction, pointer="config.server")
         notes = server.tool.notes.metadata if server is not None else None
         if server is None or not isinstance(notes, dict) or SERVER not in notes:
             raise _Stop(

@@ -355,7 +355,7 @@ def is_schema_key(key: str, holder: JsonObject, own: str) -> bool:
 
 
 def schema_key_fix(key: str, holder: Node, own: str) -> Fix | None:
-    """Return the fix for such a key; None if several are there, so that nobody can say which one counts."""
+    """Return the fix for such a key; None if there are several, and any of them may count."""
     others = [each for each in holder.value if is_schema_key(each, holder.value, own)]
     return _renaming(holder.reader, key, own) if others == [key] else None
 

@@ -120,9 +120,9 @@ def names_in(definition: JsonObject) -> tuple[str, ...]:
 def servers_in(
     document: Document, member: str = "mcpServers"
 ) -> tuple[list[Server], list[str], list[Problem]]:
-    """The servers of a list, as many hosts keep it (``.mcp.json``), that are switched on; the names of the
-    others, which are nobody else's all the same; and what is wrong. ``member``: where the list is; empty: it
-    is the document itself.
+    """Return the servers of a list (``.mcp.json``) that are switched on, the names of the others, and the
+    problems. No other source can use those names. ``member``: where the list is; empty: it is the document
+    itself.
 
     Attack: a namesake elsewhere, which gets what was granted to an entry that is switched off, or that a
     mistake has spoilt.

@@ -194,7 +194,7 @@ class Watched:
 
 
 class Noted:
-    """Says when a tool that may write files runs: what appears meanwhile is not used (``Unconfirmed``)."""
+    """Notes when a tool that may write files runs: what appears meanwhile is not used (``Unconfirmed``)."""
 
     def __init__(self, inner: Runtime, notes: Writing, *, stays: bool) -> None:
         """``stays``: something of the tool may run between its calls, too."""
@@ -218,7 +218,7 @@ class Noted:
 
 
 class Writing(Protocol):
-    """Who is told that tools write."""
+    """Notes the beginning and the end of each run that may write files."""
 
     def begins(self, tool: str, *, stays: bool) -> None: ...
     def ended(self) -> None: ...

@@ -344,7 +344,7 @@ _HANDING: Final = (
     "|transmit|embed|share|give|add|paste|dump"
 )
 _LEAKING: Final = "send|leak|exfiltrate|transmit|encode|smuggle"
-"""What nobody does with keys and variables of an API that manages them."""
+"""What honest tools do not do with the keys and variables that their own API manages."""
 _BETWEEN: Final = r"[\w'`./~(-]{0,39}[\w'`/~)-],?"
 """A word in the middle of a sentence."""
 _TALK: Final = (
@@ -359,7 +359,7 @@ _TALK_BETWEEN: Final = (
     rf"(?:(?:everything|anything|all|whatever|text) (?:that is )?in|(?!{_INTO} {_TALK}\b){_BETWEEN})"
 )
 _KEPT: Final = r"(?:ssh (?:private )?keys?|private keys?|environment variables?(?! names?\b))"
-"""What lies on the user's machine, and is also what many honest tools manage for their own service."""
+"""Secrets of the user's machine. Many honest tools manage their own service's, by the same words."""
 _WHOSE: Final = (
     "(?:(?:all|every|each|local|current)(?: of)?(?: the| your)?"
     "|(?:the|this|your) (?:users?|humans?|hosts?|machines?|systems?|process|computers?)(?:'s|')?"
