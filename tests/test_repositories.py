@@ -237,7 +237,7 @@ def test_what_a_killed_host_leaves_means_nothing_to_git_and_goes_with_the_next_c
     root = Path(__file__).parent.parent
     killed = subprocess.run(
         [sys.executable, "-c", code, str(project), *GIT], cwd=root, check=False, timeout=60,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": f"{root}:{root / 'src'}"},
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )  # fmt: skip
     assert killed.returncode == -signal.SIGKILL
     (project / "ready").unlink()
