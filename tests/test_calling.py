@@ -171,7 +171,7 @@ def test_a_manifest_program_has_a_temporary_folder(project: Path, level: Level, 
     with workshop(project, level, undeclared=profile, grants=grants) as opened:
         result = opened.call("temporary", {})
         if "protected:read-only-parents" in result.isolation and kind in ("project", "open"):
-            pytest.skip("this test's project lies in /tmp, which is read-only here because it holds that")
+            pytest.skip("this test's project is in /tmp, which is read-only here because it holds that")
         assert result.content == "{}", result
 
 

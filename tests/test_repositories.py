@@ -66,7 +66,7 @@ ORDINARY = {
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A repository with a linked worktree beside it, and without hooks; a tool that tries what it is told."""
+    """A repository with a linked worktree beside it, and without hooks; a tool that tries its commands."""
     tmp_path.chmod(0o755)
     top = repository(tmp_path / "p")
     git(top, "worktree", "add", "-q", "../w")
@@ -145,7 +145,7 @@ def test_git_works_with_its_grant_while_all_of_this_is_held(project: Path, level
     with opened(project, level, needs=GIT) as workshop:
         ordinary = {name: f"export {said}; {command}" for name, command in ORDINARY.items()}
         found = worked(workshop, ordinary)
-        # The new worktree lies beside the project, where the tool may not write.
+        # The new worktree would be beside the project, where the tool may not write.
         assert found == {**all_of(True, ordinary), "worktree": False}
         assert worked(workshop, {"again": f"export {said}; git worktree add -q below other"}) == {
             "again": True
@@ -162,7 +162,7 @@ def test_attack_a_tool_that_may_write_makes_git_status_run_a_program(
 ) -> None:
     """`git status` looks into submodules, and git into files that the configuration includes."""
     if needs is not None and level is Level.RESTRICTED:
-        pytest.skip("without mount namespaces such a tool is refused")
+        pytest.skip("without mount namespaces this tool is refused")
     top, sub = project, repository(project.parent / "sub")
     for name in ("sub", "bare", "gone"):
         git(top, "submodule", "-q", "add", str(sub), name)
@@ -237,7 +237,7 @@ def test_what_a_killed_host_leaves_means_nothing_to_git_and_goes_with_the_next_c
     root = Path(__file__).parent.parent
     killed = subprocess.run(
         [sys.executable, "-c", code, str(project), *GIT], cwd=root, check=False, timeout=60,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": f"{root}:{root / 'src'}"},
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )  # fmt: skip
     assert killed.returncode == -signal.SIGKILL
     (project / "ready").unlink()

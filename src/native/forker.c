@@ -473,8 +473,8 @@ static enum outcome one_call(napi_env env, struct slot *slot, const struct rules
     close(err[1]);
     close(pair[1]);
     if (!report(slot->control, swept, status, &usage) || !host_is_there || !swept) return OVER;
-    /* Attack: folders without number, so that a call is answered when they are gone. Nobody waits for this slot before
-     * it is ready again. */
+    /* Attack: folders without number, so that a call is answered when they are gone. No call waits for this slot
+     * before it is ready again. */
     return empty_scratch(scratch) || new_scratch(slot, rules) ? SERVED : OVER;
 }
 

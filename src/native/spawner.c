@@ -1469,7 +1469,7 @@ static bool send_report(int control, struct report *report, const void *tail, si
 
 /* The maker answers with descriptors (sealed files, the root, the user namespace where there is one, the mount
  * namespace, the IPC namespace) and, per bind, whether there was nothing to cover. The namespaces live as long as
- * somebody holds the descriptors. False: there was no answer. */
+ * these descriptors are open. False: there was no answer. */
 static bool serve_namespace(const struct request *r, const int *fds, struct report *report)
 {
     static unsigned char absent[BINDS_MAX];

@@ -1115,10 +1115,10 @@ def test_a_call_cannot_plant_code_in_the_zygote(warm: Bench) -> None:
         value = warm.call(tool, {"pids": [os.getpid(), *mine]}, permit=permit).value
         assert isinstance(value, dict)
         assert len(value) > 3
-        living = [told for pid, told in value.items() if "ESRCH" not in told]
+        living = [errors for errors in value.values() if "ESRCH" not in errors]
         assert living
-        for told in living:
-            assert {*told} <= {"EPERM", "EACCES", "ENOENT", "EROFS"}, value
+        for errors in living:
+            assert {*errors} <= {"EPERM", "EACCES", "ENOENT", "EROFS"}, value
         assert warm.call(tool, permit=permit).end is End.RETURNED
 
 

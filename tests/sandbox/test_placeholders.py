@@ -40,6 +40,19 @@ def test_what_is_missing_lies_there_while_it_is_held_and_nothing_afterwards(repo
     held.close()
 
 
+def test_every_user_may_read_them_whatever_the_umask_is(repository):
+    before = os.umask(0o077)
+    try:
+        held = hold(paths(repository))
+    finally:
+        os.umask(before)
+    assert {name: (repository / name).stat().st_mode & 0o777 for name in NAMES} == {
+        **dict.fromkeys(NAMES, 0o444),
+        **dict.fromkeys(("hooks", "modules"), 0o555),
+    }
+    held.close()
+
+
 def test_names_that_mean_something_else_are_not_made(repository):
     assert hold([str(repository / "HEAD"), str(repository / "gone" / "hooks")]).paths == ()
     assert os.listdir(repository) == []
@@ -86,7 +99,7 @@ def test_hosts_that_hold_and_let_go_at_once_leave_nothing(repository):
         "for _ in range(300):\n"
         "    held = hold(sys.argv[1:])\n"
         "    assert len(held.paths) == len(sys.argv) - 1, held.paths\n"
-        "    assert all(map(is_one, held.paths)), 'somebody took them away'\n"
+        "    assert all(map(is_one, held.paths)), 'another host took them away'\n"
         "    held.close()\n"
     )
     hosts = [subprocess.Popen([sys.executable, "-c", code, *paths(repository)]) for _ in range(4)]
@@ -106,7 +119,7 @@ def test_what_the_user_makes_of_one_is_kept(repository):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_attack_something_of_a_tool_passes_for_one(repository, name):
-    """Its time of change is not enough: what lies there must mean nothing."""
+    """Its time of change is not enough: its content must mean nothing."""
     path = repository / name
     if name in ("hooks", "modules"):
         path.mkdir()

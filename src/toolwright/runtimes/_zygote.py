@@ -294,7 +294,7 @@ class _Slot:
         except OSError:
             return False
         # Attack: folders without number, or in each other without end: a call is answered when they are all
-        # gone. Nobody waits for this slot before it is ready again.
+        # gone. No call waits for this slot before it is ready again.
         if not empty_folder(self.scratch):
             self.new_scratch()  # the old one goes with the zygote
         return host_is_there and swept

@@ -170,7 +170,7 @@ class Watched:
     """Takes away what a call made although it must not exist, and refuses the call's result.
 
     Attack: a tool that may write the repository makes a ``hooks`` folder or a ``commondir`` where there was
-    none, and the user's next git command runs what it says. At the level ``supervised`` such names are held
+    none, and the user's next git command runs what it says. At the level ``supervised`` these names are held
     while it runs (``sandbox/_placeholders.py``); this is for those that cannot be, and for the other levels.
     """
 

@@ -2,8 +2,8 @@
 
 Git runs programs that its configuration names, and hooks. It finds both by way of many files: ``.git``, which
 may be a file that names a folder; ``commondir`` of a linked worktree; ``config.worktree``; the configuration
-of each submodule, which ``git status`` looks into; included files. Whoever writes one of them chooses what
-runs.
+of each submodule, which ``git status`` looks into; included files. A tool that writes one of them chooses
+what runs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _GITLINK: Final = b"\x00\x00\xe0\x00"
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What of git lies around folders. All paths are real."""
+    """Hold the paths of git around some folders. All of them are real."""
 
     folders: tuple[str, ...] = ()
     """The repositories' own folders, and the files that name them."""

@@ -138,8 +138,7 @@ def open_real(path: str) -> int:
 
 
 def rename_to_nothing(folder: int, name: str, to: str) -> None:
-    """Rename what lies in a folder. Raises FileExistsError if something has the new name, also an empty
-    folder."""
+    """Rename an entry of a folder. Raises FileExistsError if the new name exists, also as an empty folder."""
     old, new = os.fsencode(name), os.fsencode(to)
     _syscall(_RENAMEAT2[architecture()], folder, old, folder, new, _RENAME_NOREPLACE)
 

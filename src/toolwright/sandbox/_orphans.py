@@ -39,9 +39,9 @@ def end(mark: int) -> tuple[str, ...]:
         time.sleep(_PAUSE_S)
     if orphans:
         numbers = ", ".join(map(str, sorted(orphans)))
-        told = f"{len(orphans)} process(es) outlived the call and could not be ended: {numbers}"
-        import_module("logging").getLogger("toolwright.sandbox").warning("%s (kill -9 %s)", told, numbers)
-        return (told,)
+        note = f"{len(orphans)} process(es) outlived the call and could not be ended: {numbers}"
+        import_module("logging").getLogger("toolwright.sandbox").warning("%s (kill -9 %s)", note, numbers)
+        return (note,)
     return (f"{len(killed)} process(es) that it left behind were killed",) if killed else ()
 
 

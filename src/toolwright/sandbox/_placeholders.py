@@ -1,4 +1,4 @@
-"""Hold names that do not exist: something that means nothing lies there while a tool runs, read-only to it.
+"""Hold names that do not exist, by placeholders that mean nothing and that a tool can only read.
 
 A mount can hold what exists, and what git obeys in a repository need not exist: a ``commondir`` or ``hooks``
 that a tool makes is obeyed by the user's next git command, in the middle of the call or later. So the host
@@ -36,8 +36,7 @@ _CONTENTS: Final = {
     "hooks": None,
     "modules": None,
 }
-"""What lies there by name; None: an empty folder."""
-_MODES: Final = {True: 0o444, False: 0o555}
+"""The content of each placeholder by its name; None: an empty folder."""
 _MADE_NS: Final = 1_000_000 * 10**9
 """When each of them was last changed, as it says. Nothing of a user's says so."""
 _LOOK: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -82,7 +81,7 @@ def hold(paths: Iterable[str]) -> Held:
 
 
 def is_one(path: str) -> bool:
-    """Whether a placeholder lies there, of any host that lives or was killed.
+    """Whether the path is a placeholder, of any host that lives or was killed.
 
     Attack: a tool makes something that passes for one. It must have their content, which means nothing.
     """
@@ -151,13 +150,15 @@ def _make(at: int, name: str) -> None:
     content = _CONTENTS[name]
     made = f".toolwright-{os.urandom(8).hex()}"
     if content is None:
-        os.mkdir(made, _MODES[False], dir_fd=at)
+        os.mkdir(made, dir_fd=at)
     else:
         how = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        file = os.open(made, how, _MODES[True], dir_fd=at)
+        file = os.open(made, how, 0o600, dir_fd=at)
         with os.fdopen(file, "wb") as written:
             written.write(content)
     try:
+        # The user's git must read it, whatever our umask and user are.
+        os.chmod(made, 0o555 if content is None else 0o444, dir_fd=at)
         os.utime(made, ns=(_MADE_NS, _MADE_NS), dir_fd=at, follow_symlinks=False)
         _kernel.rename_to_nothing(at, made, name)
     except OSError as error:

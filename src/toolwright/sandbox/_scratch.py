@@ -248,7 +248,7 @@ def remove(path: str, until: float | None = None) -> bool:
 
 
 def _empty(path: str, *, remove: bool, until: float) -> bool:
-    """Remove what lies in a folder, something of it in any case; False if there was no time for all of it.
+    """Remove the entries of a folder, at least one of them; False if there was no time for all.
 
     A folder inside is moved to the top before it is looked into: however deep a tool nested them, two
     descriptors and no recursion are enough.
@@ -277,8 +277,10 @@ def _empty(path: str, *, remove: bool, until: float) -> bool:
 
 
 def _some_entries(top: int) -> list[tuple[str, bool]]:
-    """Of what lies in a folder, names and which are folders. Looking for one at a time passes all that were
-    removed before, each time."""
+    """Return some entries of a folder: their names, and which are folders.
+
+    Looking for one at a time passes all that were removed before, each time.
+    """
     with os.scandir(top) as entries:
         some = islice(entries, _ENTRIES_PER_LOOK)
         return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in some]

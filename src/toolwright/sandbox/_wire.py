@@ -38,7 +38,7 @@ _HEARD_BYTES: Final = REPORT.size + OUTPUT_BYTES_MAX
 SEALED_MAX: Final = 16
 """Files of one start whose checked bytes are shown in place of what lies at their paths."""
 NAMESPACE_FDS: Final = 4
-"""Descriptors that come with a namespace, besides those of such files."""
+"""Descriptors that come with a namespace, besides those of checked files."""
 NO_LIMIT: Final = (1 << 64) - 1
 TASKS_PER_PROCESS: Final = 8
 

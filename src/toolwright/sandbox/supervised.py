@@ -166,7 +166,7 @@ class _Slot:
     """Which files the watched paths were when the rules were made."""
     namespace: _Namespace | None = None
     held: Held | None = None
-    """Names that are held by placeholders. Such a slot serves one call: they go with it."""
+    """Names that are held by placeholders. A slot with them serves one call: they go with it."""
     fds: tuple[int, ...] = ()
     """Of the ruleset and the sealed program, as far as there are any."""
     flags: int = 0
