@@ -626,6 +626,239 @@ def test_while_serving_tools_that_write_nothing_every_declaration_is_offered_at_
         assert problems(workshop) == []
 
 
+RYE = (
+    "import os\n__version__ = '1.0.0'\n__tool_type__ = 'python'\n"
+    "__executor_id__ = 'rye/core/runtimes/python/script'\n__tool_description__ = 'd'\n__category__ = 'x'\n"
+    "print(os.environ.get('PLANTED'))\n"
+)
+
+
+def rye(project: Path, name: str = "x/note.py", text: str = RYE) -> None:
+    path = project / ".ai" / "tools" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, "utf-8")
+
+
+def test_a_link_that_a_tool_made_to_what_it_wrote_elsewhere_is_not_followed(project: Path) -> None:
+    (project / "docs").mkdir()
+    skill = written(project / "docs" / "deep" / "SKILL.md", DECLARATIONS["evil/SKILL.md"])
+    with opened(project, ".") as workshop:
+        assert plant(workshop, f"{skill}; os.symlink('docs/deep', 'evil')") is None
+        workshop.reload()
+        assert workshop.skills == ()
+    with opened(project, ".") as workshop:
+        assert workshop.skills == ()
+        assert len(problems(workshop)) == 1
+
+
+def test_a_rye_space_that_a_tool_makes_is_not_used_and_its_cache_is(project: Path) -> None:
+    (project / "sub").mkdir()
+    with opened(project, ".", unsigned="warn") as workshop:
+        assert plant(workshop, written(project / "sub" / ".ai" / "cache" / "x", "data")) is None
+        assert plant(workshop, written(project / "sub" / ".ai" / "tools" / "x" / "note.py", RYE)) is None
+        workshop.reload()
+        assert "x/note" not in names(workshop)
+        assert plant(workshop, written(project / "sub" / ".ai" / "cache" / "y", "data")) is None
+    assert confirmed(project, "sub/.ai").status == 0
+    (project / "sub" / ".ai" / "cache" / "z").write_text("data", "utf-8")
+    with opened(project, ".", unsigned="warn") as workshop:
+        assert "x/note" in names(workshop), "data beside it is not what was confirmed"
+
+
+def test_variables_of_a_file_that_a_tool_made_reach_no_other_tool(project: Path) -> None:
+    rye(project)
+    more: dict[str, Any] = {"unsigned": "warn", "load_dotenv": True}
+    with opened(project, ".", **more) as workshop:
+        assert workshop.call("x/note", {}).ok
+        assert plant(workshop, written(project / ".env", "PLANTED=1\n")) is None
+        result = workshop.call("x/note", {})
+        assert result.error is not None
+        assert ".env appeared" in result.error.message
+    assert confirmed(project, ".env").status == 0
+    with opened(project, ".", **more) as workshop:
+        assert workshop.call("x/note", {}).ok
+        assert plant(workshop, written(project / ".env", "PLANTED=1\n")) is not None
+
+
+@pytest.mark.parametrize(
+    "name", ["node_modules/lib/index.js", "package.json", ".ai/node_modules/lib/index.js", ".ai/package.json"]
+)
+def test_packages_that_a_tool_made_are_not_loaded_by_javascript(project: Path, name: str) -> None:
+    text = (
+        'export const __version__ = "1.0.0";\nexport const __tool_type__ = "javascript";\n'
+        'export const __executor_id__ = "rye/core/runtimes/node/node";\nexport const __category__ = "x";\n'
+        'export const __tool_description__ = "d";\nexport default () => ({});\n'
+    )
+    rye(project, "x/page.mjs", text)
+    with opened(project, ".", unsigned="warn") as workshop:
+        assert plant(workshop, written(project / name, "{}")) is None
+        result = workshop.call("x/page", {})
+        assert result.error is not None
+        assert "appeared" in result.error.message
+
+
+def test_the_folders_of_tools_of_another_open_host_are_held(project: Path) -> None:
+    """Two servers with different projects: a tool of the one may write everything that its user may."""
+    other = project.parent / "other"
+    for name in ("groups", "handlers"):
+        (other / name).mkdir(parents=True)
+    (other / "groups" / "journal_tools.json").write_text(group("journal", "recall", "journal"), "utf-8")
+    (other / "handlers" / "journal.py").write_text(JOURNAL, "utf-8")
+    (other / "handlers" / "helper.py").write_text("VALUE = 'honest'\n", "utf-8")
+    everything = (Grant(pattern="capability:notes/*", needs=None),)
+    with opened(project, "groups", grants=everything) as workshop:
+        handlers, groups = other / "handlers", other / "groups"
+        with opened(project, str(other / "groups"), cwd=other) as theirs, watched(theirs):
+            assert plant(workshop, written(handlers / "journals.py")) is not None
+            assert plant(workshop, written(groups / "evil_tools.json")) is not None
+            assert plant(workshop, written(other / "notes.txt")) is None
+        until(lambda: plant(workshop, written(handlers / "other.txt")) is None)
+
+
+def test_a_list_of_servers_that_was_named_is_held(project: Path) -> None:
+    (project / ".mcp.json").write_text('{"mcpServers": {}}', "utf-8")
+    (project / "server.py").write_text("", "utf-8")
+    with opened(project, "groups", ".mcp.json") as workshop:
+        assert plant(workshop, written(project / ".mcp.json", "{}")) is not None
+
+
+def test_a_server_does_not_import_what_a_tool_made_beside_its_script(project: Path) -> None:
+    ran = project.parent / "ran"
+    servers = {"s": {"command": sys.executable, "args": ["server.py"]}}
+    (project / ".mcp.json").write_text(json.dumps({"mcpServers": servers}), "utf-8")
+    (project / "server.py").write_text("import json\n", "utf-8")
+    with opened(project, "groups", ".mcp.json") as workshop:
+        assert plant(workshop, written(project / "server.py")) is not None
+        assert plant(workshop, written(project / "json.py", f"open({str(ran)!r}, 'w')\n")) is None
+        workshop.reload(fresh=True)
+        assert not ran.exists()
+    with opened(project, "groups", ".mcp.json") as workshop:
+        assert any("json.py appeared" in each.message for each in workshop.problems)
+    assert not ran.exists()
+
+
+def test_compiled_code_that_a_tool_made_is_not_run(project: Path) -> None:
+    (project / "run.py").write_text("import beside\nprint('{}')\n", "utf-8")
+    (project / "beside.py").write_text("", "utf-8")
+    tools = [{"name": "runs", "description": "d", "schema": {"type": "object"}}]
+    tools[0]["command"] = [sys.executable, "run.py"]
+    (project / "tools.json").write_text(json.dumps({"tools": tools}), "utf-8")
+    steals = (
+        "import importlib.util, marshal, os, struct\n"
+        "status = os.stat('beside.py')\n"
+        "code = compile('raise SystemExit(\"planted\")', 'beside.py', 'exec')\n"
+        "head = struct.pack('<III', 0, int(status.st_mtime) & 0xFFFFFFFF, status.st_size & 0xFFFFFFFF)\n"
+        "path = importlib.util.cache_from_source('beside.py')\n"
+        "os.makedirs(os.path.dirname(path))\n"
+        "open(path, 'wb').write(importlib.util.MAGIC_NUMBER + head + marshal.dumps(code))\n"
+    )
+    with opened(project, ".") as workshop:
+        assert workshop.call("runs", {}).ok
+        assert workshop.call("runs", {}).ok, "its own run leaves nothing that would have to be confirmed"
+        assert plant(workshop, steals) is None
+        result = workshop.call("runs", {})
+        assert result.error is not None
+        assert "__pycache__ appeared" in result.error.message
+
+
+def test_names_that_are_no_text_keep_no_tool_from_running(project: Path) -> None:
+    path = os.fsencode(project) + b"/bad\xff"
+    os.mkdir(path)
+    with opened(project, ".") as workshop:
+        assert plant(workshop, written(project / "a.txt")) is None
+        assert plant(workshop, "import os; os.mkdir(b'worse\\xff')") is None
+        workshop.reload()
+        assert names(workshop) == ["recall", "write_note"]
+
+
+def test_a_project_that_is_made_beside_this_one_is_nothing_that_appeared(project: Path) -> None:
+    """Above the project handlers may lie, and nothing else of it is looked at."""
+    everything = (Grant(pattern="capability:notes/*", needs=None),)
+    other = project.parent / "cloned"
+    with opened(project, ".", grants=everything) as workshop:
+        planted = written(other / "tools.json", DECLARATIONS["tools.json"])
+        assert plant(workshop, planted) is None
+    with opened(project, str(other), cwd=other) as workshop:
+        assert names(workshop) == ["evil"]
+
+
+def test_a_project_that_is_made_in_the_users_own_folder_is_nothing_that_appeared(project: Path) -> None:
+    home = project.parent
+    everything = (Grant(pattern="capability:notes/*", needs=None),)
+    env = {"HOME": str(home)}
+    with opened(project, "groups", grants=everything, cwd=home, env=env) as workshop:
+        assert plant(workshop, written(home / "cloned" / "tools.json", DECLARATIONS["tools.json"])) is None
+        assert plant(workshop, written(home / "tools.json", DECLARATIONS["tools.json"])) is None
+    with opened(project, str(home / "cloned"), cwd=home / "cloned", env=env) as workshop:
+        assert names(workshop) == ["evil"]
+    with opened(project, str(home / "tools.json"), cwd=home, env=env) as workshop:
+        assert names(workshop) == []
+
+
+def test_a_declaration_that_its_author_saves_counts_at_once_but_not_while_a_tool_runs(project: Path) -> None:
+    """A file that is replaced while a tool runs is held no more for the rest of that call."""
+    program = project / "tools" / "bin" / "waits"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\ntouch began; while [ ! -e go ]; do sleep 0.01; done; echo '{}'\n", "utf-8")
+    program.chmod(0o755)
+
+    def save(name: str) -> None:
+        tool = {"name": "waits", "description": name, "schema": {"type": "object"}}
+        beside = project / "tools.new"
+        beside.write_text(json.dumps({"tools": [{**tool, "command": ["./tools/bin/waits"]}]}), "utf-8")
+        beside.replace(project / "tools.json")
+
+    def told() -> str:
+        return next((tool.description for tool in workshop.tools if tool.name == "waits"), "")
+
+    save("first")
+    with opened(project, ".") as workshop, watched(workshop), ThreadPoolExecutor(1) as pool:
+        save("second")
+        until(lambda: told() == "second")
+        (project / "go").write_text("")
+        assert workshop.call("waits", {}).ok
+        save("third")
+        until(lambda: told() == "third")
+        (project / "go").unlink()
+        (project / "began").unlink()
+        running = pool.submit(workshop.call, "waits", {})
+        until((project / "began").exists)
+        save("fourth")
+        until(lambda: problems(workshop) != [])
+        assert "was replaced" in problems(workshop)[0]
+        assert told() == "third", "what it said before still counts"
+        (project / "go").write_text("")
+        assert running.result().ok
+        assert confirmed(project, "tools.json").status == 0
+        until(lambda: told() == "fourth")
+
+
+def test_commands_tell_what_appeared_and_confirm_it(project: Path) -> None:
+    def said(*arguments: str) -> Said:
+        return command(
+            *arguments, cwd=project, home=project.parent / "home", env={"PATH": os.environ["PATH"]}
+        )
+
+    (project / "mine.toml").write_text(
+        '[[source]]\npath = "."\n[grants."capability:notes/*"]\nneeds = ["fs.read", "fs.write"]\n', "utf-8"
+    )
+    code = written("evil_tools.json", DECLARATIONS["evil_tools.json"])
+    with_config = ("--config", "mine.toml")
+    assert said(*with_config, "call", "write_note", json.dumps({"code": code})).status == 0
+    checked = said(*with_config, "check")
+    assert checked.status == 65
+    assert "evil_tools.json appeared at" in checked.out
+    assert "toolwright trust" in checked.out
+    listed = said(*with_config, "list", "--json")
+    assert sorted(tool["name"] for tool in listed.json) == ["recall", "write_note"]
+    assert "evil_tools.json" in said("trust", "--list").out
+    refused = said("trust", "evil_tools.json")
+    assert refused.status == 2
+    assert said("trust", "--yes", "evil_tools.json").status == 0
+    listed = said(*with_config, "list", "--json")
+    assert sorted(tool["name"] for tool in listed.json) == ["evil", "recall", "write_note"]
+
+
 def until(is_so: Callable[[], bool]) -> None:
     ends = time.monotonic() + WAIT_S
     while not is_so():

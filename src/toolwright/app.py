@@ -67,6 +67,7 @@ from toolwright.servers import ServerLists
 from toolwright.store.keep import STORE_NAME, Keep
 
 if TYPE_CHECKING:
+    from toolwright.catalog.places import Code, Places
     from toolwright.catalog.unconfirmed import Unconfirmed
     from toolwright.dialects import Dialect
     from toolwright.engine import Begun
@@ -320,11 +321,22 @@ class Workshop:
         return Unconfirmed(
             self.config.state,
             cwd=current_folder(),
-            places=lambda: (self._closing or self.gate).places(),
-            may_write=lambda folder: (self._closing or self.gate).may_write(folder),
+            places=self._placed,
+            may_write=lambda folder: (
+                (self._closing or self.gate).may_write(folder) if self._is_loaded else None
+            ),
             imports=lambda path, text: (self._closing or self.gate).imported(path, text),
-            settings=lambda tool: (self._closing or self.gate).settings_of(tool),
+            code=self._code,
         )
+
+    def _placed(self) -> tuple[sources.Listing, Places]:
+        """What is listed, and what belongs to tools; while we load, as far as it is listed."""
+        gate, listed = self._closing or self.gate, self._lists.listing
+        return gate.places() if self._is_loaded or listed is None else (listed, gate.places_of(listed))
+
+    def _code(self, tool: Tool) -> Code:
+        listed = self._lists.listing
+        return (self._closing or self.gate).code_of(tool, {} if listed is None else listed.servers)
 
     def _unconfirmed(self) -> Unconfirmed | None:
         """The same, where anything can have appeared: most hosts that only look import nothing for it."""
@@ -358,7 +370,8 @@ class Workshop:
                 hands.close()
             if gate is not None and "unconfirmed" in self.__dict__:
                 self._closing = gate
-                self.unconfirmed.close(self.catalog.tools)
+                known = [*self.catalog.tools, *self.server_records()] if self._is_loaded else []
+                self.unconfirmed.close(known)
         finally:
             if gate is not None:
                 gate.close()

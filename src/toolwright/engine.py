@@ -270,6 +270,9 @@ class Engine:
             result = replace(self._refusal(call, refused.error, refused.tool), rule=refused.rule)
         except NoLeave:
             return self._unrecorded(call, tool, self._audit.why_not)
+        except Unrecorded as no:
+            error = ToolError(kind=Kind.NOT_AUDITED, message=no.message, hint=no.hint)
+            result = self._refusal(call, error, tool)
         except Exception as broken:  # noqa: BLE001 - one catch-all per thread boundary, no other
             what, hint = shortage(broken) or (type(broken).__name__, None)
             error = ToolError(kind=Kind.INTERNAL, message=f"the runtime broke: {what}", hint=hint)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Final
 from toolwright import jsontext
 from toolwright.catalog import loading, places, sources
 from toolwright.catalog.digests import Contents, how, own_files, seen
-from toolwright.catalog.places import Places
+from toolwright.catalog.places import Code, Places
 from toolwright.config import Config, Environment, current_folder, lock_folder
 from toolwright.errors import Kind, StoreError
+from toolwright.formats import server_of
 from toolwright.model import (
     LOCK_NAME,
     LOCKS,
@@ -135,6 +136,7 @@ class Gate:
         self._others: tuple[str, ...] = ()
         """What is guarded for other hosts."""
         self._placed: tuple[loading.LoadReport, Places] | None = None
+        self._listed: tuple[sources.Listing, Places] | None = None
         self._places: dict[str, tuple[str, bool]] = {}
         """Each declaration's project, and whether a person named its source: neither changes."""
         self.cwd = current_folder()
@@ -166,6 +168,7 @@ class Gate:
             search=_searched(environment, config.grants),
             handlers=tuple(source.handlers for source in config.sources if source.handlers),
             names=(_DOTENV,) if config.load_dotenv else (),
+            named=tuple(source.path for source in config.sources if os.path.isabs(source.path)),
         )
         self.named = (
             # Attack: a project whose tools get a wider profile because its configuration is left out.
@@ -393,7 +396,14 @@ class Gate:
     def guard(self, listed: sources.Listing | None) -> None:
         """What must stay read-only before anything was loaded."""
         if self._guarded is None and listed is not None:
-            self._grounds.guard(places.find(listed, self._around).held)
+            self._grounds.guard(self.places_of(listed).held)
+
+    def places_of(self, listed: sources.Listing) -> Places:
+        """What belongs to tools as far as it was only listed: before anything was loaded."""
+        known = self._listed
+        if known is None or known[0] is not listed:
+            known = self._listed = (listed, places.find(listed, self._around))
+        return known[1]
 
     # -- listing and explaining -----------------------------------------------------------------------------
 
@@ -536,13 +546,18 @@ class Gate:
                 return tool.key
         return None
 
-    def settings_of(self, tool: Tool) -> tuple[str, ...]:
-        """What besides its code decides what a tool with a chain runs."""
+    def code_of(self, tool: Tool, servers: Mapping[str, tuple[str, str]]) -> Code:
+        """What a tool or a server runs, with what else decides that. ``servers``: as a listing has them."""
+        if isinstance(tool.invocation, CallMcp) and not tool.chain:
+            settings = jsontext.loads_own(tool.invocation.settings)
+            named = servers.get(str(settings["definition"]))
+            return places.Code() if named is None else places.server_code(server_of(named[0]), named[1])
+        code = places.code_of(tool, self.cwd)
         if not tool.chain:
-            return ()
+            return code
         project = self._place(tool)[0]
         dotenv = (os.path.join(project, _DOTENV),) if self._config.load_dotenv else ()
-        return (*dotenv, os.path.join(project, ".ai", "config"))
+        return replace(code, files=(*code.files, *dotenv, os.path.join(project, ".ai", "config")))
 
     def imported(self, path: str, text: bytes | None) -> list[str]:
         shadows = import_module("toolwright.runtimes._dependencies").shadows

@@ -374,7 +374,11 @@ class Hands:
                 if record is None:
                     return self._unrecorded()
                 if start.permit.write:
-                    self._unconfirmed.begins(key, stays=True)
+                    try:
+                        self._unconfirmed.begins(key, stays=True)
+                    except StoreError as error:
+                        reason = f"what tools may change cannot be noted: {error.message}"
+                        return Ending(end=End.UNAVAILABLE, reason=reason, hint=error.hint)
                 opened = self.sandbox.open(start)
                 why = opened.reason if isinstance(opened, Ending) else None
                 record.result = replace(

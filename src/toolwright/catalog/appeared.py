@@ -24,8 +24,8 @@ from typing import Any, Final
 
 from toolwright import jsontext
 from toolwright.catalog.files import fingerprint
-from toolwright.errors import StoreError
-from toolwright.paths import is_settled
+from toolwright.errors import StoreError, shortage
+from toolwright.paths import is_settled, is_utf8
 from toolwright.records import dataclass
 from toolwright.store import private
 
@@ -55,6 +55,8 @@ class Appearance:
     """The keys of the tools that ran, or may have run, at that time."""
     digest: str = ""
     """Of what it held when it was noticed."""
+    was_there: bool = False
+    """Something else was there before: it was replaced."""
     confirmed: str = ""
     """Of what a person confirmed."""
     by: str = ""
@@ -142,10 +144,11 @@ class Records:
         if found.path not in self.all() and len(self.all()) >= RECORDS_MAX:
             raise StoreError(
                 f"{self._folder}: {RECORDS_MAX:,} names wait to be confirmed",
-                "`toolwright check` shows them: confirm or delete them",
+                "`toolwright trust --list` shows them: confirm or delete them",
             )
         body = {
             "path": found.path, "at": found.at, "tools": [*found.tools], "digest": found.digest,
+            "was_there": found.was_there,
             "confirmed": found.confirmed, "by": found.by, "is_used": found.is_used,
         }  # fmt: skip
         private.replace(self._place(found.path), jsontext.compact(body))
@@ -169,6 +172,7 @@ class Records:
                 at=float(plain["at"]),
                 tools=tuple(map(str, plain["tools"])),
                 digest=str(plain["digest"]),
+                was_there=plain["was_there"] is True,
                 confirmed=str(plain["confirmed"]),
                 by=str(plain["by"]),
                 is_used=plain["is_used"] is True,
@@ -285,7 +289,7 @@ class OpenHosts:
                 os.pwrite(self._descriptor, body, 0)
                 os.ftruncate(self._descriptor, len(body))
             except OSError as error:
-                raise StoreError(f"{self._folder}: {(error.strerror or 'no').lower()}", None) from None
+                raise self._trouble(error) from None
 
     def _begin(self) -> None:
         private.folder(self._folder)
@@ -296,7 +300,14 @@ class OpenHosts:
             self._descriptor = os.open(self._own, flags, 0o600)
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise StoreError(f"{self._folder}: {(error.strerror or 'no').lower()}", None) from None
+            raise self._trouble(error) from None
+
+    def _trouble(self, error: OSError) -> StoreError:
+        _, hint = shortage(error) or (
+            "",
+            "make room on its disk, and the folder writable for the host's user",
+        )
+        return StoreError(f"{self._folder}: {(error.strerror or 'it cannot be written').lower()}", hint)
 
     def end(self) -> None:
         """We hold nothing any more, and what our tools made was looked at."""
@@ -375,9 +386,9 @@ def steps(path: str) -> Iterator[str]:
 
 
 def names_in(folder: str) -> frozenset[str]:
-    """All names in a folder."""
+    """All names in a folder that are texts: no format loads others, and no program imports them."""
     try:
-        return frozenset(os.listdir(folder))
+        return frozenset(filter(is_utf8, os.listdir(folder)))
     except OSError:
         return frozenset()
 

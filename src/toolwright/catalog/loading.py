@@ -50,6 +50,7 @@ _UNREADABLE: Final = (Damaged, OSError, ValueError, TypeError, LookupError)
 UNCONFIRMED: Final = "source.unconfirmed"
 """The code of a declaration that appeared where tools may write, and waits for a person."""
 _LOADS: Final = count()
+_NONE: Final[Mapping[str, Any]] = {}
 _Answer = TypeVar("_Answer")
 
 
@@ -484,11 +485,23 @@ def _load(
     else:
         # Whoever looks again asks again, too, where nothing was told.
         units = () if earlier is None else [kept for kept in earlier.units if kept.until is None]
+    before = _standing(earlier) if earlier is not None and found.barred else {}
     try:
-        loaded = _cold(found, rules, machine, units, stated)
+        loaded = _cold(found, rules, machine, units, stated, before)
     except _UNREADABLE:  # what was left in the cache is not what it was
-        loaded = _cold(found, rules, machine, (), stated)
-    return LoadReport(Shelves(Fresh(loaded), again), found, lambda: kept.save(identity, loaded), warm=False)
+        loaded = _cold(found, rules, machine, (), stated, before)
+
+    def save() -> None:
+        if before.keys().isdisjoint(found.barred):  # else some of it is what files said before
+            kept.save(identity, loaded)
+
+    return LoadReport(Shelves(Fresh(loaded), again), found, save, warm=False)
+
+
+def _standing(earlier: LoadReport) -> dict[str, Kept]:
+    """What the documents of an earlier load were compiled to, by their paths."""
+    listed = zip(earlier.listing.candidates, earlier.units, strict=True)
+    return {candidate.path: kept for candidate, kept in listed if kept.stands and kept.format is not None}
 
 
 def _mark_of(source: Source) -> str:
@@ -505,8 +518,10 @@ def _cold(
     machine: Machine,
     earlier: Sequence[Kept],
     stated: Sequence[StatedEffect],
+    before: Mapping[str, Kept] = _NONE,
 ) -> Loaded:
-    """Compile and link everything, taking over what ``earlier`` compiled from the same files."""
+    """Compile and link everything, taking over what ``earlier`` compiled from the same files. ``before``: of
+    a document that is left alone what it said before, which goes on to count."""
     compiled = _compile_all(found, rules, machine, earlier)
     problems: list[Problem] = []
     programs: dict[str, bool] = {}
@@ -516,6 +531,8 @@ def _cold(
         stands = candidate.path not in found.barred
         if not stands:
             problems.append(found.barred[candidate.path])
+            if candidate.path in before:
+                kept, stands = before[candidate.path], True
         for condition in kept.compiled.conditions:
             missing = _missing(condition, machine, programs) if condition.drops else None
             if missing is not None:

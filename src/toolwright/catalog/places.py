@@ -11,15 +11,18 @@ Nothing is read but names and links, and nothing here decides what a tool may do
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
-from toolwright import jsontext
+from toolwright import formats, jsontext
 from toolwright.catalog.sources import SKILL_FILES, Listing
 from toolwright.model import CallFunction, CallJavaScript, CallMcp, CallPython, RunProcess, Tool
 from toolwright.paths import upwards
 from toolwright.records import dataclass
+
+if TYPE_CHECKING:
+    from toolwright.formats.mcp import Server
 
 CONFIGURATION: Final = ("toolwright.toml", "toolwright.lock")
 DECLARATIONS: Final = (*SKILL_FILES, "toolpack.json")
@@ -56,6 +59,8 @@ class Around:
     """Folders of handlers that a configuration names."""
     names: tuple[str, ...] = ()
     """What else is read by its name in a project."""
+    named: tuple[str, ...] = ()
+    """The paths of sources."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,8 +300,11 @@ class _Finding:
                 self.folder(real)
             elif not self.covers(real):
                 self.file(real)
+        for path in self.around.named:
+            if os.path.isfile(path):
+                self.file(path)
         for text, path in self.found.servers.values():
-            self.server(jsontext.loads_own(text.encode("utf-8")), os.path.dirname(path))
+            self.server(formats.server_of(text), path)
 
     def sources(self) -> None:
         """The folders that were looked through for declarations, and hold none yet."""
@@ -389,16 +397,12 @@ class _Finding:
         if os.path.isfile(path := os.path.join(real, "package.json")):
             self.file(path)
 
-    def server(self, told: Any, folder: str) -> None:
+    def server(self, server: Server, path: str) -> None:
         """The code that a list of MCP servers starts."""
-        definition: Mapping[str, Any] = told["definition"]
-        command, arguments = definition.get("command"), definition.get("args")
-        if isinstance(command, str):
-            cwd = definition.get("cwd")
-            listed = arguments if isinstance(arguments, list) else ()
-            words = [word for word in listed if isinstance(word, str)]
-            base = os.path.join(folder, cwd) if isinstance(cwd, str) else folder
-            self.runs(command_code((command, *words), base))
+        code = server_code(server, path)
+        self.runs(code)
+        if code.texts or not all(map(self.is_spelled, code.files)):
+            self.shared[server.key] = None
 
 
 # -- what one tool runs -------------------------------------------------------------------------------------
@@ -430,6 +434,17 @@ def code_of(tool: Tool, cwd: str) -> Code:
         case CallJavaScript(file=file):
             return Code(files=(file,), modules=tuple(upwards(os.path.dirname(file))))
     return Code()
+
+
+def server_code(server: Server, path: str) -> Code:
+    """The code that an MCP server is started from, which a file at a path names."""
+    definition = server.definition
+    command, arguments, cwd = (definition.get(name) for name in ("command", "args", "cwd"))
+    if not isinstance(command, str):
+        return Code()
+    words = [word for word in (arguments if isinstance(arguments, list) else ()) if isinstance(word, str)]
+    folder = os.path.dirname(path)
+    return command_code((command, *words), os.path.join(folder, cwd) if isinstance(cwd, str) else folder)
 
 
 def command_code(words: Sequence[str], cwd: str) -> Code:

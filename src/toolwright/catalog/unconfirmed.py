@@ -31,11 +31,10 @@ from toolwright.catalog.places import (
     Code,
     Imports,
     Places,
-    code_of,
 )
 from toolwright.catalog.sources import Listing, Source
 from toolwright.model import Problem, Rules, Tool
-from toolwright.paths import SETTLED_NS, is_below, upwards
+from toolwright.paths import SETTLED_NS, is_below, is_utf8, upwards
 from toolwright.records import dataclass, replace
 from toolwright.store import private
 
@@ -72,23 +71,29 @@ class Unconfirmed:
         places: Callable[[], tuple[Listing, Places]],
         may_write: Callable[[str], str | None],
         imports: Imports,
-        settings: Callable[[Tool], tuple[str, ...]] = lambda _tool: (),
+        code: Callable[[Tool], Code],
     ) -> None:
         """``places``: what is loaded now. ``may_write``: the key of a tool that may write in a folder.
-        ``settings``: files and folders besides its code that decide what a tool runs."""
+        ``code``: what a tool runs, with what else decides that."""
         self.records = Records(state)
         self.hosts = OpenHosts(state)
         self._cwd = cwd
         self._places = places
         self._may_write = may_write
         self._imports = imports
-        self._settings = settings
+        self._code_of = code
         self._lock = threading.RLock()
         self._seen: Seen | None = None
         self._of: Places | None = None
         self._running = 0
         self._stays = False
         """Something runs between calls as well: a server, or an interpreter that is kept."""
+        self._held: dict[str, tuple[str, ...]] = {}
+        """Documents that the kernel holds, by their folders."""
+        self._stamps: dict[str, object] = {}
+        """These folders as they were when nothing ran."""
+        self._replaced: set[str] = set()
+        """Documents that were replaced while something ran: the kernel held those that were there before."""
         self._ran: OrderedDict[str, float] = OrderedDict()
         """When tools that may write began to run last."""
         self._after: dict[str, tuple[object, frozenset[str]]] = {}
@@ -114,7 +119,7 @@ class Unconfirmed:
 
     def _tell(self, places: Places) -> None:
         assert self._seen is not None
-        self.hosts.tell(self._seen, places.held, self._ran)
+        self.hosts.tell(self._seen, [*filter(is_utf8, places.held)], self._ran)
 
     def begins(self, tool: str, *, stays: bool = False) -> None:
         """A tool that may write files starts. Raises StoreError: then it must not."""
@@ -125,7 +130,7 @@ class Unconfirmed:
                 assert self._seen is not None
                 self._ran[tool] = time.time()
                 self._tell(places)
-            elif places.code and not self._running and not self._stays:
+            if not self._running and not self._stays:
                 self._take_over()
             self._running += 1
             self._stays |= stays
@@ -139,21 +144,39 @@ class Unconfirmed:
         """It ended."""
         with self._lock:
             self._running -= 1
-            if self._of is not None and self._of.code and not self._running and not self._stays:
-                for folder in self._of.code:
-                    self._after[folder] = (appeared.stamp_of(folder), self._names(folder))
+            if self._seen is None or self._running or self._stays:
+                return
+            self._note_replaced(self._seen)
+            for folder in self._seen.code:
+                self._after[folder] = (appeared.stamp_of(folder), self._names(folder))
 
     def _take_over(self) -> None:
-        """What came into folders of code while nothing ran that may write: people made it."""
-        if self._seen is None or self._of is None or not self._after:
+        """What came while nothing ran that may write: people made it."""
+        seen = self._seen
+        if seen is None:
             return
-        names = dict(self._seen.names)
-        for folder in self._of.code:
+        names: dict[str, frozenset[str]] = {}
+        for folder in seen.code:
             stamp, known = self._after.get(folder, (None, frozenset()))
             if stamp is not None and stamp != appeared.stamp_of(folder):
                 now = self._names(folder)
-                names[folder] = (names.get(folder, frozenset()) | (now - known)) & now
-        self._seen = replace(self._seen, names=names)
+                names[folder] = (seen.names[folder] | (now - known)) & now
+        marks: dict[str, tuple[int, ...]] = {}
+        for folder, paths in self._held.items():
+            if (found := appeared.stamp_of(folder)) != self._stamps.get(folder):
+                self._stamps[folder] = found
+                marks |= {path: appeared.mark_of(path) for path in paths if path not in self._replaced}
+        if names or marks:
+            self._seen = replace(seen, names={**seen.names, **names}, marks={**seen.marks, **marks})
+
+    def _note_replaced(self, seen: Seen) -> None:
+        """Attack: an author saves a declaration while a tool runs. Another file then lies at its path, and
+        the mount that held the one before is gone: the tool writes into the new one."""
+        for folder, paths in self._held.items():
+            if appeared.stamp_of(folder) != self._stamps.get(folder):
+                self._replaced |= {
+                    path for path in paths if appeared.mark_of(path)[2:3] != seen.marks[path][2:3]
+                }
 
     def _look(self) -> None:
         """Take the snapshot, or add to it what was loaded since. What is in it stays as it was."""
@@ -162,27 +185,33 @@ class Unconfirmed:
             return
         before = self._seen or Seen()
         names = dict(before.names)
-        for folder in places.mixed:
+        for folder in filter(is_utf8, places.mixed):
             if folder not in names and before.newest(folder) is None:
                 names[folder] = appeared.names_in(folder)
         above = dict(before.above)
-        for folder in upwards(os.path.realpath(self._cwd)):
+        for folder in filter(is_utf8, upwards(os.path.realpath(self._cwd))):
             if folder not in above:
                 above[folder] = _configuration(folder)
         marks = dict(before.marks)
-        for path in _documents(listing, places):
+        for path in filter(is_utf8, _documents(listing, places)):
             if path not in marks and before.newest(path) is None:
                 marks[path] = appeared.mark_of(path)
         self._seen = Seen(
             names=names,
-            declaring=before.declaring | frozenset(places.declaring),
-            narrow=before.narrow | frozenset(places.narrow),
+            declaring=before.declaring | names.keys() & {*places.declaring},
+            narrow=before.narrow | names.keys() & {*places.narrow},
             above=above,
             marks=marks,
-            held=frozenset(places.files),
-            code=frozenset(places.code),
+            held=frozenset(filter(is_utf8, places.files)),
+            code=frozenset(names.keys() & {*places.code}),
         )
         self._of = places
+        held: dict[str, tuple[str, ...]] = {}
+        for path in marks.keys() & self._seen.held:
+            held[os.path.dirname(path)] = (*held.get(os.path.dirname(path), ()), path)
+        self._held = held
+        for folder in held:
+            self._stamps.setdefault(folder, appeared.stamp_of(folder))
 
     def _names(self, folder: str) -> frozenset[str]:
         """The names in a folder: looked at again only where its times changed, and are not those of now."""
@@ -206,15 +235,21 @@ class Unconfirmed:
         if not records:
             return {}
         barred: dict[str, Problem] = {}
-        folders: dict[str, Appearance | None] = {}
+        folders: dict[str, tuple[Appearance | None, str]] = {}
+        links = {*found.links}
         for row in found.rows:
             folder = found.homes[row[0]].folder
+            if not folder.startswith("/"):
+                continue  # what is fetched
             if folder not in folders:
-                folders[folder] = self._bars(folder) if folder.startswith("/") else None
-            for name in row[1] if folder.startswith("/") else ():
-                record = folders[folder] or self._bars(os.path.join(folder, name))
-                if record is not None:
-                    barred[f"{folder}/{row[1][0]}"] = problem_of(record, f"{folder}/{row[1][0]}")
+                folders[folder] = (self._bars(folder), os.path.realpath(folder))
+            record, real = folders[folder]
+            for name in row[1]:
+                path = f"{folder}/{name}"
+                if record is None and (f"{real}/{name}" in records or path in links):
+                    record = self._bars(path)
+            if record is not None:
+                barred[f"{folder}/{row[1][0]}"] = problem_of(record, f"{folder}/{row[1][0]}")
         return barred
 
     def _bars(self, path: str) -> Appearance | None:
@@ -235,6 +270,8 @@ class Unconfirmed:
         """Write down what appeared since the snapshots: ours, and those of other hosts."""
         with self._lock:
             if self._seen is not None:
+                if self._running or self._stays:
+                    self._note_replaced(self._seen)
                 self._judge(self._seen, self._told(), is_ours=True)
         self._others = (-1.0, None, ())
         for host in self._others_now():
@@ -257,7 +294,8 @@ class Unconfirmed:
                     continue
                 who = tools or tuple(filter(None, (self._may_write(folder),) if is_ours else ()))
                 if who:
-                    self._write_down(path, who)
+                    for inner in _parts(path):
+                        self._write_down(inner, who)
                 else:  # no tool that is loaded could have made it
                     known[folder] |= {name}
         for folder, names in seen.above.items():
@@ -269,24 +307,30 @@ class Unconfirmed:
             if now == mark:
                 continue
             folder, name = os.path.split(path)
-            if now and path not in seen.held and tools and self._declares(folder, name):
-                self._write_down(path, tools)
-            else:
-                marks[path] = now
+            could_write = path not in seen.held or (is_ours and path in self._replaced)
+            if now and could_write and tools and self._declares(folder, name):
+                self._write_down(path, tools, was_there=is_ours)
+            marks[path] = now
+            self._replaced.discard(path)
         if is_ours:
             self._seen = replace(seen, names=known, marks=marks)
 
     def _told(self) -> tuple[str, ...]:
         return tuple(reversed([*self._ran][-_TOLD_MAX:]))
 
-    def _write_down(self, path: str, tools: tuple[str, ...]) -> None:
+    def _write_down(self, path: str, tools: tuple[str, ...], *, was_there: bool = False) -> None:
+        """``was_there``: it was replaced, so what was confirmed of it before no longer counts."""
         known = self.records.above(path)
-        if known is not None and (known.path != path or known.is_used or not known.confirmed):
+        if known is not None and (
+            known.path != path or not known.confirmed or (known.is_used and not was_there)
+        ):
             return
         digest = appeared.digest_of(path)
         if known is None or known.confirmed != digest:
             at = appeared.changed_at(path)
-            self.records.put(Appearance(path=path, at=at, tools=tools[:_TOLD_MAX], digest=digest))
+            self.records.put(
+                Appearance(path=path, at=at, tools=tools[:_TOLD_MAX], digest=digest, was_there=was_there)
+            )
 
     def _declares(self, folder: str, name: str, *, is_narrow: bool = False) -> bool:
         """Whether a name that appeared is a declaration, or holds some."""
@@ -348,7 +392,10 @@ class Unconfirmed:
         for folder, file, text in code.imports:
             if self._has_new(folder):
                 for path in self._imports(file, text):
-                    if (record := self._appeared(path)) is not None:
+                    # Attack: compiled code of a module that is there, which an interpreter takes for its.
+                    compiled = os.path.join(os.path.dirname(path), "__pycache__")
+                    record = self._appeared(path) or self._appeared(compiled)
+                    if record is not None:
                         return record
         code.looked = looked
         return None
@@ -404,9 +451,7 @@ class Unconfirmed:
         if known is None or known.tool is not tool or known.places is not places:
             if len(self._codes) >= _KNOWN_MAX:
                 self._codes.clear()
-            code = code_of(tool, self._cwd)
-            code = replace(code, files=(*code.files, *self._settings(tool)))
-            known = self._codes[tool.key] = _shared(tool, places, code)
+            known = self._codes[tool.key] = _shared(tool, places, self._code_of(tool))
         return known
 
     def _others_now(self) -> Sequence[OpenHost]:
@@ -460,7 +505,8 @@ def words_of(record: Appearance) -> tuple[str, str]:
     """What happened, and what to do."""
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.at))
     who = ", ".join(record.tools) or "a tool that may write there"
-    message = f"{record.path} appeared at {at}, while {who} could write there; it is not used"
+    what = "was replaced" if record.was_there else "appeared"
+    message = f"{record.path} {what} at {at}, while {who} could write there; it is not used"
     return message, f"read it, and if it is yours, confirm it: toolwright trust {quote(record.path)}"
 
 
@@ -476,6 +522,13 @@ def _documents(listing: Listing, places: Places) -> Iterator[str]:
         if not is_below(real[home.folder], places.folders):
             for name in row[1]:
                 yield os.path.join(real[home.folder], name)
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    """What of a name that appeared is declarations: of a space of rye's not the data beside them."""
+    if os.path.basename(path) != ".ai" or os.path.islink(path):
+        return (path,)
+    return tuple(inner for name in OF_SPACES if os.path.lexists(inner := os.path.join(path, name)))
 
 
 def _configuration(folder: str) -> frozenset[str]:

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 from toolwright import jsontext
 from toolwright.catalog import cache
-from toolwright.errors import StoreError
+from toolwright.errors import StoreError, Unrecorded, shortage_told
 from toolwright.model import (
     Block,
     Effect,
@@ -194,7 +194,8 @@ class Watched:
 
 
 class Noted:
-    """Notes when a tool that may write files runs: what appears meanwhile is not used (``Unconfirmed``)."""
+    """Says when a tool that may write files runs: what appears meanwhile is not used (``Unconfirmed``).
+    Raises Unrecorded where that cannot be kept: then nothing runs."""
 
     def __init__(self, inner: Runtime, notes: Writing, *, stays: bool) -> None:
         """``stays``: something of the tool may run between its calls, too."""
@@ -208,9 +209,11 @@ class Noted:
         try:
             self._notes.begins(tool.key, stays=self._stays)
         except StoreError as error:
+            if (short := shortage_told(error.message)) is not None:
+                return Ending(end=End.UNAVAILABLE, reason=error.message, hint=short[1])
             # Attack: a state folder that is broken on purpose, so that what a tool plants goes unnoticed.
-            reason = f"what tools may change cannot be noted: {error.message}"
-            return Ending(end=End.UNAVAILABLE, reason=reason, hint=error.hint)
+            why = f"nothing was run, because what tools may change cannot be noted: {error.message}"
+            raise Unrecorded(why, error.hint) from None
         try:
             return self._inner.run(tool, call, permit, cancel)
         finally:

@@ -132,6 +132,10 @@ class ProcessTools:
         refused = self._refused(known, invocation, call, found, held)
         if refused is not None:
             return replace(refused, runs=runs)
+        if permit.write and os.path.basename(found).startswith("python"):
+            # Attack: compiled code that a tool puts beside a module. So that none is there which a tool made,
+            # none is made for it either.
+            env.setdefault("PYTHONDONTWRITEBYTECODE", "1")
         started = argv
         looked = known.looked
         if looked is None or looked.held != held or permit.loads:

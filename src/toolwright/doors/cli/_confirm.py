@@ -36,10 +36,12 @@ def waiting(shared: Shared, path: str) -> list[Appearance]:
     ]
 
 
-def listed(shared: Shared) -> list[Appearance]:
+def listed(shared: Shared) -> list[JsonObject]:
     """Everything that waits to be confirmed."""
     return [
-        each for each in Records(_state(shared)).all().values() if not each.is_used and not each.confirmed
+        {"path": each.path, "status": "waits", "at": time_text(each.at), "by": ", ".join(each.tools)}
+        for _, each in sorted(Records(_state(shared)).all().items())
+        if not each.is_used and not each.confirmed
     ]
 
 
@@ -85,7 +87,8 @@ def confirm(shared: Shared, found: list[Appearance], *, yes: bool, as_json: bool
 
 def _show(found: Appearance) -> None:
     who = ", ".join(found.tools) or "a tool"
-    text = f"{found.path} appeared at {time_text(found.at)}, while {who} could write there"
+    what = "was replaced" if found.was_there else "appeared"
+    text = f"{found.path} {what} at {time_text(found.at)}, while {who} could write there"
     click.echo(_render.printable(text), err=True)
     if os.path.isdir(found.path):
         inner = sorted(

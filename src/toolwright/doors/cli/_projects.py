@@ -12,7 +12,7 @@ import click
 
 from toolwright import config
 from toolwright.catalog import files
-from toolwright.doors.cli import Shared, _render, _switch, complain
+from toolwright.doors.cli import Shared, _confirm, _render, _switch, complain
 from toolwright.errors import SourceError, StoreError, UsageError
 from toolwright.journal.audit import open_audit
 from toolwright.journal.reading import time_text
@@ -79,6 +79,7 @@ def list_trusted(shared: Shared, *, as_json: bool) -> int:
     """What is trusted, and whether it still is what was trusted."""
     with _switch.present_store(shared) as store:
         items = [] if store is None else [_standing(store, entry) for entry in trusted.listed(store)]
+    items += _confirm.listed(shared)
     if as_json:
         _render.write_json(items)
     for item in () if as_json else items:

@@ -39,7 +39,7 @@ from toolwright.trust import keys
 @click.argument("what", metavar="KEY|PATH", required=False)
 @click.option("--owner", default="", metavar="NAME", help="Whose key it is, where its file does not say.")
 @click.option("--yes", is_flag=True, help="Do not ask whether to trust a project.")
-@click.option("--list", "is_list", is_flag=True, help="Show the projects that are trusted.")
+@click.option("--list", "is_list", is_flag=True, help="Show what is trusted, and what waits to be.")
 @click.option("--remove", is_flag=True, help="Stop trusting it; for a key, its id is enough.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 @shared_options
