@@ -66,7 +66,7 @@ def quick(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("kind", ["files", "folders", "in each other"])
 def test_attack_so_much_that_the_answer_waits_until_it_is_removed(quick, kind):
     """It is put aside, the next call gets another folder, and the background removes it."""
-    scratch = Scratch(str(quick))
+    scratch = Scratch(str(quick), removing_s=60)
     folder = scratch.take()
     before = os.open(".", os.O_RDONLY)
     os.chdir(folder)

@@ -49,6 +49,8 @@ _TIMES: Final = "ledger-times"
 """The claims of the ledger in the order in which they were made."""
 _HEAD_CHARS: Final = 4000
 _NOTHING_RAN: Final = (End.NOT_STARTED, End.UNAVAILABLE, End.DENIED, End.REFUSED)
+_REMOVING_S: Final = 10.0
+"""How long a call waits until what it was forbidden to make is gone: git would obey what is left of it."""
 
 
 # -- how many at once ---------------------------------------------------------------------------------------
@@ -231,7 +233,7 @@ def _taken_away(path: str) -> bool:
     if not os.path.lexists(path) or _placeholders.is_one(path):  # another call holds it so
         return False
     if os.path.isdir(path) and not os.path.islink(path):
-        remove(path)
+        remove(path, time.monotonic() + _REMOVING_S)
     else:
         with suppress(OSError):
             os.unlink(path)
