@@ -61,6 +61,7 @@ from toolwright.model import (
     Trust,
     Vetted,
 )
+from toolwright.paths import APPEARED_FOLDER, OPEN_HOSTS_FOLDER
 from toolwright.records import dataclass, maker, replace
 from toolwright.sandbox import NEVER, Cancel, Sandbox
 from toolwright.servers import ServerLists
@@ -85,8 +86,6 @@ if TYPE_CHECKING:
     from toolwright.trust.pinning import Pins
     from toolwright.trust.vetting import Vetter
 
-APPEARED = ("appeared", "open")
-"""Folders of the state folder that say that something may have appeared (``catalog/appeared.py``)."""
 ContextCheck = Callable[[Mapping[str, object]], object]
 
 
@@ -331,7 +330,8 @@ class Workshop:
         if "unconfirmed" in self.__dict__:
             return self.unconfirmed
         state = self.config.state
-        is_there = state is not None and any(os.path.lexists(f"{state}/{name}") for name in APPEARED)
+        folders = (APPEARED_FOLDER, OPEN_HOSTS_FOLDER)
+        is_there = state is not None and any(os.path.lexists(f"{state}/{name}") for name in folders)
         return self.unconfirmed if is_there else None
 
     def _barred(self, found: sources.Listing) -> Mapping[str, Problem]:
