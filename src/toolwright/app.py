@@ -316,13 +316,16 @@ class Workshop:
         """What appeared where tools may write, and is not used before a person confirms it."""
         from toolwright.catalog.unconfirmed import Unconfirmed
 
+        def gate() -> Gate:
+            return self._closing or self.gate
+
         return Unconfirmed(
             self.config.state,
             cwd=current_folder(),
-            places=lambda: (self._closing or self.gate).places(),
-            may_write=lambda folder: (self._closing or self.gate).may_write(folder),
-            imports=lambda path, text: (self._closing or self.gate).imported(path, text),
-            settings=lambda tool: (self._closing or self.gate).settings_of(tool),
+            places=lambda: gate().places(),
+            may_write=lambda folder: gate().may_write(folder),
+            imports=lambda path, text: gate().imported(path, text),
+            settings=lambda tool: gate().settings_of(tool),
         )
 
     def _unconfirmed(self) -> Unconfirmed | None:
