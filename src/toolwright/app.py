@@ -61,6 +61,7 @@ from toolwright.model import (
     Trust,
     Vetted,
 )
+from toolwright.paths import APPEARED_FOLDER, OPEN_HOSTS_FOLDER
 from toolwright.records import dataclass, maker, replace
 from toolwright.sandbox import NEVER, Cancel, Sandbox
 from toolwright.servers import ServerLists
@@ -86,8 +87,6 @@ if TYPE_CHECKING:
     from toolwright.trust.pinning import Pins
     from toolwright.trust.vetting import Vetter
 
-APPEARED = ("appeared", "open")
-"""Folders of the state folder that say that something may have appeared (``catalog/appeared.py``)."""
 ContextCheck = Callable[[Mapping[str, object]], object]
 
 
@@ -318,14 +317,15 @@ class Workshop:
         """What appeared where tools may write, and is not used before a person confirms it."""
         from toolwright.catalog.unconfirmed import Unconfirmed
 
+        def gate() -> Gate:
+            return self._closing or self.gate
+
         return Unconfirmed(
             self.config.state,
             cwd=current_folder(),
             places=self._placed,
-            may_write=lambda folder: (
-                (self._closing or self.gate).may_write(folder) if self._is_loaded else None
-            ),
-            imports=lambda path, text: (self._closing or self.gate).imported(path, text),
+            may_write=lambda folder: gate().may_write(folder) if self._is_loaded else None,
+            imports=lambda path, text: gate().imported(path, text),
             code=self._code,
         )
 
@@ -343,13 +343,11 @@ class Workshop:
         if "unconfirmed" in self.__dict__:
             return self.unconfirmed
         state = self.config.state
-        is_there = state is not None and any(os.path.lexists(f"{state}/{name}") for name in APPEARED)
+        folders = (APPEARED_FOLDER, OPEN_HOSTS_FOLDER)
+        is_there = state is not None and any(os.path.lexists(f"{state}/{name}") for name in folders)
         return self.unconfirmed if is_there else None
 
     def _barred(self, found: sources.Listing) -> Mapping[str, Problem]:
-        if not self._is_loaded:
-            # Attack: a server that is started to load its tools, and that plants a declaration meanwhile.
-            self._report = loading.listed(found)
         unconfirmed = self._unconfirmed()
         return {} if unconfirmed is None else unconfirmed.problems(found)
 

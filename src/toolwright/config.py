@@ -41,7 +41,7 @@ from toolwright.model import (
     Severity,
     StatedEffect,
 )
-from toolwright.paths import TEMPORARY_FOLDER, is_below
+from toolwright.paths import APPEARED_FOLDER, TEMPORARY_FOLDER, is_below
 from toolwright.records import dataclass, replace
 from toolwright.store.keep import STORE_NAME, Keep, lock_memory
 from toolwright.trust.secrets import PASSPHRASE
@@ -522,7 +522,7 @@ def _found(base: Config, path: str) -> Config:
 def _refuse_planted(state: str | None, path: str) -> None:
     """Attack: a tool that makes a configuration where there was none, so that other tools are listed, or the
     user's own are not. Neither to follow it nor to leave it out is safe."""
-    if state is None or not os.path.isdir(os.path.join(state, "appeared")):
+    if state is None or not os.path.isdir(os.path.join(state, APPEARED_FOLDER)):
         return
     # By name: it is seldom that something appeared.
     record = import_module("toolwright.catalog.appeared").bars_configuration(state, path)

@@ -10,6 +10,10 @@ from typing import Final
 
 TEMPORARY_FOLDER: Final = "/tmp"
 """The system's own, where nobody names another."""
+APPEARED_FOLDER: Final = "appeared"
+"""In the state folder: what has appeared and waits for a person (``catalog/appeared.py``)."""
+OPEN_HOSTS_FOLDER: Final = "open"
+"""In the state folder: what hosts that run now saw when their tools began to write."""
 SETTLED_NS: Final = 2_000_000_000
 """Longer than any tick of a file system's clock: small ext4 volumes count in seconds, kernels before 6.13 in
 hundredths. A second change within one tick leaves a file's times as they are."""

@@ -25,13 +25,10 @@ from typing import Any, Final
 from toolwright import jsontext
 from toolwright.catalog.files import fingerprint
 from toolwright.errors import StoreError, shortage
-from toolwright.paths import is_settled, is_utf8
+from toolwright.paths import APPEARED_FOLDER, OPEN_HOSTS_FOLDER, is_settled, is_utf8
 from toolwright.records import dataclass
 from toolwright.store import private
 
-APPEARED: Final = "appeared"
-OPEN: Final = "open"
-"""Folders of the state folder."""
 FRESH_S: Final = 0.005
 """So old may be what a look at what was written down by other programs found."""
 RECORDS_MAX: Final = 10_000
@@ -100,7 +97,7 @@ class Records:
     """The names that appeared, one file each. Any thread may ask; programs of ours share them."""
 
     def __init__(self, state: str | None) -> None:
-        self._folder = os.path.join(state, APPEARED) if state is not None else ""
+        self._folder = os.path.join(state, APPEARED_FOLDER) if state is not None else ""
         self._known: tuple[object, Mapping[str, Appearance]] = (None, {})
         self._looked = -1.0
 
@@ -245,7 +242,7 @@ class OpenHosts:
     """One file for each host whose tools may write. Its lock says that the host is still there."""
 
     def __init__(self, state: str | None) -> None:
-        self._folder = os.path.join(state, OPEN) if state is not None else ""
+        self._folder = os.path.join(state, OPEN_HOSTS_FOLDER) if state is not None else ""
         self._lock = threading.Lock()
         self._descriptor = -1
         self._own = ""

@@ -426,15 +426,6 @@ def load(
         return _load(wanted, rules, machine, rye_spaces, keep or Cache(None), earlier, tuple(stated))
 
 
-def listed(found: Listing) -> LoadReport:
-    """Return a report without tools, for what is listed and not loaded yet."""
-
-    def nothing() -> Loaded:
-        return Loaded(found.stamp, [], [], [], [], {}, None)
-
-    return LoadReport(Shelves(Fresh(nothing()), nothing), found, lambda: None, warm=False)
-
-
 @contextmanager
 def _without_collections() -> Iterator[None]:
     """Loading makes many values and no cycles: looking for garbage among them costs a third of the time."""
