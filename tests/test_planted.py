@@ -23,7 +23,7 @@ from tests.program import toolwright as command
 from tests.test_watching import watched
 from toolwright.app import Workshop
 from toolwright.config import Environment, resolve
-from toolwright.errors import ConfigError
+from toolwright.errors import ConfigError, Kind
 from toolwright.model import Grant, Level
 
 ROOT = Path(__file__).parent.parent
@@ -158,6 +158,49 @@ def test_a_tool_cannot_plant_what_another_tools_handler_would_run(
     assert "planted" not in "".join(
         each.read_text("utf-8", "replace") for each in (project / "handlers").rglob("*.py")
     )
+
+
+FROM_ABOVE = """
+from common import X
+try:
+    import plugin
+    EXTRA = plugin.X
+except ImportError:
+    EXTRA = "none"
+
+def execute_journal_tool(name, given):
+    import lib.thing
+    return {"success": True, "result": [X, EXTRA, lib.thing.X]}
+"""
+
+
+@pytest.mark.parametrize(
+    "path", ["common.py", "lib/thing.py", "lib/__init__.py", "plugin.py", "plugin/__init__.py"]
+)
+@pytest.mark.parametrize("is_loaded", [False, True], ids=["first", "again"])
+def test_a_tool_cannot_plant_what_a_handler_imports_from_the_folder_above(
+    project: Path, path: str, is_loaded: bool
+) -> None:
+    (project / "handlers" / "journal.py").write_text(FROM_ABOVE, "utf-8")
+    (project / "lib").mkdir()
+    for name in ("common.py", "lib/thing.py"):
+        (project / name).write_text("X = 'good'\n", "utf-8")
+    grants = (
+        Grant(pattern="capability:notes/*", needs=("fs.read", "fs.write")),
+        Grant(pattern="capability:journal/*", needs=("fs.read",)),
+    )
+    with opened(project, "groups", grants=grants) as workshop:
+        if is_loaded:
+            assert recalled(workshop) == ["good", "none", "good"]
+        refused = plant(workshop, written(path, "X = 'planted'\n"))
+        result = workshop.call("recall", {})
+        assert "planted" not in result.content
+        if refused is not None:
+            assert recalled(workshop) == ["good", "none", "good"]
+        else:
+            assert result.error is not None
+            assert result.error.kind is Kind.DENIED
+            assert path.partition("/")[0] in result.error.message
 
 
 def test_a_tool_cannot_declare_another_tool_in_a_folder_of_groups(project: Path) -> None:

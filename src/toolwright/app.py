@@ -325,7 +325,7 @@ class Workshop:
             cwd=current_folder(),
             places=self._placed,
             may_write=lambda folder: gate().may_write(folder) if self._is_loaded else None,
-            imports=lambda path, text: gate().imported(path, text),
+            imports=lambda path, text, above: gate().imported(path, text, above),
             code=self._code,
         )
 

@@ -559,9 +559,9 @@ class Gate:
         dotenv = (os.path.join(project, _DOTENV),) if self._config.load_dotenv else ()
         return replace(code, files=(*code.files, *dotenv, os.path.join(project, ".ai", "config")))
 
-    def imported(self, path: str, text: bytes | None) -> list[str]:
+    def imported(self, path: str, text: bytes | None, above: bool) -> list[str]:
         shadows = import_module("toolwright.runtimes._dependencies").shadows
-        return [held.path for held in shadows(path, self.contents, text=text)]
+        return [held.path for held in shadows(path, self.contents, above=above, text=text)]
 
     def close(self) -> None:
         if self.keep is not None:

@@ -39,9 +39,9 @@ _INTERPRETERS: Final = (
 )  # fmt: skip
 _SKIPPED: Final = ("__pycache__", "node_modules")
 
-Imports = Callable[[str, bytes | None], Iterable[str]]
-"""The files beside a file of code that it would import as they lie there now. The bytes are those of a text
-that lies in no file: of a command that an interpreter is handed."""
+Imports = Callable[[str, bytes | None, bool], Iterable[str]]
+"""Return the files that code would import now: beside its own file, and if so asked in the folder above that,
+too. The bytes are those of code that is in no file: of a command that an interpreter is handed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,12 +222,12 @@ class _Finding:
             self.files[real] = None
             self.imports_from(os.path.dirname(real), real)
 
-    def imports_from(self, folder: str, path: str, text: bytes | None = None) -> None:
-        """Code of a mixed folder, which imports from it."""
+    def imports_from(self, folder: str, path: str, text: bytes | None = None, *, above: bool = False) -> None:
+        """Hold what code imports from a mixed folder: its own, or the one ``above`` it."""
         self.code_in[folder] = None
         if os.path.isdir(compiled := os.path.join(folder, "__pycache__")):
             self.folder(compiled)
-        for imported in self.imports(path, text) if self.imports is not None else ():
+        for imported in self.imports(path, text, above) if self.imports is not None else ():
             self.imported(os.path.realpath(imported), folder)
 
     def imported(self, path: str, folder: str) -> None:
@@ -342,9 +342,16 @@ class _Finding:
                 self.folder(invocation.beneath)
         code = code_of(tool, self.around.cwd)
         self.runs(code)
-        if isinstance(invocation, CallPython) and invocation.file is None:
+        is_handler = isinstance(invocation, CallPython) and invocation.file is None
+        if is_handler:
             self.handlers(code.files)
-        if tool.chain or code.texts or code.modules or not all(map(self.is_spelled, code.files)):
+        if (
+            is_handler
+            or tool.chain
+            or code.texts
+            or code.modules
+            or not all(map(self.is_spelled, code.files))
+        ):
             self.shared[tool.key] = None
 
     def runs(self, code: Code) -> None:
@@ -382,8 +389,11 @@ class _Finding:
             real = self.real(os.path.dirname(path))
             if real is None:
                 self.absent(os.path.dirname(path))
-            elif not self.covers(real):
+            else:
                 self.folder(real)
+                above = os.path.dirname(real)
+                if not self.covers(above):
+                    self.imports_from(above, os.path.join(real, os.path.basename(path)), above=True)
 
     def modules(self, at: str) -> None:
         """Where Node looks for packages, and for what kind of module a file is."""

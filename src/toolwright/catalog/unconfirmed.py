@@ -33,7 +33,7 @@ from toolwright.catalog.places import (
     Places,
 )
 from toolwright.catalog.sources import Listing, Source
-from toolwright.model import Problem, Rules, Tool
+from toolwright.model import CallPython, Problem, Rules, Tool
 from toolwright.paths import SETTLED_NS, is_below, is_utf8, upwards
 from toolwright.records import dataclass, replace
 from toolwright.store import private
@@ -55,7 +55,8 @@ class _Code:
     places: Places
     files: tuple[str, ...]
     imports: tuple[tuple[str, str, bytes | None], ...]
-    """Folders that it imports from, each with the file of code or the text that does."""
+    """Folders that it imports from, each with the file of code or the text that does. Code in a folder below
+    such a folder is a handler's, which imports from the folder above its own, too."""
     looked: object = None
     """What the folders looked like when nothing of it had appeared."""
 
@@ -391,7 +392,7 @@ class Unconfirmed:
                     self._take_over()
         for folder, file, text in code.imports:
             if self._has_new(folder):
-                for path in self._imports(file, text):
+                for path in self._imports(file, text, os.path.dirname(file) != folder):
                     # Attack: compiled code of a module that is there, which an interpreter takes for its.
                     compiled = os.path.join(os.path.dirname(path), "__pycache__")
                     record = self._appeared(path) or self._appeared(compiled)
@@ -540,8 +541,12 @@ def _shared(tool: Tool, places: Places, code: Code) -> _Code:
     shared = {*places.mixed}
     files = [*code.files]
     imports: list[tuple[str, str, bytes | None]] = []
+    is_handler = isinstance(tool.invocation, CallPython) and tool.invocation.file is None
     for path in code.files:
         folder = os.path.realpath(os.path.dirname(path))
+        # Attack: a module above the folder of handlers, from where they may import.
+        if is_handler and (above := os.path.dirname(folder)) in shared:
+            imports.append((above, os.path.join(folder, os.path.basename(path)), None))
         if folder in shared and path.endswith(CODE):
             imports.append((folder, os.path.join(folder, os.path.basename(path)), None))
     for at, text in code.texts:
