@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 CONFIGURATION: Final = ("toolwright.toml", "toolwright.lock")
 DECLARATIONS: Final = (*SKILL_FILES, "toolpack.json")
 """What a format reads in any folder that is looked at, by its name alone."""
-OF_SPACES: Final = ("tools", "config")
+OF_SPACES: Final = ("tools", "config", "lockfiles")
 """What of a space's ``.ai`` is declarations, code, keys and configuration; the rest is data of its tools."""
 CODE: Final = (
     ".py", ".pyc", ".pyz", ".pyd", ".so", ".pth", ".js", ".mjs", ".cjs", ".jsx", ".ts", ".mts", ".cts",
