@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import toolwright
-from tests.levels import sandbox_of
+from tests.levels import each_level, sandbox_of
 from tests.program import WAIT_S, Said
 from tests.program import toolwright as command
 from tests.test_watching import watched
@@ -452,11 +452,15 @@ def test_a_declaration_that_a_tool_made_in_the_project_is_not_offered_by_any_hos
         assert "capability:notes/write_note" in message
 
 
+@pytest.mark.parametrize("level", each_level())
 @pytest.mark.parametrize("name", ["evil_tools.json", "evil/SKILL.md", "docs/evil_tools.json"])
-def test_what_a_tool_made_is_written_down_when_its_host_ends(project: Path, name: str) -> None:
+def test_what_a_tool_made_is_written_down_when_its_host_ends(project: Path, name: str, level: Level) -> None:
     """Nothing loaded it meanwhile: one command made it, and the next one would offer it."""
     (project / "docs").mkdir()
-    with opened(project, ".") as workshop:
+    needs = ("fs.read", "fs.write", "fs.write.unprotected")
+    with opened(
+        project, ".", level=level, grants=(Grant(pattern="capability:notes/*", needs=needs),)
+    ) as workshop:
         before = names(workshop)
         assert plant(workshop, written(project / name, DECLARATIONS[name])) is None
     with opened(project, ".") as workshop:
@@ -756,6 +760,19 @@ def test_the_folders_of_tools_of_another_open_host_are_held(project: Path) -> No
             assert plant(workshop, written(groups / "evil_tools.json")) is not None
             assert plant(workshop, written(other / "notes.txt")) is None
         until(lambda: plant(workshop, written(handlers / "other.txt")) is None)
+
+
+@pytest.mark.skipif(sys.prefix == sys.base_prefix, reason="no virtual environment; run make to make one")
+def test_a_tool_cannot_rewrite_this_very_program_or_what_it_loads(project: Path) -> None:
+    code = Path(toolwright.__file__).parent
+    packages = Path(pytest.__file__).parent.parent
+    everything = (Grant(pattern="capability:notes/*", needs=None),)
+    with opened(project, "groups", grants=everything) as workshop:
+        for path in (code / "planted.py", packages / "planted.pth", packages / "sitecustomize.py"):
+            try:
+                assert plant(workshop, written(path)) is not None
+            finally:
+                path.unlink(missing_ok=True)
 
 
 def test_a_list_of_servers_that_was_named_is_held(project: Path) -> None:

@@ -158,6 +158,13 @@ def own_python(told: str | None, installation: str) -> str:
     return told if told and not os.access(usual, os.X_OK) else usual
 
 
+def own_code() -> tuple[str, ...]:
+    """Where our own code is, and that of our interpreter's environment, if it is one of its own."""
+    package = os.path.dirname(os.path.realpath(__file__))
+    is_own = sys.prefix != sys.base_prefix
+    return (package, os.path.realpath(sys.prefix)) if is_own else (package,)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
     """How ``serve`` listens, and what it takes from whoever connects."""

@@ -19,7 +19,7 @@ from toolwright import jsontext
 from toolwright.catalog import loading, places, sources
 from toolwright.catalog.digests import Contents, how, own_files, seen
 from toolwright.catalog.places import Code, Places
-from toolwright.config import Config, Environment, current_folder, lock_folder
+from toolwright.config import Config, Environment, current_folder, lock_folder, own_code
 from toolwright.errors import Kind, StoreError
 from toolwright.formats import server_of
 from toolwright.model import (
@@ -475,6 +475,8 @@ class Gate:
                     guarded=[
                         *(path for path in (config.file, environment.user_config) if path),
                         os.path.join(lock_folder(config, environment), LOCK_NAME),
+                        # Attack: a tool that rewrites us, or what our interpreter loads with us.
+                        *(path for path in own_code() if not is_below(self.cwd, (path,))),
                     ],
                     temporary=[environment.temporary_folder],
                     git_settings=environment.git_settings(),

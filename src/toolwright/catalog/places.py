@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 CONFIGURATION: Final = ("toolwright.toml", "toolwright.lock")
 DECLARATIONS: Final = (*SKILL_FILES, "toolpack.json")
 """What a format reads in any folder that is looked at, by its name alone."""
-OF_SPACES: Final = ("tools", "config")
+OF_SPACES: Final = ("tools", "config", "lockfiles")
 """What of a space's ``.ai`` is declarations, code, keys and configuration; the rest is data of its tools."""
 CODE: Final = (
     ".py", ".pyc", ".pyz", ".pyd", ".so", ".pth", ".js", ".mjs", ".cjs", ".jsx", ".ts", ".mts", ".cts",
@@ -228,7 +228,8 @@ class _Finding:
         if os.path.isdir(compiled := os.path.join(folder, "__pycache__")):
             self.folder(compiled)
         for imported in self.imports(path, text, above) if self.imports is not None else ():
-            self.imported(os.path.realpath(imported), folder)
+            if not (above and os.path.dirname(path) in upwards(imported)):  # its own folder is held already
+                self.imported(os.path.realpath(imported), folder)
 
     def imported(self, path: str, folder: str) -> None:
         """A neighbour that code imports: the file itself, or the whole package that it lies in."""
