@@ -29,7 +29,7 @@ _MUTATORS: Final = frozenset(
         "setdefault", "sort", "update",
     }
 )  # fmt: skip
-SOURCE_BYTES_MAX: Final = 256 << 10
+SOURCE_BYTES_MAX: Final = 128 << 10
 _FLOAT_EXACT: Final = 1 << 53
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
+from itertools import islice
 from typing import Final, NamedTuple
 
 from toolwright.formats._node import Guesses, Node, Reader, fold, shown
@@ -356,8 +357,8 @@ def is_schema_key(key: str, holder: JsonObject, own: str) -> bool:
 
 def schema_key_fix(key: str, holder: Node, own: str) -> Fix | None:
     """Return the fix for such a key; None if there are several, and any of them may count."""
-    others = [each for each in holder.value if is_schema_key(each, holder.value, own)]
-    return _renaming(holder.reader, key, own) if others == [key] else None
+    found = list(islice((each for each in holder.value if is_schema_key(each, holder.value, own)), 2))
+    return _renaming(holder.reader, key, own) if found == [key] else None
 
 
 def schema_key_hint(key: str, own: str) -> str:

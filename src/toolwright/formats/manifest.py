@@ -188,12 +188,14 @@ class _Manifest:
         """The documented members under their canonical names; None when two spellings of one clash."""
         found: dict[str, Node] = {}
         clash = False
+        # Attack: a hundred thousand unknown keys, each of which has all others looked through.
+        lacks_schema = "schema" in known and not _has_folded(node.value, "schema")
         for key, member in node.members():
             if key in known:
                 canonical: str | None = key
             else:
                 canonical = next((name for name in known if name.lower() == key.lower()), None)
-            if canonical is None and "schema" in known and self.is_schema(key, node):
+            if canonical is None and lacks_schema and _schema_lint.is_schema_key(key, node.value, "schema"):
                 member.warn(
                     "manifest.root.unknown-keys",
                     f'unknown key {key} (did you mean "schema"?)',
@@ -224,10 +226,6 @@ class _Manifest:
                 )
             found[canonical] = member
         return None if clash else found
-
-    def is_schema(self, key: str, node: Node) -> bool:
-        """Return whether a tool has its schema under the key of another format."""
-        return not _has_folded(node.value, "schema") and _schema_lint.is_schema_key(key, node.value, "schema")
 
     def tool(self, index: int, node: Node) -> None:
         before = self.reader.errors
