@@ -145,6 +145,29 @@ CALLS: dict[str, dict[str, object]] = {
     "a name that is none": {"name": 7, "arguments": {}},
     "arguments that are none": {"name": "add", "arguments": [1, 2]},
 }  # fmt: skip
+TEMPLATE: dict[str, object] = {"type": "ref/resource", "uri": "skill://{name}/SKILL.md"}
+PROMPT: dict[str, object] = {"type": "ref/prompt", "name": "greeting"}
+ARGUMENT: dict[str, object] = {"name": "name", "value": "gr"}
+COMPLETED: dict[str, dict[str, object]] = {
+    "of a prompt": {"ref": PROMPT, "argument": ARGUMENT},
+    "of an unknown template": {"ref": {**TEMPLATE, "uri": "test://{x}"}, "argument": ARGUMENT},
+    "of an unknown mark": {"ref": TEMPLATE, "argument": {"name": "nothing", "value": ""}},
+    "in a context": {"ref": TEMPLATE, "argument": ARGUMENT, "context": {"arguments": {"a": "b"}}},
+    "in an empty context": {"ref": TEMPLATE, "argument": ARGUMENT, "context": {}},
+    "without anything": {},
+    "without a ref": {"argument": ARGUMENT},
+    "without an argument": {"ref": TEMPLATE},
+    "of another kind": {"ref": {"type": "ref/tool", "name": "add"}, "argument": ARGUMENT},
+    "of a ref that is none": {"ref": "x", "argument": ARGUMENT},
+    "of a template without a uri": {"ref": {"type": "ref/resource"}, "argument": ARGUMENT},
+    "of a prompt without a name": {"ref": {"type": "ref/prompt"}, "argument": ARGUMENT},
+    "of an argument without a value": {"ref": TEMPLATE, "argument": {"name": "name"}},
+    "of a value that is none": {"ref": TEMPLATE, "argument": {"name": "name", "value": 7}},
+    "in a context that is none": {"ref": TEMPLATE, "argument": ARGUMENT, "context": "x"},
+    "in a context of no texts": {
+        "ref": TEMPLATE, "argument": ARGUMENT, "context": {"arguments": {"a": 7}}
+    },
+}  # fmt: skip
 OTHERS: dict[str, tuple[str, dict[str, object] | None]] = {
     "ping": ("ping", None),
     "tools/list": ("tools/list", None),
@@ -156,10 +179,44 @@ OTHERS: dict[str, tuple[str, dict[str, object] | None]] = {
     "resources/read": ("resources/read", {"uri": "skill://greeting/SKILL.md"}),
     "resources/read by template": ("resources/read", {"uri": "test://template/7/data"}),
     "resources/read of nothing": ("resources/read", {"uri": "skill://nothing/SKILL.md"}),
+    "resources/read of bytes": ("resources/read", {"uri": "test://static-binary"}),
+    "resources/read of a kept result that is none": ("resources/read", {"uri": "toolwright://results/x?offset=0"}),
+    "resources/read of what is withheld": ("resources/read", {"uri": "test://withheld"}),
+    "resources/read of what breaks": ("resources/read", {"uri": "test://broken"}),
+    "resources/read of too much": ("resources/read", {"uri": "test://long"}),
     "resources/read without a uri": ("resources/read", {}),
+    "resources/read of a uri that is none": ("resources/read", {"uri": 7}),
+    "resources/read without params": ("resources/read", None),
+    "resources/list with a cursor that is none": ("resources/list", {"cursor": 7}),
+    "resources/list with a cursor of nothing": ("resources/list", {"cursor": None}),
+    "resources/list beyond the end": ("resources/list", {"cursor": "1000"}),
+    "resources/templates/list with a wrong cursor": ("resources/templates/list", {"cursor": "-1"}),
     "prompts/list": ("prompts/list", None),
     "prompts/get": ("prompts/get", {"name": "greeting", "arguments": {"request": "Greet Ada."}}),
+    "prompts/list with a wrong cursor": ("prompts/list", {"cursor": "x"}),
+    "prompts/get of an image": ("prompts/get", {"name": "test_prompt_with_image"}),
+    "prompts/get of a resource": (
+        "prompts/get",
+        {"name": "test_prompt_with_embedded_resource", "arguments": {"resourceUri": "test://a"}},
+    ),
+    "prompts/get with arguments": (
+        "prompts/get",
+        {"name": "test_prompt_with_arguments", "arguments": {"arg1": "a", "arg2": "b"}},
+    ),
+    "prompts/get of what breaks": ("prompts/get", {"name": "test_prompt_that_breaks"}),
     "prompts/get of nothing": ("prompts/get", {"name": "nothing"}),
+    "prompts/get without a name": ("prompts/get", {}),
+    "prompts/get of a name that is none": ("prompts/get", {"name": ["greeting"]}),
+    "prompts/get with arguments that are none": ("prompts/get", {"name": "greeting", "arguments": ["x"]}),
+    "prompts/get with an argument that is no text": (
+        "prompts/get", {"name": "greeting", "arguments": {"request": 7}}
+    ),
+    "prompts/get with an argument of nothing": (
+        "prompts/get", {"name": "greeting", "arguments": {"request": None}}
+    ),
+    "prompts/get with too much": (
+        "prompts/get", {"name": "greeting", "arguments": {"request": "x" * ((64 << 10) + 1)}}
+    ),
     "prompts/get without what it needs": ("prompts/get", {"name": "test_prompt_with_arguments"}),
     "completion/complete": (
         "completion/complete",
@@ -168,10 +225,15 @@ OTHERS: dict[str, tuple[str, dict[str, object] | None]] = {
             "argument": {"name": "name", "value": "gr"},
         },
     ),
+    **{f"completion/complete {what}": ("completion/complete", params) for what, params in COMPLETED.items()},
     "server/discover": ("server/discover", None),
     "an unknown method": ("tools/sing", {}),
     "a method that this server lacks": ("logging/setLevel", {"level": "info"}),
-}
+    "resources/subscribe": ("resources/subscribe", {"uri": "test://static-text"}),
+    "resources/unsubscribe": ("resources/unsubscribe", {"uri": "test://static-text"}),
+    "tasks/list": ("tasks/list", {}),
+    "a method of the server's": ("sampling/createMessage", {}),
+}  # fmt: skip
 BODIES: dict[str, bytes] = {
     "no JSON": b"{",
     "empty": b"",
@@ -192,7 +254,22 @@ FAILING = frozenset(
         "unknown tool", "no name", "a name that is none", "arguments that are none",
         "tools/list with a wrong cursor", "resources/list with a wrong cursor", "resources/read of nothing",
         "resources/read without a uri", "prompts/get of nothing", "prompts/get without what it needs",
-        "an unknown method", "a method that this server lacks",
+        "an unknown method", "a method that this server lacks", "resources/subscribe",
+        "resources/unsubscribe", "tasks/list", "a method of the server's",
+        "resources/read of a kept result that is none", "resources/read of what is withheld",
+        "resources/read of what breaks", "resources/read of too much", "resources/read of a uri that is none",
+        "resources/read without params", "resources/list with a cursor that is none",
+        "resources/templates/list with a wrong cursor", "prompts/list with a wrong cursor",
+        "prompts/get of what breaks", "prompts/get without a name", "prompts/get of a name that is none",
+        "prompts/get with arguments that are none", "prompts/get with an argument that is no text",
+        "prompts/get with an argument of nothing", "prompts/get with too much",
+        "completion/complete without anything", "completion/complete without a ref",
+        "completion/complete without an argument", "completion/complete of another kind",
+        "completion/complete of a ref that is none", "completion/complete of a template without a uri",
+        "completion/complete of a prompt without a name",
+        "completion/complete of an argument without a value",
+        "completion/complete of a value that is none", "completion/complete in a context that is none",
+        "completion/complete in a context of no texts",
     }
 )  # fmt: skip
 """What is answered with an error of the protocol; all else with a result."""
@@ -207,6 +284,10 @@ OTHERWISE: dict[str, tuple[int, int | None]] = {
 }
 """After a handshake, what is no message is to us an invalid request, as JSON-RPC says; to the SDK a request
 with invalid params, or (None) a notification, which it takes without a word."""
+
+
+OUR_MISTAKES = frozenset({"resources/read of what breaks", "prompts/get of what breaks"})
+"""After a handshake the SDK tells the client the words of an exception, under the code 0. We do not."""
 
 
 @pytest.mark.parametrize("version", [*OLDER, "2023-01-01", NEWER, "nonsense"])
@@ -230,6 +311,18 @@ def test_both_lanes_call_alike_after_a_handshake(hosts: tuple[Host, Host], what:
 def test_both_lanes_answer_alike_after_a_handshake(hosts: tuple[Host, Host], what: str, version: str) -> None:
     ours, theirs = (Older(each, version).post(encoded(*OTHERS[what])) for each in hosts)
     assert ("error" in ours.message) == (what in FAILING or what == "server/discover")
+    if what in OUR_MISTAKES:
+        assert ours.message["error"] == {"code": -32603, "message": "Internal server error"}
+        assert theirs.message["error"]["code"] == 0
+    else:
+        assert plain(ours) == plain(theirs)
+
+
+@pytest.mark.parametrize("method", ["tools/list", "tools/call", "resources/list", "prompts/get"])
+def test_both_lanes_refuse_alike_a_meta_that_is_none(hosts: tuple[Host, Host], method: str) -> None:
+    params = {"name": "greeting" if method == "prompts/get" else "add", "_meta": 7}
+    ours, theirs = (Older(each, OLDER[-1]).post(encoded(method, params)) for each in hosts)
+    assert ours.message["error"] == {"code": -32602, "message": "_meta: must be an object"}
     assert plain(ours) == plain(theirs)
 
 

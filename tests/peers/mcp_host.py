@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
@@ -29,7 +30,7 @@ from toolwright.doors._crew import Crew
 from toolwright.doors._entrance import Guest
 from toolwright.doors._events import Events
 from toolwright.doors._mcp_stdio import serve_stdio
-from toolwright.doors._offers import Argument, Offers, Prompt, Resource
+from toolwright.doors._offers import Argument, Offers, Prompt, Resource, Withheld
 from toolwright.doors._web import App, Receive, Scope, Send
 from toolwright.doors.cli.serve import build
 from toolwright.model import Block
@@ -192,6 +193,14 @@ def _data(marks: Mapping[str, str]) -> str:
     return json.dumps({"id": number, "templateTest": True, "data": f"Data for ID: {number}"})
 
 
+def _withhold(marks: Mapping[str, str]) -> str:
+    raise Withheld("not today")
+
+
+def _break(marks: Mapping[str, str]) -> Any:
+    raise RuntimeError("the password is 12345")
+
+
 def _embed(told: Mapping[str, str]) -> Sequence[Block]:
     return [
         EmbeddedResource(
@@ -212,6 +221,9 @@ OFFERS = Offers(
             uri="test://static-binary", name="static image", media_type="image/png", read=lambda marks: PNG
         ),
         Resource(uri="test://template/{id}/data", name="template", media_type="application/json", read=_data),
+        Resource(uri="test://withheld", name="withheld", read=_withhold),
+        Resource(uri="test://broken", name="broken", read=_break),
+        Resource(uri="test://long", name="long", read=lambda marks: "x" * ((4 << 20) + 1)),
     ),
     prompts=(
         Prompt(
@@ -238,6 +250,7 @@ OFFERS = Offers(
             description="Holds an image.",
             begin=lambda told: [IMAGE, TextBlock(text="Please analyze the image above.")],
         ),
+        Prompt(name="test_prompt_that_breaks", description="Fails.", begin=_break),
     ),
 )
 
@@ -289,7 +302,7 @@ async def as_served(opened: Workshop) -> None:
 def on_a_pipe(opened: Workshop) -> None:
     watch = Watch(opened, reloaded=lambda found: None, failed=lambda reason: None)
     watch.start()
-    serve_stdio(opened, Crew(opened, Events()), guest=ANN)
+    serve_stdio(opened, Crew(opened, Events()), guest=ANN, offers=OFFERS)
     watch.stop()
 
 

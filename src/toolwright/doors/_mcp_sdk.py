@@ -91,7 +91,7 @@ class Lane:
         self._crew = crew
         self._more = more or Offers()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._desk = Desk(workshop, is_whole=True)
+        self._desk = Desk(workshop)
         self._bus = InMemorySubscriptionBus()
         self._listen = ListenHandler(self._bus, max_subscriptions=LISTENERS_MAX)
         self._server = self._make()

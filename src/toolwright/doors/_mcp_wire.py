@@ -18,9 +18,13 @@ from typing import Final, TypeAlias, TypeGuard
 import orjson
 
 from toolwright import jsontext
-from toolwright.doors._mcp_lane import NEWER
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.records import dataclass
+
+OLDER: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+"""Versions that begin with ``initialize``, the oldest first."""
+NEWER: Final = ("2026-07-28",)
+"""Versions in which every request says all that is needed to answer it."""
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
@@ -55,6 +59,8 @@ NAME_HEADER: Final = b"mcp-name"
 ROUTING: Final = frozenset({VERSION_HEADER, METHOD_HEADER, NAME_HEADER})
 _NAMED: Final[Mapping[str, str]] = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 """The parameter that ``Mcp-Name`` repeats, by method."""
+
+WRONG_CURSOR: Final = "cursor: was not given by this server"
 
 ID_CHARS_MAX: Final = 256
 """Attack: an id of a megabyte, which every answer and every record about it would repeat."""
@@ -145,6 +151,14 @@ def is_id(value: object) -> TypeGuard[Id]:
 def meta(params: JsonObject) -> JsonObject:
     found = params.get("_meta")
     return found if type(found) is dict else {}
+
+
+def check_meta(params: JsonObject) -> Fault | None:
+    """Refuse a ``_meta`` that is no object: what it should say would be lost without a word."""
+    found = params.get("_meta")
+    if found is None or type(found) is dict:
+        return None
+    return Fault(INVALID_PARAMS, "_meta: must be an object")
 
 
 def trace(params: JsonObject, headers: Mapping[bytes, bytes] | None = None) -> str:
