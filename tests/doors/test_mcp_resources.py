@@ -57,7 +57,7 @@ MORE = Offers(
 
 @pytest.fixture(scope="module")
 def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
-    folder: Path = tmp_path_factory.mktemp("lane")
+    folder: Path = tmp_path_factory.mktemp("resources")
     (folder / "skills" / "notes").mkdir(parents=True)
     text = "---\nname: notes\ndescription: About notes.\n---\nKeep them short.\n"
     (folder / "skills" / "notes" / "SKILL.md").write_text(text, encoding="utf-8")

@@ -1,8 +1,8 @@
 """A host that serves the tools, resources and prompts which MCP's conformance suite asks for by name.
 
-Run as ``python mcp_host.py CATALOG HOME LANE``: ``LANE`` is ``served`` (as `toolwright serve` does), ``sdk``
-(all of the protocol by the SDK alone) or ``stdio`` (as `toolwright serve --stdio`). On HTTP the first line of
-stdout is the port, and the end of stdin ends the host.
+Run as ``python mcp_host.py CATALOG HOME SERVER``. ``SERVER`` is ``served`` (as `toolwright serve` does) or
+``stdio`` (as `toolwright serve --stdio`); ``sdk`` and ``sdk-stdio`` put the official SDK's server in its
+place (``mcp_oracle.py``). On HTTP the first line of stdout is the port, and the end of stdin ends the host.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import uvicorn
 import toolwright
 from toolwright import AudioBlock, Context, EmbeddedResource, Failed, ImageBlock, TextBlock, Workshop
 from toolwright.config import Environment
-from toolwright.doors import _mcp_lane
 from toolwright.doors._crew import Crew
 from toolwright.doors._entrance import Guest
 from toolwright.doors._events import Events
@@ -277,16 +276,16 @@ async def serve(app: App) -> None:
     await serving
 
 
-async def by_sdk_alone(opened: Workshop) -> None:
+async def by_sdk_alone(opened: Workshop, *, stdio: bool) -> None:
     crew = Crew(opened, Events())
-    lane = import_module(_mcp_lane.LANE).open_lane(opened, crew=crew, more=OFFERS)
+    oracle = import_module("mcp_oracle").Oracle(opened, crew, OFFERS, ANN)  # the SDK's import takes seconds
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         scope["guest"] = ANN
-        await lane.handle_in_session(scope, receive, send)
+        await oracle.handle(scope, receive, send)
 
-    await serve(app)
-    await lane.close()
+    await (oracle.serve_stdio() if stdio else serve(app))
+    await oracle.close()
     await asyncio.to_thread(crew.drain, WAIT_S)
 
 
@@ -307,11 +306,11 @@ def on_a_pipe(opened: Workshop) -> None:
 
 
 def main() -> None:
-    catalog, home, lane = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    catalog, home, server = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     with workshop(catalog, home) as opened:
-        match lane:
-            case "sdk":
-                asyncio.run(by_sdk_alone(opened))
+        match server:
+            case "sdk" | "sdk-stdio":
+                asyncio.run(by_sdk_alone(opened, stdio=server == "sdk-stdio"))
             case "served":
                 asyncio.run(as_served(opened))
             case "stdio":
