@@ -17,8 +17,8 @@ from toolwright.config import Environment
 from toolwright.doors._entrance import Guest
 from toolwright.doors._mcp_desk import Desk
 from toolwright.doors._mcp_resources import PAGE_MAX
-from toolwright.doors._mcp_wire import Fault, answer, failure
 from toolwright.doors._offers import Argument, Offers, Prompt, Resource, Withheld
+from toolwright.mcp_wire import Fault, answer, failure
 from toolwright.model import Reach
 
 ANN = Guest(name="ann")

@@ -32,7 +32,6 @@ from toolwright.app import Workshop
 from toolwright.dialects import mcp as dialect
 from toolwright.doors._crew import Crew
 from toolwright.doors._mcp_desk import SERVER, Desk
-from toolwright.doors._mcp_wire import Fault, elicits
 from toolwright.doors._offers import (
     SAID_CHARS_MAX,
     Absent,
@@ -46,6 +45,7 @@ from toolwright.doors._offers import (
 from toolwright.doors._web import Receive, Scope, Send
 from toolwright.errors import did_you_mean, nearest
 from toolwright.jsontext import JsonObject
+from toolwright.mcp_wire import Fault, elicits
 from toolwright.model import Guest, Right, ToolCall, ToolResult
 from toolwright.records import replace
 

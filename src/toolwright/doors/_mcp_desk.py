@@ -13,17 +13,17 @@ from collections.abc import Mapping
 from typing import Final
 
 from toolwright import __version__, jsontext
+from toolwright import mcp_wire as wire
 from toolwright.app import Workshop
 from toolwright.dialects import mcp as dialect
-from toolwright.doors import _mcp_wire as wire
 from toolwright.doors._mcp_listing import Listing as Listing
 from toolwright.doors._mcp_listing import write
 from toolwright.doors._mcp_resources import CACHEABLE, Resources
 from toolwright.doors._mcp_seals import Seals
-from toolwright.doors._mcp_wire import NEWER, OLDER, Fault, Id
 from toolwright.doors._offers import Offers
 from toolwright.errors import KINDS, ApprovalError, Kind, StoreError, ToolwrightError
 from toolwright.jsontext import JsonObject, JsonValue
+from toolwright.mcp_wire import NEWER, OLDER, Fault, Id
 from toolwright.model import Guest, Reach, Right, ToolCall, ToolError, ToolResult
 from toolwright.records import dataclass, maker
 

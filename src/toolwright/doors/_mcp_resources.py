@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, TypeVar
 
+from toolwright import mcp_wire as wire
 from toolwright.app import Workshop
 from toolwright.dialects import mcp as dialect
-from toolwright.doors import _mcp_wire as wire
-from toolwright.doors._mcp_wire import Fault
 from toolwright.doors._offers import (
     SAID_CHARS_MAX,
     Absent,
@@ -28,6 +27,7 @@ from toolwright.doors._offers import (
 )
 from toolwright.errors import ToolwrightError, did_you_mean, nearest
 from toolwright.jsontext import JsonObject, JsonValue
+from toolwright.mcp_wire import Fault
 from toolwright.model import Guest
 
 PAGE_MAX: Final = 1000

@@ -16,13 +16,12 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
+from toolwright import mcp_wire as wire
 from toolwright.app import Workshop
-from toolwright.doors import _mcp_wire as wire
 from toolwright.doors._crew import Crew, Mailbox, refused
 from toolwright.doors._entrance import SAFE_HEADERS, Guest, Right
 from toolwright.doors._mcp_desk import CHANGES, DOOR, MAY_NOT_CALL, Desk, Question, unread
 from toolwright.doors._mcp_seals import Session
-from toolwright.doors._mcp_wire import OLDER, Fault, Id, Message, Shape
 from toolwright.doors._offers import Offers
 from toolwright.doors._shares import Shares, Turns, share_of
 from toolwright.doors._web import (
@@ -42,6 +41,7 @@ from toolwright.doors._web import Message as Part
 from toolwright.errors import Kind, ToolwrightError
 from toolwright.functions import Report
 from toolwright.jsontext import JsonObject
+from toolwright.mcp_wire import OLDER, Fault, Id, Message, Shape
 from toolwright.model import ToolCall, ToolResult
 from toolwright.records import dataclass
 from toolwright.sandbox import Cancel
