@@ -10,7 +10,9 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Final
+from functools import cached_property
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, cast
 
 from toolwright import __version__, jsontext
 from toolwright import mcp_wire as wire
@@ -18,14 +20,16 @@ from toolwright.app import Workshop
 from toolwright.dialects import mcp as dialect
 from toolwright.doors._mcp_listing import Listing as Listing
 from toolwright.doors._mcp_listing import write
-from toolwright.doors._mcp_resources import CACHEABLE, Resources
 from toolwright.doors._mcp_seals import Seals
-from toolwright.doors._offers import Offers
 from toolwright.errors import KINDS, ApprovalError, Kind, StoreError, ToolwrightError
 from toolwright.jsontext import JsonObject, JsonValue
 from toolwright.mcp_wire import NEWER, OLDER, Fault, Id
 from toolwright.model import Guest, Reach, Right, ToolCall, ToolError, ToolResult
 from toolwright.records import dataclass, maker
+
+if TYPE_CHECKING:
+    from toolwright.doors._mcp_resources import Resources
+    from toolwright.doors._offers import Offers
 
 DOOR: Final = "mcp"
 SERVER: Final[JsonObject] = {"name": "toolwright", "title": "Toolwright", "version": __version__}
@@ -83,7 +87,7 @@ class Desk:
     def __init__(self, workshop: Workshop, more: Offers | None = None) -> None:
         self.workshop = workshop
         self.seals = Seals()
-        self._resources = Resources(workshop, more)
+        self._more = more
         self._listings: OrderedDict[tuple[str, Reach | None], Listing] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -194,6 +198,12 @@ class Desk:
 
     # -- everything that is asked rarely --------------------------------------------------------------------
 
+    @cached_property
+    def _resources(self) -> Resources:
+        # By name: it loads YAML and the journal's reader, which a client's first answer shall not wait for.
+        module = import_module("toolwright.doors._mcp_resources")
+        return cast("Resources", module.Resources(self.workshop, self._more))
+
     def respond(self, method: str, params: JsonObject, guest: Guest, newer: bool) -> bytes | Fault:
         """Return the result of a method that the transports do not answer themselves. For a thread."""
         found = self._resources.answer(method, params, guest, newer=newer)
@@ -201,8 +211,7 @@ class Desk:
             return found
         assert type(found) is dict
         if newer:
-            lasts: JsonObject = {"ttlMs": 0, "cacheScope": "private"} if method in CACHEABLE else {}
-            found = {"resultType": "complete", **found, **lasts, "_meta": _STAMP}
+            found["_meta"] = _STAMP
         try:
             return jsontext.compact(found)
         except UnicodeEncodeError:  # half a surrogate pair in a text of the host's own

@@ -37,7 +37,9 @@ VALUES_MAX: Final = 100
 BLOCK_BYTES_MAX: Final = 4 << 20
 """Of a resource that the host offers."""
 
-CACHEABLE: Final = frozenset({"resources/list", "resources/templates/list", "resources/read", "prompts/list"})
+_CACHEABLE: Final = frozenset(
+    {"resources/list", "resources/templates/list", "resources/read", "prompts/list"}
+)
 """Methods whose results say, in the newer era, how long they may be kept."""
 
 _RESOURCE_NOT_FOUND: Final = -32002
@@ -82,7 +84,7 @@ class Resources:
         if fault is not None:
             return fault
         try:
-            return do(guest, params)
+            result = do(guest, params)
         except _Refused as refused:
             fault = refused.fault
             if newer and fault.code == _RESOURCE_NOT_FOUND:
@@ -93,6 +95,10 @@ class Resources:
         except Exception:  # noqa: BLE001 - the host's own code; a client learns nothing of its mistakes
             _LOG.exception("%s could not be answered", method)
             return Fault(wire.INTERNAL_ERROR, "Internal server error")
+        if not newer:
+            return result
+        lasts: JsonObject = {"ttlMs": 0, "cacheScope": "private"} if method in _CACHEABLE else {}
+        return {"resultType": "complete", **result, **lasts}
 
     def _offers(self, guest: Guest) -> Offers:
         return offers(self._workshop, self._more, caller=guest.name, reach=guest.reach)

@@ -17,19 +17,21 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from enum import Enum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from toolwright import mcp_wire as wire
 from toolwright.app import Workshop
 from toolwright.doors._crew import Crew, Done, refused
 from toolwright.doors._mcp_desk import CHANGES, DOOR, MAY_NOT_CALL, Desk, Question, unread
-from toolwright.doors._offers import Offers
 from toolwright.errors import Kind, ToolwrightError
 from toolwright.functions import Report
 from toolwright.jsontext import JsonObject
 from toolwright.mcp_wire import NEWER, Fault, Id, Message, Shape
 from toolwright.model import Guest, Right, ToolCall, ToolResult
 from toolwright.sandbox import Cancel
+
+if TYPE_CHECKING:
+    from toolwright.doors._offers import Offers
 
 LINE_BYTES_MAX: Final = 10 << 20
 APPROVAL_WAIT_S: Final = 600.0
